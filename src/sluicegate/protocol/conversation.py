@@ -1,0 +1,339 @@
+"""The server's side of one duplex pipe on which both eras may speak: bytes in, events out; replies in, bytes out.
+
+It decides what every message means at its moment and keeps the books: which requests are under way, which batch they
+came in, which of our own questions are open. The shell around it only moves bytes and runs tasks.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from sluicegate.errors import (
+    INTERNAL_ERROR,
+    OVERLOADED,
+    ErrorObject,
+    RemoteProtocolError,
+    error_object,
+)
+from sluicegate.protocol.framing import DEFAULT_CEILING, Frame, LineDecoder, TooLong, encode_line
+from sluicegate.protocol.handshake import ServerSession, Stage
+from sluicegate.protocol.message import (
+    DEFAULT_LIMITS,
+    Limits,
+    Message,
+    Notification,
+    Params,
+    Reply,
+    Request,
+    RequestId,
+    Response,
+    Result,
+    as_array,
+    as_object,
+    encode,
+    encode_batch,
+    is_notification,
+    parse_strict,
+    read_message,
+    recover_request_id,
+)
+from sluicegate.protocol.modern import Discovery, Profile, is_modern, read_request
+from sluicegate.protocol.pending import Pending
+
+MOST_UNDER_WAY: Final = 1000
+"""How many requests of one peer may be under way at once."""
+
+LONGEST_BACKLOG: Final = 256
+"""How many requests may wait behind a handshake that is not finished."""
+
+LONGEST_BATCH: Final = 1000
+"""How many messages one batch may hold: the answer to a broken one is a hundred times its size."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request to be answered. `modern` tells the era it came in."""
+
+    id: RequestId
+    method: str
+    params: Params
+    profile: Profile
+    modern: bool
+
+
+class Opening(msgspec.Struct, frozen=True):
+    """An `initialize` request: `welcome` or `refuse_opening` is to be called with what we offer."""
+
+    id: RequestId
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """The client has heard our welcome: from here on we may speak unasked."""
+
+
+class Withdrawn(msgspec.Struct, frozen=True):
+    """The client wants no answer to this request any more, and will get none. Nobody may withdraw `initialize`."""
+
+    id: RequestId
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """The client's reply to a question of ours."""
+
+    id: int
+    reply: Reply
+
+
+class Outgoing(msgspec.Struct, frozen=True):
+    """Bytes to be written at once."""
+
+    data: bytes
+
+
+Event = Asked | Opening | Opened | Withdrawn | Answered | Outgoing
+
+
+class _Batch:
+    """The responses to one JSON array, until the last of them is known."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.responses: list[Response] = []
+
+    def close_one(self, response: Response | None) -> bytes | None:
+        self.open -= 1
+        if response is not None:
+            self.responses.append(response)
+        # A batch of notifications, or one whose requests were all withdrawn, is answered by nothing at all.
+        return encode_line(encode_batch(self.responses)) if self.open == 0 and self.responses else None
+
+
+class ServerConversation:
+    """What one peer says over a pipe, as events; and what we say to it, as bytes."""
+
+    def __init__(self, *, ceiling: int = DEFAULT_CEILING, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.session = ServerSession()
+        self._lines = LineDecoder(ceiling)
+        self._ceiling = ceiling
+        self._limits = limits
+        self._under_way: dict[RequestId, _Batch | None] = {}
+        self._questions: Pending[str] = Pending()
+        self._backlog: dict[RequestId, Request] = {}
+        self._opening: RequestId | None = None
+        self._heard_early = False
+
+    def receive(self, chunk: bytes) -> list[Event]:
+        """The events in the next bytes of the peer. Broken messages become error answers; nothing is raised."""
+        events: list[Event] = []
+        for frame in self._lines.feed(chunk):
+            self._read_frame(frame, events)
+        return events
+
+    def finish(self) -> list[Event]:
+        """The events in what came without a final newline, when the peer will say nothing more."""
+        events: list[Event] = []
+        for frame in self._lines.finish():
+            self._read_frame(frame, events)
+        return events
+
+    def _read_frame(self, frame: Frame, events: list[Event]) -> None:
+        if self.session.stage is Stage.SHUTDOWN:
+            return
+        try:
+            if isinstance(frame, TooLong):
+                problem = f"Invalid request: a message is no longer than {self._ceiling} bytes."
+                raise RemoteProtocolError(problem, request_id=recover_request_id(frame.head))
+            value = parse_strict(frame, self._limits)
+            items = as_array(value)
+            if items is not None:
+                self._read_batch(items, events)
+            else:
+                self._read_value(value, None, events)
+        except RemoteProtocolError as error:
+            self._refuse(error, None, events)
+
+    def _read_batch(self, items: list[object], events: list[Event]) -> None:
+        if self.session.stage is not Stage.OPERATING or not self.session.revision.batches:
+            raise RemoteProtocolError("Invalid request: only revision 2025-03-26 has batches; send one message a line.")
+        if not items:
+            raise RemoteProtocolError("Invalid request: a batch holds at least one message.")
+        if len(items) > LONGEST_BATCH:
+            raise RemoteProtocolError(f"Invalid request: a batch holds no more than {LONGEST_BATCH} messages.")
+        if any((as_object(item) or {}).get("method") == "initialize" for item in items):
+            raise RemoteProtocolError("Invalid request: initialize stands outside of batches.")
+        batch = _Batch()
+        # The batch counts as open while it is read, so that an answer known at once does not close it early.
+        batch.open += 1
+        for item in items:
+            self._read_value(item, batch, events)
+        data = batch.close_one(None)
+        if data is not None:
+            events.append(Outgoing(data))
+
+    def _read_value(self, value: object, batch: _Batch | None, events: list[Event]) -> None:
+        try:
+            self._read_message(read_message(value, self._limits), batch, events)
+        except RemoteProtocolError as error:
+            # A notification is never answered, not even one whose params are wrong.
+            if not is_notification(value, self._limits):
+                self._refuse(error, batch, events)
+
+    def _read_message(self, message: Message, batch: _Batch | None, events: list[Event]) -> None:
+        if isinstance(message, Request):
+            self._read_request(message, batch, events)
+        elif isinstance(message, Notification):
+            self._read_notification(message, events)
+        # A reply to nothing we asked is ignored: it may be late, and it must never be taken for another's (T3).
+        elif message.id is not None and self._questions.claim(message.id) is not None:
+            events.append(Answered(int(message.id), message.reply))
+
+    def _read_request(self, request: Request, batch: _Batch | None, events: list[Event]) -> None:
+        if request.id in self._under_way or request.id in self._backlog:
+            problem = "Invalid request: a request with this id is still under way."
+            raise RemoteProtocolError(problem, request_id=request.id)
+        if request.method == "initialize":
+            self.session.begin(request)
+            self._under_way[request.id] = None
+            self._opening = request.id
+            events.append(Opening(request.id))
+        elif is_modern(request.params):
+            if batch is not None:
+                problem = "Invalid request: a request of 2026-07-28 stands outside of batches."
+                raise RemoteProtocolError(problem, request_id=request.id)
+            profile, params = read_request(request)
+            self._start(request, batch, Asked(request.id, request.method, params, profile, True), events)
+        elif request.method == "ping":
+            self._say(batch, Response(request.id, Result({})), events)
+        else:
+            self.session.check(request)
+            if self.session.stage is Stage.INITIALIZING:
+                self._postpone(request)
+            else:
+                self._read_session_request(request, batch, events)
+
+    def _read_session_request(self, request: Request, batch: _Batch | None, events: list[Event]) -> None:
+        if request.method == "logging/setLevel":
+            self._say(batch, Response(request.id, self.session.set_level(request)), events)
+            return
+        profile, params = self.session.profile_of(request)
+        self._start(request, batch, Asked(request.id, request.method, params, profile, False), events)
+
+    def _start(self, request: Request, batch: _Batch | None, asked: Asked, events: list[Event]) -> None:
+        if len(self._under_way) >= MOST_UNDER_WAY:
+            problem = f"More than {MOST_UNDER_WAY} requests are under way; wait for some to be answered."
+            raise RemoteProtocolError(problem, code=OVERLOADED, request_id=request.id)
+        self._under_way[request.id] = batch
+        if batch is not None:
+            batch.open += 1
+        events.append(asked)
+
+    def _say(self, batch: _Batch | None, response: Response, events: list[Event]) -> None:
+        if batch is not None:
+            batch.responses.append(response)
+        else:
+            events.append(Outgoing(encode_line(encode(response))))
+
+    def _refuse(self, error: RemoteProtocolError, batch: _Batch | None, events: list[Event]) -> None:
+        self._say(batch, Response(error.request_id, error_object(error)), events)
+
+    def _postpone(self, request: Request) -> None:
+        if len(self._backlog) >= LONGEST_BACKLOG:
+            problem = f"More than {LONGEST_BACKLOG} requests wait behind the handshake; send them after its answer."
+            raise RemoteProtocolError(problem, code=OVERLOADED, request_id=request.id)
+        self._backlog[request.id] = request
+
+    def _read_notification(self, notification: Notification, events: list[Event]) -> None:
+        if notification.method == "notifications/initialized":
+            if self.session.stage is Stage.INITIALIZING:
+                # Sent without waiting for our welcome, as requests may be: it counts as soon as that is said.
+                self._heard_early = True
+            elif self.session.stage is Stage.OPERATING and not self.session.ready_for_pushes:
+                self.session.initialized()
+                events.append(Opened())
+        elif notification.method == "notifications/cancelled":
+            request_id = notification.params.get("requestId")
+            if not (isinstance(request_id, str) or type(request_id) is int):
+                return
+            self._backlog.pop(request_id, None)
+            if request_id in self._under_way and request_id != self._opening:
+                events.append(Withdrawn(request_id))
+                # At once, not when its task has ended: the client may use the id again in the next message.
+                batch = self._under_way.pop(request_id)
+                data = batch.close_one(None) if batch is not None else None
+                if data is not None:
+                    events.append(Outgoing(data))
+
+    # ------------------------------------------------------------------------------------------------- what we say
+
+    def welcome(self, request_id: RequestId, offer: Discovery) -> list[Event]:
+        """The answer to `initialize`, then whatever the client has sent behind it, in order."""
+        return self._end_opening(request_id, self.session.welcome(offer))
+
+    def refuse_opening(self, request_id: RequestId, error: ErrorObject) -> list[Event]:
+        """The refusal of `initialize`, and of all that was sent behind it."""
+        self.session.fail()
+        return self._end_opening(request_id, error)
+
+    def _end_opening(self, request_id: RequestId, reply: Reply) -> list[Event]:
+        events: list[Event] = []
+        data = self.respond(request_id, reply)
+        if data is not None:
+            events.append(Outgoing(data))
+        self._opening = None
+        heard, self._heard_early = self._heard_early, False
+        if heard and self.session.stage is Stage.OPERATING:
+            self.session.initialized()
+            events.append(Opened())
+        backlog, self._backlog = self._backlog, {}
+        for request in backlog.values():
+            try:
+                self.session.check(request)
+                self._read_session_request(request, None, events)
+            except RemoteProtocolError as error:
+                self._refuse(error, None, events)
+        return events
+
+    def respond(self, request_id: RequestId, reply: Reply) -> bytes | None:
+        """The bytes that answer a request; None if nobody waits for it, or its batch is not complete yet."""
+        if request_id not in self._under_way:
+            return None
+        batch = self._under_way.pop(request_id)
+        if batch is not None:
+            return batch.close_one(Response(request_id, _encodable(reply)))
+        try:
+            return encode_line(encode(Response(request_id, reply)))
+        except (TypeError, ValueError, RecursionError):
+            return encode_line(encode(Response(request_id, _UNENCODABLE)))
+
+    def ask(self, method: str, params: Mapping[str, object]) -> tuple[int, bytes]:
+        """The id and the bytes of a question to the client; its reply comes as `Answered`. Session era only."""
+        request_id = self._questions.add(method)
+        return request_id, encode_line(encode(Request(request_id, method, dict(params))))
+
+    def forget_question(self, request_id: int, reason: str) -> bytes:
+        """The bytes that take a question back."""
+        self._questions.claim(request_id)
+        return self.notify("notifications/cancelled", {"requestId": request_id, "reason": reason})
+
+    def notify(self, method: str, params: Mapping[str, object]) -> bytes:
+        """The bytes of a notification."""
+        return encode_line(encode(Notification(method, dict(params))))
+
+    @property
+    def under_way(self) -> int:
+        """How many requests have not been answered yet."""
+        return len(self._under_way)
+
+
+_UNENCODABLE: Final = ErrorObject(
+    INTERNAL_ERROR, "Internal error: the answer holds something that JSON cannot express."
+)
+
+
+def _encodable(reply: Reply) -> Reply:
+    """The reply itself, or an error in its place if it cannot be written: one bad one must not cost a batch."""
+    try:
+        encode(Response(0, reply))
+    except (TypeError, ValueError, RecursionError):
+        return _UNENCODABLE
+    return reply

@@ -1,0 +1,304 @@
+"""The two framings, lines and SSE: chunks in, whole messages out, never beyond a ceiling.
+
+The one rule: how the bytes were cut into chunks is never seen outside, and never costs more than reading them once.
+What is inside a message is not looked at; a message that is too long fails alone, and the next one is read.
+"""
+
+import msgspec
+
+DEFAULT_CEILING = 16 * 1024 * 1024
+
+HEAD = 4096
+"""How much of a message that is too long is kept: its first members, among which the request id mostly is."""
+
+FIELD_CEILING = 4096
+"""How long an SSE id or event name may be. Neither is a payload, and each is kept beside one."""
+
+_RETRY_DIGITS = 10  # 115 days in milliseconds; `int` on endless digits is slow, and then raises
+_LINE_CEILING = len("event: ") + FIELD_CEILING + 1  # the longest field, and a byte to see that there was more
+_BOM = b"\xef\xbb\xbf"
+_LF, _CR = 0x0A, 0x0D  # as numbers, because `b"\n" in data` takes eight times as long as `0x0A in data`
+
+
+class TooLong(msgspec.Struct, frozen=True):
+    """A message beyond the ceiling: its first `HEAD` bytes, the size it had, and its SSE id if it came with one.
+
+    `size` counts the bytes up to the newline of a line, or the joined data of an event.
+    """
+
+    head: bytes
+    size: int
+    id: str | None = None  # without it, a resumed stream would begin with the same event again
+
+
+Frame = bytes | TooLong
+
+
+class LineDecoder:
+    """Newline-delimited messages out of chunks: the framing of stdio.
+
+    Lines end at the byte 0x0A only; a CR before it belongs to the line end. Blank lines are no messages, and a BOM is
+    passed over where the stream begins.
+    """
+
+    __slots__ = ("_ceiling", "_held", "_lead")
+
+    def __init__(self, ceiling: int = DEFAULT_CEILING) -> None:
+        self._ceiling = ceiling
+        self._held = _Held(ceiling + 1)  # one more, as the last byte may turn out to be the CR of the line end
+        self._lead: bytes | None = b""
+
+    @property
+    def buffered(self) -> int:
+        """The bytes held of a line that has not ended yet."""
+        return len(self._held.kept) + len(self._lead or b"")
+
+    def feed(self, chunk: bytes) -> list[Frame]:
+        """Return the messages that end in this chunk."""
+        if self._lead is not None:
+            self._lead, chunk = _pass_bom(self._lead + chunk)
+        lines = chunk.split(b"\n")
+        rest = lines.pop()
+        frames: list[Frame] = []
+        if lines and self._held.size:
+            self._held.add(lines.pop(0))
+            self._judge(*self._held.take(), frames)
+        for line in lines:
+            if line.endswith(b"}") and len(line) <= self._ceiling:  # nearly all: neither blank, nor with a CR, nor cut
+                frames.append(line)
+            else:
+                self._judge(line, len(line), frames)
+        if rest:
+            self._held.add(rest)
+        return frames
+
+    def finish(self) -> list[Frame]:
+        """Return the last message if no newline ended it. Nothing may be fed afterwards."""
+        if self._lead:
+            self._held.add(self._lead)
+        frames: list[Frame] = []
+        self._judge(*self._held.take(), frames)
+        return frames
+
+    def _judge(self, line: bytes, size: int, frames: list[Frame]) -> None:
+        """Add the line, or what is left of it, to the frames; `size` is what it was before it was cut."""
+        body = line[:-1] if line.endswith(b"\r") else line
+        # `size` alone would refuse a message of just the ceiling for its CR; a cut line has lost more than that.
+        if size - len(line) + len(body) > self._ceiling:
+            frames.append(TooLong(line[:HEAD], size))
+        elif body.strip(b" \t\r"):  # not isspace(): it takes \v and \f too, which are no JSON whitespace
+            frames.append(body)
+
+
+class SseEvent(msgspec.Struct, frozen=True):
+    """One event. `data` may be empty: such an event is no message, but its `id` and `retry` count.
+
+    `id` is None if the event had none; an empty one resets the last event id.
+    """
+
+    data: bytes
+    event: str = "message"
+    id: str | None = None
+    retry: int | None = None
+
+
+class SseDecoder:
+    """Server-sent events out of chunks, as WHATWG reads them (HTML, 9.2.6), with bounds.
+
+    Lines end at CR, LF or CRLF only. Comments and unknown fields are passed over; an event the stream breaks off in is
+    never seen. Unlike a browser, this also returns events that have only an id or a retry field, for MCP primes its
+    streams with them. The ceiling is that of the data, so a message may be as long here as on a line.
+    """
+
+    __slots__ = ("_after_cr", "_ceiling", "_data", "_event", "_has_data", "_id", "_in_data", "_lead", "_line", "_retry")
+
+    def __init__(self, ceiling: int = DEFAULT_CEILING) -> None:
+        self._ceiling = ceiling
+        self._lead: bytes | None = b""
+        self._after_cr = False  # the last chunk ended in CR: an LF that comes next belongs to it
+        self._line = bytearray()  # a line that has not ended yet, unless
+        self._in_data = False  # it is one of data, which goes straight to
+        self._data = _Held(ceiling)
+        self._has_data = False  # data that is empty differs from no data
+        self._event = ""
+        self._id: str | None = None
+        self._retry: int | None = None
+
+    @property
+    def buffered(self) -> int:
+        """The bytes held of an event that has not ended yet."""
+        held = len(self._line) + len(self._data.kept) + len(self._lead or b"")
+        return held + len(self._event) + len(self._id or "")
+
+    def feed(self, chunk: bytes) -> list[SseEvent | TooLong]:
+        """Return the events that end in this chunk."""
+        if self._lead is not None:
+            self._lead, chunk = _pass_bom(self._lead + chunk)
+        if self._after_cr and chunk:
+            self._after_cr = False
+            chunk = chunk.removeprefix(b"\n")
+        if _CR in chunk:
+            self._after_cr = chunk.endswith(b"\r")
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        lines = chunk.split(b"\n")
+        rest = lines.pop()
+        events: list[SseEvent | TooLong] = []
+        if lines and (self._line or self._in_data):
+            self._hold(lines.pop(0))
+            self._end_line()
+        for line in lines:
+            if line:
+                self._read(line)
+            else:
+                self._end_event(events)
+        if rest:
+            self._hold(rest)
+        return events
+
+    def _hold(self, piece: bytes) -> None:
+        """Keep a piece of a line that has not ended yet."""
+        if self._in_data:
+            self._data.add(piece)
+            return
+        self._line += piece
+        # One byte more than the name, to see whether there is a space to be left out.
+        if len(self._line) > 5 and self._line.startswith(b"data:"):
+            self._in_data = True
+            self._add_data(bytes(self._line))
+            self._line.clear()
+        else:
+            del self._line[_LINE_CEILING:]  # nothing but data may be long
+
+    def _end_line(self) -> None:
+        if self._in_data:
+            self._in_data = False
+        else:
+            line = bytes(self._line)
+            self._line.clear()
+            self._read(line)
+
+    def _read(self, line: bytes) -> None:
+        """Take over the field that a whole line holds."""
+        if line.startswith(b"data:"):
+            self._add_data(line)
+            return
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        match name:
+            case b"data":  # without a colon: an empty line of data
+                self._add_data(line)
+            case b"event":
+                # Cut rather than passed over: an unknown kind of event must not become a message.
+                self._event = value[:FIELD_CEILING].decode(errors="replace")
+            case b"id" if b"\0" not in value and len(value) <= FIELD_CEILING:
+                self._id = value.decode(errors="replace")
+            case b"retry" if value.isdigit() and len(value) <= _RETRY_DIGITS:
+                self._retry = int(value)
+            case _:
+                pass  # comments too: their name is empty
+
+    def _add_data(self, line: bytes) -> None:
+        if self._has_data:
+            self._data.add(b"\n")
+        self._has_data = True
+        self._data.add(line[5:].removeprefix(b" "))
+
+    def _end_event(self, events: list[SseEvent | TooLong]) -> None:
+        if self._has_data or self._id is not None or self._retry is not None:
+            data, size = self._data.take()
+            if size > self._ceiling:
+                events.append(TooLong(data, size, self._id))
+            else:
+                events.append(SseEvent(data, self._event or "message", self._id, self._retry))
+        self._has_data = False
+        self._event = ""
+        self._id = self._retry = None
+
+
+class _Held:
+    """Bytes that are added up to a ceiling; beyond it, only their head and their number."""
+
+    __slots__ = ("_ceiling", "kept", "size")
+
+    def __init__(self, ceiling: int) -> None:
+        self._ceiling = ceiling
+        self.kept = bytearray()  # grows in place: `bytes + chunk` would copy all of it for every chunk
+        self.size = 0
+
+    def add(self, piece: bytes) -> None:
+        self.size += len(piece)
+        if self.size <= self._ceiling:
+            self.kept += piece
+        else:
+            self.kept += piece[:HEAD]
+            del self.kept[HEAD:]
+
+    def take(self) -> tuple[bytes, int]:
+        """Return what was kept, and the size of all that was added; begin anew."""
+        taken = bytes(self.kept), self.size
+        self.kept.clear()
+        self.size = 0
+        return taken
+
+
+def _pass_bom(start: bytes) -> tuple[bytes | None, bytes]:
+    """Return (None, the stream without its BOM), or (start, nothing) while it may still become one."""
+    if len(start) < len(_BOM) and _BOM.startswith(start):
+        return start, b""
+    return None, start.removeprefix(_BOM)
+
+
+def encode_line(message: bytes) -> bytes:
+    """Return one JSON message as one line of stdio."""
+    return _on_one_line(message) + b"\n"
+
+
+def encode_event(data: bytes, *, event: str | None = None, id: str | None = None, retry: int | None = None) -> bytes:
+    """Return one JSON message as a server-sent event; no data makes a priming event.
+
+    Raises:
+        ValueError: `event` or `id` holds CR, LF or NUL, or `retry` is negative.
+    """
+    fields = b""
+    if event is not None:
+        fields += b"event: " + _plain(event) + b"\n"
+    if id is not None:
+        fields += b"id: " + _plain(id) + b"\n"
+    if retry is not None:
+        if retry < 0:
+            raise ValueError(f"retry must not be negative: {retry}")
+        fields += b"retry: %d\n" % retry
+    return b"%bdata: %b\n\n" % (fields, _on_one_line(data))
+
+
+def encode_comment(text: str = "") -> bytes:
+    """Return an SSE comment, which keeps a silent stream alive.
+
+    Raises:
+        ValueError: the text holds CR, LF or NUL.
+    """
+    return b": " + _plain(text) + b"\n\n"
+
+
+# Raw payloads keep the layout of a pretty-printed body. In JSON, CR and LF occur as whitespace only, these others in
+# strings only. LF ends a message; the rest does for readers that are in use: CR for Python's text streams, U+2028 and
+# U+2029 for Node's readline (from 24 on), and these and U+0085 for httpx's lines (python-sdk #1356).
+_SPACES = bytes.maketrans(b"\r\n", b"  ")
+_ESCAPES = ((b"\xe2\x80\xa8", rb"\u2028"), (b"\xe2\x80\xa9", rb"\u2029"), (b"\xc2\x85", rb"\u0085"))
+
+
+def _on_one_line(message: bytes) -> bytes:
+    """Return the same JSON without anything that a reader may take for the end of a line."""
+    if _LF in message or _CR in message:
+        message = message.translate(_SPACES)
+    if not message.isascii():
+        for raw, escape in _ESCAPES:
+            message = message.replace(raw, escape)
+    return message
+
+
+def _plain(text: str) -> bytes:
+    """Return the text of a field, which must not begin another."""
+    if "\n" in text or "\r" in text or "\0" in text:
+        raise ValueError(f"CR, LF and NUL cannot stand in an SSE field: {text!r}")
+    return text.encode()

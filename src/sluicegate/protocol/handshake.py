@@ -1,0 +1,241 @@
+"""The session era, 2024-11-05 to 2025-11-25, both sides: `initialize`, what is remembered after it, who may speak when.
+
+Both roles walk the same four stages. The server's role decides what each message of the client means at its stage; the
+client's role makes the handshake's messages and reads their answers. Neither waits for anything.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final, cast
+
+import msgspec
+
+from sluicegate.errors import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    NOT_INITIALIZED,
+    ErrorObject,
+    LocalProtocolError,
+    RemoteProtocolError,
+    UpstreamProtocolError,
+)
+from sluicegate.protocol.message import Params, Reply, Request, Result, as_array, as_object, opened
+from sluicegate.protocol.methods import LOG_LEVELS, requestable
+from sluicegate.protocol.modern import Discovery, Profile, read_progress_token, without_profile
+from sluicegate.protocol.versions import LATEST_SESSION_VERSION, REVISIONS, SESSION_VERSIONS, Revision, negotiate
+
+DEFAULT_LOG_LEVEL: Final = "info"
+"""What a session gets before it says `logging/setLevel`: the specification leaves it to the server."""
+
+
+class Stage(Enum):
+    """Where a session is. There is no way back."""
+
+    CREATED = "created"
+    INITIALIZING = "initializing"
+    OPERATING = "operating"
+    SHUTDOWN = "shutdown"
+
+
+class ServerSession:
+    """The server's side of one session: what the client said of itself, and what it may ask now."""
+
+    def __init__(self) -> None:
+        self.stage = Stage.CREATED
+        self.version = LATEST_SESSION_VERSION
+        self.client_capabilities: Params = {}
+        self.client_info: Params | None = None
+        self.log_level = DEFAULT_LOG_LEVEL
+        self.ready_for_pushes = False
+        self._offers: Mapping[str, object] = {}
+
+    @property
+    def revision(self) -> Revision:
+        """What the negotiated revision has."""
+        return REVISIONS[self.version]
+
+    def begin(self, request: Request) -> None:
+        """Take an `initialize` request; `welcome` makes its answer.
+
+        Raises:
+            RemoteProtocolError: −32600 for a second one, −32602 for one that lacks what it must say.
+        """
+        if self.stage is not Stage.CREATED:
+            message = "Invalid request: this session is initialized already; open another one."
+            raise RemoteProtocolError(message, request_id=request.id)
+        params = request.params
+        capabilities, info = params.get("capabilities", {}), params.get("clientInfo")
+        problem = None
+        if not isinstance(params.get("protocolVersion"), str):
+            problem = "protocolVersion is a string"
+        elif not isinstance(capabilities, dict):
+            problem = "capabilities is an object"
+        elif info is not None and not isinstance(info, dict):
+            problem = "clientInfo is an object"
+        if problem is not None:
+            raise RemoteProtocolError(f"Invalid params: {problem}.", code=INVALID_PARAMS, request_id=request.id)
+        self.version = negotiate(params["protocolVersion"])
+        # Some clients declare what the revision they get has no word for; they could not be asked it.
+        self.client_capabilities = capabilities_for(cast(Params, capabilities), self.revision)
+        self.client_info = cast(Params | None, info)
+        self.stage = Stage.INITIALIZING
+
+    def welcome(self, offer: Discovery) -> Result:
+        """The answer to `initialize`: what we offer, cut to what the revision knows. Now requests are served."""
+        if self.stage is not Stage.INITIALIZING:
+            raise LocalProtocolError(f"A session that is {self.stage.value} cannot be welcomed.")
+        capabilities = dict(offer.capabilities)
+        if not self.revision.completions_flag:
+            capabilities.pop("completions", None)
+        info = {"name": "sluicegate", "version": "0", **offer.server_info}
+        value: Params = {
+            "protocolVersion": self.version,
+            "capabilities": capabilities,
+            "serverInfo": implementation_for(info, self.revision),
+        }
+        if offer.instructions is not None:
+            value["instructions"] = offer.instructions
+        self._offers = offer.capabilities
+        self.stage = Stage.OPERATING
+        return Result(value)
+
+    def fail(self) -> None:
+        """Forget an `initialize` that could not be answered: the client may try again."""
+        if self.stage is Stage.INITIALIZING:
+            self.stage = Stage.CREATED
+
+    def initialized(self) -> None:
+        """Note that the client has heard our welcome: from here on we may speak unasked."""
+        if self.stage is Stage.OPERATING:
+            self.ready_for_pushes = True
+
+    def check(self, request: Request) -> None:
+        """Let a request pass that is neither `initialize` nor `ping`.
+
+        Raises:
+            RemoteProtocolError: −32002 before `initialize`, −32601 for what this revision does not have.
+        """
+        if self.stage is Stage.CREATED:
+            raise RemoteProtocolError("Server not initialized", code=NOT_INITIALIZED, request_id=request.id)
+        if not requestable(request.method, self.version):
+            message = f"Method not found: {request.method}"
+            raise RemoteProtocolError(message, code=METHOD_NOT_FOUND, request_id=request.id)
+
+    def set_level(self, request: Request) -> Reply:
+        """The answer to `logging/setLevel`; the level holds for the rest of the session."""
+        if "logging" not in self._offers:
+            return ErrorObject(METHOD_NOT_FOUND, "Method not found: logging/setLevel (this server does not log)")
+        level = request.params.get("level")
+        if level not in LOG_LEVELS:
+            return ErrorObject(INVALID_PARAMS, f"Invalid params: level is one of {', '.join(LOG_LEVELS)}.")
+        self.log_level = cast(str, level)
+        return Result({})
+
+    def profile_of(self, request: Request) -> tuple[Profile, Params]:
+        """A request's profile made of what the session remembers, and its params without what the profile holds."""
+        token = read_progress_token(request)
+        level = self.log_level if "logging" in self._offers else None
+        profile = Profile(self.version, self.client_capabilities, self.client_info, level, token)
+        return profile, without_profile(request.params)
+
+    def close(self) -> None:
+        """End the session; nothing is answered any more."""
+        self.stage = Stage.SHUTDOWN
+        self.ready_for_pushes = False
+
+
+class ClientSession:
+    """The client's side of one session: the handshake's messages and what came of them."""
+
+    def __init__(self) -> None:
+        self.stage = Stage.CREATED
+        self.version = LATEST_SESSION_VERSION
+
+    @property
+    def revision(self) -> Revision:
+        """What the negotiated revision has."""
+        return REVISIONS[self.version]
+
+    def begin(self, capabilities: Mapping[str, object], client_info: Mapping[str, object]) -> Params:
+        """The params of our `initialize` request."""
+        if self.stage is not Stage.CREATED:
+            raise LocalProtocolError(f"A session that is {self.stage.value} cannot be initialized.")
+        self.stage = Stage.INITIALIZING
+        return {
+            "protocolVersion": self.version,
+            "capabilities": capabilities_for(capabilities, REVISIONS[self.version]),
+            "clientInfo": dict(client_info),
+        }
+
+    def accept(self, reply: Reply) -> Discovery:
+        """What the server offers, by its answer to `initialize`. `notifications/initialized` is to be sent next.
+
+        Raises:
+            UpstreamProtocolError: it refused, or answered with a revision that we do not speak.
+        """
+        if self.stage is not Stage.INITIALIZING:
+            raise LocalProtocolError(f"A session that is {self.stage.value} expects no welcome.")
+        if not isinstance(reply, Result):
+            raise UpstreamProtocolError(f"The server refused initialize: {reply.message} ({reply.code}).")
+        try:
+            welcome = msgspec.convert(opened(reply), _Welcome)
+        except (msgspec.ValidationError, RemoteProtocolError):
+            raise UpstreamProtocolError("The server's answer to initialize cannot be read.") from None
+        if welcome.protocolVersion not in SESSION_VERSIONS:
+            raise UpstreamProtocolError(
+                f"The server answered initialize with revision {welcome.protocolVersion!r}; "
+                f"we speak {', '.join(SESSION_VERSIONS)}."
+            )
+        self.version = welcome.protocolVersion
+        self.stage = Stage.OPERATING
+        instructions = welcome.instructions if isinstance(welcome.instructions, str) else None
+        return Discovery(self.version, welcome.capabilities, welcome.serverInfo, instructions)
+
+    def retry_with(self, reply: Reply) -> bool:
+        """Whether a refused `initialize` named a revision we share; if so `begin` may be called once more with it."""
+        if self.stage is not Stage.INITIALIZING or isinstance(reply, Result):
+            return False
+        names = as_array((as_object(reply.data) or {}).get("supported")) or []
+        mutual = next((version for version in reversed(SESSION_VERSIONS) if version in names), None)
+        if mutual is None or mutual == self.version:
+            return False
+        self.version, self.stage = mutual, Stage.CREATED
+        return True
+
+    def close(self) -> None:
+        """End the session."""
+        self.stage = Stage.SHUTDOWN
+
+
+class _Welcome(msgspec.Struct):
+    protocolVersion: str  # noqa: N815 - names on the wire
+    capabilities: Params = {}
+    serverInfo: Params = {}  # noqa: N815
+    instructions: object = None
+
+
+def capabilities_for(capabilities: Mapping[str, object], revision: Revision) -> Params:
+    """A client's capabilities as a session-era revision knows them: nothing is declared that it has no word for."""
+    declared: Params = {}
+    if isinstance(capabilities.get("roots"), dict):
+        declared["roots"] = capabilities["roots"]
+    sampling = as_object(capabilities.get("sampling"))
+    if sampling is not None:
+        declared["sampling"] = sampling if revision.rich_sampling else {}
+    elicitation = as_object(capabilities.get("elicitation"))
+    if elicitation is not None and revision.elicitation:
+        declared["elicitation"] = elicitation if revision.elicitation_modes else {}
+    for name in ("experimental", "extensions"):
+        if isinstance(capabilities.get(name), dict):
+            declared[name] = capabilities[name]
+    return declared
+
+
+def implementation_for(info: Mapping[str, object], revision: Revision) -> Params:
+    """A `serverInfo` or `clientInfo` with only the fields that the revision knows."""
+    known = {"name", "version"}
+    if revision.titles:
+        known.add("title")
+    if revision.icons:
+        known |= {"icons", "description", "websiteUrl"}
+    return {key: value for key, value in info.items() if key in known}

@@ -1,0 +1,208 @@
+"""Between the shape spoken inside, 2026-07-28, and the session era: replies, notifications, params. The older era pays.
+
+The one rule: nothing is changed that need not be. What a revision has no word for is dropped, or said in words it has;
+all else stays, unknown members too. A reply that came as bytes leaves as bytes, and none of it is decoded that nobody
+looks at. What is inside results stands in `translate_content`, questions in `translate_questions`.
+"""
+
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import Final, cast
+
+import msgspec
+
+from sluicegate.errors import (
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    MISSING_CAPABILITY,
+    RESOURCE_NOT_FOUND,
+    UNSUPPORTED_VERSION,
+    URL_ELICITATION_REQUIRED,
+    ErrorObject,
+    UpstreamProtocolError,
+)
+from sluicegate.protocol.message import Notification, Params, Reply, Result
+from sluicegate.protocol.methods import METHODS
+from sluicegate.protocol.modern import SERVER_INFO_KEY, SUBSCRIPTION_KEY, subscription_of
+from sluicegate.protocol.translate_content import (
+    block_for_session,
+    contents_for_session,
+    each,
+    members_of,
+    message_for_session,
+    plain,
+    prompt_for_session,
+    resource_for_session,
+    tool_for_session,
+    tool_from_session,
+    tool_result_for_session,
+    without,
+)
+from sluicegate.protocol.versions import Revision
+
+# ----------------------------------------------------------------------------------------------------- towards a client
+
+
+def reply_for_session(method: str, params: Params, reply: Reply, revision: Revision) -> Reply:
+    """A reply of the inner shape as a client of an older revision understands it.
+
+    Raises:
+        UpstreamProtocolError: the reply is bytes that cannot be decoded where they must be.
+    """
+    if revision.modern:
+        return reply
+    if isinstance(reply, ErrorObject):
+        return _error_for_session(method, params, reply)
+    return _rewritten(method, reply, lambda value: _result_for_session(method, value, revision))
+
+
+def notification_for_session(notification: Notification, revision: Revision) -> Notification | None:
+    """A notification as a client of an older revision understands it, or None if that revision has no such thing."""
+    row = METHODS.get(notification.method)
+    if row is not None and not row.exists_in(revision.version):
+        return None
+    if revision.modern:
+        return notification
+    _, unmarked = subscription_of(notification)
+    if unmarked.method == "notifications/progress" and not revision.progress_message:
+        return Notification(unmarked.method, without(unmarked.params, ("message",)))
+    return unmarked
+
+
+_RESULT_MARKS: Final = frozenset({SERVER_INFO_KEY, SUBSCRIPTION_KEY})
+
+# The list in a method's result, how its items change, and what a revision must have for them to stay as they are.
+_LISTS: Final[Mapping[str, tuple[str, Callable[[Params, Revision], Params], Callable[[Revision], bool]]]] = {
+    "tools/call": ("content", block_for_session, attrgetter("icons")),
+    "tools/list": ("tools", tool_for_session, attrgetter("modern")),
+    "prompts/get": ("messages", message_for_session, attrgetter("icons")),
+    "prompts/list": ("prompts", prompt_for_session, attrgetter("icons")),
+    "resources/list": ("resources", resource_for_session, attrgetter("icons")),
+    "resources/templates/list": ("resourceTemplates", resource_for_session, attrgetter("icons")),
+    "resources/read": ("contents", contents_for_session, attrgetter("definition_meta")),
+}
+
+
+def _result_for_session(method: str, value: Params, revision: Revision) -> Params:
+    value = without(value, ("resultType", "ttlMs", "cacheScope"))
+    meta = members_of(value.get("_meta"))
+    if meta is not None and not meta.keys().isdisjoint(_RESULT_MARKS):
+        kept = without(meta, _RESULT_MARKS)
+        value = {**value, "_meta": kept} if kept else without(value, ("_meta",))
+    if method == "tools/call":
+        value = tool_result_for_session(value, revision)
+    if method in _LISTS:
+        field, change, is_settled = _LISTS[method]
+        if not is_settled(revision):
+            value = each(value, field, lambda item: change(item, revision))
+    return value
+
+
+def _error_for_session(method: str, params: Params, error: ErrorObject) -> ErrorObject:
+    data = members_of(error.data) or {}
+    code, message = error.code, error.message
+    if code == INVALID_PARAMS and method == "resources/read" and "uri" in data and data["uri"] == params.get("uri"):
+        code = RESOURCE_NOT_FOUND
+    elif code == MISSING_CAPABILITY:
+        names = ", ".join(_capability_names(data.get("requiredCapabilities"))) or "it does not say which"
+        code, message = INTERNAL_ERROR, f"The server needs a capability that this client did not declare: {names}."
+    elif code == UNSUPPORTED_VERSION:
+        code = INTERNAL_ERROR
+    elif code == INTERNAL_ERROR and data.keys() == {"upstream"}:
+        return _unwrapped(data["upstream"]) or error
+    return error if code == error.code else ErrorObject(code, message, error.data)
+
+
+def _capability_names(required: object) -> list[str]:
+    names: list[str] = []
+    for name, inner in (members_of(required) or {}).items():
+        names.extend([f"{name}.{part}" for part in members_of(inner) or {}] or [name])
+    return names
+
+
+def _unwrapped(upstream: object) -> ErrorObject | None:
+    """The error that a session-era server sent, for a client of the same era: there its code may mean something."""
+    try:
+        error = msgspec.convert(upstream, ErrorObject)
+    except msgspec.ValidationError:
+        return None
+    return error if _is_private(error.code) else None
+
+
+# ----------------------------------------------------------------------------------------------------- towards a server
+
+
+def params_for_session(method: str, params: Params, revision: Revision) -> Params:
+    """The params of a request as a session-era server gets them."""
+    # `task` is a word of 2025-11-25. We offer no tasks there, and a server that took it up would answer with a ticket.
+    gone = {"inputResponses", "requestState", "task"}
+    if method == "completion/complete" and not revision.completion_context:
+        gone.add("context")
+    return without(params, gone)
+
+
+def reply_from_session(method: str, params: Params, reply: Reply) -> Reply:
+    """A session-era server's reply in the inner shape.
+
+    Raises:
+        UpstreamProtocolError: the reply is bytes that cannot be decoded where they must be.
+    """
+    if isinstance(reply, ErrorObject):
+        return _error_from_session(method, params, reply)
+    return _rewritten(method, reply, lambda value: _result_from_session(method, value))
+
+
+def _result_from_session(method: str, value: Params) -> Params:
+    added: Params = {}
+    # A session-era server cannot ask for input by a result: whatever it means by `resultType`, it is not what we mean.
+    if plain(value.get("resultType")) != "complete":
+        added["resultType"] = "complete"
+    row = METHODS.get(method)
+    if row is not None and row.cacheable:
+        lifetime = plain(value.get("ttlMs"))
+        if type(lifetime) is not int or lifetime < 0:
+            added["ttlMs"] = 0
+        if plain(value.get("cacheScope")) not in ("public", "private"):
+            added["cacheScope"] = "private"
+    if method == "tools/list":
+        value = each(value, "tools", tool_from_session)
+    return {**added, **without(value, added)} if added else value
+
+
+def _error_from_session(method: str, params: Params, error: ErrorObject) -> ErrorObject:
+    if error.code == RESOURCE_NOT_FOUND and method == "resources/read":
+        data = members_of(error.data)
+        if data is None:
+            data = {} if error.data is msgspec.UNSET else {"upstream": error.data}
+        return ErrorObject(INVALID_PARAMS, error.message, {**data, "uri": params.get("uri")})
+    if _is_private(error.code):
+        return ErrorObject(INTERNAL_ERROR, error.message, {"upstream": msgspec.to_builtins(error)})
+    return error
+
+
+def _is_private(code: int) -> bool:
+    """Whether the meaning of a code is its sender's own: 2026-07-28 lets nobody send such a code on."""
+    common = (URL_ELICITATION_REQUIRED, HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION)
+    return -32099 <= code <= -32000 and code not in common
+
+
+# ----------------------------------------------------------------------------------------------------------- either way
+
+_encode: Final = msgspec.json.Encoder().encode
+_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def _rewritten(method: str, result: Result, change: Callable[[Params], Params]) -> Result:
+    """The result after a change of its members: bytes if it was bytes, the very same one if nothing changed."""
+    raw = result.value
+    try:
+        # One level is opened, always. To search the bytes for a name first would cost as much, and could be misled by
+        # a name that is written with escapes or stands twice.
+        value = cast(Params, _decoder.decode(raw)) if isinstance(raw, msgspec.Raw) else dict(raw)
+        changed = change(value)
+        if changed is value:
+            return result
+        return Result(msgspec.Raw(_encode(changed)) if isinstance(raw, msgspec.Raw) else changed)
+    except (msgspec.DecodeError, RecursionError):
+        raise UpstreamProtocolError(f"The server's answer to {method} cannot be decoded.") from None

@@ -1,0 +1,255 @@
+"""What is inside results, as older revisions have it: content blocks, definitions, and the schemas in them.
+
+The one rule: a value may be bytes at any level. It is opened one level at a time and only where it is looked at, so
+that a long text is never decoded; and what need not change is handed back as the very same object.
+"""
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
+from hashlib import blake2b
+from operator import attrgetter
+from typing import Final, cast
+
+import msgspec
+
+from sluicegate.protocol.message import Params
+from sluicegate.protocol.versions import Revision
+
+Change = Callable[[Params], Params]
+
+# -------------------------------------------------------------------------------------------------------------- content
+
+Substitutes = Mapping[str, tuple[Callable[[Revision], bool], Change]]
+"""Kinds of content blocks: whether a revision has the kind, and what stands for it where it is missing."""
+
+
+def block_for_session(block: Params, revision: Revision, substitutes: Substitutes | None = None) -> Params:
+    """A content block as the revision has it; by default one of a tool's result or of a prompt."""
+    row = (_IN_RESULTS if substitutes is None else substitutes).get(_text(block.get("type")))
+    if row is not None and not row[0](revision):
+        block = row[1](block)
+    block = without(block, _unknown_members(revision) - {"title"})
+    return inside(_annotated(block, revision), "resource", lambda contents: contents_for_session(contents, revision))
+
+
+def message_for_session(message: Params, revision: Revision) -> Params:
+    """A prompt's message as the revision has it."""
+    return inside(message, "content", lambda block: block_for_session(block, revision))
+
+
+def contents_for_session(contents: Params, revision: Revision) -> Params:
+    """A resource's contents as the revision has them."""
+    return contents if revision.definition_meta else without(contents, ("_meta",))
+
+
+def tool_result_for_session(result: Params, revision: Revision) -> Params:
+    """A tool's result without a `structuredContent` that the revision cannot hold; a text block then says the same."""
+    if revision.any_structured_content or "structuredContent" not in result:
+        return result
+    structured = result["structuredContent"]
+    if revision.structured_content and _is_object(structured):
+        return result
+    rest = without(result, ("structuredContent",))
+    content = _items_of(result.get("content")) or []
+    said = _encode(structured)
+    if any(_says(members_of(block) or {}, said) for block in content):
+        return rest
+    return {**rest, "content": [*content, {"type": "text", "text": msgspec.json.format(said, indent=-1).decode()}]}
+
+
+def _says(block: Params, structured: bytes) -> bool:
+    """Whether a content block is the text of the same JSON value."""
+    if _text(block.get("type")) != "text":
+        return False
+    try:
+        value, said = msgspec.json.decode(structured), msgspec.json.decode(_text(block.get("text")))
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    # Compared as JSON, because in Python 1 == 1.0 == True.
+    return _encode_sorted(value) == _encode_sorted(said)
+
+
+def link_as_text(link: Params) -> Params:
+    """A text block with what a resource link says."""
+    name, uri, kind, description = (_text(link.get(key)) for key in ("name", "uri", "mimeType", "description"))
+    text = f"{_text(link.get('title')) or name}: {uri}" + (f" ({kind})" if kind else "")
+    kept = {key: link[key] for key in ("annotations",) if key in link}
+    return {"type": "text", "text": f"{text}\n{description}" if description else text, **kept}
+
+
+def _audio_as_resource(block: Params) -> Params:
+    data = block.get("data")
+    # Resources are told apart by their URIs, so every sound has its own, and the same one each time.
+    uri = f"sluicegate:audio/{blake2b(_encode(data), digest_size=8).hexdigest()}"
+    kind = {key: block[key] for key in ("mimeType",) if key in block}
+    return {**without(block, ("data", "mimeType")), "type": "resource", "resource": {"uri": uri, **kind, "blob": data}}
+
+
+_IN_RESULTS: Final[Substitutes] = {
+    "audio": (attrgetter("audio"), _audio_as_resource),
+    "resource_link": (attrgetter("resource_links"), link_as_text),
+}
+
+# ---------------------------------------------------------------------------------------------------------- definitions
+
+
+def tool_for_session(tool: Params, revision: Revision) -> Params:
+    """A tool's definition as the revision has it."""
+    gone = {"execution", *_unknown_members(revision)}
+    if not revision.tool_annotations:
+        gone.add("annotations")
+    elif not revision.titles and "title" in tool:
+        tool = {**tool, "annotations": {**(members_of(tool.get("annotations")) or {}), "title": tool["title"]}}
+    output = members_of(tool.get("outputSchema")) or {}
+    # Strict clients refuse the whole list for one schema whose root is not an object.
+    if not revision.structured_content or _text(output.get("type")) != "object":
+        gone.add("outputSchema")
+    tool = _with_headers(without(tool, gone), None)
+    return inside(inside(tool, "inputSchema", _without_booleans), "outputSchema", _without_booleans)
+
+
+def tool_from_session(tool: Params) -> Params:
+    """A session-era server's tool without `execution`, and without header marks for which clients would drop it."""
+    return _with_headers(without(tool, ("execution",)), set())
+
+
+def prompt_for_session(prompt: Params, revision: Revision) -> Params:
+    """A prompt's definition as the revision has it."""
+    unknown = _unknown_members(revision)
+    return each(without(prompt, unknown), "arguments", lambda argument: without(argument, unknown))
+
+
+def resource_for_session(resource: Params, revision: Revision) -> Params:
+    """The definition of a resource or of a template as the revision has it."""
+    return _annotated(without(resource, _unknown_members(revision)), revision)
+
+
+@cache
+def _unknown_members(revision: Revision) -> frozenset[str]:
+    known = {"icons": revision.icons, "title": revision.titles, "_meta": revision.definition_meta}
+    return frozenset(name for name, is_known in known.items() if not is_known)
+
+
+def _annotated(value: Params, revision: Revision) -> Params:
+    """The value without the one annotation that came later than the others, together with `_meta`."""
+    annotations = None if revision.definition_meta else members_of(value.get("annotations"))
+    if annotations is None or "lastModified" not in annotations:
+        return value
+    kept = without(annotations, ("lastModified",))
+    return {**value, "annotations": kept} if kept else without(value, ("annotations",))
+
+
+def _without_booleans(schema: Params) -> Params:
+    """A schema whose properties are all objects: to the session era `true` and `false` are no schemas."""
+    properties = members_of(schema.get("properties")) or {}
+    flags = {name: plain(value) for name, value in properties.items() if not _is_object(value)}
+    instead: Params = {name: {} if flag else {"not": {}} for name, flag in flags.items() if isinstance(flag, bool)}
+    return {**schema, "properties": {**properties, **instead}} if instead else schema
+
+
+# --------------------------------------------------------------------------------------------- header marks in a schema
+
+_MARK: Final = "x-mcp-header"
+_token: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_SCHEMAS_BY_NAME: Final = frozenset("properties patternProperties dependentSchemas $defs definitions".split())
+_SCHEMAS: Final = frozenset(
+    "items prefixItems contains additionalItems unevaluatedItems additionalProperties unevaluatedProperties"
+    " propertyNames allOf anyOf oneOf not if then else contentSchema".split()
+)
+
+
+def _with_headers(tool: Params, names: set[str] | None) -> Params:
+    """The tool with only the valid `x-mcp-header` marks in its schema (protocol §1.6); without names, with none."""
+    schema = tool.get("inputSchema")
+    if isinstance(schema, msgspec.Raw) and _MARK.encode() not in bytes(schema):
+        return tool
+    schema = plain(schema)
+    marked = _marked(schema, names)
+    return tool if marked == schema else {**tool, "inputSchema": marked}
+
+
+def _marked(schema: object, names: set[str] | None) -> object:
+    # A mark counts only where `properties` alone lead to it, so the names are handed down on such a path and no other.
+    # A property of that name, or a default that has such a member, is no mark.
+    if isinstance(schema, list):
+        return [_marked(item, None) for item in cast(list[object], schema)]
+    if not isinstance(schema, dict):
+        return schema
+    members, kept = cast(Params, schema), cast(Params, {})
+    for key, value in members.items():
+        if key == _MARK:
+            if names is None or not _is_header(value, members.get("type"), names):
+                continue
+            names.add(cast(str, value).lower())
+        elif key in _SCHEMAS_BY_NAME and isinstance(value, dict):
+            below = names if key == "properties" else None
+            value = {name: _marked(item, below) for name, item in cast(Params, value).items()}
+        elif key in _SCHEMAS:
+            value = _marked(value, None)
+        kept[key] = value
+    return kept
+
+
+def _is_header(name: object, kind: object, taken: Collection[str]) -> bool:
+    usable = isinstance(name, str) and _token.fullmatch(name) is not None and name.lower() not in taken
+    return usable and kind in ("string", "integer", "boolean")
+
+
+# ----------------------------------------------------------------------------------------------- opening level by level
+
+_encode: Final = msgspec.json.Encoder().encode
+_encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
+_members_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_items_decoder: Final = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def without(members: Params, names: Collection[str]) -> Params:
+    """The members that are not named; the very same dict if none is."""
+    if members.keys().isdisjoint(names):
+        return members
+    return {name: value for name, value in members.items() if name not in names}
+
+
+def each(value: Params, field: str, change: Change) -> Params:
+    """The value with every object in the array `field` changed."""
+    items = _items_of(value.get(field)) or []
+    opened = [members_of(item) for item in items]
+    changed = [item if item is None else change(item) for item in opened]
+    if all(new is old for new, old in zip(changed, opened, strict=True)):
+        return value
+    return {**value, field: [old if new is None else new for new, old in zip(changed, items, strict=True)]}
+
+
+def inside(value: Params, field: str, change: Change) -> Params:
+    """The value with the object `field` changed."""
+    inner = members_of(value.get(field))
+    changed = inner if inner is None else change(inner)
+    return value if changed is inner else {**value, field: changed}
+
+
+def members_of(value: object) -> Params | None:
+    """The members of an object, each still bytes if the object is; None for anything else."""
+    if isinstance(value, msgspec.Raw):
+        return cast(Params, _members_decoder.decode(value)) if _is_object(value) else None
+    return cast(Params, value) if isinstance(value, dict) else None
+
+
+def plain(value: object) -> object:
+    """A value decoded in full, if it is bytes."""
+    return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
+
+
+def _items_of(value: object) -> list[object] | None:
+    if isinstance(value, msgspec.Raw):
+        return cast(list[object], _items_decoder.decode(value)) if bytes(memoryview(value)[:1]) == b"[" else None
+    return cast(list[object], value) if isinstance(value, list) else None
+
+
+def _is_object(value: object) -> bool:
+    return bytes(memoryview(value)[:1]) == b"{" if isinstance(value, msgspec.Raw) else isinstance(value, dict)
+
+
+def _text(value: object) -> str:
+    value = plain(value)
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,75 @@
+"""The five revisions, and one table of what each has. `era` is the great divide: handshake or none."""
+
+from typing import Final
+
+import msgspec
+
+V2024_11_05: Final = "2024-11-05"
+V2025_03_26: Final = "2025-03-26"
+V2025_06_18: Final = "2025-06-18"
+V2025_11_25: Final = "2025-11-25"
+V2026_07_28: Final = "2026-07-28"
+
+# Oldest first: the position is the age, because revisions are compared by place in this list and never as raw strings.
+SESSION_VERSIONS: Final = (V2024_11_05, V2025_03_26, V2025_06_18, V2025_11_25)
+MODERN_VERSIONS: Final = (V2026_07_28,)
+SUPPORTED_VERSIONS: Final = (*reversed(MODERN_VERSIONS), *reversed(SESSION_VERSIONS))
+LATEST_SESSION_VERSION: Final = V2025_11_25
+LATEST_VERSION: Final = V2026_07_28
+
+
+class Revision(msgspec.Struct, frozen=True):
+    """What a revision has that others do not. A field that is False is either not there yet or gone again."""
+
+    version: str
+    modern: bool = False
+    batches: bool = False
+    progress_message: bool = False
+    audio: bool = False
+    tool_annotations: bool = False
+    completions_flag: bool = False
+    resource_links: bool = False
+    structured_content: bool = False
+    titles: bool = False
+    definition_meta: bool = False
+    completion_context: bool = False
+    elicitation: bool = False
+    icons: bool = False
+    elicitation_modes: bool = False
+    rich_sampling: bool = False
+    any_structured_content: bool = False
+
+
+_R2024 = Revision(V2024_11_05)
+_R03 = msgspec.structs.replace(
+    _R2024,
+    version=V2025_03_26,
+    batches=True,
+    progress_message=True,
+    audio=True,
+    tool_annotations=True,
+    completions_flag=True,
+)
+_R06 = msgspec.structs.replace(
+    _R03,
+    version=V2025_06_18,
+    batches=False,
+    resource_links=True,
+    structured_content=True,
+    titles=True,
+    definition_meta=True,
+    completion_context=True,
+    elicitation=True,
+)
+_R11 = msgspec.structs.replace(_R06, version=V2025_11_25, icons=True, elicitation_modes=True, rich_sampling=True)
+_R26 = msgspec.structs.replace(_R11, version=V2026_07_28, modern=True, any_structured_content=True)
+
+REVISIONS: Final = {revision.version: revision for revision in (_R2024, _R03, _R06, _R11, _R26)}
+
+
+def negotiate(requested: object) -> str:
+    """The session-era version to answer `initialize` with: the requested one if we know it, else our newest.
+
+    2026-07-28 cannot be negotiated by a handshake, so asking for it gets the newest that can.
+    """
+    return requested if isinstance(requested, str) and requested in SESSION_VERSIONS else LATEST_SESSION_VERSION
