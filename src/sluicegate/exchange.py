@@ -1,0 +1,118 @@
+"""The contract all rooms share: one request and all that answers it, and the two callables that meet it.
+
+Everything that answers is a `Handler`; everything that stands in its way is a `Step`. The return value is the final
+reply; what comes before it goes out with `exchange.emit`; a question to the client is `exchange.request_input`. How
+either leaves is the sink's business, so that upstreams and activations never know which era or transport the client
+speaks.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from sluicegate.protocol.message import Notification, Params, Reply
+from sluicegate.protocol.methods import METHODS
+from sluicegate.protocol.modern import Answers, Discovery, Profile, Questions
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who asks. On a pipe that is the one local user."""
+
+    id: str = "local"
+
+
+class Sink(Protocol):
+    """The way back to the client while a request is being answered."""
+
+    async def emit(self, notification: Notification) -> None:
+        """Send a notification ahead of the reply; waits while the client is slow."""
+        ...
+
+    async def ask(self, questions: Questions) -> Answers:
+        """The client's answers, under the keys of the questions.
+
+        Raises:
+            InputRefused: the client cannot or will not answer one of them, or nobody came back in time.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request on its way, in the shape of 2026-07-28: what is wanted, by whom, and the way back."""
+
+    method: str
+    params: Params
+    sink: Sink
+    profile: Profile = field(default_factory=Profile)
+    caller: Caller = field(default_factory=Caller)
+
+    @property
+    def name(self) -> str | None:
+        """The tool, prompt or URI that the request is about, if its method names one."""
+        row = METHODS.get(self.method)
+        if row is None or row.target is None:
+            return None
+        target = self.params.get(row.target)
+        return target if isinstance(target, str) else None
+
+    async def emit(self, notification: Notification) -> None:
+        """Send a notification ahead of the reply."""
+        await self.sink.emit(notification)
+
+    async def request_input(self, questions: Questions) -> Answers:
+        """Ask the client something in the middle of the request, and wait for its answers."""
+        return await self.sink.ask(questions)
+
+    def again(self, params: Params) -> "Exchange":
+        """The same exchange with other params: the next round of a request that was asked for input."""
+        return Exchange(self.method, params, self.sink, self.profile, self.caller)
+
+
+Handler = Callable[[Exchange], Awaitable[Reply]]
+Step = Callable[[Exchange, Handler], Awaitable[Reply]]
+
+
+def _step_into(step: Step, proceed: Handler, exchange: Exchange) -> Awaitable[Reply]:
+    return step(exchange, proceed)
+
+
+def chain(steps: Sequence[Step], handler: Handler) -> Handler:
+    """Put the steps around the handler, the first one outermost. Done once, when the gateway is built."""
+    for step in reversed(steps):
+        handler = partial(_step_into, step, handler)
+    return handler
+
+
+@dataclass(slots=True)
+class Host:
+    """The asking side of a connection: what it can be asked, and where things go that belong to no exchange."""
+
+    capabilities: Mapping[str, object]
+    client_info: Mapping[str, object]
+    sink: Sink
+
+
+class Connection(Protocol):
+    """A server that is ready to be asked: a `Handler` that knows what it offers."""
+
+    @property
+    def discovery(self) -> Discovery:
+        """What the server said of itself."""
+        ...
+
+    async def __call__(self, exchange: Exchange) -> Reply:
+        """The reply to an exchange."""
+        ...
+
+
+class Upstream(Protocol):
+    """Something that can be connected to: a child process, a URL, a server in this very process."""
+
+    def connect(self, host: Host) -> AbstractAsyncContextManager[Connection]:
+        """A connection for as long as the `async with` lasts."""
+        ...
