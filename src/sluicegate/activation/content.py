@@ -1,0 +1,186 @@
+"""An author's values in JSON's own types: content blocks, messages, structured results.
+
+The one rule: what comes out of here can be encoded. A lone surrogate (half a character, as file names and cut texts
+have them) becomes U+FFFD, a NaN becomes null, and what JSON cannot express at all is a TypeError here, not at the edge.
+"""
+
+import base64
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+import msgspec
+
+from sluicegate.activation.define import (
+    CONTENT,
+    AssistantMessage,
+    Audio,
+    Content,
+    Contents,
+    EmbeddedResource,
+    Image,
+    ResourceLink,
+    Text,
+    UserMessage,
+)
+from sluicegate.protocol.message import Params
+
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder()
+
+LONGEST_ECHO: Final = 200
+
+
+def clean_text(text: object) -> str:
+    """The text, with U+FFFD for each half of a character."""
+    text = str(text)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            # By way of UTF-16, where two halves that belong together become one whole.
+            return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def echo(text: str) -> str:
+    """What a caller sent, short enough to be part of a message."""
+    return clean_text(text if len(text) <= LONGEST_ECHO else f"{text[:LONGEST_ECHO]}…")
+
+
+def json_of(value: object) -> tuple[object, str]:
+    """The value in JSON's own types, and as JSON text.
+
+    Raises:
+        TypeError: it holds something JSON has no word for; or ValueError, OverflowError, RecursionError for the same.
+    """
+    plain: object = msgspec.to_builtins(value, str_keys=True)
+    try:
+        encoded = _encoder.encode(plain)
+    except UnicodeEncodeError:
+        encoded = _encoder.encode(clean(plain))
+    # Decoded again rather than walked through: this is C, and the text and the value cannot differ.
+    return _decoder.decode(encoded), encoded.decode()
+
+
+def clean(value: object) -> object:
+    """Plain JSON types with nothing in them that cannot be encoded."""
+    match value:
+        case str():
+            return clean_text(value)
+        case float() if not math.isfinite(value):
+            return None
+        case Mapping():
+            return {clean_text(key): clean(item) for key, item in cast(Mapping[object, object], value).items()}
+        case list() | tuple():
+            return [clean(item) for item in cast(Sequence[object], value)]
+        case _:
+            return value
+
+
+def members(**fields: object) -> Params:
+    """A JSON object of the fields that are not None, under the names they have on the wire.
+
+    Raises:
+        TypeError: a field holds something JSON has no word for.
+    """
+    named = ((_WIRE_NAMES.get(name, name), value) for name, value in fields.items() if value is not None)
+    return {name: _member(value) for name, value in named}
+
+
+def _member(value: object) -> object:
+    # Most are strings, some of them a picture's worth: these need not be encoded to know that they can be.
+    if isinstance(value, str):
+        return clean_text(value)
+    return value if isinstance(value, int) else json_of(value)[0]
+
+
+_WIRE_NAMES: Final = {
+    "meta": "_meta",
+    "mime_type": "mimeType",
+    "uri_template": "uriTemplate",
+    "website_url": "websiteUrl",
+    "input_schema": "inputSchema",
+    "output_schema": "outputSchema",
+}
+
+
+def block_of(content: Content) -> Params:
+    """A content block as it is on the wire."""
+    extras = {"annotations": content.annotations, "meta": content.meta}
+    match content:
+        case Text():
+            return members(type="text", text=str(content.text), **extras)
+        case Image() | Audio():
+            kind = "image" if isinstance(content, Image) else "audio"
+            return members(type=kind, data=_base64(content.data), mime_type=content.mime_type, **extras)
+        case ResourceLink():
+            return members(type="resource_link", **msgspec.structs.asdict(content))
+        case EmbeddedResource():
+            inner = _contents(content.uri, content.text, content.blob, content.mime_type)
+            return members(type="resource", resource=inner, **extras)
+
+
+def contents_of(value: object, uri: str, mime_type: str | None) -> list[Params]:
+    """What a resource's function returned, as the `contents` of its result; empty if it returned None.
+
+    Raises:
+        TypeError: it is nothing that a resource can hold.
+    """
+    match value:
+        case None:
+            return []
+        case str():
+            return [_contents(uri, value, None, mime_type)]
+        case bytes() | bytearray() | memoryview():
+            return [_contents(uri, None, bytes(cast(Any, value)), mime_type)]
+        case Contents():
+            own = _contents(value.uri or uri, value.text, value.blob, value.mime_type or mime_type)
+            return [own | members(meta=value.meta)]
+        case list() | tuple() if any(isinstance(item, Contents) for item in cast(Sequence[object], value)):
+            return [part for item in cast(Sequence[object], value) for part in contents_of(item, uri, mime_type)]
+        case _:
+            return [_contents(uri, json_of(value)[1], None, mime_type or "application/json")]
+
+
+def _contents(uri: str, text: str | None, blob: bytes | None, mime_type: str | None) -> Params:
+    if (text is None) == (blob is None):
+        raise TypeError("the contents of a resource are either text or blob")
+    if blob is not None:
+        return members(uri=uri, mime_type=mime_type or "application/octet-stream", blob=_base64(blob))
+    return members(uri=uri, mime_type=mime_type or "text/plain", text=str(text))
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def messages_of(value: object) -> list[Params]:
+    """Messages as on the wire: from a string, a message, content, a pair of role and content, or a list of these.
+
+    Raises:
+        TypeError: something in it is none of these.
+    """
+    match value:
+        case list():
+            return [message for item in cast(list[object], value) for message in messages_of(item)]
+        case UserMessage():
+            return [_message("user", value.content)]
+        case AssistantMessage():
+            return [_message("assistant", value.content)]
+        case tuple() if len(pair := cast(tuple[object, ...], value)) == 2:
+            return [_message(*pair)]
+        case dict() if cast(Params, value).keys() >= {"role", "content"}:
+            return [cast(Params, json_of(cast(Params, value))[0])]
+        case _:
+            return [_message("user", value)]
+
+
+def _message(role: object, content: object) -> Params:
+    if role not in ("user", "assistant"):
+        raise TypeError("the role of a message is user or assistant")
+    if isinstance(content, str):
+        content = Text(content)
+    if not isinstance(content, CONTENT):
+        raise TypeError(f"a message holds text or other content, not {type(content).__name__}")
+    return {"role": role, "content": block_of(content)}

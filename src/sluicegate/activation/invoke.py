@@ -1,0 +1,165 @@
+"""How the functions of authors are run, so that none of them can hold up the others.
+
+Coroutines and async generators run in the loop, as their authors know. Everything plain runs in a thread of its own,
+a plain generator from first step to last in the same one: what it opens there (a database, say) may belong to that
+thread.
+"""
+
+import asyncio
+import contextvars
+import inspect
+import logging
+import queue
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final, cast
+
+from sluicegate.activation.define import ToolError
+from sluicegate.concurrency import in_thread
+from sluicegate.errors import RpcError, SluicegateError
+
+logger: Final = logging.getLogger("sluicegate")
+
+Function = Callable[..., Any]
+
+
+class Invocable:
+    """A function that can be waited for, in whichever way it is written."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._returns_at_once = _returns_at_once(function)
+
+    async def outcome(self, arguments: Mapping[str, object]) -> object:
+        """What the function returns. For a generator this is a stream (see `stream_of`)."""
+        if self._returns_at_once:
+            value: object = self._function(**arguments)
+        else:
+            value = await in_thread(partial(self._function, **arguments))
+        return await value if inspect.isawaitable(value) else value
+
+
+def stream_of(value: object) -> "AsyncGenerator[object, None] | SteppedGenerator | None":
+    """The value as something to iterate in `aclosing`, if it is a generator of either kind."""
+    if inspect.isasyncgen(value):
+        return cast(AsyncGenerator[object, None], value)
+    return SteppedGenerator(cast(Generator[object, None, object], value)) if inspect.isgenerator(value) else None
+
+
+def shown(error: BaseException, what: str) -> str:
+    """What a caller gets to read about an author's exception.
+
+    Our own exceptions are made to be shown, `ToolError` above all. Of others, whose text may hold paths and secrets,
+    only the kind is told, and the whole goes to our log. That of a peer, which the author has called in turn, is one
+    of those.
+    """
+    if isinstance(error, SluicegateError) and not isinstance(error, RpcError):
+        return error.message
+    logger.error("%s failed", what, exc_info=error)
+    return f"{what} failed ({type(error).__name__})."
+
+
+AUTHORS_FAULTS: Final = (Exception, SystemExit, asyncio.CancelledError)
+"""What an author's function may raise. `SystemExit`: what was once a script must not end a server. `CancelledError`:
+theirs only if nobody cancelled us (`was_cancelled`)."""
+
+
+@contextmanager
+def errors_shown_safely(what: str) -> Generator[None]:
+    """Around an author's code where a failure is an error, no result: ours travel on, others become a `ToolError`."""
+    try:
+        yield
+    except AUTHORS_FAULTS as error:
+        ours = isinstance(error, SluicegateError) and not isinstance(error, RpcError)
+        if ours or was_cancelled(error):
+            raise
+        raise ToolError(shown(error, what)) from None
+
+
+def was_cancelled(error: BaseException) -> bool:
+    """Whether the exception is our own cancellation, which always travels on.
+
+    Code that waits for a task of its own which somebody cancelled raises the same; were that to travel on, a caller who
+    is still there would wait for an answer for ever.
+    """
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def _returns_at_once(function: Function) -> bool:
+    """Whether calling it runs nothing of it yet."""
+    candidates = (function, type(function).__call__)  # The second for an object with an `async def __call__`.
+    kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+    return any(is_kind(candidate) for candidate in candidates for is_kind in kinds)
+
+
+class _End:
+    """What a plain generator returned in the end."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+
+class SteppedGenerator:
+    """A plain generator, to be iterated as if it were async: one thread makes all its steps, each when it is wanted.
+
+    What it returns, if anything, comes last. `aclose` lets the thread close it as soon as the step under way is done,
+    and does not wait for that: nothing can interrupt a thread.
+    """
+
+    def __init__(self, generator: Generator[object, None, object]) -> None:
+        self._generator = generator
+        self._loop = asyncio.get_running_loop()
+        self._wanted: queue.SimpleQueue[asyncio.Future[object] | None] = queue.SimpleQueue()
+        self._ended = False
+        context = contextvars.copy_context()
+        threading.Thread(target=context.run, args=(self._work,), name="sluicegate generator", daemon=True).start()
+
+    def __aiter__(self) -> "SteppedGenerator":
+        return self
+
+    async def __anext__(self) -> object:
+        if self._ended:
+            raise StopAsyncIteration
+        step: asyncio.Future[object] = self._loop.create_future()
+        self._wanted.put(step)
+        value = await step
+        if isinstance(value, _End):
+            self._ended = True
+            if value.value is None:
+                raise StopAsyncIteration
+            return value.value
+        return value
+
+    async def aclose(self) -> None:
+        """Let the thread go."""
+        self._wanted.put(None)
+
+    def _work(self) -> None:
+        while (step := self._wanted.get()) is not None:
+            value, error = None, None
+            try:
+                value = next(self._generator)
+            except StopIteration as stop:
+                value = _End(stop.value)
+            except BaseException as problem:  # noqa: BLE001 - handed to whoever waits, not handled here
+                error = problem
+            try:
+                self._loop.call_soon_threadsafe(_settle, step, value, error)
+            except RuntimeError:
+                break  # The loop is closed: the process is on its way out and nobody waits.
+        try:
+            self._generator.close()
+        except Exception:
+            logger.exception("A generator could not be closed")
+
+
+def _settle(step: asyncio.Future[object], value: object, error: BaseException | None) -> None:
+    if step.done():
+        return
+    if error is not None:
+        step.set_exception(error)
+    else:
+        step.set_result(value)

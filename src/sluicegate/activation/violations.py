@@ -1,0 +1,205 @@
+"""What is wrong with a value, in a sentence that names the field and what would be right.
+
+The one rule: sentences speak of the schema and of names, not of the values that were sent: these may be secret or huge.
+`jsonschema_rs` is imported with the first schema that is compiled, one of an author's own or one that was not kept to.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
+
+if TYPE_CHECKING:
+    from jsonschema_rs import ValidationError, Validator
+
+Schema: TypeAlias = dict[str, Any]
+
+_MOST_PROBLEMS = 8
+_SMALL = 200
+_LONGEST_NAME = 80
+_JSON_TYPES: dict[type, str] = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+}
+
+# What would be right, for the keywords that only carry a limit.
+_LIMITS = {
+    "minimum": "be >= {}",
+    "maximum": "be <= {}",
+    "exclusiveMinimum": "be > {}",
+    "exclusiveMaximum": "be < {}",
+    "multipleOf": "be a multiple of {}",
+    "minLength": "have at least {} characters",
+    "maxLength": "have at most {} characters",
+    "minItems": "have at least {} items",
+    "maxItems": "have at most {} items",
+    "additionalItems": "have at most {} items",
+    "minProperties": "have at least {} members",
+    "maxProperties": "have at most {} members",
+    "pattern": "match the pattern {}",
+}
+
+
+class InvalidArguments(ValueError):
+    """Arguments that do not fit their schema. The message is safe to show and tells the caller how to do better."""
+
+
+class Checker:
+    """A JSON Schema, compiled at most once, and what it has to say about values."""
+
+    def __init__(self, schema: Schema, noun: str = "argument") -> None:
+        self._schema = schema
+        self.noun = noun
+
+    def compiled(self) -> "Checker":
+        """This checker, compiled now rather than when it is needed.
+
+        Raises:
+            TypeError: it is no schema, or it refers to something outside itself.
+        """
+        _ = self._validator
+        return self
+
+    @cached_property
+    def _validator(self) -> "Validator":
+        import jsonschema_rs
+
+        try:
+            # Draft 2020-12 unless `$schema` names another. The default retriever fetches URLs and opens files (T25).
+            return jsonschema_rs.validator_for(self._schema, retriever=_refuse, validate_formats=False)
+        except (ValueError, jsonschema_rs.ReferencingError) as error:
+            raise TypeError(f"it is no usable JSON Schema: {str(error).splitlines()[0]}") from None
+
+    def problems(self, value: Mapping[str, object]) -> str:
+        """All that is wrong, up to a handful, joined by semicolons; empty if the schema finds nothing."""
+        try:
+            validator = self._validator
+        except TypeError:
+            return ""  # A `pattern` that only Python knows. Never so for schemas that were compiled beforehand.
+        try:
+            errors = _errors(validator, dict(value))
+        except ValueError:
+            # No JSON at all: a lone surrogate has no UTF-8. A strict parser does not let it come this far.
+            return f"the {self.noun}s are not valid JSON"
+        sentences = dict.fromkeys(sentence for error in errors for sentence in self._sentences(error))
+        return "; ".join(list(sentences)[:_MOST_PROBLEMS])
+
+    def _sentences(self, error: "ValidationError") -> Iterable[str]:
+        path, kind = error.instance_path, error.kind
+        subject = f"{self.noun} '{dotted(path)}'" if path else f"the {self.noun}s"
+        match kind.name:
+            case "required":
+                return [f"missing required {self.noun} '{dotted([*path, kind.value])}'"]
+            case "additionalProperties" | "unevaluatedProperties":
+                names: list[str] = kind.value[:_MOST_PROBLEMS]
+                return [f"unknown {self.noun} '{dotted([*path, name])}'{self._hint(path, name)}" for name in names]
+            case "type":
+                return [f"{subject} should be {_wanted(error)}, got {_json_type(error.instance)}"]
+            case "enum" | "const":
+                return [f"{subject} should be {_wanted(error)}"]
+            case "anyOf" | "oneOf" if isinstance(kind.value, list):
+                return self._of_the_closest(error, subject)
+            case "falseSchema":
+                return [f"{subject} should not be there"]
+            case "uniqueItems":
+                return [f"{subject} should not hold the same item twice"]
+            case "propertyNames":
+                return [f"{subject} has a member whose name does not fit: {kind.value.kind.name}"]
+            case name if name in _LIMITS:
+                return [f"{subject} should {_LIMITS[name].format(kind.value)}"]
+            case name:
+                return [f"{subject} does not satisfy '{name}'"]
+
+    def _of_the_closest(self, error: "ValidationError", subject: str) -> Iterable[str]:
+        """Explain a union: by the branch that was meant if the value's type tells, else by naming all branches."""
+        branches: list[list[ValidationError]] = error.kind.value
+        if not all(branches):
+            return [f"{subject} fits more than one of the alternatives"]
+        meant = [branch for branch in branches if not _is_of_another_kind(branch, error)]
+        if meant:
+            return [sentence for inner in min(meant, key=len) for sentence in self._sentences(inner)]
+        wanted = dict.fromkeys(_wanted(inner) for branch in branches for inner in branch[:1])
+        return [f"{subject} should be {' or '.join(wanted)}, got {_json_type(error.instance)}"]
+
+    def _hint(self, path: Sequence[str | int], name: str) -> str:
+        import difflib
+
+        # Longer names are no slip of the pen, and comparing them costs the square of their length.
+        known = () if path or len(name) > _LONGEST_NAME else self._schema.get("properties", ())
+        close = difflib.get_close_matches(name, known, n=1)
+        return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def dotted(path: Iterable[str | int]) -> str:
+    """A path as people write it: `filters[0].op`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{_short(part)}" for part in path)
+    return text.removeprefix(".")
+
+
+def sentence_of(refusal: Exception, noun: str) -> str:
+    """Say what msgspec said in our own form; needed for what no schema expresses, as the text inside a date."""
+    text, _, place = str(refusal).partition(" - at `")
+    path = place.rpartition("$")[2].strip("`.")
+    text = re.sub("`", "", text)
+    wanted = text.removeprefix("Expected ")
+    says = f"should be {wanted}" if wanted != text else f"is not right: {text[:1].lower()}{text[1:]}"
+    return f"{noun} '{_short(path)}' {says}" if path else f"the {noun}s: {text}"
+
+
+def _refuse(uri: str) -> NoReturn:
+    raise ValueError(f"a schema may only refer to itself, not to {_short(uri)}")
+
+
+def _errors(validator: "Validator", value: dict[str, object]) -> list["ValidationError"]:
+    if validator.is_valid(value):
+        return []
+    if _is_small(value):
+        return list(islice(validator.iter_errors(value), _MOST_PROBLEMS))
+    # All errors are made before the first comes out: a long list of wrong items would take seconds.
+    try:
+        validator.validate(value)
+    except ValueError as error:
+        if hasattr(error, "kind"):
+            return [cast("ValidationError", error)]
+        raise
+    return []
+
+
+def _is_of_another_kind(branch: list["ValidationError"], union: "ValidationError") -> bool:
+    return any(e.kind.name in ("type", "enum", "const") and e.instance_path == union.instance_path for e in branch)
+
+
+def _wanted(error: "ValidationError") -> str:
+    match error.kind.name:
+        case "type":
+            return " or ".join(error.kind.value)
+        case "enum":
+            return "one of " + ", ".join(repr(option) for option in error.kind.value)
+        case "const":
+            return repr(error.kind.value)
+        case name:
+            return f"what '{name}' asks for"
+
+
+def _is_small(value: object) -> bool:
+    """Whether it holds few values, found without a look at more than these."""
+    waiting, seen = [value], 0
+    while waiting and seen + len(waiting) <= _SMALL:
+        item, seen = waiting.pop(), seen + 1
+        inner = cast(Mapping[str, object], item).values() if isinstance(item, dict) else item
+        if isinstance(item, dict | list):
+            waiting += islice(cast(Iterable[object], inner), _SMALL)
+    return not waiting
+
+
+def _json_type(value: object) -> str:
+    return _JSON_TYPES.get(type(value), "null")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}…"

@@ -1,0 +1,210 @@
+"""`Server` as a whole: what it says of itself, its lists, and that its results are what the specification says."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from tests.activation.helpers import Recorder, ask, call, text
+
+from sluicegate.activation.define import Data, Image, Progress, ToolError
+from sluicegate.errors import InvalidParams, MethodNotFound
+from sluicegate.exchange import Host, Upstream
+from sluicegate.protocol.message import Result
+from sluicegate.protocol.modern import Discovery, judge_probe
+from sluicegate.server import Server
+
+OFFICIAL = Path("/work/shared/schema/2026-07-28.json")
+
+
+@pytest.fixture
+def server() -> Server:
+    server = Server("demo", version="1.0", title="Demo", instructions="Count.", website_url="https://demo.example")
+
+    @server.tool
+    async def count(to: int) -> AsyncIterator[object]:
+        """Count aloud, one number at a time."""
+        for n in range(1, to + 1):
+            yield Progress(n, total=to)
+        yield f"counted to {to}"
+
+    return server
+
+
+async def test_server_says_who_it_is_and_what_it_offers(server: Server) -> None:
+    assert await ask(server, "server/discover") == {
+        "resultType": "complete",
+        "supportedVersions": ["2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"],
+        "capabilities": {"tools": {"listChanged": True}, "logging": {}},
+        "instructions": "Count.",
+        "ttlMs": 60_000,
+        "cacheScope": "public",
+        "_meta": {
+            "io.modelcontextprotocol/serverInfo": {
+                "name": "demo",
+                "version": "1.0",
+                "title": "Demo",
+                "websiteUrl": "https://demo.example",
+            }
+        },
+    }
+
+
+async def test_capabilities_grow_with_what_is_offered_and_stay(server: Server) -> None:
+    server.add_resource("a://b", lambda: "", name="b")
+    server.add_prompt(lambda: "", name="p")
+    server.complete("p", "x")(lambda value: [])  # pyright: ignore
+    server.remove_prompt("p")
+    assert server.discovery.capabilities == {
+        "tools": {"listChanged": True},
+        "resources": {"listChanged": True, "subscribe": True},
+        "prompts": {"listChanged": True},
+        "completions": {},
+        "logging": {},
+    }
+    assert (await ask(server, "prompts/list"))["prompts"] == []
+
+
+@pytest.mark.parametrize("method", ["resources/list", "prompts/get", "ping", "logging/setLevel", "no/such"])
+async def test_what_is_not_announced_is_no_method(server: Server, method: str) -> None:
+    with pytest.raises(MethodNotFound, match=f"Method not found: {method}"):
+        await ask(server, method)
+
+
+async def test_server_is_its_own_connection(server: Server) -> None:
+    upstream: Upstream = server
+    async with upstream.connect(Host({}, {}, Recorder())) as connection:
+        assert connection is server
+        reply = Result(await ask(server, "server/discover"))
+        # What it says in this process is what a client across a wire would read.
+        assert judge_probe(reply) == connection.discovery
+        assert isinstance(connection.discovery, Discovery)
+
+
+async def test_definition_tells_all_that_was_said(server: Server) -> None:
+    @server.tool(
+        name="odd.name",
+        title="Odd",
+        annotations={"readOnlyHint": True},
+        icons=[{"src": "https://demo.example/i.png"}],
+        meta={"dev.example/x": 1},
+    )
+    def odd(a: int) -> dict[str, int]:
+        """Return it.
+
+        Args:
+            a: what to return
+        """
+        return {"a": a}
+
+    assert odd(1) == {"a": 1}, "a tool stays a function"
+    assert (await ask(server, "tools/list"))["tools"][1] == {
+        "name": "odd.name",
+        "title": "Odd",
+        "description": "Return it.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {"a": {"type": "integer", "description": "what to return"}},
+            "required": ["a"],
+            "additionalProperties": False,
+        },
+        "outputSchema": {"type": "object", "additionalProperties": {"type": "integer"}},
+        "annotations": {"readOnlyHint": True},
+        "icons": [{"src": "https://demo.example/i.png"}],
+        "_meta": {"dev.example/x": 1},
+    }
+
+
+def test_names_are_checked_when_they_are_given(server: Server) -> None:
+    with pytest.raises(ValueError, match="there is a tool 'count' already"):
+        server.add_tool(lambda: None, name="count")
+    with pytest.raises(ValueError, match="has no name of its own"):
+        server.add_tool(lambda: None)
+    with pytest.raises(ValueError, match="no name for a tool"):
+        server.add_tool(lambda: None, name="with space")
+    with pytest.raises(KeyError):
+        server.remove_tool("unknown")
+    with pytest.raises(TypeError, match="output_schema should have"):
+        server.add_tool(lambda: None, name="list", output_schema={"type": "array"})
+    with pytest.raises(ValueError, match="page_size"):
+        Server("demo", page_size=0)
+
+
+async def test_lists_come_in_pages_in_the_order_of_registration() -> None:
+    server = Server("demo", page_size=2)
+    for n in (3, 1, 2, 5, 4):
+        server.add_tool(lambda: None, name=f"t{n}")
+    names: list[str] = []
+    sizes: list[int] = []
+    params: dict[str, Any] = {}
+    while True:
+        result = await ask(server, "tools/list", params)
+        names += [tool["name"] for tool in result["tools"]]
+        sizes.append(len(result["tools"]))
+        assert (result["ttlMs"], result["cacheScope"]) == (5_000, "public")
+        if "nextCursor" not in result:
+            break
+        params = {"cursor": result["nextCursor"]}
+    assert (names, sizes) == (["t3", "t1", "t2", "t5", "t4"], [2, 2, 1])
+    server.add_prompt(lambda: "", name="p")
+    for method, cursor in (("tools/list", "x"), ("tools/list", 1), ("prompts/list", params["cursor"])):
+        with pytest.raises(InvalidParams, match="cursor"):
+            await ask(server, method, {"cursor": cursor})
+
+
+async def test_state_that_is_not_ours_is_refused(server: Server) -> None:
+    params = {"name": "count", "arguments": {"to": 1}, "requestState": "x"}
+    with pytest.raises(InvalidParams, match="requestState is not one that this server gave"):
+        await ask(server, "tools/call", params)
+    del params["requestState"]
+    assert text(await ask(server, "tools/call", {**params, "inputResponses": {}})) == "counted to 1"
+
+
+async def test_removed_tool_is_gone_and_a_new_one_is_there(server: Server) -> None:
+    server.remove_tool("count")
+    server.add_tool(lambda: "new", name="count")
+    assert text(await call(server, "count")) == "new"
+
+
+@pytest.fixture
+def official() -> dict[str, Any]:
+    if not OFFICIAL.exists():
+        pytest.skip("the official schemas are not here")
+    return json.loads(OFFICIAL.read_text())["$defs"]
+
+
+async def test_results_and_notifications_are_what_the_specification_says(
+    server: Server, official: dict[str, Any]
+) -> None:
+    server.add_tool(lambda: [Image(b"x", "image/png"), Data({"a": [None]}), {"b": 1}], name="mixed")
+    server.add_resource("a://b", lambda: "text", name="b", mime_type="text/plain")
+    server.add_resource("a://{c}/d", lambda c: b"bytes", name="d")  # pyright: ignore
+    server.add_prompt(lambda q: f"{q}?", name="p")  # pyright: ignore
+    server.complete("p", "q")(lambda value: ["a"])  # pyright: ignore
+
+    @server.tool
+    async def fail() -> None:
+        raise ToolError("no")
+
+    def check(name: str, value: object) -> None:
+        jsonschema_rs.validator_for({"$ref": f"#/$defs/{name}", "$defs": official}).validate(value)
+
+    sink = Recorder()
+    check("DiscoverResult", await ask(server, "server/discover"))
+    check("ListToolsResult", await ask(server, "tools/list"))
+    check("CallToolResult", await call(server, "count", {"to": 3}, sink))
+    check("CallToolResult", await call(server, "mixed", sink=sink))
+    check("CallToolResult", await call(server, "fail"))
+    check("ListResourcesResult", await ask(server, "resources/list"))
+    check("ListResourceTemplatesResult", await ask(server, "resources/templates/list"))
+    check("ReadResourceResult", await ask(server, "resources/read", {"uri": "a://b"}))
+    check("ReadResourceResult", await ask(server, "resources/read", {"uri": "a://c/d"}))
+    check("ListPromptsResult", await ask(server, "prompts/list"))
+    check("GetPromptResult", await ask(server, "prompts/get", {"name": "p", "arguments": {"q": "a"}}))
+    ref = {"ref": {"type": "ref/prompt", "name": "p"}, "argument": {"name": "q", "value": ""}}
+    check("CompleteResult", await ask(server, "completion/complete", ref))
+    for params in sink.params("notifications/progress"):
+        check("ProgressNotificationParams", params)
+    assert len(sink.seen) == 4
