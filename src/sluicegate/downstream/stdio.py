@@ -1,0 +1,254 @@
+"""Our own stdin and stdout as a channel to one client. Stdout carries protocol only, whatever the process prints.
+
+The pipes are taken away from the process first: file descriptor 1 then leads to stderr and 0 to nothing, so that
+neither a print in a tool nor a program it starts can write into the protocol or read from it.
+"""
+
+import asyncio
+import os
+import select
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from typing import Final, cast
+
+from sluicegate.downstream.duplex import LONGEST_HOLD, serve_duplex
+from sluicegate.exchange import Handler
+from sluicegate.wire import Receiver
+
+_CHUNK: Final = 65536
+_LOOK_EVERY: Final = 0.5
+_LAST_WRITE: Final = 2.0
+"""Seconds that a client which stopped reading may keep us from leaving."""
+
+
+async def serve_stdio(handler: Handler, *, hold: float = LONGEST_HOLD) -> None:
+    """Answer the client on stdin and stdout until it closes them, or until SIGTERM or SIGINT."""
+    with _own_pipes() as (stdin, stdout):
+        wire = await StdioWire.open(stdin, stdout)
+        with _on_signal(wire.hang_up):
+            try:
+                await serve_duplex(handler, wire, wire.attach, hold=hold)
+            finally:
+                await wire.aclose()
+
+
+class StdioWire(asyncio.Protocol):
+    """A pair of file descriptors as a `Wire`. Reading pauses while the client does not take what we write."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._receiver: Receiver | None = None
+        self._early: list[bytes] = []
+        self._ended = False
+        self._reader: asyncio.ReadTransport | None = None
+        self._writer: asyncio.WriteTransport | None = None
+        self._stdin = self._stdout = -1
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._written = self._loop.create_future()
+        self._thread_may_go_on = threading.Event()
+
+    @classmethod
+    async def open(cls, stdin: int, stdout: int) -> "StdioWire":
+        """A wire over two file descriptors, which may be pipes, sockets, files or a terminal."""
+        self = cls()
+        self._stdin, self._stdout = stdin, stdout
+        if _is_pipe(stdout):
+            output = os.fdopen(os.dup(stdout), "wb", buffering=0)
+            self._writer, _ = await self._loop.connect_write_pipe(lambda: _Output(self), output)
+        if _is_pipe(stdin):
+            source = os.fdopen(os.dup(stdin), "rb", buffering=0)
+            self._reader, _ = await self._loop.connect_read_pipe(lambda: self, source)
+        else:
+            threading.Thread(target=self._read_in_thread, args=(stdin,), name="sluicegate stdin", daemon=True).start()
+        return self
+
+    # ---------------------------------------------------------------------------------------------------- reading
+
+    def attach(self, receiver: Receiver) -> None:
+        """Hand all bytes to this receiver, those that came early first."""
+        self._receiver = receiver
+        early, self._early = self._early, []
+        for data in early:
+            receiver.received(data)
+        if self._ended:
+            receiver.ended()
+
+    def data_received(self, data: bytes) -> None:
+        if self._ended:
+            return
+        if self._receiver is None:
+            self._early.append(data)
+        else:
+            self._receiver.received(data)
+
+    def eof_received(self) -> None:
+        self.hang_up()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """End the conversation as if the client had: at its EOF, and when we are told to stop."""
+        if self._ended:
+            return
+        self._ended = True
+        if self._receiver is not None:
+            self._receiver.ended()
+
+    def pause_reading(self) -> None:
+        """Let the client wait."""
+        if self._reader is not None and not self._reader.is_closing():
+            self._reader.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take bytes again."""
+        if self._reader is not None and not self._reader.is_closing():
+            self._reader.resume_reading()
+
+    def _read_in_thread(self, stdin: int) -> None:
+        # Files and terminals cannot be polled. One chunk at a time: the next is read when this one has been dealt with.
+        while True:
+            try:
+                data = os.read(stdin, _CHUNK)
+            except OSError:
+                data = b""
+            self._thread_may_go_on.clear()
+            try:
+                self._loop.call_soon_threadsafe(self._chunk_from_thread, data)
+            except RuntimeError:
+                return  # the loop is closed: we are on our way out
+            if not data:
+                return
+            self._thread_may_go_on.wait()
+
+    def _chunk_from_thread(self, data: bytes) -> None:
+        if data:
+            self.data_received(data)
+        else:
+            self.hang_up()
+        self._thread_may_go_on.set()
+
+    # ---------------------------------------------------------------------------------------------------- writing
+
+    def write(self, data: bytes) -> None:
+        """Hand over bytes to be sent; dropped if the client is gone."""
+        if self._writer is not None:
+            if not self._writer.is_closing():
+                self._writer.write(data)
+            return
+        view = memoryview(data)
+        with suppress(OSError):
+            while view:
+                view = view[os.write(self._stdout, view) :]
+
+    async def drain(self) -> None:
+        """Wait while the client reads more slowly than we write."""
+        await self._writable.wait()
+
+    def output_paused(self) -> None:
+        """Stop reading as well: a client that takes no answers gets no more questions taken."""
+        self._writable.clear()
+        self.pause_reading()
+        self._notice_hang_up()
+
+    def _notice_hang_up(self) -> None:
+        """Watch for the client's end while we do not read: nothing else would tell us that it has gone."""
+        if self._writable.is_set() or self._ended or self._reader is None:
+            return
+        poll = select.poll()
+        poll.register(self._stdin, 0)  # whatever is asked for, a hang-up is told
+        if poll.poll(0):
+            self.hang_up()
+        else:
+            self._loop.call_later(_LOOK_EVERY, self._notice_hang_up)
+
+    def output_resumed(self) -> None:
+        """Go on as before."""
+        self._writable.set()
+        self.resume_reading()
+
+    def output_lost(self) -> None:
+        """Learn that the client will not read any more."""
+        self._writable.set()
+        if not self._written.done():
+            self._written.set_result(None)
+        self.hang_up()
+
+    async def aclose(self) -> None:
+        """Write out what is left, as long as the client takes it, and give the descriptors back."""
+        if self._reader is not None:
+            self._reader.close()
+        if self._writer is not None:
+            self._writer.close()
+            _, late = await asyncio.wait([self._written], timeout=_LAST_WRITE)
+            if late:
+                self._writer.abort()
+                await self._written
+
+
+class _Output(asyncio.BaseProtocol):
+    """Tells the wire what happens to its output pipe."""
+
+    def __init__(self, wire: StdioWire) -> None:
+        self._wire = wire
+
+    def pause_writing(self) -> None:
+        self._wire.output_paused()
+
+    def resume_writing(self) -> None:
+        self._wire.output_resumed()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._wire.output_lost()
+
+
+def _is_pipe(descriptor: int) -> bool:
+    mode = os.fstat(descriptor).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+
+
+@contextmanager
+def _own_pipes() -> Generator[tuple[int, int]]:
+    """Our private copies of stdin and stdout, which lead elsewhere for everybody else until they are given back."""
+    sys.stdout.flush()
+    stdin, stdout = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    try:
+        os.dup2(nothing, 0)
+        os.dup2(2, 1)
+        # What a tool prints is read as a log, so it should appear when it is printed.
+        reconfigure: Callable[..., None] | None = getattr(sys.stdout, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(line_buffering=True)
+        yield stdin, stdout
+    finally:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os.dup2(stdin, 0)
+        os.dup2(stdout, 1)
+        for descriptor in (stdin, stdout, nothing):
+            # Transports made it non-blocking, for everybody who shares it.
+            with suppress(OSError):
+                os.set_blocking(descriptor, True)
+            os.close(descriptor)
+
+
+@contextmanager
+def _on_signal(stop: Callable[[], None]) -> Generator[None]:
+    """Call `stop` in the loop on SIGTERM and SIGINT, where this thread may handle signals at all."""
+    loop = asyncio.get_running_loop()
+    handled: list[signal.Signals] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with suppress(NotImplementedError, ValueError, RuntimeError):
+            loop.add_signal_handler(number, stop)
+            handled.append(number)
+    try:
+        yield
+    finally:
+        for number in handled:
+            loop.remove_signal_handler(cast(int, number))

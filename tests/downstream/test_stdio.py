@@ -1,0 +1,149 @@
+"""A server as a process: its stdin, its stdout, its signals and its end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import IO, cast
+
+import pytest
+from tests.downstream.raw_client import Json, modern, result_of
+
+SERVER = [sys.executable, str(Path(__file__).with_name("stdio_server.py"))]
+PROMPTLY = 10  # seconds; generous for a busy machine, and far below anything a server could wait for
+
+
+def line(id: object, name: str, **arguments: object) -> bytes:
+    params = modern({"name": name, "arguments": arguments})
+    return json.dumps({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).encode() + b"\n"
+
+
+def answers(output: bytes) -> list[Json]:
+    """What the server wrote: every line of it must be a message."""
+    messages = [cast(Json, json.loads(text)) for text in output.splitlines()]
+    assert all(message["jsonrpc"] == "2.0" for message in messages)
+    return messages
+
+
+def text_of(message: Json) -> object:
+    return cast(list[Json], result_of(message)["content"])[0]["text"]
+
+
+class Running:
+    """A server process with pipes."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self.process = process
+        assert process.stdin and process.stdout and process.stderr
+        self.stdin: IO[bytes] = process.stdin
+        self.stdout: IO[bytes] = process.stdout
+        self.stderr: IO[bytes] = process.stderr
+
+    def send(self, data: bytes) -> None:
+        self.stdin.write(data)
+        self.stdin.flush()
+
+    def exit_status(self) -> int:
+        return self.process.wait(PROMPTLY)
+
+
+@pytest.fixture
+def running() -> Generator[Running]:
+    with subprocess.Popen(SERVER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            yield Running(process)
+        finally:
+            process.kill()
+
+
+def test_end_of_input_ends_the_server_with_status_0(running: Running) -> None:
+    running.send(line(1, "echo", text="hello"))
+    assert text_of(json.loads(running.stdout.readline())) == "hello"
+    running.stdin.close()
+    assert running.exit_status() == 0
+    assert running.stdout.read() == b""
+
+
+@pytest.mark.parametrize(("tool", "word"), [("wait", b"waiting\n"), ("stuck", b"stuck\n")])
+def test_end_of_input_does_not_wait_for_work_under_way(running: Running, tool: str, word: bytes) -> None:
+    running.send(line(1, tool))
+    assert running.stderr.readline() == word
+    running.stdin.close()
+    assert running.exit_status() == 0
+    assert running.stdout.read() == b""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_server_with_status_0(running: Running, number: signal.Signals) -> None:
+    running.send(line(1, "wait"))
+    assert running.stderr.readline() == b"waiting\n"
+    running.process.send_signal(number)
+    assert running.exit_status() == 0
+
+
+def test_stdout_carries_protocol_only_whatever_a_tool_prints(running: Running) -> None:
+    running.send(line(1, "noise"))
+    running.send(line(2, "echo", text="after"))
+    messages = {message["id"]: message for message in answers(running.stdout.readline() + running.stdout.readline())}
+    assert text_of(messages[1]) == "quiet" and text_of(messages[2]) == "after"
+    running.stdin.close()
+    assert running.exit_status() == 0
+    printed = running.stderr.read()
+    for words in (b"printed by a tool", b"written by a tool", b"printed by a child"):
+        assert words in printed
+
+
+def test_a_client_that_does_not_read_holds_nothing_up_for_ever(running: Running) -> None:
+    """Its answers fill the pipe; when it hangs up without having read them, the server leaves all the same."""
+    running.send(line(1, "echo", text="x" * 1_000_000))
+    running.stdin.close()
+    assert running.exit_status() == 0
+
+
+def test_a_message_over_the_ceiling_fails_alone(running: Running) -> None:
+    running.send(b'{"jsonrpc":"2.0","id":1,"method":"ping","x":"' + b"x" * (17 << 20) + b'"}\n')
+    refusal = json.loads(running.stdout.readline())
+    assert (refusal["id"], refusal["error"]["code"]) == (1, -32600)
+    running.send(line(2, "echo", text="next"))
+    assert text_of(json.loads(running.stdout.readline())) == "next"
+
+
+def test_large_messages_pass_whole(running: Running) -> None:
+    text = "ü" * 1_000_000
+    running.send(line(1, "echo", text=text))
+    assert text_of(json.loads(running.stdout.readline())) == text
+
+
+def test_files_serve_as_stdin_and_stdout(tmp_path: Path) -> None:
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.write_bytes(line(1, "echo", text="one") + line(2, "echo", text="two"))
+    with source.open("rb") as stdin, target.open("wb") as stdout:
+        assert subprocess.run(SERVER, stdin=stdin, stdout=stdout, timeout=PROMPTLY, check=False).returncode == 0
+    assert {text_of(message) for message in answers(target.read_bytes())} == {"one", "two"}
+
+
+def test_without_any_input_the_server_ends_at_once() -> None:
+    done = subprocess.run(SERVER, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROMPTLY, check=False)
+    assert (done.returncode, done.stdout) == (0, b"")
+
+
+def test_a_last_line_without_a_newline_is_served(running: Running) -> None:
+    running.send(line(1, "echo", text="last").rstrip())
+    running.stdin.close()
+    assert text_of(json.loads(running.stdout.readline())) == "last"
+
+
+def test_the_pipes_are_blocking_again_for_those_who_share_them() -> None:
+    """O_NONBLOCK belongs to the pipe, not to the process: left on, it would break whoever reads on from it."""
+    read, write = os.pipe()
+    try:
+        process = subprocess.Popen(SERVER, stdin=read, stdout=subprocess.DEVNULL)
+        os.write(write, line(1, "echo", text="x"))
+        os.close(write)
+        assert process.wait(PROMPTLY) == 0
+        assert os.get_blocking(read)
+    finally:
+        os.close(read)
