@@ -1,0 +1,390 @@
+"""Many exchanges over one duplex wire, to a server of either era: ids out, answers back to who asked."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, Literal, cast
+
+from sluicegate.concurrency import TaskScope
+from sluicegate.errors import (
+    METHOD_NOT_FOUND,
+    UNSUPPORTED_VERSION,
+    ErrorObject,
+    LocalProtocolError,
+    UpstreamClosed,
+    UpstreamError,
+    UpstreamProtocolError,
+    UpstreamUnavailable,
+)
+from sluicegate.exchange import Exchange, Host
+from sluicegate.protocol.framing import LineDecoder, TooLong, encode_line
+from sluicegate.protocol.handshake import ClientSession
+from sluicegate.protocol.message import (
+    Message,
+    Notification,
+    Params,
+    Reply,
+    Request,
+    RequestId,
+    Response,
+    Result,
+    Unreadable,
+    as_object,
+    decode_batch_tolerant,
+    decode_tolerant,
+    encode,
+    recover_id,
+)
+from sluicegate.protocol.methods import LOG_LEVELS, QUESTIONS
+from sluicegate.protocol.modern import (
+    Discovery,
+    Incompatible,
+    Legacy,
+    Profile,
+    Retry,
+    complete,
+    judge_probe,
+    subscription_of,
+    with_profile,
+)
+from sluicegate.protocol.pending import Pending
+from sluicegate.protocol.versions import LATEST_VERSION, SUPPORTED_VERSIONS
+from sluicegate.upstream.session_era import SessionEra
+from sluicegate.upstream.waiting import FULL, Waiter
+from sluicegate.wire import Wire
+
+log = logging.getLogger("sluicegate")
+
+Era = Literal["auto", "session", "modern"]
+
+BAD_LINES_A_MINUTE: Final = 1000
+"""Unreadable lines after which a server counts as broken (threats R3)."""
+
+_LOGGED_BAD_LINES: Final = 5
+
+
+class Link:
+    """A server at the other end of a wire: a `Receiver` of its bytes and, once open, a `Connection` to it."""
+
+    def __init__(self, name: str, host: Host, tasks: TaskScope) -> None:
+        self.host = host
+        self.discovery = Discovery(LATEST_VERSION)
+        self.pending: Pending[Waiter] = Pending()
+        # What the transport knows of the server's end; told with every error that the end causes.
+        self.describe_end: Callable[[], str] = lambda: "closed the connection"
+        self.last_words: Callable[[], str] = lambda: ""
+        self._name = name
+        self._tasks = tasks
+        self._wire: Wire | None = None
+        self._session_era: SessionEra | None = None
+        self._lines = LineDecoder()
+        self._closed: str | None = None
+        self._full: set[Waiter] = set()
+        self._unattributed = Waiter(None)
+        self._minute = 0.0
+        self._bad_lines = 0
+
+    # ------------------------------------------------------------------------------------------------ opening
+
+    async def open(self, wire: Wire, era: Era, *, probe_timeout: float, open_timeout: float) -> None:
+        """Find out the server's era and make its acquaintance.
+
+        Raises:
+            UpstreamUnavailable: it does not answer in time, or speaks no revision that we do.
+            UpstreamClosed: it went away.
+        """
+        self._wire = wire
+        self._tasks.start(self._relay_unattributed(), key=self)
+        try:
+            async with asyncio.timeout(probe_timeout + open_timeout):
+                if era == "session" or not await self._probe(era, probe_timeout):
+                    await self._initialize(probed=era == "auto")
+        except TimeoutError:
+            problem = f"{self._name} did not answer the handshake within {open_timeout:g} s{self.last_words()}"
+            raise UpstreamUnavailable(problem) from None
+
+    async def _probe(self, era: Era, probe_timeout: float) -> bool:
+        """Whether the server is of 2026-07-28: by its answer to `server/discover`, or by having none."""
+        version = LATEST_VERSION
+        for _ in range(2):
+            profile = Profile(version, self.host.capabilities, self.host.client_info)
+            try:
+                async with asyncio.timeout(None if era == "modern" else probe_timeout):
+                    # Not withdrawn when it takes too long: before the handshake many servers take no other message.
+                    reply = await self.request("server/discover", with_profile({}, profile, None), withdraw=False)
+            except TimeoutError:
+                return False
+            verdict = judge_probe(reply)
+            match verdict:
+                case Discovery():
+                    self.discovery = verdict
+                    return True
+                case Retry(version):
+                    continue
+                case Incompatible(supported):
+                    problem = f"{self._name} speaks {', '.join(supported)}; we speak {', '.join(SUPPORTED_VERSIONS)}."
+                    raise UpstreamUnavailable(problem)
+                case Legacy() if era == "modern":
+                    cause = reply.message if isinstance(reply, ErrorObject) else "it names no revision of that era"
+                    raise UpstreamUnavailable(f"{self._name} does not speak 2026-07-28: {cause}")
+                case Legacy():
+                    return False
+        raise UpstreamUnavailable(f"{self._name} refused server/discover twice, though it speaks 2026-07-28.")
+
+    async def _initialize(self, *, probed: bool) -> None:
+        session = ClientSession()
+        capabilities, info = self.host.capabilities, self.host.client_info
+        self._session_era = SessionEra(self, session)
+        reply = await self.request("initialize", session.begin(capabilities, info), withdraw=False)
+        if session.retry_with(reply):
+            reply = await self.request("initialize", session.begin(capabilities, info), withdraw=False)
+        if probed and isinstance(reply, ErrorObject) and reply.code == UNSUPPORTED_VERSION:
+            # Our probe was slow, not refused: the server is of the newer era after all.
+            self._session_era = None
+            await self._probe("modern", 0)
+            return
+        self.discovery = session.accept(reply)
+        self.send(Notification("notifications/initialized", {}))
+
+    @property
+    def era(self) -> Literal["session", "modern"]:
+        """The era the server turned out to be of."""
+        return "modern" if self._session_era is None else "session"
+
+    # ------------------------------------------------------------------------------------------------- asking
+
+    async def __call__(self, exchange: Exchange) -> Reply:
+        """The server's reply to an exchange, in the inner shape; its notices go to the exchange as they come.
+
+        Raises:
+            UpstreamError: it cannot be asked, went away, or sent something that is no answer.
+        """
+        if self._session_era is not None:
+            return await self._session_era.reply_to(exchange)
+        return await self.relay(exchange, exchange.params)
+
+    async def relay(self, exchange: Exchange, params: Params) -> Reply:
+        """The server's reply to an exchange, as the server sent it."""
+        waiter = Waiter(exchange)
+        request_id = await self.enter(waiter)
+        sent = False
+        try:
+            token = request_id if exchange.profile.progress_token is not None else None
+            self.send(Request(request_id, exchange.method, self._stamped(exchange.profile, params, token)))
+            sent = True
+            while True:
+                item = await self.next_item(waiter)
+                if not isinstance(item, Notification):
+                    return item
+                await exchange.emit(item)
+        finally:
+            if self.leave(request_id, waiter) and sent:
+                self._withdraw(request_id)
+
+    def _stamped(self, profile: Profile, params: Params, token: RequestId | None) -> Params:
+        if self._session_era is None:
+            ours = Profile(self.discovery.version, profile.capabilities, self.host.client_info, profile.log_level)
+            return with_profile(params, ours, token)
+        if token is None:
+            return params
+        return {**params, "_meta": {**(as_object(params.get("_meta")) or {}), "progressToken": token}}
+
+    async def request(self, method: str, params: Params, *, withdraw: bool = True) -> Reply:
+        """The reply to a request of our own making."""
+        waiter = Waiter(None)
+        request_id = await self.enter(waiter)
+        try:
+            self.send(Request(request_id, method, params))
+            while isinstance(item := await self.next_item(waiter), Notification):
+                pass
+            return item
+        finally:
+            if self.leave(request_id, waiter) and withdraw:
+                self._withdraw(request_id)
+
+    async def enter(self, waiter: Waiter) -> int:
+        """The id of a new request, once the server takes one."""
+        if self._closed is None and self._wire is not None:
+            # Before the request is written, not after: a server that does not read gets no more to read (R12).
+            await self._wire.drain()
+        if self._closed is not None or self._wire is None:
+            raise UpstreamClosed(self._closed or f"{self._name} is not connected.", delivered="no")
+        return self.pending.add(waiter)
+
+    async def next_item(self, waiter: Waiter) -> Notification | Reply:
+        """The next thing that has come for a request.
+
+        Raises:
+            UpstreamError: nothing will come any more.
+        """
+        item = await waiter.next()
+        if len(waiter.inbox) <= FULL // 2:
+            self._has_room(waiter)
+        if isinstance(item, UpstreamError):
+            raise item
+        return item
+
+    def leave(self, request_id: int, waiter: Waiter) -> bool:
+        """Wait no more for a request; whether its answer is still to come."""
+        self._has_room(waiter)
+        return self.pending.claim(request_id) is not None
+
+    def _withdraw(self, request_id: int) -> None:
+        params: Params = {"requestId": request_id, "reason": "The caller no longer waits."}
+        self.send(Notification("notifications/cancelled", params))
+
+    def send(self, message: Message) -> None:
+        """Write a message.
+
+        Raises:
+            LocalProtocolError: it holds something that JSON cannot express.
+        """
+        try:
+            data = encode_line(encode(message))
+        except (TypeError, ValueError, RecursionError) as problem:
+            raise LocalProtocolError(f"The request cannot be written as JSON: {problem}") from None
+        if self._wire is not None and self._closed is None:
+            self._wire.write(data)
+
+    # ------------------------------------------------------------------------------------------------ hearing
+
+    def received(self, data: bytes) -> None:
+        """Take the next bytes of the server."""
+        for frame in self._lines.feed(data):
+            if isinstance(frame, TooLong):
+                self._unreadable(Unreadable(f"is too long ({frame.size} bytes)", recover_id(frame.head)), frame.head)
+            elif frame[:1] == b"[":
+                for message in decode_batch_tolerant(frame):
+                    self._hear(message, frame)
+            else:
+                self._hear(decode_tolerant(frame), frame)
+
+    def ended(self) -> None:
+        """Learn that the server is gone: everybody who waits for it is told so, once."""
+        self._close(f"{self._name} {self.describe_end()}{self.last_words()}")
+
+    def close(self) -> None:
+        """Take no more exchanges: our side is closing the connection."""
+        self._close(f"The connection to {self._name} is closed.")
+
+    def _close(self, problem: str) -> None:
+        if self._closed is None:
+            self._closed = problem
+            for waiter in self.pending.drain():
+                waiter.post(UpstreamClosed(problem))
+
+    def _hear(self, message: Message | Unreadable, line: bytes) -> None:
+        match message:
+            case Response(request_id, reply):
+                self._hear_response(request_id, reply)
+            case Notification():
+                self._hear_notification(message)
+            case Request():
+                self._hear_request(message)
+            case Unreadable():
+                self._unreadable(message, line)
+
+    def _hear_response(self, request_id: RequestId | None, reply: Reply) -> None:
+        waiter = self.pending.claim(request_id)
+        if waiter is None and request_id is None and len(self.pending) == 1:
+            # A server that could not read our request answers it under null; there is only one it can mean.
+            waiter = self.pending.drain()[0]
+        if waiter is not None:
+            waiter.post(reply)
+        # Otherwise nobody waits for it: its caller has gone, or the id is not ours.
+
+    def _hear_request(self, request: Request) -> None:
+        if request.method == "ping":
+            self.send(Response(request.id, Result({})))
+        elif request.method in QUESTIONS and self._session_era is not None:
+            self._tasks.start(self._session_era.answer(request), key=(self, "question", request.id))
+        else:
+            self.send(Response(request.id, ErrorObject(METHOD_NOT_FOUND, f"Method not found: {request.method}")))
+
+    def _hear_notification(self, notification: Notification) -> None:
+        match notification.method:
+            case "notifications/progress":
+                self._hear_progress(notification)
+            case "notifications/message":
+                self._hear_log(notification)
+            case "notifications/cancelled":
+                self._hear_cancelled(notification.params.get("requestId"))
+            case _:
+                self._hear_change(notification)
+
+    def _hear_progress(self, notification: Notification) -> None:
+        token = notification.params.get("progressToken")
+        waiter = self.pending.find(token) if isinstance(token, str | int) else None
+        if waiter is None or waiter.exchange is None or waiter.exchange.profile.progress_token is None:
+            return  # late, or with a token that we never gave
+        params = {**notification.params, "progressToken": waiter.exchange.profile.progress_token}
+        self._post_notice(waiter, Notification(notification.method, params))
+
+    def _hear_log(self, notification: Notification) -> None:
+        listeners = [w for w in self.pending if w.exchange is not None and w.exchange.profile.log_level is not None]
+        if len(listeners) != 1:
+            # Nothing in a log line says which call it belongs to. With several candidates it is given to none of them.
+            self._post_unattributed(notification)
+            return
+        waiter = listeners[0]
+        level, wanted = notification.params.get("level"), cast(Exchange, waiter.exchange).profile.log_level
+        if level in LOG_LEVELS and LOG_LEVELS.index(cast(str, level)) >= LOG_LEVELS.index(cast(str, wanted)):
+            self._post_notice(waiter, notification)
+
+    def _hear_cancelled(self, request_id: object) -> None:
+        if not isinstance(request_id, str | int):
+            return
+        # Its own question, taken back; or, from 2026-07-28 on, the end of a subscription of ours.
+        if not self._tasks.cancel((self, "question", request_id)):
+            waiter = self.pending.find(request_id)
+            if waiter is not None and waiter.exchange is not None and waiter.exchange.method == "subscriptions/listen":
+                self.pending.claim(request_id)
+                waiter.post(Result(complete({})))
+
+    def _hear_change(self, notification: Notification) -> None:
+        subscription, notice = subscription_of(notification)
+        if subscription is not None:
+            waiter = self.pending.find(subscription)
+            if waiter is not None:
+                self._post_notice(waiter, notice)
+            return
+        for waiter in self.pending:
+            if waiter.wants(notice):
+                self._post_notice(waiter, notice)
+        self._post_unattributed(notice)
+
+    def _post_notice(self, waiter: Waiter, notification: Notification) -> None:
+        waiter.post(notification)
+        if len(waiter.inbox) >= FULL and waiter not in self._full and self._wire is not None:
+            self._full.add(waiter)
+            self._wire.pause_reading()
+
+    def _has_room(self, waiter: Waiter) -> None:
+        if waiter in self._full:
+            self._full.discard(waiter)
+            if not self._full and self._wire is not None:
+                self._wire.resume_reading()
+
+    def _post_unattributed(self, notification: Notification) -> None:
+        # What belongs to no exchange has nobody who could make the server wait, so here the newest is dropped.
+        if len(self._unattributed.inbox) < FULL:
+            self._unattributed.post(notification)
+
+    async def _relay_unattributed(self) -> None:
+        while True:
+            item = await self._unattributed.next()
+            if isinstance(item, Notification):
+                await self.host.sink.emit(item)
+
+    def _unreadable(self, problem: Unreadable, line: bytes) -> None:
+        waiter = self.pending.claim(problem.id) if problem.id is not None else None
+        if waiter is not None:
+            waiter.post(UpstreamProtocolError(f"The answer of {self._name} {problem.problem}."))
+        now = asyncio.get_running_loop().time()
+        if now - self._minute > 60:
+            self._minute, self._bad_lines = now, 0
+        self._bad_lines += 1
+        if self._bad_lines <= _LOGGED_BAD_LINES:
+            log.warning("%s: a line %s and is skipped: %s", self._name, problem.problem, ascii(line[:200]))
+        elif self._bad_lines > BAD_LINES_A_MINUTE:
+            self._close(f"{self._name} wrote more than {BAD_LINES_A_MINUTE} unreadable lines within a minute.")

@@ -1,0 +1,482 @@
+"""What a client of ours does with a server of either era, whatever the server does."""
+
+import asyncio
+import json
+from typing import cast
+
+import pytest
+from tests.upstream.raw_server import (
+    DISCOVERED,
+    Json,
+    RawServer,
+    Recorder,
+    bench,
+    exchange,
+    modern_bench,
+    session_bench,
+)
+
+import sluicegate
+from sluicegate.errors import ErrorObject
+from sluicegate.protocol.message import Result, opened
+
+# ------------------------------------------------------------------------------------------------- finding out the era
+
+
+async def test_a_discover_result_with_a_known_version_makes_it_modern() -> None:
+    async with bench() as (table, ready):
+        request = await table.server.answer("server/discover", DISCOVERED)
+        await ready
+        assert table.link.era == "modern" and table.link.discovery.version == "2026-07-28"
+        meta = cast(Json, cast(Json, request["params"])["_meta"])
+        assert meta["io.modelcontextprotocol/protocolVersion"] == "2026-07-28"
+        assert meta["io.modelcontextprotocol/clientCapabilities"] == {}
+
+
+@pytest.mark.parametrize("code", [-32601, -32602, -32600, -32000, 0, -32002])
+async def test_any_other_error_to_the_probe_leads_to_initialize(code: int) -> None:
+    async with bench() as (table, ready):
+        await table.server.refuse("server/discover", code)
+        await table.server.welcome()
+        await ready
+        assert table.link.era == "session"
+
+
+@pytest.mark.parametrize(
+    "result", [{}, {"supportedVersions": []}, {"supportedVersions": ["2025-11-25"]}, {"supportedVersions": "x"}]
+)
+async def test_a_discover_result_without_a_modern_version_leads_to_initialize(result: Json) -> None:
+    async with bench() as (table, ready):
+        await table.server.answer("server/discover", result)
+        await table.server.welcome()
+        await ready
+        assert table.link.era == "session"
+
+
+async def test_an_error_under_a_null_id_answers_the_probe_too() -> None:
+    async with bench() as (table, ready):
+        await table.server.next("server/discover")
+        table.server.send(id=None, error={"code": -32600, "message": "expected initialize"})
+        await table.server.welcome()
+        await ready
+
+
+async def test_a_refused_version_that_names_ours_is_tried_again_without_initialize() -> None:
+    async with bench() as (table, ready):
+        data = {"supported": ["2026-07-28"], "requested": "x"}
+        await table.server.refuse("server/discover", -32022, data=data)
+        await table.server.answer("server/discover", DISCOVERED)
+        await ready
+        assert table.link.era == "modern"
+
+
+async def test_a_refused_version_that_names_old_ones_leads_to_initialize() -> None:
+    async with bench() as (table, ready):
+        await table.server.refuse("server/discover", -32022, data={"supported": ["2025-06-18"], "requested": "x"})
+        await table.server.welcome("2025-06-18")
+        await ready
+        assert table.link.discovery.version == "2025-06-18"
+
+
+async def test_nothing_in_common_is_reported_with_both_lists() -> None:
+    async with bench() as (table, ready):
+        await table.server.refuse("server/discover", -32022, data={"supported": ["2031-01-01"], "requested": "x"})
+        with pytest.raises(sluicegate.UpstreamUnavailable, match="2031-01-01.*2026-07-28"):
+            await ready
+
+
+async def test_silence_leads_to_initialize_and_a_late_probe_answer_is_dropped() -> None:
+    async with bench(probe_timeout=0.01) as (table, ready):
+        probe = await table.server.next("server/discover")
+        await table.server.welcome()
+        table.server.send(id=probe["id"], result=DISCOVERED)
+        await ready
+        assert table.link.era == "session"
+        outcome = table.start(exchange())
+        await table.server.answer("tools/call", {"content": []})
+        assert isinstance(await outcome, Result)
+
+
+async def test_a_server_that_never_answers_the_handshake_is_unavailable_in_time() -> None:
+    async with bench(probe_timeout=0.01, open_timeout=0.02) as (_, ready):
+        with pytest.raises(sluicegate.UpstreamUnavailable, match="raw did not answer the handshake"):
+            await ready
+
+
+async def test_an_unknown_version_in_the_welcome_is_refused() -> None:
+    async with bench(era="session") as (table, ready):
+        await table.server.answer("initialize", {"protocolVersion": "1999-01-01", "capabilities": {}})
+        with pytest.raises(sluicegate.UpstreamProtocolError, match="1999-01-01"):
+            await ready
+
+
+async def test_a_refused_initialize_that_names_an_older_version_is_tried_again_with_it() -> None:
+    async with bench(era="session") as (table, ready):
+        await table.server.refuse("initialize", -32602, data={"supported": ["2024-11-05"]})
+        again = await table.server.welcome("2024-11-05")
+        await ready
+        assert cast(Json, again["params"])["protocolVersion"] == "2024-11-05"
+
+
+async def test_a_modern_server_that_was_slow_to_answer_the_probe_is_found_out_by_its_refusal() -> None:
+    async with bench(probe_timeout=0.01) as (table, ready):
+        await table.server.next("server/discover")
+        await table.server.refuse("initialize", -32022, data={"supported": ["2026-07-28"], "requested": "2025-11-25"})
+        await table.server.answer("server/discover", DISCOVERED)
+        await ready
+        assert table.link.era == "modern"
+
+
+# ---------------------------------------------------------------------------------------------------------- answers
+
+
+async def test_answers_out_of_order_reach_their_own_callers() -> None:
+    async with modern_bench() as table:
+        first, second = (table.start(exchange(params={"name": name})) for name in "ab")
+        ids: Json = {}
+        for _ in range(2):
+            request = await table.server.next("tools/call")
+            ids[cast(str, cast(Json, request["params"])["name"])] = request["id"]
+        table.server.send(id=ids["b"], result={"n": "b"})
+        table.server.send(id=ids["a"], result={"n": "a"})
+        assert opened(cast(Result, await first)) == {"n": "a"}
+        assert opened(cast(Result, await second)) == {"n": "b"}
+
+
+async def test_foreign_repeated_and_late_answers_are_dropped() -> None:
+    async with modern_bench() as table:
+        outcome = table.start(exchange())
+        request = await table.server.next("tools/call")
+        for id in (999, "x", -1):
+            table.server.send(id=id, result={"n": "foreign"})
+        table.server.send(id=request["id"], result={"n": "right"})
+        table.server.send(id=request["id"], result={"n": "again"})
+        assert opened(cast(Result, await outcome)) == {"n": "right"}
+
+
+async def test_our_id_as_a_string_is_still_ours() -> None:
+    async with modern_bench() as table:
+        outcome = table.start(exchange())
+        request = await table.server.next("tools/call")
+        table.server.send(id=str(request["id"]), result={"n": 1})
+        assert opened(cast(Result, await outcome)) == {"n": 1}
+
+
+async def test_an_error_is_an_answer_and_passes_as_it_is() -> None:
+    async with modern_bench() as table:
+        outcome = table.start(exchange())
+        await table.server.refuse("tools/call", -32602, "Unknown tool", data={"x": 1})
+        assert await outcome == ErrorObject(-32602, "Unknown tool", {"x": 1})
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"Server is running on port 3000",
+        b"\xff\xfe\x00 binary",
+        b"{",
+        b"",
+        b"[]",
+        b"null",
+        b'{"jsonrpc":"2.0"}',
+        b'{"jsonrpc":"1.0","id":77,"result":{}}',
+        b'{"jsonrpc":"2.0","method":5}',
+        b"[1,2,3]",
+        b"{" * 100_000,
+    ],
+)
+async def test_a_line_that_is_no_message_is_skipped_and_calls_go_on(garbage: bytes) -> None:
+    async with modern_bench() as table:
+        outcome = table.start(exchange())
+        request = await table.server.next("tools/call")
+        table.server.send_bytes(garbage)
+        table.server.send(id=request["id"], result={"n": 1})
+        assert opened(cast(Result, await outcome)) == {"n": 1}
+
+
+@pytest.mark.parametrize(
+    "result", [b"NaN", b'"\\ud800"', b"[]", b"5", b'{"a":' * 50_000 + b"1" + b"}" * 50_000, b'{"a":"\xff"}']
+)
+async def test_an_unreadable_answer_fails_its_own_call_at_once(result: bytes) -> None:
+    async with modern_bench() as table:
+        outcome, other = table.start(exchange()), table.start(exchange())
+        first, second = [await table.server.next("tools/call") for _ in range(2)]
+        table.server.send_bytes(b'{"jsonrpc":"2.0","id":%d,"result":%s}' % (first["id"], result))
+        with pytest.raises(sluicegate.UpstreamProtocolError):
+            await outcome
+        table.server.send(id=second["id"], result={"n": 2})
+        assert opened(cast(Result, await other)) == {"n": 2}
+
+
+async def test_an_answer_over_the_ceiling_fails_its_own_call_and_the_next_is_read() -> None:
+    async with modern_bench() as table:
+        outcome, other = table.start(exchange()), table.start(exchange())
+        first, second = [await table.server.next("tools/call") for _ in range(2)]
+        for piece in (b'{"jsonrpc":"2.0","id":%d,"result":{"x":"' % first["id"], *[b"x" * (1 << 20)] * 17, b'"}}\n'):
+            table.server.wire.write(piece)
+            await table.server.wire.drain()
+        with pytest.raises(sluicegate.UpstreamProtocolError, match="too long"):
+            await outcome
+        table.server.send(id=second["id"], result={"n": 2})
+        assert opened(cast(Result, await other)) == {"n": 2}
+
+
+async def test_a_server_that_floods_us_with_rubbish_counts_as_broken() -> None:
+    async with modern_bench() as table:
+        outcome = table.start(exchange())
+        await table.server.next("tools/call")
+        table.server.wire.write(b"rubbish\n" * 1500)
+        with pytest.raises(sluicegate.UpstreamClosed, match="unreadable lines"):
+            await outcome
+
+
+async def test_when_the_server_goes_every_caller_gets_one_error_and_later_ones_too() -> None:
+    async with modern_bench() as table:
+        outcomes = [table.start(exchange()) for _ in range(50)]
+        for _ in outcomes:
+            await table.server.next("tools/call")
+        table.server.hang_up()
+        for outcome in outcomes:
+            with pytest.raises(sluicegate.UpstreamClosed) as problem:
+                await outcome
+            assert problem.value.delivered == "unknown"
+        with pytest.raises(sluicegate.UpstreamClosed) as problem:
+            await table.link(exchange())
+        assert problem.value.delivered == "no"
+
+
+async def test_a_cancelled_exchange_is_withdrawn_once_and_its_late_answer_dropped() -> None:
+    async with modern_bench() as table:
+        outcome = table.start(exchange(), key="mine")
+        request = await table.server.next("tools/call")
+        table.tasks.cancel("mine")
+        with pytest.raises(asyncio.CancelledError):
+            await outcome
+        withdrawal = await table.server.next("notifications/cancelled")
+        assert cast(Json, withdrawal["params"])["requestId"] == request["id"]
+        table.server.send(id=request["id"], result={"n": "late"})
+        other = table.start(exchange())
+        await table.server.answer("tools/call", {"n": "other"})
+        assert opened(cast(Result, await other)) == {"n": "other"}
+
+
+async def test_a_batch_of_a_server_of_2025_03_26_is_read() -> None:
+    async with session_bench("2025-03-26") as table:
+        first, second = table.start(exchange()), table.start(exchange())
+        ids = [(await table.server.next("tools/call"))["id"] for _ in range(2)]
+        batch: list[Json] = [{"jsonrpc": "2.0", "id": id, "result": {"content": [], "n": id}} for id in ids]
+        table.server.send_bytes(json.dumps(batch).encode())
+        assert [opened(cast(Result, await outcome))["n"] for outcome in (first, second)] == ids
+
+
+async def test_an_argument_that_json_cannot_express_is_told_and_nothing_is_sent() -> None:
+    async with modern_bench() as table:
+        with pytest.raises(sluicegate.ProtocolError, match="JSON"):
+            await table.link(exchange(params={"name": "t", "arguments": {"x": object()}}))
+        outcome = table.start(exchange())
+        await table.server.answer("tools/call", {"n": 1})
+        assert isinstance(await outcome, Result)
+
+
+# --------------------------------------------------------------------------------------------------------- notices
+
+
+@pytest.mark.parametrize("token", [0, "mine", 7])
+async def test_progress_comes_back_under_the_callers_own_token_in_order(token: object) -> None:
+    async with modern_bench() as table:
+        sink = Recorder()
+        outcome = table.start(exchange(sink=sink, progress_token=token))
+        request = await table.server.next("tools/call")
+        theirs = cast(Json, cast(Json, request["params"])["_meta"])["progressToken"]
+        for n in range(3000):
+            table.server.send(method="notifications/progress", params={"progressToken": theirs, "progress": n})
+        table.server.send(id=request["id"], result={})
+        await outcome
+        assert [notice.params["progress"] for notice in sink.notices] == list(range(3000))
+        assert {notice.params["progressToken"] for notice in sink.notices} == {token}
+
+
+async def test_progress_that_nobody_asked_for_is_dropped() -> None:
+    async with modern_bench() as table:
+        sink = Recorder()
+        outcome = table.start(exchange(sink=sink))
+        request = await table.server.next("tools/call")
+        for token in (request["id"], "invented", 99, None, 1.5):
+            table.server.send(method="notifications/progress", params={"progressToken": token, "progress": 1})
+        table.server.send(id=request["id"], result={})
+        await outcome
+        assert sink.notices == []
+
+
+async def test_a_log_line_goes_to_the_only_caller_who_wants_it_and_at_its_level() -> None:
+    async with modern_bench() as table:
+        sink = Recorder()
+        outcome = table.start(exchange(sink=sink, log_level="warning"))
+        request = await table.server.next("tools/call")
+        for level in ("info", "error"):
+            table.server.send(method="notifications/message", params={"level": level, "data": level})
+        table.server.send(id=request["id"], result={})
+        await outcome
+        assert [notice.params["data"] for notice in sink.notices] == ["error"]
+
+
+async def test_a_log_line_that_could_be_of_two_calls_is_given_to_neither() -> None:
+    async with modern_bench() as table:
+        sinks = [Recorder(), Recorder()]
+        outcomes = [table.start(exchange(sink=sink, log_level="info")) for sink in sinks]
+        requests = [await table.server.next("tools/call") for _ in sinks]
+        table.server.send(method="notifications/message", params={"level": "info", "data": "whose?"})
+        for request in requests:
+            table.server.send(id=request["id"], result={})
+        await asyncio.gather(*outcomes)
+        assert [sink.notices for sink in sinks] == [[], []]
+        await table.idle.heard.wait()
+        assert table.idle.notices[0].params["data"] == "whose?"
+
+
+# --------------------------------------------------------------------------------------------- the session era's ways
+
+
+async def test_a_session_servers_answers_come_in_the_inner_shape() -> None:
+    async with session_bench() as table:
+        outcome = table.start(exchange("tools/list", {}))
+        request = await table.server.answer("tools/list", {"tools": []})
+        assert request.get("params", {}) == {}
+        assert opened(cast(Result, await outcome)) == {
+            "resultType": "complete",
+            "ttlMs": 0,
+            "cacheScope": "private",
+            "tools": [],
+        }
+
+
+async def test_a_missing_resource_of_a_session_server_is_invalid_params_inside() -> None:
+    async with session_bench() as table:
+        outcome = table.start(exchange("resources/read", {"uri": "x://y"}))
+        await table.server.refuse("resources/read", -32002, "gone")
+        error = await outcome
+        assert isinstance(error, ErrorObject) and error.code == -32602
+        assert cast(Json, error.data)["uri"] == "x://y"
+
+
+async def test_a_question_of_a_session_server_goes_to_the_caller_whose_call_runs() -> None:
+    async with session_bench() as table:
+        sink = Recorder({"action": "accept", "content": {"name": "Ada"}})
+        outcome = table.start(exchange(sink=sink, capabilities={"elicitation": {}}))
+        request = await table.server.next("tools/call")
+        params: Json = {"message": "name?", "requestedSchema": {"type": "object", "properties": {}}}
+        table.server.send(id="q", method="elicitation/create", params=params)
+        answer = await table.server.next()
+        assert answer["id"] == "q"
+        assert answer["result"] == {"action": "accept", "content": {"name": "Ada"}}
+        table.server.send(id=request["id"], result={"content": []})
+        await outcome
+        assert len(sink.questions) == 1 and table.idle.questions == []
+
+
+async def test_a_question_outside_of_any_call_goes_to_the_host() -> None:
+    async with session_bench() as table:
+        table.server.send(id=5, method="roots/list")
+        assert (await table.server.next())["result"] == {"roots": []}
+
+
+async def test_a_server_may_ping_at_any_time_and_ask_nothing_unknown() -> None:
+    async with session_bench() as table:
+        table.server.send(id="p", method="ping")
+        assert await table.server.next() == {"jsonrpc": "2.0", "id": "p", "result": {}}
+        table.server.send(id="u", method="computer/explode")
+        assert cast(Json, (await table.server.next())["error"])["code"] == -32601
+
+
+async def test_a_question_that_the_server_takes_back_is_not_answered() -> None:
+    class Slow(Recorder):
+        async def ask(self, questions: object) -> dict[str, Json]:
+            self.heard.set()
+            await asyncio.Event().wait()
+            return {}
+
+    async with session_bench() as table:
+        sink = Slow()
+        outcome = table.start(exchange(sink=sink))
+        request = await table.server.next("tools/call")
+        table.server.send(id="q", method="sampling/createMessage", params={"messages": [], "maxTokens": 1})
+        await sink.heard.wait()
+        table.server.send(method="notifications/cancelled", params={"requestId": "q"})
+        table.server.send(id="p", method="ping")
+        assert (await table.server.next())["id"] == "p"
+        table.server.send(id=request["id"], result={"content": []})
+        await outcome
+
+
+async def test_the_log_level_is_set_once_before_the_first_call_that_wants_it() -> None:
+    async with session_bench() as table:
+        for round in range(2):
+            outcome = table.start(exchange(log_level="debug"))
+            if round == 0:
+                level = await table.server.answer("logging/setLevel", {})
+                assert level["params"] == {"level": "debug"}
+            await table.server.answer("tools/call", {"content": []})
+            await outcome
+
+
+async def listening(server: RawServer, uris: list[str]) -> None:
+    for uri in uris:
+        request = await server.answer("resources/subscribe", {})
+        assert request["params"] == {"uri": uri}
+
+
+async def test_a_listen_exchange_is_served_out_of_a_session_servers_pushes() -> None:
+    async with session_bench() as table:
+        sink = Recorder()
+        wanted = {"toolsListChanged": True, "promptsListChanged": True, "resourceSubscriptions": ["n://a"]}
+        outcome = table.start(exchange("subscriptions/listen", {"notifications": wanted}, sink), key="listen")
+        await listening(table.server, ["n://a"])
+        await sink.heard.wait()
+        acknowledged = sink.notices.pop()
+        assert acknowledged.method == "notifications/subscriptions/acknowledged"
+        assert acknowledged.params["notifications"] == {"toolsListChanged": True, "resourceSubscriptions": ["n://a"]}
+        for uri in ("n://b", "n://a", "n://a/part"):
+            sink.heard.clear()
+            table.server.send(method="notifications/resources/updated", params={"uri": uri})
+        table.server.send(method="notifications/tools/list_changed")
+        table.server.send(method="notifications/prompts/list_changed")
+        while len(sink.notices) < 3:
+            sink.heard.clear()
+            await sink.heard.wait()
+        assert [notice.params.get("uri", notice.method) for notice in sink.notices] == [
+            "n://a",
+            "n://a/part",
+            "notifications/tools/list_changed",
+        ]
+        table.tasks.cancel("listen")
+        with pytest.raises(asyncio.CancelledError):
+            await outcome
+        assert (await table.server.next("resources/unsubscribe"))["params"] == {"uri": "n://a"}
+
+
+async def test_two_listeners_share_one_subscription_of_a_session_server() -> None:
+    async with session_bench() as table:
+        sinks = [Recorder(), Recorder()]
+        params: Json = {"notifications": {"resourceSubscriptions": ["n://a"]}}
+        table.start(exchange("subscriptions/listen", params, sinks[0]), key="first")
+        await listening(table.server, ["n://a"])
+        await sinks[0].heard.wait()
+        table.start(exchange("subscriptions/listen", params, sinks[1]), key="second")
+        await sinks[1].heard.wait()
+        table.tasks.cancel("first")
+        table.server.send(id="p", method="ping")
+        assert (await table.server.next())["id"] == "p"  # nothing was unsubscribed
+        table.tasks.cancel("second")
+        await table.server.next("resources/unsubscribe")
+
+
+async def test_a_modern_subscription_ends_by_result_or_by_cancelled() -> None:
+    async with modern_bench() as table:
+        for end in ("result", "cancelled"):
+            outcome = table.start(exchange("subscriptions/listen", {"notifications": {}}))
+            request = await table.server.next("subscriptions/listen")
+            if end == "result":
+                table.server.send(id=request["id"], result={"resultType": "complete"})
+            else:
+                table.server.send(method="notifications/cancelled", params={"requestId": request["id"]})
+            assert opened(cast(Result, await outcome))["resultType"] == "complete"

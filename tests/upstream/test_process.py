@@ -1,0 +1,785 @@
+"""Servers that behave, misbehave and are killed: real processes, on both event loops, and never one left over."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from sluicegate.errors import UpstreamClosed, UpstreamUnavailable
+from sluicegate.upstream import process
+from sluicegate.upstream.process import Child, child_environment
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and only Linux promises all of this")
+
+PYTHON = [sys.executable, "-I", "-S", "-c"]
+
+ECHO = "import os\nwhile data := os.read(0, 65536): os.write(1, data)"
+DEAF = "import os, signal\nos.write(1, b'ready\\n')\nwhile True: signal.pause()"
+STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + DEAF
+# A grandchild that has left session, group and parents, ignores SIGTERM, and holds all pipes.
+DAEMON = """
+import os, signal
+if os.fork() == 0:
+    os.setsid()
+    if os.fork(): os._exit(0)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.write(1, b"%d\\n" % os.getpid())
+    while True: signal.pause()
+os.wait()
+"""
+BACKGROUND = "import subprocess\nsubprocess.Popen(['sleep', '1000'])\n"
+
+
+class Recorder:
+    """A receiver that remembers, and wakes whoever waits for more."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.ends = 0
+        self._news = asyncio.Event()
+
+    def received(self, data: bytes) -> None:
+        assert not self.ends, "nothing may come after the end"
+        self.data += data
+        self._news.set()
+
+    def ended(self) -> None:
+        self.ends += 1
+        self._news.set()
+
+    async def wait(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+    async def line(self) -> bytes:
+        """The first line."""
+        await self.wait(lambda: b"\n" in self.data)
+        return self.data.partition(b"\n")[0]
+
+    async def end(self) -> None:
+        await self.wait(lambda: self.ends)
+
+
+class World:
+    """Opens servers whose every process can be told from others by a mark in its environment."""
+
+    def __init__(self) -> None:
+        self.mark = f"sluicegate-test-{uuid.uuid4().hex}"
+        self.recorder = Recorder()
+        self.children: list[Child] = []
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"MARK": self.mark}
+
+    async def open(
+        self,
+        script: str | list[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        stop_grace: float = 2.0,
+    ) -> Child:
+        command = [*PYTHON, script] if isinstance(script, str) else script
+        async with asyncio.timeout(10):
+            environment = {**self.env, **(env or {})}
+            child = await Child.open(command, self.recorder, env=environment, cwd=cwd, stop_grace=stop_grace)
+        self.children.append(child)
+        return child
+
+    def processes(self) -> set[int]:
+        """The ids of all live processes that carry the mark."""
+        found: set[int] = set()
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if self.mark.encode() in (path / "environ").read_bytes():
+                    found.add(int(path.name))
+        return found
+
+    async def emptied(self, within: float) -> None:
+        """Return when no marked process is left."""
+        await eventually(lambda: not self.processes(), within)
+
+
+Run = Callable[[Callable[[World], Awaitable[None]]], None]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """Run a scenario on one of the loops; afterwards there is no descriptor, task, child or descendant of it."""
+
+    def run(scenario: Callable[[World], Awaitable[None]]) -> None:
+        world = World()
+
+        async def main() -> None:
+            before = descriptors()
+            try:
+                await scenario(world)
+                assert not world.processes()
+            finally:
+                for child in world.children:  # One failed test is enough.
+                    await child.aclose()
+            assert descriptors() == before
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+        factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(main())
+        with pytest.raises(ChildProcessError):
+            os.waitpid(-1, os.WNOHANG)  # Not even a zombie.
+
+    return run
+
+
+# For what is decided by the guardian alone.
+only_one_loop = pytest.mark.parametrize("run", ["uvloop"], indirect=True)
+
+
+def descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+def parent_of(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.findall(r"^PPid:\s*(\d+)", status, re.M)[0])
+
+
+def program_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]
+
+
+async def eventually(condition: Callable[[], bool], within: float = 10) -> None:
+    async with asyncio.timeout(within):
+        while not condition():  # noqa: ASYNC110 -- The process table tells nobody when it changes.
+            await asyncio.sleep(0.01)
+
+
+@contextlib.contextmanager
+def at_most(seconds: float) -> Generator[None]:
+    start = time.monotonic()
+    yield
+    assert time.monotonic() - start < seconds
+
+
+# Bytes.
+
+
+def test_what_is_written_is_answered(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        child = await world.open(ECHO)
+        child.write(b"hello ")
+        child.write(b"world\n")
+        assert await world.recorder.line() == b"hello world"
+        assert child.alive
+        assert program_of(child.pid) == sys.executable
+        await child.drain()
+        with at_most(1.5):
+            await child.aclose()
+        assert not child.alive
+        assert (child.exit_status, child.describe_exit()) == (0, "exited with status 0")
+        assert world.recorder.ends == 1
+        await child.aclose()
+        child.write(b"dropped")
+        with pytest.raises(UpstreamClosed):
+            await child.drain()
+        assert world.recorder.ends == 1
+
+    run(scenario)
+
+
+def test_large_payloads_survive_in_both_directions(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        child = await world.open(ECHO)
+        payload = os.urandom(4 << 20)
+        for start in range(0, len(payload), 100_000):
+            child.write(payload[start : start + 100_000])
+            async with asyncio.timeout(10):
+                await child.drain()
+        await world.recorder.wait(lambda: len(world.recorder.data) >= len(payload))
+        assert world.recorder.data == payload
+        await child.aclose()
+
+    run(scenario)
+
+
+def test_last_words_are_flushed_before_stdin_is_closed(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        child = await world.open("import sys\nprint(len(sys.stdin.buffer.read()))")
+        child.write(bytes(1 << 20))
+        await child.aclose()
+        assert world.recorder.data == b"%d\n" % (1 << 20)
+        assert child.exit_status == 0
+
+    run(scenario)
+
+
+def test_a_server_that_reads_nothing_blocks_only_drain(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        child = await world.open(DEAF)
+        await world.recorder.line()
+        with at_most(1):
+            child.write(bytes(8 << 20))
+            draining = asyncio.ensure_future(child.drain())
+            await asyncio.wait([draining], timeout=0.1)
+        assert not draining.done()
+        with at_most(5):
+            await child.aclose()
+        with pytest.raises(UpstreamClosed):
+            await draining
+        assert child.describe_exit() == "was killed by SIGTERM"
+
+    run(scenario)
+
+
+def test_paused_output_waits_in_the_pipe_even_after_the_servers_end(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        child = await world.open("import os\nos.read(0, 1)\nfor n in range(60): os.write(1, bytes(1024))\nos._exit(5)")
+        child.pause_reading()
+        child.pause_reading()
+        child.write(b"x")
+        await eventually(lambda: child.exit_status is not None and not world.processes())
+        await asyncio.sleep(2 * process.SETTLE)
+        assert not child.alive
+        assert (world.recorder.data, world.recorder.ends) == (b"", 0)
+        child.resume_reading()
+        child.resume_reading()
+        await world.recorder.end()
+        assert len(world.recorder.data) == 60 * 1024
+        await child.aclose()
+
+    run(scenario)
+
+
+def test_closing_a_paused_child_does_not_wait_for_it_to_be_resumed(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        child = await world.open("import os\nwhile True: os.write(1, bytes(65536))", stop_grace=0.1)
+        child.pause_reading()
+        with at_most(3):
+            await child.aclose()
+        assert world.recorder.ends == 1
+
+    run(scenario)
+
+
+def test_one_server_is_closed_and_the_other_does_not_notice(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        others = World()
+        first, second = await world.open(ECHO), await others.open(ECHO)
+        with at_most(1.5):
+            await first.aclose()
+        assert second.alive
+        second.write(b"still here\n")
+        assert await others.recorder.line() == b"still here"
+        await second.aclose()
+        assert not others.processes()
+
+    run(scenario)
+
+
+# Starting.
+
+
+def test_a_missing_command_is_told_with_the_way_out(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "server"
+    script.write_text("#!/nowhere/interpreter\n")
+
+    async def scenario(world: World) -> None:
+        for command in (
+            ["no-such-server", "--token", "s3cret"],
+            ["./no-such-server"],
+            [str(tmp_path / "no-such-server")],
+        ):
+            with pytest.raises(UpstreamUnavailable, match=r"'no-such-server' was not found; install it") as raised:
+                await world.open(command)
+            assert "s3cret" not in str(raised.value)
+            assert str(tmp_path) not in str(raised.value)
+            assert "no-such-server" in str(raised.value.__cause__)
+        for command in ([str(script)], [str(tmp_path)]):
+            with pytest.raises(UpstreamUnavailable, match=r"is not an executable file; make it one"):
+                await world.open(command)
+        script.chmod(0o755)
+        with pytest.raises(UpstreamUnavailable, match=r"'server' could not be started: its interpreter is missing"):
+            await world.open([str(script)])
+        script.write_text("echo hello\n")
+        with pytest.raises(UpstreamUnavailable, match=r"it is no program; begin it with a #! line"):
+            await world.open([str(script)])
+        with pytest.raises(UpstreamUnavailable, match=r"working directory .* does not exist; create it"):
+            await world.open(ECHO, cwd=tmp_path / "nowhere")
+        with pytest.raises(UpstreamUnavailable, match=r"has no command"):
+            await world.open([])
+        with pytest.raises(UpstreamUnavailable, match=r"NUL"):
+            await world.open("a\0b")
+        with pytest.raises(UpstreamUnavailable, match=r"argument list too long"):
+            await world.open("x" * 1_000_000)
+        assert world.recorder.ends == 0
+
+    run(scenario)
+
+
+def test_a_guardian_that_cannot_run_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guard = tmp_path / "guard.py"
+    guard.write_text("raise SystemExit('no guardian today')")
+    monkeypatch.setattr(process, "GUARD", str(guard))
+
+    async def scenario(world: World) -> None:
+        with pytest.raises(UpstreamUnavailable, match=r"the process that guards it has ended") as raised:
+            await world.open(ECHO)
+        assert raised.value.__cause__ is not None
+        assert "no guardian today" in "".join(raised.value.__cause__.__notes__)
+
+    run(scenario)
+
+
+def test_a_guardian_that_hangs_is_given_up(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guard = tmp_path / "guard.py"
+    guard.write_text("import signal\nwhile True: signal.pause()")
+    monkeypatch.setattr(process, "GUARD", str(guard))
+    monkeypatch.setattr(process, "START_LIMIT", 0.1)
+    monkeypatch.setattr(process, "KILL_LIMIT", 0.1)
+
+    async def scenario(world: World) -> None:
+        with pytest.raises(UpstreamUnavailable, match=r"took more than 0 seconds"):
+            await world.open(ECHO)
+
+    run(scenario)
+
+
+def test_the_command_is_found_as_the_server_itself_would_find_it(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin" / "my-server"
+    script.write_text('#!/bin/sh\necho "$PWD"\n')
+    script.chmod(0o755)
+
+    async def scenario(world: World) -> None:
+        for command, path in ((["my-server"], "bin:/bin"), (["bin/my-server"], "/bin"), (["./bin/my-server"], "/bin")):
+            world.recorder = Recorder()
+            child = await world.open(command, env={"PATH": path}, cwd=tmp_path)
+            assert await world.recorder.line() == str(tmp_path).encode()
+            await child.aclose()
+
+    run(scenario)
+
+
+def test_the_server_starts_clean(run: Run) -> None:
+    report = """
+import json, os
+status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines())
+print(json.dumps({"fds": [fd for fd in sorted(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd/" + fd)],
+    "umask": status["Umask"], "blocked": int(status["SigBlk"], 16), "ignored": int(status["SigIgn"], 16),
+    "session": os.getsid(0) == os.getpid() == os.getpgid(0),
+    "kinds": [os.readlink(f"/proc/self/fd/{n}")[:5] for n in range(3)]}))
+"""
+
+    async def scenario(world: World) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGUSR1})
+        hup = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            child = await world.open(report)
+        finally:
+            signal.signal(signal.SIGHUP, hup)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD, signal.SIGUSR1})
+        seen = json.loads(await world.recorder.line())
+        # The two that the reporting Python ignores itself: SIGPIPE and SIGXFSZ.
+        assert seen.pop("ignored") == 1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1
+        assert seen == {
+            "fds": ["0", "1", "2"],
+            "umask": "0077",
+            "blocked": 0,
+            "session": True,
+            "kinds": ["pipe:", "pipe:", "pipe:"],
+        }
+        await child.aclose()
+
+    run(scenario)
+
+
+def test_only_harmless_and_declared_variables_reach_the_server(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY_TOKEN", "s3cret")
+    monkeypatch.setenv("LC_TIME", "C")
+    monkeypatch.setenv("HTTPS_PROXY", "http://user:s3cret@proxy.example")
+
+    async def scenario(world: World) -> None:
+        child = await world.open("import json, os\nprint(json.dumps(dict(os.environ)))", env={"API_KEY": "declared"})
+        seen = json.loads(await world.recorder.line())
+        assert "s3cret" not in str(seen)
+        assert (seen["API_KEY"], seen["LC_TIME"], seen["PATH"]) == ("declared", "C", os.environ["PATH"])
+        await child.aclose()
+
+    run(scenario)
+
+
+def test_environment_is_an_allow_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        monkeypatch.delenv(name)
+    ours = {
+        **{"HOME": "/home/me", "XDG_CONFIG_HOME": "/x", "LC_ALL": "C", "NO_PROXY": "localhost"},
+        **{"HTTP_PROXY": "http://proxy:3128", "https_proxy": "http://me:pw@proxy:3128"},
+        **{"AWS_SECRET_ACCESS_KEY": "x", "PYTHONPATH": "/x", "LD_PRELOAD": "/x", "TERM": "() { :; }; evil"},
+    }
+    for name, value in ours.items():
+        monkeypatch.setenv(name, value)
+    assert child_environment({"HOME": "/other", "TOKEN": "t"}) == {
+        **{"HOME": "/other", "XDG_CONFIG_HOME": "/x", "LC_ALL": "C", "NO_PROXY": "localhost"},
+        **{"HTTP_PROXY": "http://proxy:3128", "TOKEN": "t"},
+    }
+    assert "TOKEN" not in child_environment(None)
+
+
+# Ending.
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "sentence"),
+    [
+        ("import os\nos._exit(3)", 3, "exited with status 3"),
+        ("import os\nos.kill(os.getpid(), 9)", -9, "was killed by SIGKILL"),
+        ("import os\nos.kill(os.getpid(), 40)", -40, "was killed by signal 40"),
+    ],
+)
+def test_the_end_is_told_once_with_its_cause_and_output(run: Run, script: str, status: int, sentence: str) -> None:
+    async def scenario(world: World) -> None:
+        # A partial line and last words, both written just before the end.
+        child = await world.open(f"import os\nos.write(1, b'part')\nos.write(2, b'oh no')\n{script}")
+        with at_most(1):
+            await world.recorder.end()
+        assert world.recorder.data == b"part"
+        assert (child.exit_status, child.describe_exit()) == (status, sentence)
+        assert child.stderr_tail == "oh no"
+        assert not child.alive
+        with pytest.raises(UpstreamClosed, match=sentence):
+            await child.drain()
+        await child.aclose()
+        assert world.recorder.ends == 1
+
+    run(scenario)
+
+
+def test_everything_is_released_without_aclose_once_the_server_is_dead(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        before = descriptors()
+        child = await world.open(ECHO)
+        os.kill(child.pid, signal.SIGKILL)
+        await world.recorder.end()
+        await eventually(lambda: descriptors() == before)
+
+    run(scenario)
+
+
+def test_closed_stdout_is_the_end_of_a_living_server(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        child = await world.open("import os, signal\nos.write(1, b'bye')\nos.close(1)\nsignal.pause()", stop_grace=0.2)
+        with at_most(1):
+            await world.recorder.end()
+        assert world.recorder.data == b"bye"
+        assert child.describe_exit() == "closed its output"
+        # Whether or not the link remembers to close it.
+        await world.emptied(within=3)
+        assert child.describe_exit() == "closed its output"
+        await child.aclose()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("writing", [False, True])
+def test_closed_stdin_is_the_end_of_a_living_server(run: Run, writing: bool) -> None:
+    async def scenario(world: World) -> None:
+        child = await world.open(
+            "import os, signal\nos.write(1, b'ready\\n')\nos.read(0, 1)\nos.close(0)\nsignal.pause()", stop_grace=0.2
+        )
+        await world.recorder.line()
+        child.write(bytes(1 << 20) if writing else b"x")
+        with pytest.raises(UpstreamClosed):
+            async with asyncio.timeout(10):
+                while True:
+                    await child.drain()
+                    await asyncio.sleep(0.01)
+        await world.recorder.end()
+        assert child.describe_exit() == "closed its input"
+        child.write(b"dropped")
+        await child.aclose()
+        assert world.recorder.ends == 1
+
+    run(scenario)
+
+
+def test_closed_stderr_is_no_sign_of_anything(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        child = await world.open("import os\nos.close(2)\n" + ECHO)
+        child.write(b"one\n")
+        await world.recorder.line()
+        await asyncio.sleep(2 * process.SETTLE)
+        assert child.alive
+        assert world.recorder.ends == 0
+        await child.aclose()
+
+    run(scenario)
+
+
+def test_stderr_is_drained_and_only_its_tail_kept(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        child = await world.open(
+            "import os\nblock = b'x' * 65536\nfor n in range(4096): os.write(2, block)\nos.write(2, b'the end')\n"
+            + ECHO
+        )
+        before = resident()
+        child.write(b"still there\n")
+        await world.recorder.line()
+        assert resident() - before < 16 << 20
+        await child.aclose()
+        assert child.stderr_tail.endswith("xxthe end")
+        assert len(child.stderr_tail) == 64 * 1024
+
+    run(scenario)
+
+
+def test_stderr_never_drives_a_terminal(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        raw = b"\x1b[31mred\r\n\tt\x9b2J \xff \x00 \xc2\x9b \xe2\x80\xae \xc3\xbc\x7f\n"
+        child = await world.open(f"import os\nos.write(2, {raw!r})")
+        await world.recorder.end()
+        assert child.stderr_tail == "\\x1b[31mred\n\tt\\x9b2J \\xff \\x00 \\x9b \\u202e ü\\x7f\n"
+        await child.aclose()
+
+    run(scenario)
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+# Trees.
+
+
+def test_a_server_that_ignores_sigterm_is_killed(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        child = await world.open(STUBBORN)
+        await world.recorder.line()
+        with at_most(5):
+            await child.aclose()
+        assert child.describe_exit() == "was killed by SIGKILL"
+
+    run(scenario)
+
+
+@only_one_loop
+def test_a_grace_longer_than_the_guardians_own_is_kept(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        child = await world.open(
+            "import signal, time, os\n"
+            "def slowly(*_): time.sleep(2.2); os._exit(7)\n"
+            "signal.signal(signal.SIGTERM, slowly)\n" + DEAF,
+            stop_grace=2.5,
+        )
+        await world.recorder.line()
+        await child.aclose()
+        assert child.exit_status == 7
+
+    run(scenario)
+
+
+@only_one_loop
+def test_without_a_subreaper_the_group_is_stopped(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guard = tmp_path / "guard.py"
+    source = Path(process.GUARD).read_text()
+    guard.write_text(source.replace('sys.platform != "linux"', "True"))
+    assert guard.read_text() != source
+    monkeypatch.setattr(process, "GUARD", str(guard))
+
+    async def scenario(world: World) -> None:
+        for server in (BACKGROUND + STUBBORN, BACKGROUND + "import os\nos.write(1, b'ready\\n')"):
+            world.recorder = Recorder()
+            child = await world.open(server, stop_grace=0.1)
+            await world.recorder.line()
+            with at_most(5):
+                await child.aclose()
+            assert not world.processes()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("offspring", [BACKGROUND, DAEMON], ids=["background", "daemon"])
+@pytest.mark.parametrize("then", ["exits", "stays"])
+def test_no_descendant_survives(run: Run, offspring: str, then: str) -> None:
+    async def scenario(world: World) -> None:
+        child = await world.open(f"{offspring}import os\nos.write(1, b'\\n')\n" + (ECHO if then == "stays" else ""))
+        await world.recorder.line()
+        if then == "stays":
+            await eventually(lambda: len(world.processes()) == 3)
+            with at_most(5):
+                await child.aclose()
+            assert child.exit_status == 0
+        else:
+            # The pipe is held by who is left, which must not hide the end.
+            with at_most(1):
+                await world.recorder.end()
+            assert child.describe_exit() == "exited with status 0"
+            await world.emptied(within=5)
+            await child.aclose()
+
+    run(scenario)
+
+
+def test_a_tree_that_keeps_forking_is_gone_too(run: Run) -> None:
+    # Each process lives for a moment only, so a list of them is never true; and some leave the group.
+    restless = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.write(1, b"ready\\n")
+for n in range(3):
+    if os.fork() == 0:
+        os.setsid()
+        while True:
+            if os.fork(): os._exit(0)
+            time.sleep(0.001)
+while True: signal.pause()
+"""
+
+    async def scenario(world: World) -> None:
+        child = await world.open(restless, stop_grace=0.1)
+        await world.recorder.line()
+        with at_most(5):
+            await child.aclose()
+
+    run(scenario)
+
+
+def test_the_end_of_the_guardian_is_the_end_of_the_server(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        child = await world.open(BACKGROUND + STUBBORN)
+        await world.recorder.line()
+        os.kill(parent_of(child.pid), signal.SIGKILL)
+        with at_most(1):
+            await world.recorder.end()
+        assert (child.exit_status, child.describe_exit()) == (None, "ended unseen")
+        await world.emptied(within=1)
+        await child.aclose()
+
+    run(scenario)
+
+
+@only_one_loop
+def test_sigterm_to_the_guardian_stops_the_server_in_order(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        child = await world.open(DAEMON + DEAF)
+        await world.recorder.wait(lambda: b"ready" in world.recorder.data)
+        os.kill(parent_of(child.pid), signal.SIGTERM)
+        await world.recorder.end()
+        assert child.describe_exit() == "was killed by SIGTERM"
+        await child.aclose()
+
+    run(scenario)
+
+
+OWNER = """
+import asyncio, sys
+from sluicegate.upstream.process import Child
+
+class Printer:
+    def received(self, data): sys.stdout.buffer.write(data); sys.stdout.flush()
+    def ended(self): pass
+
+async def main():
+    child = await Child.open(sys.argv[1:], Printer(), env={"MARK": MARK})
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@only_one_loop
+def test_nothing_survives_our_own_sigkill(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        with owner_of_a_server(world.mark, BACKGROUND + DAEMON + STUBBORN) as owner:
+            assert owner.stdout
+            # The daemon's process id and "ready", in any order.
+            assert {owner.stdout.readline().strip().isdigit() for _ in range(2)} == {True, False}
+            await eventually(lambda: len(world.processes()) == 4)
+            owner.kill()
+        await world.emptied(within=5)
+
+    run(scenario)
+
+
+@only_one_loop
+def test_a_server_that_heeds_the_end_of_its_input_is_gone_at_once_after_our_sigkill(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        with owner_of_a_server(world.mark, "import os\nos.write(1, b'ready\\n')\n" + ECHO) as owner:
+            assert owner.stdout
+            owner.stdout.readline()
+            await eventually(lambda: len(world.processes()) == 2)
+            owner.kill()
+        await world.emptied(within=0.9)
+
+    run(scenario)
+
+
+def owner_of_a_server(mark: str, server: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", OWNER.replace("MARK}", repr(mark) + "}"), *PYTHON, server],
+        env={**os.environ, "PYTHONPATH": str(Path(process.__file__).parents[2])},
+        stdout=subprocess.PIPE,
+    )
+
+
+# Cancellation.
+
+
+def test_a_cancelled_open_leaves_nothing(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        before = descriptors()
+        for milliseconds in (0, 1, 3, 6, 9, 12, 15, 18, 21, 25, 30):
+            child = None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(milliseconds / 1000):
+                    child = await Child.open([*PYTHON, STUBBORN], world.recorder, env=world.env, stop_grace=0.01)
+            if child is None:
+                assert not world.processes()
+                assert descriptors() == before
+                assert world.recorder.ends == 0
+            else:
+                await child.aclose()
+                assert world.recorder.ends == 1
+                world.recorder = Recorder()
+
+    run(scenario)
+
+
+def test_a_cancelled_aclose_kills_and_then_passes_it_on(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        child = await world.open(DAEMON + STUBBORN)
+        await world.recorder.line()
+        other = asyncio.ensure_future(child.aclose())
+        with pytest.raises(TimeoutError), at_most(1.5):
+            async with asyncio.timeout(0.1):
+                await child.aclose()
+        assert not world.processes()
+        assert world.recorder.ends == 1
+        await other
+
+    run(scenario)
+
+
+def test_a_hundred_restarts_leave_nothing(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        for _ in range(100):
+            world.recorder = Recorder()
+            child = await world.open(["cat"])
+            child.write(b"\n")
+            await world.recorder.line()
+            await child.aclose()
+
+    run(scenario)
