@@ -1,0 +1,289 @@
+"""What reaches a client besides answers: progress, log messages, changes, questions; and the clock that they move.
+
+The server's side of the connection calls `emit` and `ask`, possibly from the very task that reads the wire. So the one
+rule: nothing here raises into it but `InputRefused`, and a callback's failure is logged.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from sluicegate.client.answers import Answerer
+from sluicegate.errors import UpstreamTimeout
+from sluicegate.protocol.message import Notification, Params, as_object
+from sluicegate.protocol.modern import ACKNOWLEDGED, Answers, Questions
+from sluicegate.protocol.types import Change, LogEvent, ProgressEvent, read_change, read_log, read_progress
+
+log = logging.getLogger("sluicegate")
+
+T = TypeVar("T")
+
+Callback = Callable[[T], Awaitable[None] | None]
+OnProgress = Callback[ProgressEvent]
+OnLog = Callback[LogEvent]
+OnNotification = Callback[Notification]
+
+MOST_CHANGES: Final = 1024
+"""How many different changes wait for a reader. Only updates of single resources can be that many."""
+
+
+class Clock:
+    """The time that one request may take: begun anew by progress up to a maximum, stopped while we are asked."""
+
+    def __init__(self, who: str, what: str, seconds: float, most: float) -> None:
+        now = asyncio.get_running_loop().time()
+        self._missed = f"{who} did not answer {what} within"
+        self._seconds = seconds
+        self._most = max(seconds, most)
+        self._due = now + seconds
+        self._end = now + self._most
+        self._stops = 0
+        self._stopped_at = now
+        self._timeout = asyncio.timeout_at(self._due)
+        self._running = False
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None, None]:
+        """Let the time run for as long as the `async with` lasts.
+
+        Raises:
+            UpstreamTimeout: it ran out; what was going on inside was cancelled.
+        """
+        try:
+            async with self._timeout:
+                self._running = True
+                yield
+        except TimeoutError:
+            if not self._timeout.expired():
+                raise  # somebody else's
+            if self._due < self._end:
+                raise UpstreamTimeout(f"{self._missed} {self._seconds:g} s.") from None
+            raise UpstreamTimeout(f"{self._missed} {self._most:g} s, the most that is given to it.") from None
+        finally:
+            self._running = False
+
+    def restart(self) -> None:
+        """Give the server its full time again: it has just shown that it is at work."""
+        self._due = asyncio.get_running_loop().time() + self._seconds
+        self._reschedule()
+
+    @contextmanager
+    def stopped(self) -> Generator[None, None, None]:
+        """Let no time pass: what our own side takes, perhaps a person before a form, is not the server's delay."""
+        time = asyncio.get_running_loop().time
+        if self._stops == 0:
+            self._stopped_at = time()
+        self._stops += 1
+        self._reschedule()
+        try:
+            yield
+        finally:
+            self._stops -= 1
+            if self._stops == 0:
+                passed = time() - self._stopped_at
+                self._due += passed
+                self._end += passed
+            self._reschedule()
+
+    def _reschedule(self) -> None:
+        # Late events are normal, and a time-out that is over cannot be moved.
+        if self._running and not self._timeout.expired():
+            self._timeout.reschedule(None if self._stops else min(self._due, self._end))
+
+
+class Mailbox(Generic[T]):
+    """Things on their way to one reader, in order and never more than `size` of them."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._items: deque[T] = deque()
+        self._closed = False
+        self._overflowed = False
+        self._error: Exception | None = None
+        self._filled = asyncio.Event()
+        self._room = asyncio.Event()
+
+    async def put(self, item: T) -> None:
+        """Add an item; waits while the box is full. Nothing is added to a closed box."""
+        while len(self._items) >= self._size and not self._closed:
+            self._room.clear()
+            await self._room.wait()
+        if not self._closed:
+            self._items.append(item)
+            self._filled.set()
+
+    def offer(self, item: T) -> None:
+        """Add an item unless its like is waiting already; the oldest gives way when the box is full."""
+        if self._closed or item in self._items:
+            return
+        if len(self._items) >= self._size:
+            self._items.popleft()
+            if not self._overflowed:
+                self._overflowed = True
+                log.warning("More than %d changes wait to be read; from now on the oldest are dropped.", self._size)
+        self._items.append(item)
+        self._filled.set()
+
+    def close(self, error: Exception | None = None) -> None:
+        """Let the reader come to an end, or to this error, once it has taken what is there."""
+        if not self._closed:
+            self._closed = True
+            self._error = error
+            self._filled.set()
+            self._room.set()
+
+    async def take(self) -> T | None:
+        """The next item, or None after the last one. Raises the error that the box was closed with."""
+        while not self._items and not self._closed:
+            self._filled.clear()
+            await self._filled.wait()
+        if self._items:
+            self._room.set()
+            return self._items.popleft()
+        if self._error is not None:
+            raise self._error
+        return None
+
+
+async def supply(box: Mailbox[T], work: Callable[[], Awaitable[T | None]]) -> None:
+    """Do the work, put its result into the box and close it; an error is left there too, for the reader."""
+    try:
+        last = await work()
+        if last is not None:
+            await box.put(last)
+        box.close()
+    except Exception as error:  # noqa: BLE001 - handed to the reader, not handled here
+        box.close(error)
+
+
+# -------------------------------------------------------------------------------------------------------------- sinks
+
+
+class Inbox:
+    """The sink for what belongs to no call: the program's callbacks."""
+
+    def __init__(self, answerer: Answerer, on_log: OnLog | None, on_notification: OnNotification | None) -> None:
+        self.answerer = answerer
+        self.on_log = on_log
+        self.on_notification = on_notification
+
+    async def emit(self, notification: Notification) -> None:
+        """Hand a log message to `on_log`, and everything else to `on_notification`."""
+        if notification.method == "notifications/message":
+            await deliver(self.on_log, _readable(read_log, notification))
+        else:
+            await deliver(self.on_notification, notification)
+
+    async def ask(self, questions: Questions) -> Answers:
+        """The callbacks' answers."""
+        return await self.answerer.answer(questions)
+
+
+class CallSink:
+    """The sink of one request: its progress and, for a stream, its log messages; all else goes to the inbox."""
+
+    def __init__(self, inbox: Inbox, clock: Clock, on_progress: OnProgress | None, on_log: OnLog | None) -> None:
+        self._inbox = inbox
+        self._clock = clock
+        self._on_progress = on_progress
+        self._on_log = on_log or inbox.on_log
+
+    async def emit(self, notification: Notification) -> None:
+        """Hand an event on; progress gives the server its full time again."""
+        with self._clock.stopped():
+            match notification.method:
+                case "notifications/progress":
+                    self._clock.restart()
+                    await deliver(self._on_progress, _readable(read_progress, notification))
+                case "notifications/message":
+                    await deliver(self._on_log, _readable(read_log, notification))
+                case _:
+                    await self._inbox.emit(notification)
+
+    async def ask(self, questions: Questions) -> Answers:
+        """The callbacks' answers, for which the clock stands still; the next round has its full time."""
+        with self._clock.stopped():
+            answers = await self._inbox.ask(questions)
+        self._clock.restart()
+        return answers
+
+
+class Acknowledged(msgspec.Struct, frozen=True):
+    """The server's word on what it will tell of."""
+
+    honoured: Params
+
+
+class ListenSink:
+    """The sink of a subscription: first the acknowledgement, then the changes."""
+
+    def __init__(self, inbox: Inbox, box: Mailbox[Acknowledged | Change]) -> None:
+        self._inbox = inbox
+        self._box = box
+        self._acknowledged = False
+
+    async def emit(self, notification: Notification) -> None:
+        """Put the acknowledgement and the changes after it into the box; what came earlier was not subscribed to."""
+        if notification.method == ACKNOWLEDGED:
+            if not self._acknowledged:
+                self._acknowledged = True
+                await self._box.put(Acknowledged(as_object(notification.params.get("notifications")) or {}))
+            return
+        try:
+            change = read_change(notification)
+        except msgspec.ValidationError:
+            return
+        if change is None:
+            await self._inbox.emit(notification)
+        elif self._acknowledged:
+            self._box.offer(change)
+
+    async def ask(self, questions: Questions) -> Answers:
+        """The callbacks' answers."""
+        return await self._inbox.ask(questions)
+
+
+class Changes:
+    """What changes on a server, one after the other, until it ends the subscription: `async for change in changes`.
+
+    The same change twice before anybody looked is one change.
+    """
+
+    def __init__(self, box: Mailbox[Acknowledged | Change], honoured: Params) -> None:
+        self._box = box
+        self.honoured = honoured
+
+    def __aiter__(self) -> "Changes":
+        return self
+
+    async def __anext__(self) -> Change:
+        change = await self._box.take()
+        if change is None or isinstance(change, Acknowledged):
+            raise StopAsyncIteration
+        return change
+
+
+async def deliver(callback: Callback[T] | None, event: T | None) -> None:
+    """Call the callback with the event, if there are both; its failure is logged and goes no further."""
+    if callback is None or event is None:
+        return
+    try:
+        outcome = callback(event)
+        if isinstance(outcome, Awaitable):
+            await outcome
+    except Exception:
+        log.exception("The callback for %s failed.", type(event).__name__)
+
+
+def _readable(read: Callable[[Params], T], notification: Notification) -> T | None:
+    """What the notification says, or None if it cannot be read: nobody waits for it, so nothing is lost but itself."""
+    try:
+        return read(notification.params)
+    except msgspec.ValidationError as problem:
+        log.warning("Ignored a %s that cannot be read: %s", notification.method, problem)
+        return None
