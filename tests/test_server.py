@@ -7,7 +7,6 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from tests.activation.helpers import Recorder, ask, call, text
 
 from sluicegate.activation.define import Data, Image, Progress, ToolError
 from sluicegate.errors import InvalidParams, MethodNotFound
@@ -15,6 +14,7 @@ from sluicegate.exchange import Host, Upstream
 from sluicegate.protocol.message import Result
 from sluicegate.protocol.modern import Discovery, judge_probe
 from sluicegate.server import Server
+from tests.activation.helpers import Recorder, ask, call, text
 
 OFFICIAL = Path("/work/shared/schema/2026-07-28.json")
 

@@ -21,7 +21,7 @@ from importlib import import_module
 __version__ = "0.1.0.dev0"
 
 # A name is loaded when it is first used: a program that only calls tools never pays for writing them, and a command
-# that only prints its help pays for nothing. Type checkers read `__init__.pyi`, which a test keeps in step with this table.
+# that only prints its help pays for nothing. Type checkers read `__init__.pyi`, which a test keeps in step with this.
 _HOMES = {
     "activation.call": ("Call",),
     "activation.define": (
@@ -43,7 +43,7 @@ _HOMES = {
     "activation.questions": ("Elicited", "Root", "Sampled"),
     "client.answers": ("ElicitAnswer", "ElicitRequest", "SampleRequest"),
     "client.client": ("Client",),
-    "client.opening": ("connect",),
+    "client.opening": ("Era", "connect"),
     "errors": (
         "ConfigError",
         "InputRefused",

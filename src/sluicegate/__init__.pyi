@@ -20,6 +20,7 @@ from sluicegate.client.answers import ElicitAnswer as ElicitAnswer
 from sluicegate.client.answers import ElicitRequest as ElicitRequest
 from sluicegate.client.answers import SampleRequest as SampleRequest
 from sluicegate.client.client import Client as Client
+from sluicegate.client.opening import Era as Era
 from sluicegate.client.opening import connect as connect
 from sluicegate.errors import ConfigError as ConfigError
 from sluicegate.errors import InputRefused as InputRefused

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
-from tests.activation.helpers import Recorder, ask, call, failure, text
 
 from sluicegate.activation import questions
 from sluicegate.activation.call import Call
@@ -14,6 +13,7 @@ from sluicegate.activation.questions import Root
 from sluicegate.errors import InputRefused, MissingCapability, error_object
 from sluicegate.protocol.modern import Answers, Question, Questions
 from sluicegate.server import Server
+from tests.activation.helpers import Recorder, ask, call, failure, text
 
 
 @dataclasses.dataclass

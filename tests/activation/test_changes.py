@@ -5,13 +5,13 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.activation.helpers import Recorder, ask
 
 from sluicegate.activation.changes import MOST_PENDING
 from sluicegate.concurrency import in_thread
 from sluicegate.errors import InvalidParams
 from sluicegate.protocol.message import Notification
 from sluicegate.server import Server
+from tests.activation.helpers import Recorder, ask
 
 TOOLS = Notification("notifications/tools/list_changed", {})
 PROMPTS = Notification("notifications/prompts/list_changed", {})

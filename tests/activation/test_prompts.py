@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 
 import pytest
-from tests.activation.helpers import ask
 
 from sluicegate.activation.define import AssistantMessage, Image, ToolError, UserMessage
 from sluicegate.errors import InvalidParams, MethodNotFound, UnknownTarget
 from sluicegate.server import Server
+from tests.activation.helpers import ask
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Resources and templates: what is read, and what is not there."""
 
 import pytest
-from tests.activation.helpers import EAGER, Recorder, ask
 
 from sluicegate.activation.call import Call
 from sluicegate.activation.define import Contents, ToolError
@@ -9,6 +8,7 @@ from sluicegate.errors import InputRefused, UnknownTarget, error_object
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.modern import Answers, Questions
 from sluicegate.server import Server
+from tests.activation.helpers import EAGER, Recorder, ask
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.activation.helpers import EAGER, Recorder, ask, call, failure, text
 
 from sluicegate.activation.call import Call
 from sluicegate.activation.define import (
@@ -31,6 +30,7 @@ from sluicegate.errors import InvalidParams, LimitExceeded, RpcError, UnknownTar
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.message import Response, Result, encode
 from sluicegate.server import Server
+from tests.activation.helpers import EAGER, Recorder, ask, call, failure, text
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import cast
 
 import pytest
-from tests.downstream.raw_client import Json, RawClient, error_of, modern, raw_client, result_of
 
 import sluicegate
+from tests.downstream.raw_client import Json, RawClient, error_of, modern, raw_client, result_of
 
 SESSION_VERSIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, cast
 
 import pytest
+
 from tests.downstream.raw_client import Json, modern, result_of
 
 SERVER = [sys.executable, str(Path(__file__).with_name("stdio_server.py"))]

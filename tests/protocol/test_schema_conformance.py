@@ -7,7 +7,6 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.protocol.schemas import definitions, needs_schemas, problems
 
 from sluicegate.errors import (
     HEADER_MISMATCH,
@@ -35,6 +34,7 @@ from sluicegate.protocol.translate_questions import (
     question_from_session,
 )
 from sluicegate.protocol.versions import REVISIONS, SESSION_VERSIONS, SUPPORTED_VERSIONS, V2026_07_28
+from tests.protocol.schemas import definitions, needs_schemas, problems
 
 pytestmark = needs_schemas
 

@@ -5,6 +5,10 @@ import json
 from typing import cast
 
 import pytest
+
+import sluicegate
+from sluicegate.errors import ErrorObject
+from sluicegate.protocol.message import Result, opened
 from tests.upstream.raw_server import (
     DISCOVERED,
     Json,
@@ -15,10 +19,6 @@ from tests.upstream.raw_server import (
     modern_bench,
     session_bench,
 )
-
-import sluicegate
-from sluicegate.errors import ErrorObject
-from sluicegate.protocol.message import Result, opened
 
 # ------------------------------------------------------------------------------------------------- finding out the era
 

@@ -1,7 +1,6 @@
 """How a client comes to its server: a command becomes a child process, what can be connected to is taken as it is."""
 
 import shlex
-import shutil
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -38,8 +37,8 @@ def connect(
     """A server to talk to, for as long as the `async with` lasts.
 
     Args:
-        target: a command line, run without a shell; its words, as a list; or anything that can be connected to, such as
-            a `Server` in this process.
+        target: a command line, run without a shell, in which a bare `python` is this very interpreter; its words, as a
+            list; or anything that can be connected to, such as a `Server` in this process.
         timeout: seconds that a request may take; progress gives it that time again, up to `max_timeout` in all.
         elicit, sample, roots: answer what the server may ask. What is left out is not offered to it.
         on_log, on_notification: hear what else the server says. With `on_log` the log level begins at "info".
@@ -60,7 +59,7 @@ def _upstream(
     era: Era,
 ) -> Upstream:
     if isinstance(target, str):
-        command = command_words(target, (env or {}).get("PATH"))
+        command = command_words(target)
     elif isinstance(target, Sequence):
         command = list(target)
     elif env is None and cwd is None and era == "auto":
@@ -75,7 +74,7 @@ def _upstream(
     return StdioUpstream(command, env=env, cwd=cwd, era=era)
 
 
-def command_words(line: str, path: str | None = None) -> list[str]:
+def command_words(line: str) -> list[str]:
     """The words of a command line, as a shell would split them; nothing else of a shell is done.
 
     Raises:
@@ -87,8 +86,8 @@ def command_words(line: str, path: str | None = None) -> list[str]:
         words = shlex.split(line)
     except ValueError:
         raise ConfigError("The command to connect to has a quote or an escape that is left open.") from None
-    # Debian and macOS know only `python3`, but every example in the world says `python`: ours is one, for sure.
-    if words[:1] == ["python"] and shutil.which("python", path=path) is None:
+    # A bare `python` is the one we run in: what PATH has may be another one, without our packages, or none at all.
+    if words[:1] == ["python"]:
         words[0] = sys.executable
     return words
 

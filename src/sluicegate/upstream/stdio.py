@@ -66,7 +66,7 @@ class StdioUpstream:
                 return await self._attempt(host, tasks, "session")
             except (UpstreamClosed, UpstreamProtocolError):
                 # It stopped being true: the package behind the command may have been updated.
-                del _verdicts[self._identity]
+                _verdicts.pop(self._identity, None)  # Another connection may have found out as well.
         try:
             link, child = await self._attempt(host, tasks, era)
         except UpstreamClosed:
@@ -74,7 +74,8 @@ class StdioUpstream:
                 raise
             # Some session-era servers take any request before initialize for a reason to exit.
             link, child = await self._attempt(host, tasks, "session")
-        _verdicts[self._identity] = link.era
+        if era == "auto":  # What an operator insists on says nothing about the server.
+            _verdicts[self._identity] = link.era
         return link, child
 
     async def _attempt(self, host: Host, tasks: TaskScope, era: Era) -> tuple[Link, Child]:

@@ -1,0 +1,72 @@
+"""The examples work, and the documents show nothing that is not in them."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+
+
+def output(*words: str) -> list[str]:
+    """The lines that a Python program prints to stdout; it must end well and promptly."""
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_readmes_client_lists_calls_and_streams() -> None:
+    assert output("examples/first_client.py") == [
+        "count Count aloud, one number at a time.",
+        "counted to 3",
+        "ProgressEvent(progress=1, total=3, message=None)",
+        "ProgressEvent(progress=2, total=3, message=None)",
+        "ProgressEvent(progress=3, total=3, message=None)",
+        "counted to 3",
+    ]
+
+
+def test_the_client_example_writes_subscribes_and_answers() -> None:
+    lines = output("examples/client.py")
+    assert "Rest." in lines and lines[-1] == "Forgotten."
+    assert any(line.startswith("ResourceUpdated(") and "note://friday" in line for line in lines)
+
+
+def test_the_tour_shows_both_eras_and_the_next_step() -> None:
+    text = "\n".join(output("examples/tour.py"))
+    for words in ('"method": "initialize"', '"resultType":"complete"', "counted to 3", ".mcp.json"):
+        assert words in text
+
+
+def test_the_testing_example_passes() -> None:
+    lines = output("-m", "pytest", "examples/test_notes.py", "-q", "-p", "no:cacheprovider")
+    assert "4 passed" in lines[-1]
+
+
+def test_every_example_is_run_by_a_test() -> None:
+    named = {"demo.py", "notes.py", "first_client.py", "client.py", "tour.py", "test_notes.py"}
+    assert {example.name for example in EXAMPLES} == named, (
+        "run the new example in a test of its own, then name it here"
+    )
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_python_in_the_documents_is_cut_from_files_that_are_tested(document: Path) -> None:
+    sources = [file.read_text() for file in [*EXAMPLES, ROOT / "src" / "sluicegate" / "exchange.py"]]
+    plain = [textwrap.dedent(text) for text in sources]
+    for block in document.read_text().split("```python\n")[1:]:
+        code = block.split("```")[0].strip("\n")
+        excerpts = (code, textwrap.indent(textwrap.dedent(code), "    "))
+        assert any(excerpt in text for text in plain for excerpt in excerpts), f"in no example:\n{code}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_between_the_documents_lead_somewhere(document: Path) -> None:
+    for part in document.read_text().split("](")[1:]:
+        target = part.split(")")[0]
+        if not target.startswith("http"):
+            assert (document.parent / target.split("#")[0]).exists(), target
