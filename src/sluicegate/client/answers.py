@@ -95,7 +95,8 @@ class Answerer:
         try:
             match question.method:
                 case "elicitation/create" if self._elicit is not None:
-                    return _elicit_result(await _outcome(self._elicit(_understood(question, _read_elicit))))
+                    request = _understood(question, _read_elicit)
+                    return _elicit_result(request, await _outcome(self._elicit(request)))
                 case "sampling/createMessage" if self._sample is not None:
                     return _sample_result(await _outcome(self._sample(_understood(question, _read_sample))))
                 case "roots/list" if self._roots is not None:
@@ -132,13 +133,13 @@ def _read_elicit(params: Params) -> ElicitRequest:
     return msgspec.convert(members, ElicitRequest)
 
 
-def _elicit_result(answer: ElicitReply) -> Params:
+def _elicit_result(request: ElicitRequest, answer: ElicitReply) -> Params:
     if answer is None:
         return {"action": "decline"}
     if not isinstance(answer, ElicitAnswer):
         answer = ElicitAnswer("accept", answer)
-    # The content of a form that was not submitted is nobody's business.
-    if answer.action != "accept" or answer.content is None:
+    # The content of a form that was not submitted is nobody's business, and a page has none to submit here.
+    if answer.action != "accept" or answer.content is None or request.mode == "url":
         return {"action": answer.action}
     return {"action": "accept", "content": dict(answer.content)}
 

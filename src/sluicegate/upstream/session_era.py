@@ -16,7 +16,7 @@ from sluicegate.protocol.message import (
     Params,
     Reply,
     Request,
-    Response,
+    RequestId,
     Result,
     as_array,
     as_object,
@@ -25,7 +25,7 @@ from sluicegate.protocol.methods import LIST_CHANGES, LOG_LEVELS, METHODS
 from sluicegate.protocol.modern import ACKNOWLEDGED, SERVER_INFO_KEY, Answers, Discovery, Questions, complete
 from sluicegate.protocol.pending import Pending
 from sluicegate.protocol.translate import params_for_session, reply_from_session
-from sluicegate.protocol.translate_questions import question_from_session
+from sluicegate.protocol.translate_questions import answer_for_session, question_from_session
 from sluicegate.protocol.versions import SUPPORTED_VERSIONS
 from sluicegate.upstream.waiting import Waiter
 
@@ -40,7 +40,8 @@ class Line(Protocol):
 
     @property
     def discovery(self) -> Discovery: ...
-    def send(self, message: Message) -> None: ...
+    def send(self, message: Message) -> int: ...
+    def respond(self, request_id: RequestId, reply: Reply) -> None: ...
     async def enter(self, waiter: Waiter) -> int: ...
     def leave(self, request_id: int, waiter: Waiter) -> bool: ...
     async def request(self, method: str, params: Params) -> Reply: ...
@@ -147,7 +148,7 @@ class SessionEra:
         reply: Reply
         try:
             answers = await self._asker(request.method)({"question": question})
-            reply = Result(answers["question"])
+            reply = Result(answer_for_session(question, answers["question"], self._session.revision))
         except InputRefused as refusal:
             reply = refusal.error or ErrorObject(-1, refusal.message)
             if refusal.error is None and request.method == "elicitation/create":
@@ -159,7 +160,7 @@ class SessionEra:
         except Exception:
             log.exception("%s could not be answered", request.method)
             reply = ErrorObject(-1, "The question could not be answered.")
-        self._line.send(Response(request.id, reply))
+        self._line.respond(request.id, reply)
 
     def _asker(self, method: str) -> Callable[[Questions], Awaitable[Answers]]:
         """Who is to be asked: the caller whose call caused the question, never another (protocol §3.4)."""
