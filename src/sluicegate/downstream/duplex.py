@@ -11,10 +11,10 @@ from typing import Final
 
 from sluicegate.asking import settle
 from sluicegate.concurrency import TaskScope
-from sluicegate.downstream.modern_era import ModernSink, resume
-from sluicegate.downstream.parked import PREFIX, Parked
+from sluicegate.downstream.modern_era import ModernSink
+from sluicegate.downstream.parked import PREFIX, Comeback, Parked, binding_of
 from sluicegate.downstream.session_era import SessionSide, SessionSink
-from sluicegate.errors import SluicegateError, error_object
+from sluicegate.errors import InvalidParams, SluicegateError, error_object
 from sluicegate.exchange import Caller, Exchange, Handler
 from sluicegate.protocol.conversation import (
     Answered,
@@ -26,7 +26,8 @@ from sluicegate.protocol.conversation import (
     ServerConversation,
     Withdrawn,
 )
-from sluicegate.protocol.message import Notification, Reply, RequestId, Result, opened
+from sluicegate.protocol.framing import encode_line
+from sluicegate.protocol.message import Reply, RequestId, Result, as_object, opened
 from sluicegate.protocol.modern import marked
 from sluicegate.protocol.translate import reply_for_session
 from sluicegate.wire import Receiver, Wire
@@ -36,8 +37,8 @@ log = logging.getLogger("sluicegate")
 LONGEST_HOLD: Final = 300.0
 """Seconds that a question to the client stays open before the call goes on without its answer."""
 
-NOTICES_A_TURN: Final = 32
-"""Notices that may be sent before everybody else has a turn."""
+MESSAGES_A_TURN: Final = 32
+"""Messages that one call may send before everybody else has a turn."""
 
 LAST_ANSWERS: Final = 0.2
 """Seconds that requests under way have left when the client hangs up."""
@@ -49,15 +50,16 @@ class DuplexServer:
     def __init__(self, handler: Handler, wire: Wire, tasks: TaskScope, *, caller: Caller, hold: float) -> None:
         self.conversation = ServerConversation()
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.parked = Parked()
         self.tasks = tasks
         self.wire = wire
         self.caller = caller
         self.hold = hold
+        self.pushes = _PipeStream(self, 0)
         self._handler = handler
+        self._parked = Parked()
+        self._streams: dict[RequestId, _PipeStream] = {}
         self._session_side = SessionSide(self)
         self._hung_up = False
-        self._notices = 0
 
     def received(self, data: bytes) -> None:
         """Take the next bytes of the client."""
@@ -83,8 +85,8 @@ class DuplexServer:
         """Do what the conversation says is to be done."""
         for event in events:
             match event:
-                case Outgoing(data):
-                    self.wire.write(data)
+                case Outgoing(message):
+                    self.wire.write(encode_line(message))
                 case Asked():
                     self._start(event)
                 case Opening(request_id):
@@ -92,57 +94,52 @@ class DuplexServer:
                 case Opened():
                     self._session_side.start_pushing()
                 case Withdrawn(request_id):
-                    self.tasks.cancel(("call", request_id))
+                    stream = self._streams.pop(request_id, None)
+                    if stream is not None:
+                        self.tasks.cancel(stream)
                 case Answered(request_id, reply):
                     self._session_side.answered(request_id, reply)
 
-    def write(self, data: bytes | None) -> None:
-        """Write what the conversation gave, if it gave anything."""
-        if data is not None:
-            self.wire.write(data)
-
-    async def notify(self, notification: Notification) -> None:
-        """Send a notification as it is; waits while the client is slow."""
-        await self.wire.drain()
-        self.wire.write(self.conversation.notify(notification.method, notification.params))
-        # A tool that never waits would otherwise never let us hear that its call was withdrawn.
-        self._notices += 1
-        if self._notices % NOTICES_A_TURN == 0:
-            await asyncio.sleep(0)
-
     def _start(self, asked: Asked) -> None:
+        stream = self._streams[asked.id] = _PipeStream(self, asked.id)
         state = asked.params.get("requestState")
         if asked.modern and isinstance(state, str) and state.startswith(PREFIX):
-            resume(self, asked, state)
+            self._resume(asked, state, stream)
         else:
-            answer = self._answer_modern(asked) if asked.modern else self._answer_session(asked)
-            self.tasks.start(answer, key=("call", asked.id))
+            answer = self._answer_modern(asked, stream) if asked.modern else self._answer_session(asked, stream)
+            self.tasks.start(answer, key=stream)
 
-    async def _answer_modern(self, asked: Asked) -> None:
-        sink = ModernSink(self, asked)
+    def _resume(self, asked: Asked, state: str, stream: "_PipeStream") -> None:
+        comeback = Comeback(stream, asked.profile, as_object(asked.params.get("inputResponses")) or {})
+        try:
+            self._parked.resume(state, binding_of(self.caller, asked.method, asked.params), comeback, self.tasks)
+        except InvalidParams as problem:
+            self.respond(asked.id, error_object(problem))
+
+    async def _answer_modern(self, asked: Asked, stream: "_PipeStream") -> None:
+        sink = ModernSink(stream, asked, self.caller, self.tasks, self._parked, self.hold)
         reply = await self.reply_to(sink.exchange)
         if asked.method == "subscriptions/listen" and isinstance(reply, Result):
             reply = Result(marked(opened(reply), asked.id))
-        if sink.request_id is not None:  # else nobody came back for it
-            await self._respond(sink.request_id, reply)
+        if sink.stream is not None:  # else nobody came back for it
+            await sink.stream.reply(reply)
 
-    async def _answer_session(self, asked: Asked) -> None:
-        sink = SessionSink(self._session_side, asked.profile)
+    async def _answer_session(self, asked: Asked, stream: "_PipeStream") -> None:
+        sink = SessionSink(self._session_side, stream, asked.profile)
         exchange = Exchange(asked.method, asked.params, sink, asked.profile, self.caller)
         reply = await self._safely(exchange, self._session_side.handler_of(asked.method) or self._settled)
         try:
             reply = reply_for_session(asked.method, asked.params, reply, self.conversation.session.revision)
         except SluicegateError as problem:
             reply = error_object(problem)
-        await self._respond(asked.id, reply)
+        await stream.reply(reply)
 
-    async def _respond(self, request_id: RequestId, reply: Reply) -> None:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            # A tool that swallowed its cancellation: the id may be another request's by now.
-            return
-        self.write(self.conversation.respond(request_id, reply))
-        await self.wire.drain()
+    def respond(self, request_id: RequestId, reply: Reply) -> None:
+        """Write the reply to a request, if it is still wanted and its batch is complete."""
+        self._streams.pop(request_id, None)
+        message = self.conversation.respond(request_id, reply)
+        if message is not None:
+            self.wire.write(encode_line(message))
         self._finish_when_idle()
 
     async def _settled(self, exchange: Exchange) -> Reply:
@@ -165,6 +162,37 @@ class DuplexServer:
     async def listen(self, exchange: Exchange) -> Reply:
         """Hold a subscription that we open on the client's behalf."""
         return await self._handler(exchange)
+
+
+class _PipeStream:
+    """A request's way back through the one pipe that all requests share."""
+
+    def __init__(self, server: DuplexServer, request_id: RequestId) -> None:
+        self.id = request_id
+        self._server = server
+        self._sent = 0
+
+    async def send(self, message: bytes) -> None:
+        """Send a message; waits while the client is slow."""
+        await self._server.wire.drain()
+        self.send_now(message)
+        # A tool that never waits would otherwise never let us hear that its call was withdrawn.
+        self._sent += 1
+        if self._sent % MESSAGES_A_TURN == 0:
+            await asyncio.sleep(0)
+
+    def send_now(self, message: bytes) -> None:
+        """Send a message without waiting."""
+        self._server.wire.write(encode_line(message))
+
+    async def reply(self, reply: Reply) -> None:
+        """Send the reply."""
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            # A tool that swallowed its cancellation: the id may be another request's by now.
+            return
+        self._server.respond(self.id, reply)
+        await self._server.wire.drain()
 
 
 async def serve_duplex(

@@ -4,47 +4,38 @@ The call's own task stays alive between the two (see `parked`); only the request
 """
 
 import asyncio
-from typing import Protocol, cast
 
 from sluicegate.concurrency import TaskScope
+from sluicegate.downstream.asking_rights import check_capabilities
 from sluicegate.downstream.parked import Comeback, Parked, binding_of
-from sluicegate.downstream.session_era import check_capabilities
-from sluicegate.errors import InputRefused, InvalidParams, error_object
+from sluicegate.downstream.streams import RequestStream
+from sluicegate.errors import InputRefused
 from sluicegate.exchange import Caller, Exchange
-from sluicegate.protocol.conversation import Asked, ServerConversation
-from sluicegate.protocol.message import Notification, Params, RequestId, as_object
+from sluicegate.protocol.conversation import Asked
+from sluicegate.protocol.message import Notification, Params, as_object, encode
 from sluicegate.protocol.modern import Answers, Questions, input_required, tagged
-
-
-class Channel(Protocol):
-    """The channel to the client, as this part needs it."""
-
-    conversation: ServerConversation
-    tasks: TaskScope
-    parked: Parked
-    caller: Caller
-    hold: float
-
-    def write(self, data: bytes | None) -> None: ...
-    async def notify(self, notification: Notification) -> None: ...
 
 
 class ModernSink:
     """The way back to a client of 2026-07-28: the stream of the request that is open now, if one is."""
 
-    def __init__(self, channel: Channel, asked: Asked) -> None:
-        self.request_id: RequestId | None = asked.id
-        self.exchange = Exchange(asked.method, asked.params, self, asked.profile, channel.caller)
-        self._channel = channel
+    def __init__(
+        self, stream: RequestStream, asked: Asked, caller: Caller, tasks: TaskScope, parked: Parked, hold: float
+    ) -> None:
+        self.stream: RequestStream | None = stream
+        self.exchange = Exchange(asked.method, asked.params, self, asked.profile, caller)
+        self._tasks = tasks
+        self._parked = parked
+        self._hold = hold
         self._listening = asked.method == "subscriptions/listen"
 
     async def emit(self, notification: Notification) -> None:
         """Send a notification on the open request's stream; between two rounds there is none to travel on."""
-        if self.request_id is None:
+        if self.stream is None:
             return
         if self._listening:
-            notification = tagged(notification, self.request_id)
-        await self._channel.notify(notification)
+            notification = tagged(notification, self.stream.id)
+        await self.stream.send(encode(notification))
 
     async def ask(self, questions: Questions) -> Answers:
         """End the request with the questions, as often as some are left unanswered, and take up the retry's."""
@@ -53,7 +44,9 @@ class ModernSink:
         answers: dict[str, Params] = {}
         unanswered = dict(questions)
         while unanswered:
-            retry = await self._next_round(unanswered)
+            if self.stream is None:
+                raise InputRefused("Two questions cannot wait for the client at the same time.")
+            retry = await self._next_round(self.stream, unanswered)
             # The retry may come with another progress token, and what it declares is what holds from now on.
             exchange.profile = retry.profile
             for key in list(unanswered):
@@ -63,29 +56,17 @@ class ModernSink:
                     del unanswered[key]
         return answers
 
-    async def _next_round(self, questions: Questions) -> Comeback:
-        channel, request_id = self._channel, cast(RequestId, self.request_id)
-        binding = binding_of(self.exchange.caller, self.exchange.method, self.exchange.params)
-        state, comeback = channel.parked.park(binding)
-        channel.write(channel.conversation.respond(request_id, input_required(questions, state)))
-        # From here on a withdrawal of the answered request must not find this task any more.
-        channel.tasks.rekey(("call", request_id), ("parked", state))
-        self.request_id = None
+    async def _next_round(self, stream: RequestStream, questions: Questions) -> Comeback:
+        exchange = self.exchange
+        state, comeback = self._parked.park(binding_of(exchange.caller, exchange.method, exchange.params))
+        # Before anything is sent: from here on a withdrawal of this request must not find the call any more.
+        self._tasks.rekey(stream, comeback)
+        self.stream = None
+        await stream.reply(input_required(questions, state))
         try:
-            async with asyncio.timeout(channel.hold):
+            async with asyncio.timeout(self._hold):
                 retry = await comeback
         except TimeoutError:
-            raise InputRefused(f"Nobody answered within {channel.hold:g} s.") from None
-        self.request_id = retry.id
+            raise InputRefused(f"Nobody answered within {self._hold:g} s.") from None
+        self.stream = retry.stream
         return retry
-
-
-def resume(channel: Channel, asked: Asked, state: str) -> None:
-    """Hand a retry to the call that waits for it, or refuse it."""
-    comeback = Comeback(asked.id, asked.profile, as_object(asked.params.get("inputResponses")) or {})
-    try:
-        channel.parked.resume(state, binding_of(channel.caller, asked.method, asked.params), comeback)
-        # Before the call wakes up: the client may withdraw the retry in the very next message.
-        channel.tasks.rekey(("parked", state), ("call", asked.id))
-    except InvalidParams as problem:
-        channel.write(channel.conversation.respond(asked.id, error_object(problem)))

@@ -12,9 +12,11 @@ from typing import Final
 
 import msgspec
 
+from sluicegate.concurrency import TaskScope
+from sluicegate.downstream.streams import RequestStream
 from sluicegate.errors import InputRefused, InvalidParams
 from sluicegate.exchange import Caller
-from sluicegate.protocol.message import Params, RequestId
+from sluicegate.protocol.message import Params
 from sluicegate.protocol.modern import Profile
 from sluicegate.protocol.seal import Sealer
 
@@ -25,7 +27,7 @@ PREFIX: Final = "sg1."
 class Comeback(msgspec.Struct, frozen=True):
     """The client's retry: the request that is to be answered now, and what it brought along."""
 
-    id: RequestId
+    stream: RequestStream
     profile: Profile
     answers: Params
 
@@ -65,8 +67,8 @@ class Parked:
         future.add_done_callback(lambda _: self._waiting.pop(key, None))
         return PREFIX + self._sealer.seal(key, binding), future
 
-    def resume(self, state: str, binding: Binding, comeback: Comeback) -> None:
-        """Hand a retry to the call that waits for it.
+    def resume(self, state: str, binding: Binding, comeback: Comeback, tasks: TaskScope) -> None:
+        """Hand a retry to the call that waits for it, which is found under the retry's stream from now on.
 
         Raises:
             InvalidParams: the token is forged, foreign, used, expired or for other arguments; which of these is not
@@ -76,4 +78,6 @@ class Parked:
         future = self._waiting.pop(key, None) if key is not None else None
         if future is None or future.done():
             raise InvalidParams("Invalid params: requestState is not valid; send the request again without it.")
+        # Before the call wakes up: the client may withdraw the retry in the very next message.
+        tasks.rekey(future, comeback.stream)
         future.set_result(comeback)

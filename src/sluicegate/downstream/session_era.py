@@ -6,13 +6,26 @@ one way of telling changes only.
 
 import asyncio
 import logging
+import secrets
 from typing import Protocol
 
 from sluicegate.concurrency import TaskScope
+from sluicegate.downstream.asking_rights import check_capabilities
+from sluicegate.downstream.streams import Stream
 from sluicegate.errors import InputRefused, InvalidParams, SluicegateError, error_object
 from sluicegate.exchange import Caller, Exchange, Handler
 from sluicegate.protocol.conversation import Event, ServerConversation
-from sluicegate.protocol.message import Notification, Params, Reply, RequestId, Result, as_array, as_object, opened
+from sluicegate.protocol.message import (
+    Notification,
+    Params,
+    Reply,
+    RequestId,
+    Result,
+    as_array,
+    as_object,
+    encode,
+    opened,
+)
 from sluicegate.protocol.methods import LIST_CHANGES
 from sluicegate.protocol.modern import (
     ACKNOWLEDGED,
@@ -22,49 +35,57 @@ from sluicegate.protocol.modern import (
     Question,
     Questions,
     judge_probe,
-    lacking_capability,
 )
 from sluicegate.protocol.translate import notification_for_session
 from sluicegate.protocol.translate_questions import answer_from_session, question_for_session
-from sluicegate.wire import Wire
 
 log = logging.getLogger("sluicegate")
 
 
-class Channel(Protocol):
-    """The channel to the client, as this part needs it."""
+class Front(Protocol):
+    """What a session-era client is in front of, as this part needs it."""
 
     conversation: ServerConversation
     tasks: TaskScope
-    wire: Wire
     caller: Caller
     hold: float
 
-    def follow(self, events: list[Event]) -> None: ...
-    async def reply_to(self, exchange: Exchange) -> Reply: ...
-    async def listen(self, exchange: Exchange) -> Reply: ...
-    async def notify(self, notification: Notification) -> None: ...
+    @property
+    def pushes(self) -> Stream:
+        """Where things go that belong to no request."""
+        ...
+
+    def follow(self, events: list[Event]) -> None:
+        """Do what the conversation says is to be done."""
+        ...
+
+    async def reply_to(self, exchange: Exchange) -> Reply:
+        """The handler's reply to an exchange, or the error that its exception is."""
+        ...
+
+    async def listen(self, exchange: Exchange) -> Reply:
+        """Hold a subscription that we open on the client's behalf."""
+        ...
 
 
 class SessionSide:
-    """The session-era side of one client's channel."""
+    """What one session-era client is owed."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+    def __init__(self, front: Front) -> None:
+        self._front = front
         self._welcomed = asyncio.Event()
         self._questions: dict[int, asyncio.Future[Reply]] = {}
 
     async def welcome(self, request_id: RequestId) -> None:
         """Answer `initialize` with what the handler says of itself."""
-        channel = self._channel
-        reply = await channel.reply_to(Exchange("server/discover", {}, Unheard(), Profile(), channel.caller))
+        front = self._front
+        reply = await front.reply_to(Exchange("server/discover", {}, Unheard(), Profile(), front.caller))
         offer = judge_probe(reply)
         if isinstance(offer, Discovery):
-            channel.follow(channel.conversation.welcome(request_id, offer))
+            front.follow(front.conversation.welcome(request_id, offer))
         else:
             error = error_object(RuntimeError()) if isinstance(reply, Result) else reply
-            channel.follow(channel.conversation.refuse_opening(request_id, error))
-        await channel.wire.drain()
+            front.follow(front.conversation.refuse_opening(request_id, error))
 
     # ------------------------------------------------------------------------------------------------ changes
 
@@ -72,7 +93,7 @@ class SessionSide:
         """Send list changes from now on: a session-era client never asks for them but expects them."""
         self._welcomed.set()
         wanted: Params = dict.fromkeys(LIST_CHANGES, True)
-        self._channel.tasks.start(self._listen({"notifications": wanted}, None), key="list changes")
+        self._front.tasks.start(self._listen({"notifications": wanted}, None), key="list changes")
 
     def handler_of(self, method: str) -> Handler | None:
         """What answers a method that only this era has, or None."""
@@ -81,25 +102,25 @@ class SessionSide:
     async def _subscribe(self, exchange: Exchange) -> Reply:
         uri = _uri_of(exchange)
         # A second subscription to the same URI takes the place of the first: updates are delivered once.
-        self._channel.tasks.cancel(("updates", uri))
+        self._front.tasks.cancel(("updates", uri))
         acknowledged: asyncio.Future[Params] = asyncio.get_running_loop().create_future()
         wanted: Params = {"notifications": {"resourceSubscriptions": [uri]}}
-        self._channel.tasks.start(self._listen(wanted, acknowledged), key=("updates", uri))
+        self._front.tasks.start(self._listen(wanted, acknowledged), key=("updates", uri))
         honoured = as_object((await acknowledged).get("notifications")) or {}
         if uri not in (as_array(honoured.get("resourceSubscriptions")) or []):
-            self._channel.tasks.cancel(("updates", uri))
+            self._front.tasks.cancel(("updates", uri))
             raise InvalidParams(f"Resource not found: {uri}", data={"uri": uri})
         return Result({})
 
     async def _unsubscribe(self, exchange: Exchange) -> Reply:
-        self._channel.tasks.cancel(("updates", _uri_of(exchange)))
+        self._front.tasks.cancel(("updates", _uri_of(exchange)))
         return Result({})
 
     async def _listen(self, params: Params, acknowledged: "asyncio.Future[Params] | None") -> None:
         sink = _PushSink(self, acknowledged)
-        exchange = Exchange("subscriptions/listen", params, sink, Profile(), self._channel.caller)
+        exchange = Exchange("subscriptions/listen", params, sink, Profile(), self._front.caller)
         try:
-            await self._channel.listen(exchange)
+            await self._front.listen(exchange)
         except SluicegateError as problem:
             sink.failed(problem)
         except Exception as problem:
@@ -109,34 +130,33 @@ class SessionSide:
     async def push(self, notification: Notification) -> None:
         """Send something that belongs to no request, once the client has heard our welcome."""
         await self._welcomed.wait()
-        await self.notify(notification)
+        await self.notify(notification, self._front.pushes)
 
-    async def notify(self, notification: Notification) -> None:
+    async def notify(self, notification: Notification, stream: Stream) -> None:
         """Send a notification in the client's own revision."""
-        older = notification_for_session(notification, self._channel.conversation.session.revision)
+        older = notification_for_session(notification, self._front.conversation.session.revision)
         if older is not None:
-            await self._channel.notify(older)
+            await stream.send(encode(older))
 
     # ---------------------------------------------------------------------------------------------- questions
 
-    async def ask(self, question: Question) -> Params:
+    async def ask(self, question: Question, stream: Stream) -> Params:
         """The client's answer to a live request of ours, in the modern shape."""
-        channel = self._channel
-        revision = channel.conversation.session.revision
-        await channel.wire.drain()
-        asked = question_for_session(question, revision, new_id=f"sluicegate-{id(question):x}")
-        request_id, data = channel.conversation.ask(asked.method, asked.params)
+        conversation, hold = self._front.conversation, self._front.hold
+        revision = conversation.session.revision
+        asked = question_for_session(question, revision, new_id=secrets.token_urlsafe(12))
+        request_id, message = conversation.ask(asked.method, asked.params)
         answer = self._questions[request_id] = asyncio.get_running_loop().create_future()
-        channel.wire.write(data)
         try:
-            async with asyncio.timeout(channel.hold):
+            async with asyncio.timeout(hold):
+                await stream.send(message)
                 reply = await answer
         except TimeoutError:
-            raise InputRefused(f"The client did not answer {question.method} within {channel.hold:g} s.") from None
+            raise InputRefused(f"The client did not answer {question.method} within {hold:g} s.") from None
         finally:
             del self._questions[request_id]
-            if answer.cancelled():
-                channel.wire.write(channel.conversation.forget_question(request_id, "The call no longer needs it."))
+            if not answer.done() or answer.cancelled():
+                stream.send_now(conversation.forget_question(request_id, "The call no longer needs it."))
         if isinstance(reply, Result):
             return answer_from_session(question, opened(reply), revision)
         if question.method == "elicitation/create":
@@ -153,18 +173,19 @@ class SessionSide:
 class SessionSink:
     """The way back to a session-era client while one of its requests is open."""
 
-    def __init__(self, side: SessionSide, profile: Profile) -> None:
+    def __init__(self, side: SessionSide, stream: Stream, profile: Profile) -> None:
         self._side = side
+        self._stream = stream
         self._profile = profile
 
     async def emit(self, notification: Notification) -> None:
         """Send a notification ahead of the reply."""
-        await self._side.notify(notification)
+        await self._side.notify(notification, self._stream)
 
     async def ask(self, questions: Questions) -> Answers:
         """Ask live, one dialog at a time: a person is at the other end."""
         check_capabilities(questions, self._profile)
-        return {key: await self._side.ask(question) for key, question in questions.items()}
+        return {key: await self._side.ask(question, self._stream) for key, question in questions.items()}
 
 
 class Unheard:
@@ -194,17 +215,6 @@ class _PushSink(Unheard):
     def failed(self, problem: SluicegateError) -> None:
         if self._acknowledged is not None and not self._acknowledged.done():
             self._acknowledged.set_exception(problem)
-
-
-def check_capabilities(questions: Questions, profile: Profile) -> None:
-    """Let questions pass that the client said it can be asked.
-
-    Raises:
-        InputRefused: one of them it did not.
-    """
-    for question in questions.values():
-        if lacking_capability(question, profile.capabilities) is not None:
-            raise InputRefused(f"The client did not say that it can be asked {question.method}.")
 
 
 def _uri_of(exchange: Exchange) -> str:

@@ -16,7 +16,7 @@ from sluicegate.errors import (
     RemoteProtocolError,
     error_object,
 )
-from sluicegate.protocol.framing import DEFAULT_CEILING, Frame, LineDecoder, TooLong, encode_line
+from sluicegate.protocol.framing import DEFAULT_CEILING, Frame, LineDecoder, TooLong
 from sluicegate.protocol.handshake import ServerSession, Stage
 from sluicegate.protocol.message import (
     DEFAULT_LIMITS,
@@ -85,7 +85,7 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """Bytes to be written at once."""
+    """A message to be written at once."""
 
     data: bytes
 
@@ -105,7 +105,7 @@ class _Batch:
         if response is not None:
             self.responses.append(response)
         # A batch of notifications, or one whose requests were all withdrawn, is answered by nothing at all.
-        return encode_line(encode_batch(self.responses)) if self.open == 0 and self.responses else None
+        return encode_batch(self.responses) if self.open == 0 and self.responses else None
 
 
 class ServerConversation:
@@ -231,7 +231,7 @@ class ServerConversation:
         if batch is not None:
             batch.responses.append(response)
         else:
-            events.append(Outgoing(encode_line(encode(response))))
+            events.append(Outgoing(encode(response)))
 
     def _refuse(self, error: RemoteProtocolError, batch: _Batch | None, events: list[Event]) -> None:
         self._say(batch, Response(error.request_id, error_object(error)), events)
@@ -301,23 +301,19 @@ class ServerConversation:
         if batch is not None:
             return batch.close_one(Response(request_id, _encodable(reply)))
         try:
-            return encode_line(encode(Response(request_id, reply)))
+            return encode(Response(request_id, reply))
         except (TypeError, ValueError, RecursionError):
-            return encode_line(encode(Response(request_id, _UNENCODABLE)))
+            return encode(Response(request_id, _UNENCODABLE))
 
     def ask(self, method: str, params: Mapping[str, object]) -> tuple[int, bytes]:
         """The id and the bytes of a question to the client; its reply comes as `Answered`. Session era only."""
         request_id = self._questions.add(method)
-        return request_id, encode_line(encode(Request(request_id, method, dict(params))))
+        return request_id, encode(Request(request_id, method, dict(params)))
 
     def forget_question(self, request_id: int, reason: str) -> bytes:
         """The bytes that take a question back."""
         self._questions.claim(request_id)
-        return self.notify("notifications/cancelled", {"requestId": request_id, "reason": reason})
-
-    def notify(self, method: str, params: Mapping[str, object]) -> bytes:
-        """The bytes of a notification."""
-        return encode_line(encode(Notification(method, dict(params))))
+        return encode(Notification("notifications/cancelled", {"requestId": request_id, "reason": reason}))
 
     @property
     def under_way(self) -> int:
