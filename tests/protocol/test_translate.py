@@ -579,9 +579,11 @@ def test_error_between_peers_of_the_session_era_arrives_as_it_was_sent(code: int
         assert back == error
 
 
-@given(
-    st.dictionaries(st.text(max_size=5), json_values, max_size=4), st.sampled_from(["tools/call", "prompts/get", "x/y"])
-)
+# The words that 2026-07-28 has given a meaning are taken off for older clients, whoever said them.
+session_members = st.text(max_size=5).filter(lambda name: name not in ("resultType", "ttlMs", "cacheScope", "_meta"))
+
+
+@given(st.dictionaries(session_members, json_values, max_size=4), st.sampled_from(["tools/call", "prompts/get", "x/y"]))
 def test_result_between_peers_of_the_session_era_arrives_as_it_was_sent(value: Params, method: str) -> None:
     for given_as in (value, msgspec.Raw(msgspec.json.encode(value))):
         inner = reply_from_session(method, {}, Result(given_as))

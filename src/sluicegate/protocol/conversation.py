@@ -85,9 +85,11 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """A message to be written at once."""
+    """A message to be written at once. `id` is the request that it answers, or one of its batch; `code` its error's."""
 
     data: bytes
+    id: RequestId | None = None
+    code: int | None = None
 
 
 Event = Asked | Opening | Opened | Withdrawn | Answered | Outgoing
@@ -99,6 +101,8 @@ class _Batch:
     def __init__(self) -> None:
         self.open = 0
         self.responses: list[Response] = []
+        self.id: RequestId | None = None
+        """One of its requests, by which the batch is known."""
 
     def close_one(self, response: Response | None) -> bytes | None:
         self.open -= 1
@@ -129,6 +133,13 @@ class ServerConversation:
             self._read_frame(frame, events)
         return events
 
+    def take(self, value: object) -> list[Event]:
+        """The events in one parsed message or batch, for transports that bring messages whole."""
+        events: list[Event] = []
+        if self.session.stage is not Stage.SHUTDOWN:
+            self._read_parsed(value, events)
+        return events
+
     def finish(self) -> list[Event]:
         """The events in what came without a final newline, when the peer will say nothing more."""
         events: list[Event] = []
@@ -144,11 +155,18 @@ class ServerConversation:
                 problem = f"Invalid request: a message is no longer than {self._ceiling} bytes."
                 raise RemoteProtocolError(problem, request_id=recover_request_id(frame.head))
             value = parse_strict(frame, self._limits)
-            items = as_array(value)
-            if items is not None:
-                self._read_batch(items, events)
-            else:
-                self._read_value(value, None, events)
+        except RemoteProtocolError as error:
+            self._refuse(error, None, events)
+        else:
+            self._read_parsed(value, events)
+
+    def _read_parsed(self, value: object, events: list[Event]) -> None:
+        items = as_array(value)
+        if items is None:
+            self._read_value(value, None, events)
+            return
+        try:
+            self._read_batch(items, events)
         except RemoteProtocolError as error:
             self._refuse(error, None, events)
 
@@ -168,7 +186,7 @@ class ServerConversation:
             self._read_value(item, batch, events)
         data = batch.close_one(None)
         if data is not None:
-            events.append(Outgoing(data))
+            events.append(Outgoing(data, batch.id))
 
     def _read_value(self, value: object, batch: _Batch | None, events: list[Event]) -> None:
         try:
@@ -225,13 +243,15 @@ class ServerConversation:
         self._under_way[request.id] = batch
         if batch is not None:
             batch.open += 1
+            batch.id = request.id
         events.append(asked)
 
     def _say(self, batch: _Batch | None, response: Response, events: list[Event]) -> None:
         if batch is not None:
             batch.responses.append(response)
         else:
-            events.append(Outgoing(encode(response)))
+            code = response.reply.code if isinstance(response.reply, ErrorObject) else None
+            events.append(Outgoing(encode(response), response.id, code))
 
     def _refuse(self, error: RemoteProtocolError, batch: _Batch | None, events: list[Event]) -> None:
         self._say(batch, Response(error.request_id, error_object(error)), events)
@@ -261,7 +281,7 @@ class ServerConversation:
                 batch = self._under_way.pop(request_id)
                 data = batch.close_one(None) if batch is not None else None
                 if data is not None:
-                    events.append(Outgoing(data))
+                    events.append(Outgoing(data, batch.id if batch is not None else None))
 
     # ------------------------------------------------------------------------------------------------- what we say
 
@@ -278,7 +298,7 @@ class ServerConversation:
         events: list[Event] = []
         data = self.respond(request_id, reply)
         if data is not None:
-            events.append(Outgoing(data))
+            events.append(Outgoing(data, request_id, reply.code if isinstance(reply, ErrorObject) else None))
         self._opening = None
         heard, self._heard_early = self._heard_early, False
         if heard and self.session.stage is Stage.OPERATING:

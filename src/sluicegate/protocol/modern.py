@@ -60,24 +60,36 @@ def is_modern(params: Params) -> bool:
     return meta is not None and VERSION_KEY in meta
 
 
+def require_meta(request: Request) -> str:
+    """The revision that a request says; HTTP checks it against a header before anything else is looked at.
+
+    Raises:
+        RemoteProtocolError: −32602 if `_meta` lacks one of the two members that every request has.
+    """
+    meta = as_object(request.params.get("_meta")) or {}
+    version = meta.get(VERSION_KEY)
+    if not isinstance(version, str):
+        problem = f"Invalid params: _meta lacks {VERSION_KEY}."
+    elif as_object(meta.get(CAPABILITIES_KEY)) is None:
+        problem = f"Invalid params: _meta lacks {CAPABILITIES_KEY}, an object (it may be empty)."
+    else:
+        return version
+    raise RemoteProtocolError(problem, code=INVALID_PARAMS, request_id=request.id)
+
+
 def read_request(request: Request) -> tuple[Profile, Params]:
     """The request's profile, and its params without what the profile now holds.
 
     Raises:
         RemoteProtocolError: −32602 for an incomplete `_meta`, −32022 for a revision we do not speak, −32601 for a
-        method
-            that 2026-07-28 does not have.
+            method that 2026-07-28 does not have.
     """
+    version = require_meta(request)
     meta = as_object(request.params.get("_meta")) or {}
 
     def refuse(problem: str, code: int = INVALID_PARAMS, data: Params | None = None) -> RemoteProtocolError:
         return RemoteProtocolError(problem, code=code, request_id=request.id, data=data)
 
-    version, capabilities = meta.get(VERSION_KEY), as_object(meta.get(CAPABILITIES_KEY))
-    if not isinstance(version, str):
-        raise refuse(f"Invalid params: _meta lacks {VERSION_KEY}.")
-    if capabilities is None:
-        raise refuse(f"Invalid params: _meta lacks {CAPABILITIES_KEY}, an object (it may be empty).")
     if version not in MODERN_VERSIONS:
         data: Params = {"supported": list(SUPPORTED_VERSIONS), "requested": version}
         raise refuse("Unsupported protocol version", UNSUPPORTED_VERSION, data)
@@ -92,7 +104,7 @@ def read_request(request: Request) -> tuple[Profile, Params]:
     token = read_progress_token(request)
     profile = Profile(
         version,
-        capabilities,
+        as_object(meta.get(CAPABILITIES_KEY)) or {},
         client_info,
         cast(str | None, log_level),
         token,

@@ -1,0 +1,126 @@
+"""Tokens come back only as they were given: any other byte, key or purpose is the same failure (T12)."""
+
+import base64
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicegate.protocol.seal import Sealer
+
+KEY = b"a key of the gateway"
+BASE64URL = string.ascii_letters + string.digits + "-_"
+
+bindings = st.lists(st.text(st.characters(), max_size=8), max_size=3)  # lone surrogates too
+
+
+@given(st.binary(max_size=64), bindings, st.binary(max_size=40))
+def test_a_token_gives_back_its_payload_for_the_same_things(payload: bytes, bound_to: list[str], key: bytes) -> None:
+    token = Sealer(key).seal(payload, bound_to)
+    assert Sealer(key).open(token, iter(bound_to)) == payload
+    assert set(token) <= set(BASE64URL)
+
+
+@given(st.binary(max_size=40), st.data())
+def test_a_token_with_any_character_changed_fails(payload: bytes, data: st.DataObject) -> None:
+    sealer = Sealer(KEY)
+    token = sealer.seal(payload, ("who",))
+    at = data.draw(st.integers(0, len(token) - 1))
+    other = data.draw(st.sampled_from(BASE64URL).filter(lambda one: one != token[at]))
+    assert sealer.open(token[:at] + other + token[at + 1 :], ("who",)) is None
+
+
+def test_a_token_with_any_bit_flipped_fails() -> None:
+    sealer = Sealer(KEY)
+    token = sealer.seal(b"payload", ("who", "what"))
+    raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+    for bit in range(len(raw) * 8):
+        flipped = bytearray(raw)
+        flipped[bit // 8] ^= 1 << bit % 8
+        changed = base64.urlsafe_b64encode(flipped).rstrip(b"=").decode()
+        assert sealer.open(changed, ("who", "what")) is None
+
+
+@given(st.binary(max_size=20), bindings, bindings)
+def test_a_token_for_other_things_fails(payload: bytes, bound_to: list[str], others: list[str]) -> None:
+    sealer = Sealer(KEY)
+    opened = sealer.open(sealer.seal(payload, bound_to), others)
+    assert opened == (payload if bound_to == others else None)
+
+
+@pytest.mark.parametrize(
+    ("bound_to", "others"),
+    [
+        (("ab", "c"), ("a", "bc")),
+        (("ab",), ("a", "b")),
+        (("a", ""), ("a",)),
+        ((), ("",)),
+        (("a", "b"), ("b", "a")),
+        (("é",), ("e\u0301",)),
+        (("a",), ("A",)),
+    ],
+)
+def test_things_that_run_together_are_told_apart(bound_to: tuple[str, ...], others: tuple[str, ...]) -> None:
+    sealer = Sealer(KEY)
+    assert sealer.open(sealer.seal(b"", bound_to), others) is None
+
+
+def test_a_payload_cannot_pass_for_what_a_token_is_bound_to() -> None:
+    sealer = Sealer(KEY)
+    token = sealer.seal(b"payload", ("who",))
+    raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+    longer = base64.urlsafe_b64encode(raw + (3).to_bytes(8, "big") + b"who").rstrip(b"=").decode()
+    assert sealer.open(longer, ()) is None
+
+
+@given(st.binary(max_size=20), st.binary(max_size=40), st.binary(max_size=40))
+def test_a_token_of_another_key_fails(payload: bytes, key: bytes, other: bytes) -> None:
+    opened = Sealer(other).open(Sealer(key).seal(payload, ("who",)), ("who",))
+    assert opened == (payload if key == other else None)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 100])
+def test_only_one_spelling_of_a_token_is_ours(size: int) -> None:
+    sealer = Sealer(KEY)
+    token = sealer.seal(b"\xfb\xff\xfe" * size, ())
+    padding = "=" * (-len(token) % 4)
+    last = BASE64URL[(_value(token[-1]) + 1) % 64]  # other spare bits, if there are any
+    spellings = {
+        token + "=",
+        token + "==",
+        token + "A",
+        token + "A===",
+        token + "\n",
+        " " + token,
+        token[:5] + "\n" + token[5:],
+        token[:5] + "=" + token[5:],
+        token[:-1] + last,
+        token.replace("-", "+").replace("_", "/"),
+        token + padding,
+    } - {token}
+    assert sealer.open(token, ()) == b"\xfb\xff\xfe" * size
+    assert [spelling for spelling in spellings if sealer.open(spelling, ()) is not None] == []
+
+
+def _value(character: str) -> int:
+    return (string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_").index(character)
+
+
+@pytest.mark.parametrize(
+    "token",
+    [None, 0, 1.5, True, b"bytes", [], {}, "", "A", "AA", "A" * 21, "A" * 22, "*", "ü", "\ud800", "=" * 8, "A=A="],
+)
+def test_what_is_no_token_at_all_is_the_same_failure(token: object) -> None:
+    assert Sealer(KEY).open(token, ()) is None
+
+
+@given(st.text(max_size=60))
+def test_no_text_whatever_raises_or_opens(token: str) -> None:
+    assert Sealer(KEY).open(token, ("who",)) is None
+
+
+def test_a_token_does_not_hold_its_key_or_what_it_is_bound_to() -> None:
+    token = Sealer(b"0123456789abcdef").seal(b"", ("principal-name",))
+    raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+    assert len(raw) == 16
