@@ -5,16 +5,15 @@ Inside we speak 2026-07-28: what the older era needs beyond that is in `session_
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from sluicegate.asking import settle
 from sluicegate.concurrency import TaskScope
+from sluicegate.downstream.answering import Answering
 from sluicegate.downstream.modern_era import ModernSink
 from sluicegate.downstream.parked import PREFIX, Comeback, Parked, binding_of
 from sluicegate.downstream.session_era import SessionSide, SessionSink
-from sluicegate.errors import InvalidParams, SluicegateError, error_object
+from sluicegate.errors import InvalidParams, error_object
 from sluicegate.exchange import Caller, Exchange, Handler
 from sluicegate.protocol.conversation import (
     Answered,
@@ -27,12 +26,8 @@ from sluicegate.protocol.conversation import (
     Withdrawn,
 )
 from sluicegate.protocol.framing import encode_line
-from sluicegate.protocol.message import Reply, RequestId, Result, as_object, opened
-from sluicegate.protocol.modern import marked
-from sluicegate.protocol.translate import reply_for_session
+from sluicegate.protocol.message import Reply, RequestId, as_object
 from sluicegate.wire import Receiver, Wire
-
-log = logging.getLogger("sluicegate")
 
 LONGEST_HOLD: Final = 300.0
 """Seconds that a question to the client stays open before the call goes on without its answer."""
@@ -55,7 +50,7 @@ class DuplexServer:
         self.caller = caller
         self.hold = hold
         self.pushes = _PipeStream(self, 0)
-        self._handler = handler
+        self.answering = Answering(handler)
         self._parked = Parked()
         self._streams: dict[RequestId, _PipeStream] = {}
         self._session_side = SessionSide(self)
@@ -118,21 +113,15 @@ class DuplexServer:
 
     async def _answer_modern(self, asked: Asked, stream: "_PipeStream") -> None:
         sink = ModernSink(stream, asked, self.caller, self.tasks, self._parked, self.hold)
-        reply = await self.reply_to(sink.exchange)
-        if asked.method == "subscriptions/listen" and isinstance(reply, Result):
-            reply = Result(marked(opened(reply), asked.id))
+        reply = await self.answering.modern_reply(sink.exchange, asked.id)
         if sink.stream is not None:  # else nobody came back for it
             await sink.stream.reply(reply)
 
     async def _answer_session(self, asked: Asked, stream: "_PipeStream") -> None:
         sink = SessionSink(self._session_side, stream, asked.profile)
         exchange = Exchange(asked.method, asked.params, sink, asked.profile, self.caller)
-        reply = await self._safely(exchange, self._session_side.handler_of(asked.method) or self._settled)
-        try:
-            reply = reply_for_session(asked.method, asked.params, reply, self.conversation.session.revision)
-        except SluicegateError as problem:
-            reply = error_object(problem)
-        await stream.reply(reply)
+        revision = self.conversation.session.revision
+        await stream.reply(await self.answering.session_reply(exchange, self._session_side, revision))
 
     def respond(self, request_id: RequestId, reply: Reply) -> None:
         """Write the reply to a request, if it is still wanted and its batch is complete."""
@@ -141,27 +130,6 @@ class DuplexServer:
         if message is not None:
             self.wire.write(encode_line(message))
         self._finish_when_idle()
-
-    async def _settled(self, exchange: Exchange) -> Reply:
-        return await settle(self._handler, exchange)
-
-    async def reply_to(self, exchange: Exchange) -> Reply:
-        """The handler's reply to an exchange, or the error that its exception is."""
-        return await self._safely(exchange, self._handler)
-
-    async def _safely(self, exchange: Exchange, handler: Handler) -> Reply:
-        # One of the edges where everything is caught: a failed exchange never ends a server (R34).
-        try:
-            return await handler(exchange)
-        except SluicegateError as problem:
-            return error_object(problem)
-        except Exception as problem:
-            log.exception("%s failed", exchange.method)
-            return error_object(problem)
-
-    async def listen(self, exchange: Exchange) -> Reply:
-        """Hold a subscription that we open on the client's behalf."""
-        return await self._handler(exchange)
 
 
 class _PipeStream:

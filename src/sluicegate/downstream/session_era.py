@@ -42,6 +42,18 @@ from sluicegate.protocol.translate_questions import answer_from_session, questio
 log = logging.getLogger("sluicegate")
 
 
+class HeldExchanges(Protocol):
+    """What answers the exchanges that we hold on a client's behalf."""
+
+    async def reply_to(self, exchange: Exchange) -> Reply:
+        """The handler's reply, or the error that its exception is."""
+        ...
+
+    async def listen(self, exchange: Exchange) -> Reply:
+        """Hold a subscription; raises what the handler raises."""
+        ...
+
+
 class Front(Protocol):
     """What a session-era client is in front of, as this part needs it."""
 
@@ -51,20 +63,17 @@ class Front(Protocol):
     hold: float
 
     @property
+    def answering(self) -> "HeldExchanges":
+        """What answers."""
+        ...
+
+    @property
     def pushes(self) -> Stream:
         """Where things go that belong to no request."""
         ...
 
     def follow(self, events: list[Event]) -> None:
         """Do what the conversation says is to be done."""
-        ...
-
-    async def reply_to(self, exchange: Exchange) -> Reply:
-        """The handler's reply to an exchange, or the error that its exception is."""
-        ...
-
-    async def listen(self, exchange: Exchange) -> Reply:
-        """Hold a subscription that we open on the client's behalf."""
         ...
 
 
@@ -79,7 +88,7 @@ class SessionSide:
     async def welcome(self, request_id: RequestId) -> None:
         """Answer `initialize` with what the handler says of itself."""
         front = self._front
-        reply = await front.reply_to(Exchange("server/discover", {}, Unheard(), Profile(), front.caller))
+        reply = await front.answering.reply_to(Exchange("server/discover", {}, Unheard(), Profile(), front.caller))
         offer = judge_probe(reply)
         if isinstance(offer, Discovery):
             front.follow(front.conversation.welcome(request_id, offer))
@@ -120,7 +129,7 @@ class SessionSide:
         sink = _PushSink(self, acknowledged)
         exchange = Exchange("subscriptions/listen", params, sink, Profile(), self._front.caller)
         try:
-            await self._front.listen(exchange)
+            await self._front.answering.listen(exchange)
         except SluicegateError as problem:
             sink.failed(problem)
         except Exception as problem:

@@ -164,7 +164,7 @@ class ClientSession:
         return {
             "protocolVersion": self.version,
             "capabilities": capabilities_for(capabilities, REVISIONS[self.version]),
-            "clientInfo": dict(client_info),
+            "clientInfo": implementation_for(client_info, REVISIONS[self.version]),
         }
 
     def accept(self, reply: Reply) -> Discovery:

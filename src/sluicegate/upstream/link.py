@@ -3,11 +3,17 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
 from typing import Final, Literal, cast
+
+import msgspec
 
 from sluicegate.concurrency import TaskScope
 from sluicegate.errors import (
+    INTERNAL_ERROR,
     METHOD_NOT_FOUND,
+    OVERLOADED,
     UNSUPPORTED_VERSION,
     ErrorObject,
     LocalProtocolError,
@@ -62,6 +68,15 @@ BAD_LINES_A_MINUTE: Final = 1000
 
 _LOGGED_BAD_LINES: Final = 5
 
+MOST_UNHEARD: Final = 64 * 1024
+"""Bytes of answers to a server's own requests after which it must have read them before it may ask on."""
+
+MOST_QUESTIONS: Final = 1024
+"""Questions of one server that may be open at once."""
+
+LONGEST_BATCH: Final = 1000
+"""Messages that one JSON array may hold: a line of ones below the ceiling would be a gigabyte of them."""
+
 
 class Link:
     """A server at the other end of a wire: a `Receiver` of its bytes and, once open, a `Connection` to it."""
@@ -78,9 +93,14 @@ class Link:
         self._wire: Wire | None = None
         self._session_era: SessionEra | None = None
         self._lines = LineDecoder()
-        self._closed: str | None = None
+        # Said when it is asked for: a server may be gone before the transport can say anything about it.
+        self._closed: Callable[[], str] | None = None
+        self._gone = asyncio.Event()
         self._full: set[Waiter] = set()
         self._unattributed = Waiter(None)
+        self._asking = Waiter(None)
+        self._unheard = 0
+        self._said_more = False
         self._minute = 0.0
         self._bad_lines = 0
 
@@ -95,12 +115,13 @@ class Link:
         """
         self._wire = wire
         self._tasks.start(self._relay_unattributed(), key=self)
+        limit = probe_timeout + open_timeout if era == "auto" else open_timeout
         try:
-            async with asyncio.timeout(probe_timeout + open_timeout):
+            async with asyncio.timeout(limit):
                 if era == "session" or not await self._probe(era, probe_timeout):
                     await self._initialize(probed=era == "auto")
         except TimeoutError:
-            problem = f"{self._name} did not answer the handshake within {open_timeout:g} s{self.last_words()}"
+            problem = f"{self._name} did not answer the handshake within {limit:g} s{self.last_words()}"
             raise UpstreamUnavailable(problem) from None
 
     async def _probe(self, era: Era, probe_timeout: float) -> bool:
@@ -206,9 +227,14 @@ class Link:
         """The id of a new request, once the server takes one."""
         if self._closed is None and self._wire is not None:
             # Before the request is written, not after: a server that does not read gets no more to read (R12).
-            await self._wire.drain()
-        if self._closed is not None or self._wire is None:
-            raise UpstreamClosed(self._closed or f"{self._name} is not connected.", delivered="no")
+            try:
+                await self._wire.drain()
+            except UpstreamClosed:
+                await self._gone.wait()  # In a moment it is certain how it ended.
+        if self._wire is None:
+            raise UpstreamClosed(f"{self._name} is not connected.", delivered="no")
+        if self._closed is not None:
+            raise UpstreamClosed(self._closed(), delivered="no")
         return self.pending.add(waiter)
 
     async def next_item(self, waiter: Waiter) -> Notification | Reply:
@@ -227,51 +253,80 @@ class Link:
     def leave(self, request_id: int, waiter: Waiter) -> bool:
         """Wait no more for a request; whether its answer is still to come."""
         self._has_room(waiter)
-        return self.pending.claim(request_id) is not None
+        is_owed = self.pending.claim(request_id) is not None
+        self._said_more |= is_owed
+        return is_owed
 
     def _withdraw(self, request_id: int) -> None:
         params: Params = {"requestId": request_id, "reason": "The caller no longer waits."}
         self.send(Notification("notifications/cancelled", params))
 
-    def send(self, message: Message) -> None:
-        """Write a message.
+    def send(self, message: Message) -> int:
+        """Write a message; how many bytes it took.
 
         Raises:
             LocalProtocolError: it holds something that JSON cannot express.
         """
+        self._said_more |= not isinstance(message, Request)
         try:
             data = encode_line(encode(message))
         except (TypeError, ValueError, RecursionError) as problem:
             raise LocalProtocolError(f"The request cannot be written as JSON: {problem}") from None
         if self._wire is not None and self._closed is None:
             self._wire.write(data)
+        return len(data)
+
+    def respond(self, request_id: RequestId, reply: Reply) -> None:
+        """Answer a request of the server; one that asks and asks without reading the answers has to wait."""
+        try:
+            self._unheard += self.send(Response(request_id, reply))
+        except LocalProtocolError as problem:
+            log.error("%s gets no answer to its question: %s", self._name, problem)
+            self.respond(request_id, ErrorObject(INTERNAL_ERROR, "The answer cannot be written as JSON."))
+        if self._unheard > MOST_UNHEARD and self._asking not in self._full and self._closed is None:
+            self._let_wait(self._asking)
+            self._tasks.start(self._wait_until_heard())
+
+    async def _wait_until_heard(self) -> None:
+        if self._wire is not None:
+            with suppress(UpstreamClosed):
+                await self._wire.drain()
+        self._unheard = 0
+        self._has_room(self._asking)
 
     # ------------------------------------------------------------------------------------------------ hearing
 
     def received(self, data: bytes) -> None:
         """Take the next bytes of the server."""
+        if self._closed is not None:
+            return
         for frame in self._lines.feed(data):
             if isinstance(frame, TooLong):
                 self._unreadable(Unreadable(f"is too long ({frame.size} bytes)", recover_id(frame.head)), frame.head)
             elif frame[:1] == b"[":
-                for message in decode_batch_tolerant(frame):
+                for message in decode_batch_tolerant(frame) if _is_short_batch(frame) else [_LONG_BATCH]:
                     self._hear(message, frame)
             else:
                 self._hear(decode_tolerant(frame), frame)
 
     def ended(self) -> None:
         """Learn that the server is gone: everybody who waits for it is told so, once."""
-        self._close(f"{self._name} {self.describe_end()}{self.last_words()}")
+        self._close(lambda: f"{self._name} {self.describe_end()}{self.last_words()}")
 
     def close(self) -> None:
         """Take no more exchanges: our side is closing the connection."""
-        self._close(f"The connection to {self._name} is closed.")
+        self._close(lambda: f"The connection to {self._name} is closed.")
+        self._full.clear()
+        if self._wire is not None:
+            # What comes now is dropped. But a server that cannot write does not see that its input has ended, either.
+            self._wire.resume_reading()
 
-    def _close(self, problem: str) -> None:
+    def _close(self, problem: Callable[[], str]) -> None:
         if self._closed is None:
             self._closed = problem
+            self._gone.set()
             for waiter in self.pending.drain():
-                waiter.post(UpstreamClosed(problem))
+                waiter.post(UpstreamClosed(problem()))
 
     def _hear(self, message: Message | Unreadable, line: bytes) -> None:
         match message:
@@ -286,8 +341,9 @@ class Link:
 
     def _hear_response(self, request_id: RequestId | None, reply: Reply) -> None:
         waiter = self.pending.claim(request_id)
-        if waiter is None and request_id is None and len(self.pending) == 1:
-            # A server that could not read our request answers it under null; there is only one it can mean.
+        if waiter is None and request_id is None and len(self.pending) == 1 and not self._said_more:
+            # A server that could not read our request answers it under null. It may mean this one only if we have said
+            # nothing else that it could mean: no notification, and no request that nobody waits for any more.
             waiter = self.pending.drain()[0]
         if waiter is not None:
             waiter.post(reply)
@@ -295,11 +351,13 @@ class Link:
 
     def _hear_request(self, request: Request) -> None:
         if request.method == "ping":
-            self.send(Response(request.id, Result({})))
-        elif request.method in QUESTIONS and self._session_era is not None:
-            self._tasks.start(self._session_era.answer(request), key=(self, "question", request.id))
+            self.respond(request.id, Result({}))
+        elif request.method not in QUESTIONS or self._session_era is None:
+            self.respond(request.id, ErrorObject(METHOD_NOT_FOUND, f"Method not found: {request.method}"))
+        elif len(self._tasks) >= MOST_QUESTIONS:
+            self.respond(request.id, ErrorObject(OVERLOADED, "Too many questions are open; wait for their answers."))
         else:
-            self.send(Response(request.id, ErrorObject(METHOD_NOT_FOUND, f"Method not found: {request.method}")))
+            self._tasks.start(self._session_era.answer(request), key=(self, "question", request.id))
 
     def _hear_notification(self, notification: Notification) -> None:
         match notification.method:
@@ -355,7 +413,11 @@ class Link:
 
     def _post_notice(self, waiter: Waiter, notification: Notification) -> None:
         waiter.post(notification)
-        if len(waiter.inbox) >= FULL and waiter not in self._full and self._wire is not None:
+        if len(waiter.inbox) >= FULL and waiter not in self._full:
+            self._let_wait(waiter)
+
+    def _let_wait(self, waiter: Waiter) -> None:
+        if self._wire is not None and self._closed is None:
             self._full.add(waiter)
             self._wire.pause_reading()
 
@@ -387,4 +449,25 @@ class Link:
         if self._bad_lines <= _LOGGED_BAD_LINES:
             log.warning("%s: a line %s and is skipped: %s", self._name, problem.problem, ascii(line[:200]))
         elif self._bad_lines > BAD_LINES_A_MINUTE:
-            self._close(f"{self._name} wrote more than {BAD_LINES_A_MINUTE} unreadable lines within a minute.")
+            self._let_wait(self._unattributed)
+            self._close(lambda: f"{self._name} wrote more than {BAD_LINES_A_MINUTE} unreadable lines within a minute")
+
+
+_LONG_BATCH: Final = Unreadable(f"is a batch of more than {LONGEST_BATCH} messages")
+
+
+@cache
+def _short_batch() -> msgspec.json.Decoder[object]:
+    # An array read as a Struct is given up at the first member too many; read as a list it would be read to its end.
+    members = [(f"member{n}", msgspec.Raw, msgspec.Raw()) for n in range(LONGEST_BATCH)]
+    return msgspec.json.Decoder(msgspec.defstruct("Batch", members, array_like=True, forbid_unknown_fields=True))
+
+
+def _is_short_batch(line: bytes) -> bool:
+    try:
+        _short_batch().decode(line)
+    except msgspec.ValidationError:
+        return False
+    except (msgspec.DecodeError, RecursionError):
+        pass  # whoever reads it says what is wrong
+    return True

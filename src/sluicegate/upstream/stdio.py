@@ -6,16 +6,17 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-import msgspec
-
 from sluicegate.concurrency import TaskScope
-from sluicegate.errors import UpstreamClosed, UpstreamProtocolError
+from sluicegate.errors import UpstreamClosed, UpstreamError, UpstreamUnavailable
 from sluicegate.exchange import Host
 from sluicegate.upstream.link import Era, Link
 from sluicegate.upstream.process import Child
 
 _TAIL: Final = 800
 """Characters of a dead server's stderr that are told with an error."""
+
+_SHORTEST_SECRET: Final = 6
+"""Shorter values of variables are words like "debug", which would be blotted out everywhere."""
 
 _verdicts: Final[dict[bytes, Era]] = {}
 """The era of every command probed so far: to probe again would cost a slow server its time-out again."""
@@ -34,6 +35,7 @@ class StdioUpstream:
         name: str | None = None,
         probe_timeout: float = 10.0,
         open_timeout: float = 30.0,
+        stop_grace: float = 2.0,
     ) -> None:
         self._command = list(command)
         self._env = dict(env or {})
@@ -42,9 +44,10 @@ class StdioUpstream:
         self._name = name or os.path.basename(self._command[0]) if self._command else "server"
         self._probe_timeout = probe_timeout
         self._open_timeout = open_timeout
+        self._stop_grace = stop_grace
         identity = [self._command, sorted(self._env.items()), str(cwd)]
-        # Variables may hold secrets: only a digest of them is kept.
-        self._identity = hashlib.blake2b(msgspec.json.encode(identity)).digest()
+        # Variables may hold secrets: only a digest of them is kept. `ascii` takes what is no UTF-8, as the system does.
+        self._identity = hashlib.blake2b(ascii(identity).encode()).digest()
 
     @asynccontextmanager
     async def connect(self, host: Host) -> AsyncGenerator[Link]:
@@ -64,9 +67,11 @@ class StdioUpstream:
         if remembered == "session":
             try:
                 return await self._attempt(host, tasks, "session")
-            except (UpstreamClosed, UpstreamProtocolError):
+            except UpstreamError as problem:
                 # It stopped being true: the package behind the command may have been updated.
                 _verdicts.pop(self._identity, None)  # Another connection may have found out as well.
+                if isinstance(problem, UpstreamUnavailable):
+                    raise  # There is no such program, or all the time has passed; the next connection begins anew.
         try:
             link, child = await self._attempt(host, tasks, era)
         except UpstreamClosed:
@@ -80,23 +85,25 @@ class StdioUpstream:
 
     async def _attempt(self, host: Host, tasks: TaskScope, era: Era) -> tuple[Link, Child]:
         link = Link(self._name, host, tasks)
-        child = await Child.open(self._command, link, env=self._env, cwd=self._cwd)
+        child = await Child.open(self._command, link, env=self._env, cwd=self._cwd, stop_grace=self._stop_grace)
         link.describe_end = child.describe_exit
-        link.last_words = lambda: _last_words(child.stderr_tail)
+        link.last_words = lambda: self._last_words(child)
         try:
             await link.open(child, era, probe_timeout=self._probe_timeout, open_timeout=self._open_timeout)
         except BaseException as problem:
             tasks.cancel(link)
             await child.aclose()
             if isinstance(problem, UpstreamClosed):
-                # By now all it had to say has been read.
-                raise UpstreamClosed(
-                    f"{self._name} {child.describe_exit()}{link.last_words()}", delivered="no"
-                ) from None
+                way_out = "" if link.last_words() else "; run its command in a shell to see why"
+                raise UpstreamClosed(problem.message + way_out, delivered="no") from None
             raise
         return link, child
 
-
-def _last_words(stderr: str) -> str:
-    text = " | ".join(line.strip() for line in stderr.splitlines() if line.strip())
-    return f"; its last words: {text[-_TAIL:]}" if text else ""
+    def _last_words(self, child: Child) -> str:
+        text = child.stderr_tail
+        # Servers like to complain of a key by printing it.
+        for value in sorted(self._env.values(), key=len, reverse=True):
+            if len(value) >= _SHORTEST_SECRET:
+                text = text.replace(value, "***")
+        text = " | ".join(line.strip() for line in text.splitlines() if line.strip())
+        return f"; its last words: {text[-_TAIL:]}" if text else ""

@@ -1,0 +1,58 @@
+"""From an exchange to its reply, whatever happens on the way: a failed exchange never ends a server (R34)."""
+
+import logging
+
+from sluicegate.asking import settle
+from sluicegate.downstream.session_era import SessionSide
+from sluicegate.errors import SluicegateError, error_object
+from sluicegate.exchange import Exchange, Handler
+from sluicegate.protocol.message import Reply, Result, opened
+from sluicegate.protocol.modern import marked
+from sluicegate.protocol.translate import reply_for_session
+from sluicegate.protocol.versions import Revision
+
+log = logging.getLogger("sluicegate")
+
+
+class Answering:
+    """A handler as the edges use it: always a reply, in the client's own revision."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    async def reply_to(self, exchange: Exchange) -> Reply:
+        """The handler's reply, or the error that its exception is."""
+        return await _safely(exchange, self._handler)
+
+    async def modern_reply(self, exchange: Exchange, listen_id: str | int) -> Reply:
+        """The reply for a client of 2026-07-28; that which ends a subscription is marked as the subscription's."""
+        reply = await _safely(exchange, self._handler)
+        if exchange.method == "subscriptions/listen" and isinstance(reply, Result):
+            return Result(marked(opened(reply), listen_id))
+        return reply
+
+    async def session_reply(self, exchange: Exchange, side: SessionSide, revision: Revision) -> Reply:
+        """The reply for a session-era client: rounds of asking are held with it live, and it knows no newer words."""
+        reply = await _safely(exchange, side.handler_of(exchange.method) or self._settled)
+        try:
+            return reply_for_session(exchange.method, exchange.params, reply, revision)
+        except SluicegateError as problem:
+            return error_object(problem)
+
+    async def listen(self, exchange: Exchange) -> Reply:
+        """Hold a subscription that is opened on a client's behalf; raises what the handler raises."""
+        return await self._handler(exchange)
+
+    async def _settled(self, exchange: Exchange) -> Reply:
+        return await settle(self._handler, exchange)
+
+
+async def _safely(exchange: Exchange, handler: Handler) -> Reply:
+    # One of the edges where everything is caught.
+    try:
+        return await handler(exchange)
+    except SluicegateError as problem:
+        return error_object(problem)
+    except Exception as problem:
+        log.exception("%s failed", exchange.method)
+        return error_object(problem)

@@ -1,0 +1,118 @@
+"""A thousand servers, nearly all of which misbehave, started and stopped one after the other and eight at a time."""
+
+import asyncio
+import contextlib
+import gc
+import itertools
+import os
+import py_compile
+import signal
+import sys
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import sluicegate
+from sluicegate.upstream.link import Link
+from sluicegate.upstream.process import Child
+from sluicegate.upstream.stdio import StdioUpstream
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and only Linux promises all of this")
+
+HOSTILE = Path(__file__).with_name("hostile.py")
+RESTARTS = 1000
+AT_ONCE = 8
+
+# How a server is started, what is then called, and what comes of it.
+Way = tuple[tuple[str, ...], dict[str, object] | None, str]
+WAYS: tuple[Way, ...] = (
+    (("era=modern",), {"name": "echo", "text": "ok"}, "ok"),
+    (("era=session",), {"name": "echo", "text": "ok"}, "ok"),
+    (("start=exit",), None, "exited with status 3"),
+    (("era=session", "quit=initialize"), None, "exited with status 5"),
+    (("era=session", "quit=notifications/initialized"), {"name": "hang"}, "exited with status 5"),
+    (("start=garbage",), None, "exited with status 4"),
+    (("era=fatal",), {"name": "die", "part": '{"jsonrpc":', "words": "oh"}, "exited with status 0; its last words:"),
+    (("era=modern",), {"name": "die", "number": signal.SIGKILL}, "was killed by SIGKILL"),
+    (("era=session", "child=daemon"), {"name": "die", "status": 7}, "exited with status 7"),
+    (("era=modern", "child=background"), {"name": "echo", "text": "ok"}, "ok"),
+    (("era=modern",), {"name": "close", "fd": 1}, "closed its output"),
+)
+STUBBORN: Way = (("era=modern", "stubborn"), {"name": "echo", "text": "ok"}, "ok")
+
+
+def visits() -> Iterator[Way]:
+    """The ways in turn, and now and then one that takes its time."""
+    for n, way in zip(range(RESTARTS), itertools.cycle(WAYS), strict=False):
+        yield STUBBORN if n % 100 == 50 else way
+
+
+async def outcome_of(way: Way, program: Path, mark: str) -> str:
+    """What a client gets to know of one server."""
+    words, call, _ = way
+    command = [sys.executable, "-I", "-S", str(program), *words]
+    # Where the era is known nothing is probed, and a server that exits is not given a second chance.
+    era = "session" if "era=session" in words else "auto"
+    upstream = StdioUpstream(command, env={"MARK": mark}, era=era, stop_grace=0.1)
+    try:
+        async with asyncio.timeout(60), sluicegate.connect(upstream) as client:
+            arguments = dict(call or {})
+            return (await client.call(str(arguments.pop("name", "echo")), arguments)).text
+    except sluicegate.UpstreamClosed as problem:
+        return str(problem)
+
+
+def processes(mark: str) -> set[int]:
+    found: set[int] = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in (path / "environ").read_bytes():
+                found.add(int(path.name))
+    return found
+
+
+def belongings() -> tuple[set[str], set[threading.Thread], set[asyncio.Task[object]], int]:
+    """What this process has: descriptors, threads, tasks, and connections that somebody still refers to."""
+    gc.collect()
+    connections = sum(isinstance(thing, Child | Link) for thing in gc.get_objects())
+    return set(os.listdir("/proc/self/fd")), set(threading.enumerate()), asyncio.all_tasks(), connections
+
+
+def has_children() -> bool:
+    """Whether there is any process of ours, be it only a zombie."""
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return False
+    return True
+
+
+@pytest.mark.timeout(300)
+async def test_a_thousand_restarts_of_misbehaving_servers_leave_nothing(tmp_path: Path) -> None:
+    mark = f"sluicegate-test-{uuid.uuid4().hex}"
+    program = tmp_path / "hostile.pyc"
+    py_compile.compile(str(HOSTILE), str(program), doraise=True)  # Once instead of a thousand times.
+    await outcome_of(WAYS[0], program, mark)  # What is made once for all is made now.
+    before = belongings()
+    left = visits()
+    told: Counter[str] = Counter()
+
+    async def visit_on() -> None:
+        for way in left:
+            outcome = await outcome_of(way, program, mark)
+            # A machine out of breath may see the pipes close well before it sees the exit.
+            assert way[2] in outcome or (way[2] != "ok" and "closed its" in outcome), (way, outcome)
+            told[way[2]] += 1
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(AT_ONCE):
+            group.create_task(visit_on())
+
+    assert told.total() == RESTARTS
+    assert belongings() == before
+    assert not processes(mark)
+    assert not has_children()

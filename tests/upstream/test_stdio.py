@@ -1,0 +1,763 @@
+"""Our client against servers that misbehave: real processes, met as a user meets them, by `sluicegate.connect`."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import traceback
+import uuid
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+import sluicegate
+from sluicegate.protocol.types import ProgressEvent, ToolResult
+from sluicegate.upstream.stdio import StdioUpstream
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and only Linux promises all of this")
+
+HOSTILE = [sys.executable, "-I", "-S", str(Path(__file__).with_name("hostile.py"))]
+LIMIT = 40.0  # seconds for what takes one: a busy machine is no failure
+MIB = 1 << 20
+
+
+class World:
+    """Hostile servers whose every process can be told from others by a mark in its environment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.mark = f"sluicegate-test-{uuid.uuid4().hex}"
+        self.env = {"MARK": self.mark}
+        self.log = folder / "log"
+
+    def command(self, *words: str) -> list[str]:
+        return [*HOSTILE, *words, f"log={self.log}"]
+
+    @asynccontextmanager
+    async def connect(
+        self, *words: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, max_timeout: float = LIMIT
+    ) -> AsyncGenerator[sluicegate.Client]:
+        async with (
+            asyncio.timeout(LIMIT),
+            sluicegate.connect(
+                self.command(*words), env={**self.env, **(env or {})}, cwd=cwd, timeout=LIMIT, max_timeout=max_timeout
+            ) as client,
+        ):
+            yield client
+
+    @asynccontextmanager
+    async def connect_hastily(
+        self, *words: str, probe_timeout: float = 0.2, open_timeout: float = LIMIT, stop_grace: float = 2.0
+    ) -> AsyncGenerator[sluicegate.Client]:
+        upstream = StdioUpstream(
+            self.command(*words),
+            env=self.env,
+            probe_timeout=probe_timeout,
+            open_timeout=open_timeout,
+            stop_grace=stop_grace,
+        )
+        async with asyncio.timeout(LIMIT), sluicegate.connect(upstream, timeout=LIMIT) as client:
+            yield client
+
+    def heard(self) -> list[list[str]]:
+        """What each process of the server was sent, in the order of their first words."""
+        processes: dict[str, list[str]] = {}
+        for entry in self.log.read_text().splitlines():
+            pid, _, method = entry.partition(" ")
+            processes.setdefault(pid, []).append(method)
+        return list(processes.values())
+
+    def processes(self) -> set[int]:
+        """The ids of all live processes that carry the mark, guardians among them."""
+        found: set[int] = set()
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if self.mark.encode() in (path / "environ").read_bytes():
+                    found.add(int(path.name))
+        return found
+
+    async def emptied(self, within: float) -> None:
+        """Return when no marked process is left."""
+        async with asyncio.timeout(within):
+            while self.processes():  # noqa: ASYNC110 - the process table tells nobody when it changes
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncGenerator[World]:
+    """A world of which afterwards no process, descriptor or task is left."""
+    world = World(tmp_path)
+    before, tasks = descriptors(), asyncio.all_tasks()
+    yield world
+    await world.emptied(within=5)
+    assert descriptors() == before
+    assert not {task for task in asyncio.all_tasks() - tasks if task is not asyncio.current_task()}
+
+
+def descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+async def says(client: sluicegate.Client, name: str, **arguments: object) -> str:
+    result = await client.call(name, arguments)
+    assert not result.is_error
+    return result.text
+
+
+both_eras = pytest.mark.parametrize("era", ["era=modern", "era=session"])
+
+
+# ------------------------------------------------------------------------------------------------- finding out the era
+
+
+@pytest.mark.parametrize(
+    ("era", "version", "heard"),
+    [
+        ("modern", "2026-07-28", [["server/discover", "tools/call"]]),
+        ("session", "2025-11-25", [["server/discover", "initialize", "notifications/initialized", "tools/call"]]),
+        (
+            "fatal",
+            "2025-11-25",
+            [["server/discover"], ["initialize", "notifications/initialized", "tools/call"]],
+        ),
+    ],
+)
+async def test_a_server_of_either_era_is_met_in_its_own(
+    world: World, era: str, version: str, heard: list[list[str]]
+) -> None:
+    async with world.connect(f"era={era}") as client:
+        assert client.version == version
+        assert client.name == "hostile"
+        assert await says(client, "echo", text="hello") == "hello"
+    assert world.heard() == heard
+
+
+async def test_a_server_that_is_silent_about_the_probe_is_initialized(world: World) -> None:
+    async with world.connect_hastily("era=mute") as client:
+        assert client.version == "2025-11-25"
+        assert await says(client, "echo", text="hello") == "hello"
+    assert world.heard() == [["server/discover", "initialize", "notifications/initialized", "tools/call"]]
+
+
+async def test_a_modern_server_that_answers_the_probe_too_late_is_found_out_all_the_same(world: World) -> None:
+    async with world.connect_hastily("era=slow") as client:
+        assert client.version == "2026-07-28"
+        assert await says(client, "echo", text="hello") == "hello"
+    assert world.heard() == [["server/discover", "initialize", "server/discover", "tools/call"]]
+
+
+@pytest.mark.parametrize("era", ["session", "fatal"])
+async def test_the_era_is_remembered_and_the_next_connection_begins_with_initialize(world: World, era: str) -> None:
+    for _ in range(3):
+        async with world.connect(f"era={era}") as client:
+            assert client.version == "2025-11-25"
+    later = world.heard()[-2:]
+    assert later == [["initialize", "notifications/initialized"]] * 2
+
+
+async def test_an_era_is_not_taken_for_that_of_another_server(world: World) -> None:
+    async with world.connect("era=session"):
+        pass
+    async with world.connect("era=session", env={"OTHER": "account"}):
+        pass
+    assert [methods[0] for methods in world.heard()] == ["server/discover"] * 2
+
+
+@pytest.mark.parametrize(("before", "after"), [("session", "modern"), ("modern", "session"), ("session", "fatal")])
+async def test_a_remembered_era_that_stopped_being_true_is_found_out_anew(
+    world: World, tmp_path: Path, before: str, after: str
+) -> None:
+    era = tmp_path / "era"
+    for now in (before, after, after):
+        era.write_text(now)
+        async with world.connect(f"era=@{era}") as client:
+            assert client.version == ("2026-07-28" if now == "modern" else "2025-11-25")
+            assert await says(client, "echo", text=now) == now
+
+
+async def test_several_clients_find_out_at_once_that_an_era_stopped_being_true(world: World, tmp_path: Path) -> None:
+    era = tmp_path / "era"
+    era.write_text("session")
+    async with world.connect(f"era=@{era}"):
+        pass
+    era.write_text("modern")
+
+    async def visit() -> None:
+        async with world.connect(f"era=@{era}") as client:
+            assert client.version == "2026-07-28"
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(3):
+            group.create_task(visit())
+
+
+async def test_an_era_whose_server_went_silent_is_not_insisted_on(world: World, tmp_path: Path) -> None:
+    era = tmp_path / "era"
+    era.write_text("session")
+    async with world.connect_hastily(f"era=@{era}"):
+        pass
+    era.write_text("proud")
+    with pytest.raises(sluicegate.UpstreamUnavailable):
+        async with world.connect_hastily(f"era=@{era}", open_timeout=0.2):
+            pass
+    async with world.connect(f"era=@{era}") as client:
+        assert client.version == "2026-07-28"
+
+
+# ------------------------------------------------------------------------------------------------------- R1: it hangs
+
+
+@both_eras
+async def test_a_call_that_hangs_fails_at_its_deadline_and_its_late_answer_goes_to_nobody(
+    world: World, era: str
+) -> None:
+    async with world.connect(era) as client:
+        with pytest.raises(sluicegate.UpstreamTimeout, match=r"'hang' within 0\.2 s") as problem:
+            await client.call("hang", timeout=0.2)
+        assert problem.value.delivered == "unknown"
+        assert problem.value.reason == "backend_timeout"
+        # The server answers the withdrawn call now, and only then this one.
+        assert await says(client, "echo", text="mine") == "mine"
+        assert await says(client, "count_cancelled") == "1"
+
+
+@both_eras
+async def test_many_calls_that_hang_fail_each_at_its_own_deadline(world: World, era: str) -> None:
+    async with world.connect(era) as client:
+        calls = [client.call("hang", timeout=0.2) for _ in range(20)]
+        *outcomes, other = await asyncio.gather(*calls, says(client, "echo", text="x"), return_exceptions=True)
+        assert other == "x"
+        assert {type(outcome) for outcome in outcomes} == {sluicegate.UpstreamTimeout}
+        assert await says(client, "count_cancelled") == "20"
+
+
+async def test_progress_gives_a_call_its_full_time_again(world: World) -> None:
+    async with world.connect() as client:
+        heard: list[ProgressEvent] = []
+        result = await client.call("progress", pause=0.1, times=25, timeout=1.5, on_progress=heard.append)
+        assert result.text == "done"
+        assert len(heard) == 25
+
+
+async def test_progress_without_end_does_not_keep_a_call_beyond_its_maximum(world: World) -> None:
+    async with world.connect(max_timeout=1.0) as client:
+        with pytest.raises(sluicegate.UpstreamTimeout, match="1 s, the most"):
+            await client.call("progress", pause=0.01, times=1_000_000, timeout=0.5)
+        assert await says(client, "echo", text="mine") == "mine"
+
+
+# -------------------------------------------------------------------------------------------------------- R2: it dies
+
+
+@both_eras
+async def test_each_of_fifty_open_calls_learns_once_how_the_server_died(world: World, era: str) -> None:
+    async with world.connect(era, "words=my last words\n") as client:
+        pid = int(await says(client, "pid"))
+        calls = [asyncio.ensure_future(client.call("hang")) for _ in range(50)]
+        while await says(client, "count_open") != "50":
+            pass
+        os.kill(pid, signal.SIGKILL)
+        async with asyncio.timeout(5):
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert len({id(outcome) for outcome in outcomes}) == 50
+        for outcome in outcomes:
+            assert isinstance(outcome, sluicegate.UpstreamClosed)
+            assert (outcome.delivered, outcome.reason) == ("unknown", "backend_crashed")
+            assert "was killed by SIGKILL" in str(outcome)
+            assert "my last words" in str(outcome)
+        with pytest.raises(sluicegate.UpstreamClosed, match="was killed by SIGKILL.*my last words") as problem:
+            await client.call("echo")
+        assert problem.value.delivered == "no"
+
+
+@pytest.mark.parametrize(
+    ("end", "told"), [({"number": 9}, "was killed by SIGKILL"), ({"status": 7}, "exited with status 7")]
+)
+async def test_a_server_that_dies_in_the_middle_of_a_line_is_told_as_dead(
+    world: World, end: dict[str, int], told: str
+) -> None:
+    async with world.connect() as client:
+        hanging = asyncio.ensure_future(client.call("hang"))
+        with pytest.raises(sluicegate.UpstreamClosed, match=told):
+            await client.call("die", {"part": '{"jsonrpc":"2.0","id":3,"result":{"content":[', **end})
+        with pytest.raises(sluicegate.UpstreamClosed, match=told):
+            await hanging
+
+
+async def test_who_asks_a_dying_server_learns_that_nothing_was_delivered(world: World) -> None:
+    """From the first sign of death to its certainty there is a moment, in which the server can be asked no more."""
+    async with world.connect() as client:
+        dying = asyncio.ensure_future(client.call("close", fd=0))
+        async with asyncio.timeout(LIMIT):
+            while True:
+                try:
+                    await client.call("echo", timeout=0.1)
+                except sluicegate.UpstreamTimeout:
+                    pass
+                except sluicegate.UpstreamClosed as problem:
+                    if problem.delivered == "no":
+                        assert "closed its input" in str(problem)
+                        break
+        with pytest.raises(sluicegate.UpstreamClosed, match="closed its input"):
+            await dying
+
+
+# -------------------------------------------------------------------------------------- R3, R4, R5: what it writes
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["INFO: listening on stdout", "\xff\xfe binary", "\x00", "", " \t\r", "{", "null", "[]", '{"jsonrpc":"2.0"}'],
+    ids=["log", "utf-8", "nul", "blank", "spaces", "brace", "null", "array", "empty"],
+)
+async def test_a_line_that_is_no_message_disturbs_no_call(
+    world: World, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world.connect() as client:
+        assert await says(client, "say", line=line, times=3) == "said"
+        assert await says(client, "echo", text="next") == "next"
+    logged = [record.getMessage() for record in caplog.records if record.name == "sluicegate"]
+    assert len(logged) == (3 if line.strip(" \t\r") and line != "[]" else 0)
+    assert all(message.isprintable() for message in logged)
+
+
+async def test_two_hundred_thousand_unreadable_lines_break_the_connection_and_no_memory(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world.connect() as client:
+        with peak_growth() as grown:
+            with pytest.raises(sluicegate.UpstreamClosed, match="more than 1000 unreadable lines"):
+                await client.call("say", line="rubbish " * 100, times=200_000)
+            with pytest.raises(sluicegate.UpstreamClosed, match="more than 1000 unreadable lines"):
+                await client.call("echo")
+        assert grown() < 16 * MIB
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 5
+
+
+async def test_a_server_that_only_ever_writes_rubbish_is_told_as_such(world: World) -> None:
+    with pytest.raises(sluicegate.UpstreamClosed, match="more than 1000 unreadable lines") as problem:
+        async with world.connect_hastily("start=flood", stop_grace=0.1):
+            pass
+    assert problem.value.delivered == "no"
+
+
+async def test_a_line_of_a_hundred_megabytes_fails_its_own_call_only(world: World) -> None:
+    async with world.connect() as client:
+        hanging = asyncio.ensure_future(client.call("hang"))
+        with peak_growth() as grown:
+            with pytest.raises(sluicegate.UpstreamProtocolError, match="too long") as problem:
+                await client.call("respond_at_length", size=100 * MIB)
+        assert grown() < 64 * MIB
+        assert problem.value.delivered == "yes"
+        assert await says(client, "echo", text="next") == "next"
+        assert not hanging.done()
+        hanging.cancel()
+
+
+async def test_a_line_without_an_end_fails_its_own_call_at_the_deadline(world: World) -> None:
+    async with world.connect() as client:
+        with peak_growth() as grown:
+            with pytest.raises(sluicegate.UpstreamError) as problem:
+                await client.call("respond_at_length", size=100 * MIB, end="", timeout=3)
+        assert grown() < 64 * MIB
+        assert problem.value.delivered != "no"
+
+
+@pytest.mark.parametrize(
+    "result", ["NaN", "[]", '{"content":[{"type":"text","text":"\\ud800"}]}', '{"a":' * 20_000 + "1" + "}" * 20_000]
+)
+async def test_an_answer_that_cannot_be_read_fails_its_own_call_at_once(world: World, result: str) -> None:
+    async with world.connect() as client:
+        hanging = asyncio.ensure_future(client.call("hang"))
+        with pytest.raises(sluicegate.UpstreamProtocolError):
+            await client.call("respond", result=result)
+        assert await says(client, "echo", text="next") == "next"
+        assert not hanging.done()
+        hanging.cancel()
+
+
+@pytest.mark.parametrize("code", [-32601, -32700])
+async def test_a_complaint_about_something_earlier_is_not_taken_for_the_answer(world: World, code: int) -> None:
+    async with world.connect("era=session") as client:
+        with pytest.raises(sluicegate.UpstreamTimeout):
+            await client.call("hang", timeout=0.1)
+        assert await says(client, "complain", code=code) == "mine"
+
+
+async def test_an_array_of_millions_is_not_taken_apart(world: World) -> None:
+    async with world.connect() as client:
+        with peak_growth() as grown:
+            assert await says(client, "repeat", begin="[", piece="1,", times=5 * MIB, end="1]") == "repeated"
+        assert grown() < 64 * MIB
+
+
+@pytest.mark.parametrize(
+    ("era", "method"),
+    [("modern", "no/such/method"), ("session", "sampling/createMessage")],
+)
+async def test_a_server_that_asks_without_end_and_never_listens_costs_no_memory(
+    world: World, era: str, method: str
+) -> None:
+    async with world.connect(f"era={era}") as client:
+        with peak_growth() as grown:
+            with pytest.raises(sluicegate.UpstreamTimeout):
+                await client.call("ask_on", method=method, timeout=3)
+        assert grown() < 8 * MIB
+
+
+@both_eras
+async def test_a_server_that_listens_may_ask_as_often_as_it_likes(world: World, era: str) -> None:
+    async with world.connect(era) as client:
+        answer = await says(client, "ask_politely", method="ping", times=5000, params={})
+        assert json.loads(answer) == {"jsonrpc": "2.0", "result": {}}
+
+
+async def test_an_answer_of_ours_that_is_no_json_costs_the_question_only(world: World) -> None:
+    schema: dict[str, object] = {"type": "object", "properties": {}}
+    question = {"message": "who?", "requestedSchema": schema}
+    command = world.command("era=session")
+    async with (
+        asyncio.timeout(LIMIT),
+        sluicegate.connect(command, env=world.env, elicit=lambda request: {"who": object()}) as client,
+    ):
+        answer = await says(client, "ask_politely", method="elicitation/create", times=1, params=question)
+        assert "error" in json.loads(answer)
+        assert await says(client, "echo", text="next") == "next"
+
+
+# -------------------------------------------------------------------------------------------- R7: it does not start
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["start=exit"], r"python\S* exited with status 3; run its command in a shell to see why"),
+        (["start=exit", "words=no such\nflag"], r"python\S* exited with status 3; its last words: no such \| flag"),
+        (["start=garbage"], r"python\S* exited with status 4; run its command in a shell to see why"),
+        (["era=session", "quit=initialize"], r"python\S* exited with status 5; run its command in a shell to see why"),
+    ],
+)
+async def test_a_server_that_exits_at_once_is_told_in_a_sentence(world: World, words: list[str], sentence: str) -> None:
+    with pytest.raises(sluicegate.UpstreamClosed) as problem:
+        async with world.connect(*words):
+            pass
+    assert re.fullmatch(sentence, str(problem.value))
+    assert problem.value.delivered == "no"
+
+
+async def test_a_command_that_cannot_be_run_is_told_with_the_way_out(world: World, tmp_path: Path) -> None:
+    script = tmp_path / "my-server"
+    for words, sentence in (
+        (["no-such-server"], "'no-such-server' was not found; install it, or give its full path."),
+        ([str(script)], "'my-server' was not found; install it, or give its full path."),
+        ([str(tmp_path)], "is not an executable file; make it one"),
+    ):
+        with pytest.raises(sluicegate.UpstreamUnavailable) as problem:
+            async with asyncio.timeout(LIMIT), sluicegate.connect(words):
+                pass
+        assert sentence in str(problem.value)
+        assert str(tmp_path) not in str(problem.value)
+        assert problem.value.delivered == "no"
+    script.write_text("#!/bin/sh\n")
+    with pytest.raises(sluicegate.UpstreamUnavailable, match=r"'my-server' is not an executable file; make it one"):
+        async with asyncio.timeout(LIMIT), sluicegate.connect(str(script)):
+            pass
+
+
+async def test_a_server_that_never_answers_the_handshake_is_given_up_in_time(world: World) -> None:
+    with pytest.raises(sluicegate.UpstreamUnavailable, match=r"did not answer the handshake within 1\.6 s.*loading"):
+        async with world.connect_hastily("era=silent", "words=loading", probe_timeout=0.1, open_timeout=1.5):
+            pass
+
+
+# ------------------------------------------------------------------------------- R9, R10, R11: it is not gone yet
+
+
+@pytest.mark.parametrize(("fd", "told"), [(0, "closed its input"), (1, "closed its output")])
+async def test_a_server_that_closes_a_pipe_but_lives_counts_as_dead(world: World, fd: int, told: str) -> None:
+    async with world.connect() as client:
+        hanging = asyncio.ensure_future(client.call("hang"))
+        with pytest.raises(sluicegate.UpstreamClosed, match=told):
+            await client.call("close", fd=fd)
+        with pytest.raises(sluicegate.UpstreamClosed, match=told):
+            await hanging
+        # Nobody has to leave the `async with` for it to be stopped.
+        await world.emptied(within=LIMIT)
+
+
+async def test_a_server_that_ignores_sigterm_is_gone_when_the_connection_is(world: World) -> None:
+    async with world.connect("stubborn", "era=session") as client:
+        assert await says(client, "echo", text="x") == "x"
+    assert not world.processes()
+
+
+@pytest.mark.parametrize("kind", ["background", "setsid", "daemon", "quiet"])
+async def test_what_a_server_leaves_behind_is_gone_when_the_connection_is(world: World, kind: str) -> None:
+    async with world.connect() as client:
+        grandchild = int(await says(client, "spawn", kind=kind))
+        assert grandchild in world.processes()
+    assert not world.processes()
+
+
+@pytest.mark.parametrize("kind", ["background", "daemon"])
+async def test_a_pipe_held_by_a_grandchild_hides_no_death(world: World, kind: str) -> None:
+    async with world.connect(f"child={kind}") as client:
+        hanging = asyncio.ensure_future(client.call("hang"))
+        with pytest.raises(sluicegate.UpstreamClosed, match="exited with status 7"):
+            await client.call("die", status=7)
+        with pytest.raises(sluicegate.UpstreamClosed, match="exited with status 7"):
+            await hanging
+        await world.emptied(within=LIMIT)
+
+
+# --------------------------------------------------------------------------------------- R12, R13: full pipes
+
+
+async def test_a_server_that_does_not_read_blocks_nothing_but_its_own_calls(world: World) -> None:
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.01)
+            ticks += 1
+
+    async with world.connect() as deaf, world.connect() as other:
+        await says(deaf, "read_no_more")
+        ticker = asyncio.ensure_future(tick())
+        calls = [deaf.call("echo", text="x" * (8 * MIB), timeout=1) for _ in range(3)]
+        *outcomes, answer = await asyncio.gather(*calls, says(other, "echo", text="x"), return_exceptions=True)
+        ticker.cancel()
+        assert answer == "x"
+        for outcome in outcomes:
+            assert isinstance(outcome, sluicegate.UpstreamTimeout)
+            assert "within 1 s" in str(outcome)
+        assert ticks >= 20
+    assert not world.processes()
+
+
+async def test_a_flood_on_stderr_delays_no_answer_and_only_its_end_is_kept(world: World) -> None:
+    async with world.connect() as client:
+        with peak_growth() as grown:
+            await client.call("flood_stderr", size=200 * MIB)
+            for n in range(100):
+                assert await says(client, "echo", text=str(n)) == str(n)
+            await client.call("wait")
+            with pytest.raises(sluicegate.UpstreamClosed, match="exited with status 9; its last words: x.*x the end$"):
+                await client.call("die", words=" the end", status=9)
+        assert grown() < 16 * MIB
+        with pytest.raises(sluicegate.UpstreamClosed) as problem:
+            await client.call("echo")
+        assert len(str(problem.value)) < 2000
+
+
+# ------------------------------------------------------------------------------------------------ R30: we are killed
+
+OWNER = """
+import asyncio, sys
+import sluicegate
+
+async def main():
+    mark, *command = sys.argv[1:]
+    async with sluicegate.connect(command, env={"MARK": mark}) as client:
+        await client.call("spawn", kind="daemon")
+        print("ready", flush=True)
+        await client.call("hang")
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("words", [(), ("stubborn",)], ids=["heedful", "stubborn"])
+async def test_nothing_of_a_server_survives_our_own_sigkill(world: World, words: tuple[str, ...]) -> None:
+    with owner_of(world, *words) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"ready\n"
+        assert len(world.processes()) == 3  # the guardian, the server and its daemon
+        owner.kill()
+    await world.emptied(within=5)
+
+
+def owner_of(world: World, *words: str) -> subprocess.Popen[bytes]:
+    """Another process like us, connected to a server."""
+    command = [sys.executable, "-c", OWNER, world.mark, *world.command(*words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE)
+
+
+# ------------------------------------------------------------------------------------------------- its surroundings
+
+
+async def test_a_server_sees_what_was_given_to_it_and_none_of_our_secrets(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CANARY_TOKEN", "our-secret")
+    async with world.connect(env={"API_KEY": "its-secret"}, cwd=tmp_path) as client:
+        seen = json.loads(await says(client, "surroundings"))
+    assert seen["environment"]["API_KEY"] == "its-secret"
+    assert seen["environment"]["PATH"] == os.environ["PATH"]
+    assert "our-secret" not in str(seen)
+    assert seen["directory"] == str(tmp_path)
+
+
+async def test_a_secret_of_the_server_is_in_no_error(world: World) -> None:
+    secret = "its-secret-canary"
+    env = {**world.env, "API_KEY": secret}
+    problems: list[BaseException] = []
+
+    async def fails(
+        command: list[str], name: str = "echo", seconds: float = LIMIT, patience: float = LIMIT, **arguments: object
+    ) -> None:
+        upstream = StdioUpstream(command, env=env, probe_timeout=patience, open_timeout=patience, stop_grace=0.1)
+        with pytest.raises(sluicegate.SluicegateError) as problem:
+            async with asyncio.timeout(LIMIT), sluicegate.connect(upstream) as client:
+                await client.call(name, arguments, timeout=seconds)
+        problems.append(problem.value)
+
+    for words in (("start=exit", "words=something else"), ("start=garbage",), ("start=flood",)):
+        await fails(world.command(*words))
+    await fails(world.command("era=silent"), patience=0.2)
+    await fails(["no-such-server"])
+    await fails([__file__])
+    await fails(["cat", "\0"])
+    await fails(world.command(), "hang", seconds=0.1)
+    await fails(world.command(), "die", number=9, words="something else")
+    await fails(world.command(), "die", status=1, words=f"bad key {secret!r}\n")
+    await fails(world.command(), "respond", result="NaN")
+    await fails(world.command("start=exit", f"words=bad key {secret}"))
+    for problem in problems:
+        for shown in (str(problem), repr(problem), "".join(traceback.format_exception(problem))):
+            assert secret not in shown
+    assert "bad key ***" in str(problems[-1])
+
+
+async def test_a_command_and_variables_may_be_no_utf_8(world: World, tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff")
+    folder.mkdir()
+    async with world.connect(env={"ODD": os.fsdecode(b"\xfe")}, cwd=folder) as client:
+        seen = json.loads(await says(client, "surroundings"))
+    assert seen["environment"]["ODD"] == os.fsdecode(b"\xfe")
+    assert seen["directory"] == str(folder)
+
+
+# ------------------------------------------------------------------------------------------- what the program does
+
+
+@both_eras
+@pytest.mark.parametrize(
+    "make",
+    [lambda: ValueError("mine"), StopAsyncIteration, lambda: ExceptionGroup("mine", [ValueError()]), SystemExit],
+    ids=["ValueError", "StopAsyncIteration", "ExceptionGroup", "SystemExit"],
+)
+async def test_an_error_of_the_program_arrives_as_it_is_and_the_server_is_stopped(
+    world: World, era: str, make: Callable[[], BaseException]
+) -> None:
+    error = make()
+    calls: list[asyncio.Future[ToolResult]] = []
+    with pytest.raises(type(error)) as problem:
+        async with asyncio.timeout(LIMIT), sluicegate.connect(world.command(era), env=world.env) as client:
+            calls.append(asyncio.ensure_future(client.call("hang")))
+            await says(client, "echo")
+            raise error
+    assert problem.value is error
+    assert not world.processes()
+    with pytest.raises(sluicegate.UpstreamClosed):
+        await calls[0]
+
+
+async def test_a_cancelled_program_leaves_no_server(world: World) -> None:
+    inside = asyncio.Event()
+    never = asyncio.Event()
+
+    async def program() -> None:
+        async with sluicegate.connect(world.command("era=session"), env=world.env) as client:
+            await says(client, "echo")
+            inside.set()
+            await never.wait()
+
+    task = asyncio.ensure_future(program())
+    async with asyncio.timeout(LIMIT):
+        await inside.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert task.cancelled()
+    assert not world.processes()
+
+
+async def test_a_program_cancelled_while_the_server_starts_leaves_none(world: World) -> None:
+    task = asyncio.ensure_future(world.connect("era=silent").__aenter__())
+    async with asyncio.timeout(LIMIT):
+        while not world.log.exists() or not world.heard():  # noqa: ASYNC110 - a file tells nobody when it changes
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert not world.processes()
+
+
+async def test_an_impatient_program_need_not_wait_for_a_stubborn_server(world: World) -> None:
+    inside = asyncio.Event()
+    never = asyncio.Event()
+
+    async def program() -> None:
+        # A day of grace, but who is cancelled a second time has no more patience.
+        async with world.connect_hastily("stubborn", stop_grace=86_400, probe_timeout=LIMIT) as client:
+            await says(client, "echo")
+            inside.set()
+            await never.wait()
+
+    task = asyncio.ensure_future(program())
+    async with asyncio.timeout(LIMIT):
+        await inside.wait()
+        task.cancel()
+        while not task.done():
+            await asyncio.sleep(0.05)
+            task.cancel()
+    assert task.cancelled()
+    assert not world.processes()
+
+
+async def test_two_clients_of_one_command_have_a_server_each(world: World) -> None:
+    async with world.connect("era=session") as first, world.connect("era=session") as second:
+        pids = {int(await says(client, "pid")) for client in (first, second)}
+        assert len(pids) == 2
+        os.kill(pids.pop(), signal.SIGKILL)
+        survivors: list[str] = []
+        for client in (first, second):
+            try:
+                survivors.append(await says(client, "pid"))
+            except sluicegate.UpstreamClosed:
+                pass
+        assert survivors == [str(pid) for pid in pids]
+
+
+async def test_who_asks_after_the_end_of_the_connection_is_told_so(world: World) -> None:
+    async with world.connect() as client:
+        pass
+    with pytest.raises(sluicegate.UpstreamClosed, match="closed") as problem:
+        await client.call("echo")
+    assert problem.value.delivered == "no"
+
+
+# --------------------------------------------------------------------------------------------------------------- help
+
+
+@contextlib.contextmanager
+def peak_growth() -> Generator[Callable[[], int]]:
+    """How much more memory than at the start this process ever had until the end."""
+    Path("/proc/self/clear_refs").write_text("5")
+    start = memory("VmRSS")
+    end: list[int] = []
+    yield lambda: end[0]
+    end.append(memory("VmHWM") - start)
+
+
+def memory(name: str) -> int:
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status[name].split()[0]) * 1024
