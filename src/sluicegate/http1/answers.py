@@ -1,0 +1,176 @@
+"""A server's answer, as its body comes, decompressed no further than it is asked for."""
+
+import asyncio
+import zlib
+from typing import TYPE_CHECKING, Final
+
+from sluicegate.errors import UpstreamClosed, UpstreamError, UpstreamProtocolError
+
+from .heads import AnswerHead, Headers
+
+if TYPE_CHECKING:
+    from .outgoing import Connection
+
+AHEAD: Final = 256 * 1024  # What may lie here unread before the server has to wait.
+INFLATED_AT_ONCE: Final = 256 * 1024
+
+
+class Answer:
+    """A server's answer: its head now, its body as it comes. Must be read to its end or closed."""
+
+    __slots__ = ("_connection", "_ended", "_error", "_inflater", "_limit", "_parts", "_size", "_waiter", "head")
+
+    def __init__(self, head: AnswerHead, connection: "Connection", limit: int, body: bytes | None = None) -> None:
+        self.head = head
+        self._connection = connection
+        self._limit = limit
+        self._parts: list[bytes] = [body] if body else []
+        self._size = len(body) if body else 0
+        self._ended = body is not None
+        self._error: UpstreamError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._inflater = _Inflater(head.coding) if head.coding else None
+
+    @property
+    def status(self) -> int:
+        """The three digits."""
+        return self.head.status
+
+    @property
+    def headers(self) -> Headers:
+        """The header fields."""
+        return self.head.headers
+
+    async def next_chunk(self) -> bytes | None:
+        """What has come since the last call, waiting for at least a byte; None at the end.
+
+        Raises:
+            UpstreamError: the body ends too early, too late, or cannot be read.
+        """
+        while True:
+            inflater = self._inflater
+            if inflater is not None:
+                try:
+                    if data := inflater.take():
+                        return data
+                except zlib.error:
+                    self.close()
+                    raise UpstreamProtocolError(
+                        "The server's answer is compressed in a way that cannot be read."
+                    ) from None
+            if self._parts:
+                data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+                self._parts.clear()
+                if self._size > AHEAD and not self._ended:
+                    self._connection.resume()
+                self._size = 0
+                if inflater is None:
+                    return data
+                inflater.feed(data)
+            elif self._error is not None:
+                raise self._error
+            elif self._ended:
+                if inflater is not None and not inflater.finished:
+                    raise cut_short()
+                return None
+            else:
+                self._waiter = asyncio.get_running_loop().create_future()
+                try:
+                    await self._waiter
+                finally:
+                    self._waiter = None
+
+    async def read(self, limit: int | None = None) -> bytes:
+        """The whole body, if it is not longer than the limit; by default `ClientLimits.body`.
+
+        Raises:
+            UpstreamError: it is longer, or ends too early, too late, or cannot be read.
+        """
+        limit = self._limit if limit is None else limit
+        if self._ended and self._inflater is None and self._size <= limit:
+            parts, self._parts = self._parts, []
+            self._size = 0
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+        parts: list[bytes] = []
+        size = 0
+        # If the length is told, and too much, there is no need to see it.
+        while self._ended or self.head.length <= limit:
+            chunk = await self.next_chunk()
+            if chunk is None:
+                return b"".join(parts)
+            size += len(chunk)
+            if size > limit:
+                break
+            parts.append(chunk)
+        self.close()
+        raise UpstreamProtocolError(f"The server's answer is larger than {limit} bytes.")
+
+    def close(self) -> None:
+        """Be done with it: if it is not complete, the connection is cut, which tells the server to stop."""
+        if not self._ended and self._error is None:
+            self._connection.abort()
+            self.fail(UpstreamClosed("The answer was given up."))
+
+    # For the connection.
+
+    def add(self, data: bytes) -> bool:
+        """Take a part of the body; whether the server should wait now."""
+        self._parts.append(data)
+        self._size += len(data)
+        self._wake()
+        return self._size > AHEAD
+
+    def end(self) -> None:
+        """Know that the body is complete."""
+        self._ended = True
+        self._wake()
+
+    def fail(self, error: UpstreamError) -> None:
+        """Know that the rest will not come."""
+        self._error = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class _Inflater:
+    """Decompresses gzip and deflate no further than it is asked to: a small bomb stays small."""
+
+    def __init__(self, coding: str) -> None:
+        self._is_gzip = coding == "gzip"
+        self._stream = zlib.decompressobj(31) if self._is_gzip else None
+        self._input = b""
+        self.finished = True
+        """Whether the compressed stream is complete; an empty one is, as the answer to HEAD."""
+
+    def feed(self, data: bytes) -> None:
+        """Take compressed bytes; called when `take` has used up the last ones."""
+        self._input += data
+
+    def take(self) -> bytes:
+        """Some decompressed bytes; none if more input is needed."""
+        while self._input:
+            if self._stream is None:
+                self.finished = False
+                # "deflate" is a zlib stream, but some servers leave its two bytes of header out.
+                first = self._input[:2]
+                if len(first) < 2:
+                    return b""
+                wrapped = first[0] & 15 == 8 and int.from_bytes(first, "big") % 31 == 0
+                self._stream = zlib.decompressobj(15 if wrapped else -15)
+            elif self._stream.eof:
+                if not self._is_gzip:
+                    raise zlib.error("bytes behind the end")
+                self._stream = zlib.decompressobj(31)  # gzip may have several members
+            data = self._stream.decompress(self._input, INFLATED_AT_ONCE)
+            self.finished = self._stream.eof
+            self._input = self._stream.unused_data if self.finished else self._stream.unconsumed_tail
+            if data:
+                return data
+        return b""
+
+
+def cut_short() -> UpstreamProtocolError:
+    return UpstreamProtocolError("The server's answer ends before it is complete.", delivered="unknown")

@@ -1,0 +1,248 @@
+"""The client role: a pool of kept connections, one request at a time on each.
+
+The one rule: nothing is sent twice unless the caller says that it may be. A request that failed says whether it can
+have arrived (`delivered`), and what becomes of it is not decided here; nor are redirects, which are answers.
+
+Proxies named in the environment are not honoured: a variable that any parent process may set would decide who reads
+the credentials in our headers.
+"""
+
+import asyncio
+import re
+import ssl as tls
+from collections import deque
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from sluicegate.errors import ConfigError, LocalProtocolError, UpstreamClosed, UpstreamUnavailable
+
+from .answers import Answer
+from .heads import HOST, AnswerHead, Fields, request_head
+from .outgoing import ClientLimits, Connection, Origin
+
+_URL: Final = re.compile(r"(https?)://([^/?#@\\\s]+)([/?][!-\"$-~]*)?(?:#.*)?", re.IGNORECASE)
+_BODILESS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
+
+
+class _Place(NamedTuple):
+    origin: Origin
+    host: str  # as the Host header has it
+    target: str
+
+
+@lru_cache(maxsize=512)
+def _place(url: str) -> _Place:
+    """What a URL names.
+
+    Raises:
+        LocalProtocolError: it is not one that we may ask.
+    """
+    match = _URL.fullmatch(url)
+    host = HOST.fullmatch(match[2]) if match else None
+    port = int(host[2]) if host and host[2] else None
+    if match is None or host is None or port == 0 or (port or 0) > 65535 or "%" in host[1]:
+        raise LocalProtocolError(
+            "The URL cannot be asked: write http:// or https://, an ASCII host with or without a port, no user name."
+        )
+    scheme, name = match[1].lower(), host[1].lower()
+    standard = 443 if scheme == "https" else 80
+    target = match[3] or "/"
+    return _Place(
+        Origin(scheme, name.strip("[]"), port or standard),
+        name if port in (None, standard) else f"{name}:{port}",
+        target if target.startswith("/") else f"/{target}",
+    )
+
+
+class Pool:
+    """Kept connections to any number of servers. Whoever made it must `aclose` it."""
+
+    def __init__(self, *, limits: ClientLimits | None = None, ssl_context: tls.SSLContext | None = None) -> None:
+        if ssl_context is not None and (ssl_context.verify_mode != tls.CERT_REQUIRED or not ssl_context.check_hostname):
+            raise ConfigError("Certificates are always verified: add the authority to the context instead.")
+        self.limits = limits or ClientLimits()
+        self.known: dict[bytes, AnswerHead] = {}
+        self._context = ssl_context
+        self._free: dict[Origin, list[Connection]] = {}
+        self._waiting: dict[Origin, deque[asyncio.Future[Connection | None]]] = {}
+        self._open: dict[Origin, int] = {}
+        self._all: set[Connection] = set()
+        self._closed = False
+        self._changed = asyncio.Event()
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        headers: Fields = (),
+        body: bytes = b"",
+        *,
+        resend: bool = False,
+        first_byte: float | None = None,
+        idle: float | None = None,
+    ) -> Answer:
+        """Ask, and return the answer when its head is there. To cancel the wait is to cut the connection.
+
+        Args:
+            resend: whether it does no harm to send the request again, if a kept connection turns out to be dead.
+            first_byte, idle: other deadlines than the pool's, `math.inf` for none.
+
+        Raises:
+            UpstreamUnavailable: nothing was sent.
+            UpstreamClosed, UpstreamTimeout, UpstreamProtocolError: no answer, and it may have arrived.
+            LocalProtocolError: it cannot be sent like this.
+        """
+        origin, host, target = _place(url)
+        head = request_head(method, target, host, headers)
+        if body or method not in _BODILESS:
+            data = b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
+        else:
+            data = head + b"\r\n"
+        first_byte = self.limits.first_byte if first_byte is None else first_byte
+        idle = self.limits.idle if idle is None else idle
+        free = self._free.get(origin)
+        connection = free.pop() if free else None
+        if connection is None or connection.lost:
+            connection = await self._connection(origin)
+        while True:
+            waiter = connection.ask(data, method == "HEAD", first_byte, idle)
+            try:
+                return await waiter
+            except UpstreamClosed:
+                if not resend or connection.uses == 1 or connection.heard:
+                    raise
+                resend = False
+            except asyncio.CancelledError:
+                connection.give_up(waiter)
+                raise
+            connection = await self._connection(origin, fresh=True)
+
+    async def aclose(self) -> None:
+        """Cut all connections; what is under way fails."""
+        self._closed = True
+        for connection in list(self._all):
+            connection.fail(UpstreamClosed("The connections to servers were closed."))
+        for waiting in self._waiting.values():
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
+        while self._all:
+            self._changed.clear()
+            await self._changed.wait()
+
+    # For connections.
+
+    def remember(self, connection: Connection) -> None:
+        """Know that a connection is there."""
+        self._all.add(connection)
+
+    def give_back(self, connection: Connection) -> None:
+        """Let the next request have it."""
+        if not self._offer(connection.origin, connection):
+            self._free.setdefault(connection.origin, []).append(connection)
+
+    def forget(self, connection: Connection) -> None:
+        """Know that a connection is gone."""
+        free = self._free.get(connection.origin)
+        if free and connection in free:
+            free.remove(connection)
+        self._all.discard(connection)
+        self._changed.set()
+        self._release(connection.origin)
+
+    def _release(self, origin: Origin) -> None:
+        self._open[origin] -= 1
+        if not self._offer(origin, None) and not self._open[origin]:
+            del self._open[origin]
+            self._free.pop(origin, None)
+            self._waiting.pop(origin, None)
+
+    def _offer(self, origin: Origin, connection: Connection | None) -> bool:
+        """Give a connection, or room for a new one, to whoever waits the longest; whether somebody does."""
+        waiting = self._waiting.get(origin)
+        while waiting:
+            future = waiting.popleft()
+            if not future.done():
+                future.set_result(connection)
+                return True
+        return False
+
+    async def _connection(self, origin: Origin, *, fresh: bool = False) -> Connection:
+        """A connection that nobody uses: a kept one, or a new one as soon as there may be one more."""
+        while True:
+            if self._closed:
+                raise UpstreamUnavailable("The connections to servers are closed.")
+            free = self._free.get(origin)
+            while free:
+                kept = free.pop()
+                if fresh:
+                    kept.abort()  # As old as the one that was dead.
+                elif not kept.lost:
+                    return kept
+            if self._open.get(origin, 0) < self.limits.per_origin:
+                return await self._connect(origin)
+            kept = await self._wait_for_room(origin)
+            if kept is not None and not kept.lost:
+                return kept
+
+    async def _wait_for_room(self, origin: Origin) -> Connection | None:
+        future: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(origin, deque()).append(future)
+        try:
+            async with asyncio.timeout(self.limits.connect):
+                return await future
+        except BaseException as problem:
+            # What was handed to us in the same moment belongs to the next.
+            if future.done() and not future.cancelled():
+                given = future.result()
+                if given is None:
+                    self._offer(origin, None)
+                else:
+                    self.give_back(given)
+            if isinstance(problem, TimeoutError):
+                raise UpstreamUnavailable("All connections to the server are in use; try again later.") from None
+            raise
+
+    async def _connect(self, origin: Origin) -> Connection:
+        connection = Connection(self, origin)
+        self._open[origin] = self._open.get(origin, 0) + 1
+        try:
+            context = self._tls() if origin.scheme == "https" else None
+            async with asyncio.timeout(self.limits.connect):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: connection,
+                    origin.host,
+                    origin.port,
+                    ssl=context,
+                    server_hostname=origin.host if context else None,
+                    ssl_handshake_timeout=self.limits.connect if context else None,
+                )
+        except (OSError, UnicodeError) as cause:
+            raise _cannot_connect(cause) from cause
+        finally:
+            if not connection.made:
+                self._release(origin)
+        if self._closed:
+            connection.abort()
+        return connection
+
+    def _tls(self) -> tls.SSLContext:
+        if self._context is None:
+            self._context = tls.create_default_context()  # Once: it reads every certificate of the system.
+            self._context.set_alpn_protocols(["http/1.1"])
+        return self._context
+
+
+def _cannot_connect(cause: Exception) -> UpstreamUnavailable:
+    match cause:
+        case tls.SSLCertVerificationError():
+            why = "its certificate is not valid for that name; see its name, its date and who signed it"
+        case tls.SSLError():
+            why = "no secure connection could be made; see that it speaks TLS on that port"
+        case TimeoutError():
+            why = "it did not accept a connection in time; see that its address is right"
+        case ConnectionRefusedError():
+            why = "nothing listens there; see that it runs and that its port is right"
+        case _:
+            why = "its name or address leads nowhere; see that its URL is right"
+    return UpstreamUnavailable(f"The server could not be reached: {why}.")

@@ -1,0 +1,307 @@
+"""Heads of requests and answers: bytes → values, values → bytes, each remembered. Pure: no loop, no clock.
+
+llhttp splits a head; before that the whole of it must have the shape of RFC 9112, because llhttp forgives more than
+two readers would agree on: HTTP/0.9, other versions, doubled `Host`. How long the body is, is decided here and
+nowhere else.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Final, TypeVar
+
+import httptools
+
+from sluicegate.errors import LocalProtocolError
+
+Fields = tuple[tuple[str, str], ...]
+"""Headers to send. A tuple, so that their bytes can be looked up instead of made again."""
+
+CHUNKED: Final = -1
+UNTIL_CLOSE: Final = -2
+MOST_FIELDS: Final = 128
+
+H = TypeVar("H", "RequestHead", "AnswerHead")
+
+_TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_TEXT: Final = rb"[\t\x20-\x7e\x80-\xff]*"  # No NUL, no bare CR or LF, hence no folded line either.
+_FIELDS: Final = rb"((?:" + _TOKEN + rb":" + _TEXT + rb"\r\n)*)\r\n"
+_REQUEST: Final = re.compile(rb"(" + _TOKEN + rb") ([!-\"$-~]+) HTTP/1\.([01])\r\n" + _FIELDS)
+_ANSWER: Final = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: " + _TEXT + rb")?\r\n" + _FIELDS)
+_OTHER_VERSION: Final = re.compile(_TOKEN + rb" [!-~]+ HTTP/(?!1\.[01]\r)[0-9]\.[0-9]\r\n.*", re.DOTALL)
+# A registered name, an IPv4 address or a bracketed IPv6 address; nothing that could end the host in a rebuilt URL.
+HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]+)(?::([0-9]{1,5}))?")
+_FIELD_NAME: Final = re.compile(_TOKEN.decode())
+_FIELD_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_TARGET: Final = re.compile(r"[!-\"$-~]+")
+
+_FIRST_LINE: Final = re.compile(_TOKEN + rb" [!-~]+ HTTP/[0-9]\.[0-9]\r\n")
+_KEEP_TIME: Final = re.compile(r"timeout=([0-9]{1,6})(?![0-9])")
+_BARE_LF: Final = re.compile(rb"(?<!\r)\n")
+_BESIDE_URL: Final = 64  # The longest method, the version, the blanks.
+_LONGEST_KNOWN: Final = 2048
+_MOST_KNOWN: Final = 512
+
+_FRAMING: Final = frozenset({"content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "trailer"})
+
+
+class BadHead(Exception):
+    """The peer's head is refused: `status` is for a client, the sentence for anybody. Holds nothing of the input."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.sentence = sentence
+
+
+class Headers:
+    """The fields of a head, in order. Names match in any case; values are Latin-1 text without the blanks around."""
+
+    __slots__ = ("_joined", "items")
+
+    def __init__(self, items: Fields) -> None:
+        self.items = items
+        """Name (lower case) and value of each line."""
+        self._joined: dict[str, str] = {}
+        for name, value in items:
+            before = self._joined.get(name)
+            self._joined[name] = value if before is None else f"{before}, {value}"
+
+    def get(self, name: str) -> str | None:
+        """The value; that of several lines is joined by commas (RFC 9110, 5.3), so that no line can hide another."""
+        return self._joined.get(name.lower())
+
+    def get_all(self, name: str) -> list[str]:
+        """The value of each line of that name."""
+        wanted = name.lower()
+        return [value for name, value in self.items if name == wanted]
+
+    def tokens(self, name: str) -> set[str]:
+        """The members of a comma-separated list, in lower case."""
+        return {token.strip().lower() for token in (self.get(name) or "").split(",")} - {""}
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._joined
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self.items)
+
+
+class RequestHead:
+    """What a client asked for, before its body."""
+
+    __slots__ = ("expects_continue", "headers", "keep_alive", "length", "method", "minor", "path", "query")
+
+    def __init__(self, method: str, target: str, minor: int, headers: Headers) -> None:
+        self.method = method
+        self.path, _, self.query = target.partition("?")
+        self.headers = headers
+        self.minor = minor
+        """0 or 1, as in HTTP/1.1."""
+        self.length = _body_length(headers, minor, without_any=0)
+        # Nobody needs keep-alive in HTTP/1.0 today; to close is always right.
+        self.keep_alive = minor == 1 and "close" not in headers.tokens("connection")
+        self.expects_continue = minor == 1 and "expect" in headers
+
+
+class AnswerHead:
+    """What a server answered, before its body."""
+
+    __slots__ = ("coding", "headers", "keep_alive", "keep_time", "length", "status")
+
+    def __init__(self, status: int, minor: int, headers: Headers) -> None:
+        self.status = status
+        self.headers = headers
+        self.length = _body_length(headers, minor, without_any=UNTIL_CLOSE)
+        if status < 200 or status in (204, 304):
+            self.length = 0
+        self.keep_alive = minor == 1 and "close" not in headers.tokens("connection") and self.length != UNTIL_CLOSE
+        told = _KEEP_TIME.search(headers.get("keep-alive") or "")
+        self.keep_time = max(0.0, int(told[1]) - 1.0) if told else math.inf
+        """How long the connection may be used again: less than the server says, because its clock started earlier."""
+        codings = headers.tokens("content-encoding") - {"identity"}
+        if codings - {"gzip", "x-gzip", "deflate"} or len(codings) > 1:
+            raise BadHead(502, "it is compressed in a way that was not asked for")
+        self.coding = "deflate" if "deflate" in codings else "gzip" if codings else ""
+
+
+def read_request_head(raw: bytes, *, url: int, headers: int) -> RequestHead:
+    """The head of a request, given from its first byte to the empty line; the ceilings are in bytes.
+
+    Raises:
+        BadHead: it is refused; where the next request starts is unknown.
+    """
+    match = _REQUEST.fullmatch(raw)
+    if match is None:
+        if _OTHER_VERSION.fullmatch(raw):
+            raise BadHead(505, "Only HTTP/1.1 is spoken here.")
+        raise BadHead(400, "The request's head is malformed.")
+    target = match[2]
+    if len(target) > url:
+        raise BadHead(414, "The request's URL is too long.")
+    if len(match[4]) > headers:
+        raise BadHead(431, "The request's headers are too large.")
+    fields = _Splitter().split_request(raw)
+    if match[1] == b"CONNECT":
+        raise BadHead(400, "This is not a proxy.")
+    # The absolute form is for proxies too; and its host would have to be compared with `Host`.
+    if not (target.startswith(b"/") or (target == b"*" and match[1] == b"OPTIONS")):
+        raise BadHead(400, "The request's target must be a path.")
+    minor = match[3] == b"1"
+    hosts = fields.get_all("host")
+    if len(hosts) > 1 or (minor and not hosts) or (hosts and not is_host(hosts[0])):
+        raise BadHead(400, "The request needs one Host header, a name or address with or without a port.")
+    head = RequestHead(match[1].decode("ascii"), target.decode("ascii"), int(minor), fields)
+    if head.expects_continue and (fields.get("expect") or "").lower() != "100-continue":
+        raise BadHead(417, "Only 100-continue can be expected.")
+    return head
+
+
+def check_beginning(raw: bytes | bytearray, seen: int = 0, *, url: int, headers: int) -> None:
+    """Refuse the beginning of a head that can only become wrong, rather than wait for its end.
+
+    `seen` is how much of it was checked before: a head that comes byte by byte is not read a thousand times.
+
+    Raises:
+        BadHead: it is refused.
+    """
+    if _BARE_LF.search(raw, seen):
+        raise BadHead(400, "The request's head is malformed.")
+    line = raw.find(b"\r\n") + 2
+    if line < 2:
+        if len(raw) > url + _BESIDE_URL:
+            raise BadHead(414, "The request's URL is too long.")
+    elif line > url + _BESIDE_URL:
+        raise BadHead(414, "The request's URL is too long.")
+    elif line > seen and not _FIRST_LINE.match(raw):
+        raise BadHead(400, "The request's head is malformed.")
+    elif len(raw) - line > headers + 3:
+        raise BadHead(431, "The request's headers are too large.")
+
+
+def read_answer_head(raw: bytes) -> AnswerHead:
+    """The head of an answer, given from its first byte to the empty line.
+
+    Raises:
+        BadHead: it cannot be read in one way only.
+    """
+    match = _ANSWER.fullmatch(raw)
+    if match is None:
+        raise BadHead(502, "the head of its answer is malformed")
+    fields = _Splitter().split_answer(raw)
+    return AnswerHead(int(match[2]), int(match[1]), fields)
+
+
+def is_host(value: str) -> bool:
+    """Whether this is host[:port], and nothing else."""
+    match = HOST.fullmatch(value)
+    return match is not None and (match[2] is None or int(match[2]) <= 65535)
+
+
+class _Splitter:
+    """What llhttp makes of one head."""
+
+    def __init__(self) -> None:
+        self._items: list[tuple[str, str]] = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._items.append((name.decode("ascii").lower(), value.strip(b" \t").decode("latin-1")))
+
+    def split_request(self, raw: bytes) -> Headers:
+        return self._split(httptools.HttpRequestParser(self), raw)
+
+    def split_answer(self, raw: bytes) -> Headers:
+        return self._split(httptools.HttpResponseParser(self), raw)
+
+    def _split(self, parser: httptools.HttpRequestParser | httptools.HttpResponseParser, raw: bytes) -> Headers:
+        try:
+            parser.feed_data(raw)
+        except httptools.HttpParserUpgrade:
+            pass  # We speak nothing else: a wish to change the protocol is a field like any other.
+        except httptools.HttpParserInvalidMethodError:
+            raise BadHead(501, "The request's method is unknown.") from None
+        except httptools.HttpParserError:
+            raise BadHead(400, "The request's head is malformed.") from None
+        if len(self._items) > MOST_FIELDS:
+            raise BadHead(431, "The request has too many headers.")
+        return Headers(tuple(self._items))
+
+
+def _body_length(headers: Headers, minor: int, *, without_any: int) -> int:
+    lengths, codings = headers.get_all("content-length"), headers.get_all("transfer-encoding")
+    if codings:
+        # Two lengths are how requests are smuggled past whoever reads the other one.
+        if lengths or len(codings) > 1 or codings[0].lower() != "chunked" or minor == 0:
+            raise BadHead(400, "The length of the body is ambiguous.")
+        return CHUNKED
+    if not lengths:
+        return without_any
+    if len(lengths) > 1 or not (lengths[0].isascii() and lengths[0].isdigit()) or len(lengths[0]) > 18:
+        raise BadHead(400, "The length of the body is ambiguous.")
+    return int(lengths[0])
+
+
+@lru_cache(maxsize=512)
+def answer_head(status: int, headers: Fields, close: bool) -> bytes:
+    """The head of an answer up to where its framing goes; without the empty line.
+
+    Raises:
+        LocalProtocolError: a header cannot be sent.
+    """
+    try:
+        phrase = HTTPStatus(status).phrase
+    except ValueError:
+        phrase = ""
+    if not 200 <= status <= 599:
+        raise LocalProtocolError(f"{status} is not the status of an answer.")
+    connection = b"Connection: close\r\n" if close else b""
+    return b"HTTP/1.1 %d %b\r\n%b%b" % (status, phrase.encode("ascii"), _encode_fields(headers), connection)
+
+
+@lru_cache(maxsize=512)
+def request_head(method: str, target: str, host: str, headers: Fields) -> bytes:
+    """The head of a request up to where its framing goes; without the empty line.
+
+    Raises:
+        LocalProtocolError: it cannot be sent.
+    """
+    if not _FIELD_NAME.fullmatch(method) or not _TARGET.fullmatch(target) or not is_host(host):
+        raise LocalProtocolError("The request's method or URL cannot be sent.")
+    names = {name.lower() for name, _ in headers}
+    if "host" in names:
+        raise LocalProtocolError("The header 'host' is set by the URL.")
+    coding = b"" if "accept-encoding" in names else b"Accept-Encoding: identity\r\n"
+    return b"%b %b HTTP/1.1\r\nHost: %b\r\n%b%b" % (
+        method.encode("ascii"),
+        target.encode("ascii"),
+        host.encode("ascii"),
+        coding,
+        _encode_fields(headers),
+    )
+
+
+def _encode_fields(headers: Fields) -> bytes:
+    lines: list[str] = []
+    for name, value in headers:
+        if name.lower() in _FRAMING:
+            raise LocalProtocolError(f"The header {name.lower()!r} is set by the connection.")
+        # A line break in a value would begin a header, or an answer, of somebody else's choice.
+        if not _FIELD_NAME.fullmatch(name) or not _FIELD_VALUE.fullmatch(value):
+            raise LocalProtocolError("A header's name or value has characters that cannot be sent.")
+        lines.append(f"{name}: {value}\r\n")
+    return "".join(lines).encode("latin-1")
+
+
+def remember(known: dict[bytes, H], raw: bytes, head: H) -> None:
+    """Keep what a head meant: a peer sends few different ones, and to look one up is a tenth of reading it."""
+    if len(raw) <= _LONGEST_KNOWN:
+        if len(known) >= _MOST_KNOWN:
+            known.clear()  # The few in use are back at once; no order has to be kept for it.
+        known[raw] = head
+
+
+def is_plain(headers: Headers) -> bool:
+    """Whether a body came as it is. A compressed request is refused (415): its size would be unknown until too late."""
+    return headers.tokens("content-encoding") <= {"identity"}

@@ -1,0 +1,466 @@
+"""A client's connection: bytes in, requests out, answers back in order.
+
+One request of a connection is under way at a time; what a client sends meanwhile waits in a small buffer and then in
+the client. So answers cannot change places, and a client that asks faster than it is answered slows down itself.
+A connection is a plain protocol of callbacks: no task, one timer, and a request that came in one piece with a head
+that was seen before costs a lookup, the handler and one write.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Final, cast
+
+import msgspec
+
+from .chunks import LAST, BadChunk, ChunkDecoder
+from .heads import CHUNKED, BadHead, Fields, RequestHead, answer_head, check_beginning, read_request_head, remember
+from .requests import Request
+
+if TYPE_CHECKING:
+    from .server import Listener
+
+log: Final = logging.getLogger("sluicegate")
+
+AHEAD: Final = 64 * 1024  # What a client may send before it has its answer; then it is not read from.
+LINGER: Final = 2.0
+MOST_EMPTY_LINES: Final = 4
+PLAIN_TEXT: Final[Fields] = (("Content-Type", "text/plain; charset=utf-8"),)
+
+# What a connection waits for.
+_IDLE: Final = 0
+_HEAD: Final = 1
+_BODY: Final = 2
+_BUSY: Final = 3
+_LINGERING: Final = 4
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client may cost us: bytes and seconds."""
+
+    url: int = 8 * 1024
+    headers: int = 32 * 1024
+    """All lines together."""
+    body: int = 4 * 1024 * 1024
+    header_time: float = 10.0
+    body_time: float = 30.0
+    idle_time: float = 75.0
+    """Between requests."""
+    unsent: int = 1024 * 1024
+    """Beyond this, `Request.drain` waits."""
+    blocked_time: float = 30.0
+    """A client that takes none of its answer for that long is cut off."""
+    connections: int = 10_000
+    """Beyond this, clients wait to be accepted."""
+
+
+class Connection(asyncio.Protocol):
+    """One client's connection."""
+
+    __slots__ = (
+        *("listener", "peer", "scheme", "made", "hung_up", "_loop", "_transport", "_handler", "_known", "_limits"),
+        *("_request", "_buffer", "_scanned", "_head", "_chunks", "_parts", "_body_size", "_empty_lines", "_phase"),
+        *("_deadline", "_timer", "_timer_at", "_advancing", "_joined", "_closing", "_reading_paused", "_idle_time"),
+        *("_pending", "_pending_head", "_pending_size", "_flush_due", "_written", "_taken"),
+        *("_stall_timer", "_stall_mark"),
+    )
+
+    def __init__(self, listener: "Listener") -> None:
+        self.listener = listener
+        self.peer = ""
+        self.scheme = "http" if listener.tls is None else "https"
+        self.made = self.hung_up = False
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._handler = listener.handler
+        self._known = listener.known
+        self._limits = listener.limits
+        self._idle_time = listener.limits.idle_time
+        self._request: Request | None = None
+        self._buffer = bytearray()
+        self._scanned = 0
+        self._head: RequestHead | None = None
+        self._chunks: ChunkDecoder | None = None
+        self._parts: list[bytes] = []
+        self._body_size = self._empty_lines = 0
+        self._phase = _IDLE
+        self._deadline = self._timer_at = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        self._advancing = self._closing = self._reading_paused = self._flush_due = False
+        self._joined: list[bytes] = []
+        self._pending: list[bytes] = []
+        self._pending_head = b""
+        self._pending_size = self._written = self._stall_mark = 0
+        self._taken: asyncio.Event | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+
+    # What the transport tells.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)  # uvloop's is one by its methods only.
+        self._transport = transport
+        self.made = True
+        # Told as soon as anything is left over, so that a client that takes nothing is noticed whatever the size.
+        transport.set_write_buffer_limits(high=1, low=0)
+        peer = transport.get_extra_info("peername")
+        self.peer = str(cast(tuple[object, ...], peer)[0]) if isinstance(peer, tuple) and peer else ""
+        self.listener.connections.add(self)
+        self._wait_for(_IDLE, self._idle_time)
+
+    def data_received(self, data: bytes) -> None:
+        if self._phase == _IDLE and not self._closing:
+            end = data.find(b"\r\n\r\n") + 4
+            head = self._known.get(data[:end])
+            if head is not None and head.length == len(data) - end:
+                self._begin(head, data[end:])
+                return
+        if self._closing:
+            return  # Lingering: read, so that the peer gets our last words instead of a reset; and forgotten.
+        self._buffer += data
+        if self._request is None:
+            self._advance()
+        elif len(self._buffer) > AHEAD and not self._reading_paused and self._transport is not None:
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        self.hung_up = True
+        request = self._request
+        if request is None:
+            return False  # Between requests, or in the middle of one that will never be complete.
+        request.tell_disconnected()
+        # The answer may still be wanted: `nc` and shell scripts close their sending side first. TLS cannot do that.
+        return not self._closing and self.listener.tls is None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.hung_up = self._closing = True
+        self._transport = None
+        for timer in (self._timer, self._stall_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._stall_timer = None
+        self._buffer.clear()
+        self._pending.clear()
+        self._parts.clear()
+        if self._taken is not None:
+            self._taken.set()
+        self.listener.connections.discard(self)
+        self.listener.release()
+        request, self._request = self._request, None
+        if request is not None:
+            request.tell_disconnected()
+
+    def pause_writing(self) -> None:
+        if self._stall_timer is None:
+            self._taken = self._taken or asyncio.Event()
+            self._taken.clear()
+            self._stall_mark = self._count_taken()
+            self._stall_timer = self._loop.call_later(self._limits.blocked_time, self._check_taken)
+
+    def resume_writing(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+        if self._taken is not None:
+            self._taken.set()
+
+    # Requests in.
+
+    def _advance(self) -> None:
+        """Begin as many requests as are in the buffer and are answered at once; join their answers into one write."""
+        if self._advancing:
+            return
+        self._advancing = True
+        try:
+            while self._request is None and not self._closing and self._buffer:
+                head = self._head or self._read_head()
+                if head is None or (body := self._read_body(head)) is None:
+                    break
+                self._begin(head, body)
+        finally:
+            self._advancing = False
+        if self._joined:
+            self._write(b"".join(self._joined))
+            self._joined.clear()
+        if self._closing or self._request is not None:
+            return
+        if self._reading_paused and self._transport is not None:
+            self._reading_paused = False
+            self._transport.resume_reading()
+        if self.hung_up:
+            self._close()  # Nothing can follow, and all that was complete is answered.
+
+    def _read_head(self) -> RequestHead | None:
+        """The next head, or None if it is not complete; refused ones are answered."""
+        buffer = self._buffer
+        # An empty line or two in front is a habit of old clients (RFC 9112, 2.2).
+        while buffer.startswith(b"\r\n"):
+            del buffer[:2]
+            self._scanned = 0
+            self._empty_lines += 1
+            if self._empty_lines > MOST_EMPTY_LINES:
+                self._refuse(400, "The request's head is malformed.")
+                return None
+        try:
+            end = buffer.find(b"\r\n\r\n", max(0, self._scanned - 3)) + 4
+            if end < 4:
+                check_beginning(buffer, self._scanned, url=self._limits.url, headers=self._limits.headers)
+                self._scanned = len(buffer)
+                if self._phase != _HEAD:
+                    self._wait_for(_HEAD, self._limits.header_time)
+                return None
+            raw = bytes(buffer[:end])
+            del buffer[:end]
+            self._scanned = self._empty_lines = 0
+            head = self._known.get(raw)
+            if head is None:
+                head = read_request_head(raw, url=self._limits.url, headers=self._limits.headers)
+                if head.length > self._limits.body:
+                    raise BadHead(413, "The request's body is too large.")
+                remember(self._known, raw, head)
+        except BadHead as problem:
+            self._refuse(problem.status, problem.sentence)
+            return None
+        self._head = head
+        if head.length == CHUNKED:
+            self._chunks = ChunkDecoder()
+        return head
+
+    def _read_body(self, head: RequestHead) -> bytes | None:
+        """The body that belongs to the head, or None if it is not complete."""
+        if self._chunks is not None:
+            return self._read_chunks(self._chunks, head)
+        buffer = self._buffer
+        if len(buffer) < head.length:
+            self._await_body(head)
+            return None
+        self._head = None
+        with memoryview(buffer) as view:
+            body = bytes(view[: head.length])
+        del buffer[: head.length]
+        return body
+
+    def _read_chunks(self, chunks: ChunkDecoder, head: RequestHead) -> bytes | None:
+        self._await_body(head)
+        data = bytes(self._buffer)
+        self._buffer.clear()
+        try:
+            parts = chunks.feed(data)
+        except BadChunk:
+            self._refuse(400, "The request's body is malformed.")
+            return None
+        self._parts += parts
+        self._body_size += sum(map(len, parts))
+        # Each chunk costs us as much as a hundred bytes; nobody honest sends a long body in crumbs.
+        if self._body_size > self._limits.body or chunks.chunks > 1024 + self._body_size // 16:
+            self._refuse(413, "The request's body is too large.")
+            return None
+        if chunks.rest is None:
+            return None
+        self._buffer += chunks.rest
+        body = b"".join(self._parts)
+        self._parts.clear()
+        self._body_size = 0
+        self._head = self._chunks = None
+        return body
+
+    def _await_body(self, head: RequestHead) -> None:
+        if self._phase == _BODY:
+            return
+        self._wait_for(_BODY, self._limits.body_time)
+        if head.expects_continue and not self._buffer:
+            self._joined.append(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _begin(self, head: RequestHead, body: bytes) -> None:
+        self._phase = _BUSY
+        self._deadline = math.inf
+        request = self._request = Request(self, head, body)
+        try:
+            work = self._handler(request)
+        except Exception:
+            self._fail(request)
+        else:
+            if work is not None:
+                self.listener.tasks.start(self._run(request, work))
+
+    async def _run(self, request: Request, work: Coroutine[object, object, None]) -> None:
+        try:
+            await work
+        except Exception:
+            self._fail(request)
+        else:
+            if not request.answered:
+                log.error("A handler returned before its answer was complete.")
+                self._fail(request, logged=True)
+        finally:
+            if not request.answered:
+                request.abort()  # Cancelled. Whoever cancels, and has something to say, says it before.
+
+    def _fail(self, request: Request, *, logged: bool = False) -> None:
+        if not logged:
+            log.exception("A handler failed.")
+        if request.answered:
+            return
+        if request.started:
+            request.abort()
+        else:
+            request.respond(500, PLAIN_TEXT, b"The request could not be completed.\n")
+
+    def _refuse(self, status: int, sentence: str) -> None:
+        """Answer instead of the handler, and close: where the next request would begin is not sure."""
+        self._head = self._chunks = None
+        self._buffer.clear()
+        self._parts.clear()
+        body = sentence.encode("ascii") + b"\n"
+        head = answer_head(status, PLAIN_TEXT, True)
+        self._write(b"".join((*self._joined, b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))))
+        self._joined.clear()
+        self._closing = True
+        transport = self._transport
+        if transport is None:
+            return
+        # To close with bytes unread would reset the connection, and the client might never see the answer.
+        if transport.can_write_eof():
+            transport.write_eof()
+        if self._reading_paused:
+            transport.resume_reading()
+        self._wait_for(_LINGERING, LINGER)
+
+    # Answers out. For Request.
+
+    def finish(self, data: bytes, keep: bool) -> None:
+        """Send the last of an answer, and go on to the next request or close."""
+        self._request = None
+        if self._transport is None:
+            return
+        if self._advancing:
+            self._joined.append(data)
+        elif data:
+            self._write(data)
+        if not keep:
+            if self._joined:
+                self._write(b"".join(self._joined))
+                self._joined.clear()
+            self._close()
+            return
+        self._phase = _IDLE
+        self._deadline = self._loop.time() + self._idle_time
+        if self._timer is None:
+            self._set_timer()
+        if self._buffer or self._reading_paused or self.hung_up:
+            self._advance()
+        elif self.listener.draining:
+            self._close()
+
+    def begin_stream(self, head: bytes) -> None:
+        """Let a head leave with the next flush."""
+        if self._transport is not None:
+            self._pending_head = head
+            self._flush_soon()
+
+    def add(self, data: bytes) -> None:
+        """Let a part of the body leave with the next flush."""
+        if self._transport is not None:
+            self._pending.append(data)
+            self._pending_size += len(data)
+            if not self._flush_due:
+                self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        self._flush_due = True
+        self._loop.call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flush_due = False
+        if self._pending_size or self._pending_head:
+            self.flush()
+
+    def flush(self, *, last: bool = False) -> None:
+        """Write what was added, as one chunk, and behind the last one the end of the body."""
+        size, head = self._pending_size, self._pending_head
+        parts = self._pending
+        if size and (last or (self._request is not None and self._request.chunked)):
+            parts = [head, b"%x\r\n" % size, *parts, b"\r\n"]
+        else:
+            parts = [head, *parts]
+        if last:
+            parts.append(LAST)
+        self._pending.clear()
+        self._pending_size = 0
+        self._pending_head = b""
+        self._write(b"".join((*self._joined, *parts)))
+        self._joined.clear()
+
+    @property
+    def unsent(self) -> int:
+        """How many bytes are still here."""
+        transport = self._transport
+        return 0 if transport is None else self._pending_size + transport.get_write_buffer_size()
+
+    async def wait_taken(self) -> None:
+        """Wait, if too much is unsent, until the client has taken it."""
+        if self._pending_size > self._limits.unsent:
+            self.flush()
+        while self._stall_timer is not None and self._taken is not None and self.unsent > self._limits.unsent:
+            await self._taken.wait()
+
+    def _check_taken(self) -> None:
+        """Cut off a client that has taken nothing since it was last looked at."""
+        taken = self._count_taken()
+        if taken == self._stall_mark and taken < self._written:
+            self.abort()
+            return
+        self._stall_mark = taken
+        self._stall_timer = self._loop.call_later(self._limits.blocked_time, self._check_taken)
+
+    def _count_taken(self) -> int:
+        return self._written - (0 if self._transport is None else self._transport.get_write_buffer_size())
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and data:
+            self._written += len(data)
+            self._transport.write(data)
+
+    # Ends.
+
+    def close_if_idle(self) -> None:
+        """Close unless a request is under way or has begun to come."""
+        if self._phase == _IDLE:
+            self._close()
+
+    def abort(self) -> None:
+        """Cut the connection, whatever is unsent."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _close(self) -> None:
+        self._closing = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def _wait_for(self, phase: int, seconds: float) -> None:
+        self._phase = phase
+        self._deadline = self._loop.time() + seconds
+        if self._timer is None or self._timer_at > self._deadline:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = self._deadline
+        self._timer = self._loop.call_at(self._deadline, self._on_timer)
+
+    def _on_timer(self) -> None:
+        # The timer of the last phase is left to run out: to look at the clock then is cheaper than a timer per request.
+        self._timer = None
+        if self._loop.time() < self._deadline:
+            if self._deadline != math.inf:
+                self._set_timer()
+        elif self._phase == _HEAD or self._phase == _BODY:
+            self._refuse(408, "The request did not arrive in time.")
+        elif self._phase == _IDLE:
+            self._close()
+        else:
+            self.abort()

@@ -1,0 +1,291 @@
+"""Our connection to a server: a request out, its answer in; then free for the next one."""
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+import msgspec
+
+from sluicegate.errors import UpstreamClosed, UpstreamError, UpstreamProtocolError, UpstreamTimeout
+
+from .answers import Answer, cut_short
+from .chunks import BadChunk, ChunkDecoder
+from .heads import CHUNKED, UNTIL_CLOSE, AnswerHead, BadHead, read_answer_head, remember
+
+if TYPE_CHECKING:
+    from .client import Pool
+
+MOST_INTERIM: Final = 8
+
+
+class ClientLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server may cost us: bytes and seconds."""
+
+    connect: float = 10.0
+    """Until a connection is there: the wait for a free one, the name, TCP and TLS."""
+    first_byte: float = 60.0
+    """From the request to the first byte of its answer."""
+    idle: float = 30.0
+    """Between two bytes of an answer."""
+    keep: float = 30.0
+    """How long an unused connection is kept; less if the server says so."""
+    head: int = 64 * 1024
+    body: int = 16 * 1024 * 1024
+    """Of what `Answer.read` returns: after decompression."""
+    per_origin: int = 256
+    """Connections to one scheme, host and port."""
+
+
+class Origin(NamedTuple):
+    """Where a connection goes, and what its certificate must name."""
+
+    scheme: str
+    host: str
+    port: int
+
+
+class Connection(asyncio.Protocol):
+    """One connection to a server: free in the pool, or in the middle of one request."""
+
+    __slots__ = (
+        *("origin", "made", "lost", "heard", "uses", "_pool", "_limits", "_known", "_loop", "_transport"),
+        *("_waiter", "_answer", "_buffer", "_to_head", "_paused", "_idle", "_missing", "_interim", "_chunks"),
+        *("_deadline", "_timer_at", "_timer"),
+    )
+
+    def __init__(self, pool: "Pool", origin: Origin) -> None:
+        self.origin = origin
+        self.made = self.lost = self.heard = False
+        self.uses = 0
+        self._pool = pool
+        self._limits = pool.limits
+        self._known = pool.known
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[Answer] | None = None
+        self._answer: Answer | None = None
+        self._buffer = bytearray()
+        self._to_head = self._paused = False
+        self._idle = pool.limits.idle
+        self._missing = self._interim = 0
+        self._chunks: ChunkDecoder | None = None
+        self._deadline = self._timer_at = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+
+    def ask(self, data: bytes, to_head: bool, first_byte: float, idle: float) -> asyncio.Future[Answer]:
+        """Send a request; the future has its answer once the head of it is there."""
+        self.uses += 1
+        self.heard = False
+        self._to_head = to_head
+        self._idle = idle
+        self._interim = 0
+        waiter = self._waiter = self._loop.create_future()
+        if self._transport is None or self.lost:
+            self.fail(UpstreamClosed("The server closed the connection.", delivered="no"))
+        else:
+            self._wait(first_byte)
+            self._transport.write(data)
+        return waiter
+
+    def give_up(self, waiter: asyncio.Future[Answer]) -> None:
+        """Nobody waits for this any more: close what is still going on of it, which tells the server."""
+        if self._waiter is waiter:
+            self._waiter = None
+            self.abort()
+        elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+            waiter.result().close()
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        self.lost = True
+        self._answer = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def resume(self) -> None:
+        """Let the server send again."""
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+            self._wait(self._idle)
+
+    # What the transport tells.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by its methods only.
+        self.made = True
+        self._pool.remember(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.lost:
+            return
+        waiter = self._waiter
+        if waiter is None:
+            if self._answer is not None:
+                self._take_body(data)
+            else:
+                self.abort()  # An answer to nothing; whatever it is, it is not the next one.
+            return
+        if waiter.cancelled():
+            self.give_up(waiter)
+            return
+        self.heard = True
+        if not self._buffer and not self._to_head:
+            end = data.find(b"\r\n\r\n") + 4
+            head = self._known.get(data[:end])
+            if head is not None and head.length == len(data) - end:
+                self._waiter = None
+                self._finish(head)
+                waiter.set_result(Answer(head, self, self._limits.body, data[end:]))
+                return
+        self._buffer += data
+        try:
+            self._read_head(waiter)
+        except BadHead as problem:
+            self.fail(UpstreamProtocolError(f"The server's answer cannot be read: {problem.sentence}."))
+        except UpstreamProtocolError as problem:
+            self.fail(problem)
+
+    def eof_received(self) -> bool:
+        self.lost = True  # From now on, not only from the next turn of the loop: nothing more is sent on it.
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._pool.forget(self)
+        answer = self._answer
+        if answer is not None and self._missing == UNTIL_CLOSE and exc is None:
+            self._answer = None
+            answer.end()
+        elif answer is not None or self.heard:
+            self.fail(cut_short())
+        else:
+            self.fail(UpstreamClosed("The server closed the connection without an answer."))
+
+    # An answer in.
+
+    def _read_head(self, waiter: asyncio.Future[Answer]) -> None:
+        buffer = self._buffer
+        while True:
+            end = buffer.find(b"\r\n\r\n") + 4
+            if end > self._limits.head or (end < 4 and len(buffer) > self._limits.head):
+                raise UpstreamProtocolError(
+                    f"The head of the server's answer is larger than {self._limits.head} bytes."
+                )
+            if end < 4:
+                if not (buffer.startswith(b"HTTP/1.") or b"HTTP/1.".startswith(buffer[:7])):
+                    raise BadHead(502, "it is not HTTP/1.1")
+                self._wait(self._idle)
+                return
+            raw = bytes(buffer[:end])
+            del buffer[:end]
+            head = self._known.get(raw)
+            if head is None:
+                head = read_answer_head(raw)
+                remember(self._known, raw, head)
+            if head.status >= 200:
+                break
+            self._interim += 1
+            if head.status == 101 or self._interim > MOST_INTERIM:
+                raise BadHead(502, "it changes to a protocol that was not asked for")
+        answer = Answer(head, self, self._limits.body)
+        rest = bytes(buffer)
+        buffer.clear()
+        self._waiter = None
+        self._answer = answer
+        self._missing = 0 if self._to_head else head.length
+        self._chunks = ChunkDecoder() if self._missing == CHUNKED else None
+        waiter.set_result(answer)
+        if rest or not self._missing:
+            self._take_body(rest)
+        else:
+            self._wait(self._idle)
+
+    def _take_body(self, data: bytes) -> None:
+        answer = self._answer
+        assert answer is not None
+        extra = b""
+        ended = False
+        if self._chunks is not None:
+            try:
+                parts = self._chunks.feed(data)
+            except BadChunk:
+                self.fail(UpstreamProtocolError("The server's answer cannot be read: its body is malformed."))
+                return
+            extra, ended = self._chunks.rest or b"", self._chunks.rest is not None
+            data = parts[0] if len(parts) == 1 else b"".join(parts)
+        elif self._missing >= 0:
+            if len(data) > self._missing:
+                data, extra = data[: self._missing], data[self._missing :]
+            self._missing -= len(data)
+            ended = not self._missing
+        full = bool(data) and answer.add(data)
+        if ended:
+            self._answer = None
+            answer.end()
+            if extra:
+                self.abort()
+            else:
+                self._finish(answer.head)
+        elif full and not self._paused and self._transport is not None:
+            # Now it is we who are slow: no deadline runs against the server.
+            self._paused = True
+            self._transport.pause_reading()
+            self._deadline = math.inf
+        elif not self._paused:
+            self._wait(self._idle)
+
+    def _finish(self, head: AnswerHead) -> None:
+        """An answer is complete: back into the pool, or closed."""
+        transport = self._transport
+        if transport is None:
+            return
+        # A server that answers before it has read the request may still be reading it; no other belongs behind it.
+        if not head.keep_alive or self.lost or transport.get_write_buffer_size():
+            self.lost = True
+            transport.close()
+            return
+        if self._paused:
+            self._paused = False
+            transport.resume_reading()
+        self._wait(min(head.keep_time, self._limits.keep))
+        self._pool.give_back(self)
+
+    def fail(self, error: UpstreamError) -> None:
+        """Cut the connection, and tell whoever waits for something on it why."""
+        waiter, self._waiter = self._waiter, None
+        answer, self._answer = self._answer, None
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(error)
+        if answer is not None:
+            answer.fail(error)
+        self.abort()
+
+    # One timer: its deadline moves with every byte, and it looks at the clock only when it fires.
+
+    def _wait(self, seconds: float) -> None:
+        self._deadline = self._loop.time() + seconds
+        if self._timer is None or self._timer_at > self._deadline:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        self._timer = None
+        self._timer_at = self._deadline
+        if self._deadline != math.inf:
+            self._timer = self._loop.call_at(self._deadline, self._on_timer)
+
+    def _on_timer(self) -> None:
+        if self._loop.time() < self._deadline:
+            self._set_timer()
+            return
+        self._timer = None
+        if self._waiter is not None or self._answer is not None:
+            self.fail(UpstreamTimeout("The server did not answer in time."))
+        else:
+            self.abort()

@@ -1,0 +1,90 @@
+"""That the benchmarks work and count rightly. How fast anything is, `python -m bench` says; it is never asserted."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import bench.workers
+from bench.__main__ import BENCHMARKS
+from bench.measure import QUICK, Contestant, Cost, Effort, Row, Turn, race, skipped
+from bench.report import table
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_contestant_is_measured_or_says_why_it_is_not(name: str) -> None:
+    rows = BENCHMARKS[name](QUICK)
+    assert rows
+    for row in rows:
+        assert row.cpu_us is not None or row.remark.startswith("skipped: "), row
+
+
+@pytest.mark.parametrize("name", ["memory", "stdio", "import"])
+def test_without_the_official_sdk_it_is_skipped_with_a_word(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.workers, "STRANGERS", tmp_path)
+    rows = BENCHMARKS[name](QUICK)
+    assert any(row.remark == "skipped: ./scripts/strangers has not installed it" for row in rows)
+    assert all((row.cpu_us is None) == row.remark.startswith("skipped: ") for row in rows)
+
+
+def test_the_program_prints_data_and_talks_elsewhere() -> None:
+    finished = run_bench("--quick", "--json", "framing")
+    rows = msgspec.convert(msgspec.json.decode(finished.stdout)["rows"], list[Row])
+    assert {row.contestant for row in rows} >= {"json.loads", "LineDecoder", "SseDecoder"}
+    assert "framing" in finished.stderr
+
+
+def test_an_unknown_benchmark_is_a_wrong_argument() -> None:
+    finished = run_bench("nonsense")
+    assert finished.returncode == 2
+    assert "envelope" in finished.stderr
+
+
+def test_a_ratio_is_taken_within_its_round() -> None:
+    # Whatever slows down a whole round, be it ten times, is in both and falls out.
+    base = Contestant("base", costs(100, 1000, 200))
+    other = Contestant("other", costs(300, 3000, 600))
+    first, second = race("it", [base, other], Effort(rounds=3, turn_seconds=0))
+    assert (first.ratio, first.cpu_us) == (1, 0.1)
+    assert (second.ratio, second.low, second.high, second.cpu_us) == (3, 3, 3, 0.3)
+
+
+def test_a_cost_is_told_for_one_unit() -> None:
+    row = race("it", [Contestant("ten at a time", costs(5000), units=10)], QUICK)[0]
+    assert row.cpu_us == 0.5
+
+
+def test_a_turn_does_enough_to_be_measured() -> None:
+    asked: list[int] = []
+
+    def turn(count: int) -> Cost:
+        asked.append(count)
+        return Cost(count * 1000)
+
+    race("it", [Contestant("quick one", turn)], Effort(rounds=2, turn_seconds=0.001))
+    assert asked[-2:] == [1000, 1000]
+
+
+def test_the_table_is_aligned_and_names_who_did_not_come() -> None:
+    row = Row("it", "we", "with a remark", cpu_us=12.34, ratio=1.0, low=0.5, high=1234.5)
+    head, _, title, figures, absent = table([row, skipped("it", "they", "not here")]).splitlines()
+    assert title == "it"
+    assert figures.split() == ["we", "1.00", "0.50–1,234", "12.3", "with", "a", "remark"]
+    assert figures.index("12.3") + len("12.3") == head.index("CPU µs") + len("CPU µs")
+    assert absent.split() == ["they", "skipped:", "not", "here"]
+
+
+def costs(*nanoseconds: int) -> Turn:
+    """A turn that costs these in each round, and the first of them in the warm-up."""
+    left = [nanoseconds[0], *nanoseconds]
+    return lambda count: Cost(left.pop(0) * count)
+
+
+def run_bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-m", "bench", *arguments], cwd=ROOT, capture_output=True, text=True)
