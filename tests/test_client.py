@@ -5,7 +5,9 @@ import gc
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import msgspec
 import pytest
@@ -28,6 +30,7 @@ from sluicegate.errors import (
     SluicegateError,
     UnknownTarget,
     UpstreamClosed,
+    UpstreamError,
     UpstreamProtocolError,
     UpstreamTimeout,
 )
@@ -44,6 +47,8 @@ from sluicegate.protocol.types import (
     ToolResult,
     ToolsChanged,
 )
+from sluicegate.server import Server
+from sluicegate.testing import MemoryUpstream
 
 Answer = Callable[[Exchange], Awaitable[Reply]]
 
@@ -123,15 +128,48 @@ async def test_error_in_the_body_leaves_as_itself_and_closes_the_connection() ->
     assert not fake.is_open
 
 
-def test_url_is_refused_when_connect_is_called() -> None:
-    with pytest.raises(ConfigError, match="connects over stdio only"):
-        connect("HTTPS://example.com/mcp")
+def test_url_that_cannot_be_asked_is_refused_when_connect_is_called() -> None:
+    with pytest.raises(ConfigError, match="URL of a server"):
+        connect("HTTPS://user@example.com/mcp")
 
 
 @pytest.mark.parametrize("target", ["", "  ", [], "python 'demo.py"])
 def test_command_that_is_none_is_refused_when_connect_is_called(target: str | list[str]) -> None:
     with pytest.raises(ConfigError):
         connect(target)
+
+
+@pytest.mark.parametrize("target", [None, 5, Path("demo.py"), b"python demo.py", ["python", 5], [b"python"]])
+def test_target_that_is_none_is_refused_by_a_sentence(target: Any) -> None:
+    with pytest.raises(ConfigError, match=r", not (to )?(NoneType|int|PosixPath|WindowsPath|bytes)\.$"):
+        connect(target)
+
+
+def test_era_that_there_is_not_is_refused() -> None:
+    era: Any = "moderm"
+    with pytest.raises(ConfigError, match=r"^era is one of auto, session, modern, not 'moderm'\.$"):
+        connect("serve", era=era)
+
+
+@pytest.mark.parametrize("env", [{"PORT": 80}, {"TOKEN": None}])
+def test_variables_of_a_command_are_strings(env: Any) -> None:
+    with pytest.raises(ConfigError, match=r"of the command is a string, not (int|NoneType)\.$"):
+        connect("serve", env=env)
+
+
+@pytest.mark.parametrize("name", ["elicit", "sample", "on_log", "on_notification"])
+def test_callback_that_cannot_be_called_is_refused(name: str) -> None:
+    callback: Any = {name: True}
+    with pytest.raises(ConfigError, match=f"^{name} is a function, not bool\\.$"):
+        connect("serve", **callback)
+
+
+async def test_command_that_says_nothing_is_given_up_after_the_open_timeout() -> None:
+    started = asyncio.get_running_loop().time()
+    with pytest.raises(UpstreamError):
+        async with connect([sys.executable, "-c", "input(); input()"], era="session", open_timeout=0.1):
+            pass
+    assert asyncio.get_running_loop().time() - started < 10
 
 
 def test_settings_of_a_process_are_refused_for_what_is_none() -> None:
@@ -149,8 +187,15 @@ def test_a_bare_python_is_the_interpreter_we_run_in() -> None:
     assert command_words("/usr/bin/python demo.py") == ["/usr/bin/python", "demo.py"]
 
 
-@pytest.mark.parametrize("target", ["serve 'my file'", ["serve", "my file"]])
-async def test_command_becomes_a_child_process(monkeypatch: pytest.MonkeyPatch, target: str | list[str]) -> None:
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("serve 'my file'", ["serve", "my file"]),
+        (["serve", "my file"], ["serve", "my file"]),
+        (["python", Path("my file")], [sys.executable, "my file"]),
+    ],
+)
+async def test_command_becomes_a_child_process(monkeypatch: pytest.MonkeyPatch, target: Any, words: list[str]) -> None:
     made: list[object] = []
 
     def make(command: object, **settings: object) -> FakeServer:
@@ -160,9 +205,9 @@ async def test_command_becomes_a_child_process(monkeypatch: pytest.MonkeyPatch, 
     stdio = ModuleType("stdio")
     stdio.__dict__["StdioUpstream"] = make
     monkeypatch.setitem(sys.modules, "sluicegate.upstream.stdio", stdio)
-    async with connect(target, env={"A": "b"}, cwd="/srv", era="session") as server:
+    async with connect(target, env={"A": "b"}, cwd="/srv", era="session", open_timeout=3.0) as server:
         assert (await server.call("greet")).text == "hi"
-    assert made == [(["serve", "my file"], {"env": {"A": "b"}, "cwd": "/srv", "era": "session"})]
+    assert made == [(words, {"env": {"A": "b"}, "cwd": "/srv", "era": "session", "open_timeout": 3.0})]
 
 
 def test_public_names_are_there() -> None:
@@ -323,6 +368,32 @@ async def test_tool_that_failed_is_a_result_and_a_refusal_is_an_error() -> None:
     assert (caught.value.code, caught.value.error) == (INVALID_PARAMS, refusal)
 
 
+@pytest.mark.parametrize("arguments", ["x", "", 5, 0, ["x"]])
+async def test_arguments_that_are_no_mapping_are_a_type_error(arguments: Any) -> None:
+    fake = answering()
+    async with connect(fake) as server:
+        for wrong in (server.call("t", arguments), server.prompt("p", arguments), anext(server.stream("t", arguments))):
+            with pytest.raises(TypeError, match="arguments come by keyword or in a mapping, not as"):
+                await wrong
+    assert not fake.asked
+
+
+async def test_resource_that_raises_is_the_same_error_here_and_across_a_wire() -> None:
+    offering = Server("demo")
+
+    @offering.resource("a://b")
+    def broken() -> str:
+        raise ValueError("secret")
+
+    errors: list[ErrorObject] = []
+    for upstream in (offering, MemoryUpstream(offering, era="modern"), MemoryUpstream(offering, era="session")):
+        async with connect(upstream) as server:
+            with pytest.raises(RpcError, match=r"^The resource a://b failed \(ValueError\)\.$") as caught:
+                await server.read("a://b")
+        errors.append(caught.value.error)
+    assert errors[0] == errors[1] == errors[2]
+
+
 @pytest.mark.parametrize("refusal", [UnknownTarget("Unknown tool: x"), MethodNotFound("No"), LimitExceeded("Later.")])
 async def test_refusal_by_a_server_in_this_process_reads_like_one_from_afar(refusal: SluicegateError) -> None:
     async def answer(exchange: Exchange) -> Reply:
@@ -471,6 +542,19 @@ async def test_progress_cannot_go_beyond_the_maximum() -> None:
     async with connect(FakeServer(answer), timeout=0.05, max_timeout=0.05) as server, asyncio.timeout(5):
         with pytest.raises(UpstreamTimeout, match=r"within 0.05 s, the most"):
             await server.call("x")
+
+
+async def test_maximum_below_the_default_time_holds() -> None:
+    async def answer(exchange: Exchange) -> Reply:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with connect(FakeServer(answer), max_timeout=0.01) as server, asyncio.timeout(5):
+        with pytest.raises(UpstreamTimeout, match=r"within 0.01 s"):
+            await server.call("x")
+        with pytest.raises(UpstreamTimeout, match=r"within 0.01 s"):
+            async with server.listen(tools=True):
+                pass
 
 
 async def test_time_that_our_own_side_takes_does_not_count() -> None:

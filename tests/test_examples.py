@@ -1,11 +1,14 @@
 """The examples work, and the documents show nothing that is not in them."""
 
+import asyncio
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+import sluicegate
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -47,8 +50,16 @@ def test_the_testing_example_passes() -> None:
     assert "4 passed" in lines[-1]
 
 
+async def test_the_everything_server_serves_stdio_too() -> None:
+    # Over HTTP it is what tests/conformance speaks to.
+    async with asyncio.timeout(20), sluicegate.connect([sys.executable, "examples/everything.py"], cwd=ROOT) as client:
+        names = {tool.name for tool in await client.tools()}
+        assert {"test_simple_text", "test_reconnection", "json_schema_2020_12_tool"} <= names
+        assert (await client.call("test_reconnection")).text == "Reconnection test completed successfully."
+
+
 def test_every_example_is_run_by_a_test() -> None:
-    named = {"demo.py", "notes.py", "first_client.py", "client.py", "tour.py", "test_notes.py"}
+    named = {"demo.py", "notes.py", "first_client.py", "client.py", "tour.py", "test_notes.py", "everything.py"}
     assert {example.name for example in EXAMPLES} == named, (
         "run the new example in a test of its own, then name it here"
     )

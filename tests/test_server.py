@@ -11,8 +11,9 @@ import pytest
 from sluicegate.activation.define import Data, Image, Progress, ToolError
 from sluicegate.errors import InvalidParams, MethodNotFound
 from sluicegate.exchange import Host, Upstream
-from sluicegate.protocol.message import Result
-from sluicegate.protocol.modern import Discovery, judge_probe
+from sluicegate.protocol.conversation import Outgoing, ServerConversation
+from sluicegate.protocol.message import Params, Request, Result, encode
+from sluicegate.protocol.modern import CAPABILITIES_KEY, VERSION_KEY, Discovery, judge_probe
 from sluicegate.server import Server
 from tests.activation.helpers import Recorder, ask, call, text
 
@@ -73,6 +74,20 @@ async def test_what_is_not_announced_is_no_method(server: Server, method: str) -
         await ask(server, method)
 
 
+@pytest.mark.parametrize("modern", [False, True])
+def test_long_name_of_a_method_that_is_not_found_is_not_sent_back_whole(modern: bool) -> None:
+    conversation = ServerConversation()
+    params: Params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+    conversation.receive(encode(Request(0, "initialize", params)) + b"\n")
+    meta: Params = {VERSION_KEY: "2026-07-28", CAPABILITIES_KEY: {}}
+    request = Request(1, "x" * 100_000, {"_meta": meta} if modern else {})
+    match conversation.receive(encode(request) + b"\n"):
+        case [Outgoing(data)]:
+            assert json.loads(data)["error"]["message"] == f"Method not found: {'x' * 100}"
+        case other:
+            pytest.fail(f"it should be refused, not {other}")
+
+
 async def test_server_is_its_own_connection(server: Server) -> None:
     upstream: Upstream = server
     async with upstream.connect(Host({}, {}, Recorder())) as connection:
@@ -130,6 +145,23 @@ def test_names_are_checked_when_they_are_given(server: Server) -> None:
         server.add_tool(lambda: None, name="list", output_schema={"type": "array"})
     with pytest.raises(ValueError, match="page_size"):
         Server("demo", page_size=0)
+
+
+def test_option_that_there_is_not_is_named(server: Server) -> None:
+    slip: Any = {"descripton": "A slip of the pen."}
+    with pytest.raises(TypeError, match="a tool has no option 'descripton'; there are name, .*description"):
+        server.tool(**slip)(lambda: None)
+    with pytest.raises(TypeError, match="a resource has no option 'descripton'"):
+        server.resource("a://b", **slip)(lambda: None)
+    with pytest.raises(TypeError, match="a prompt has no option 'descripton'"):
+        server.prompt(**slip)(lambda: None)
+
+
+@pytest.mark.parametrize("uri", ["", "note", "/srv/share", "://x", "1a://b", "a:", "note://two words", "{kind}://x"])
+def test_resource_needs_a_uri_with_a_scheme(server: Server, uri: str) -> None:
+    with pytest.raises(ValueError, match="no URI for a resource: it begins with a scheme"):
+        server.add_resource(uri, lambda: "", name="r")
+    server.add_resource("urn:isbn:1", lambda: "", name="r")
 
 
 async def test_lists_come_in_pages_in_the_order_of_registration() -> None:

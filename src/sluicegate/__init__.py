@@ -23,6 +23,7 @@ __version__ = "0.1.0.dev0"
 # A name is loaded when it is first used: a program that only calls tools never pays for writing them, and a command
 # that only prints its help pays for nothing. Type checkers read `__init__.pyi`, which a test keeps in step with this.
 _HOMES = {
+    "activation": ("questions",),
     "activation.call": ("Call",),
     "activation.define": (
         "AssistantMessage",
@@ -78,7 +79,9 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> object:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'sluicegate' has no attribute {name!r}")
-    value: object = getattr(import_module(f"sluicegate.{_HOME_OF[name]}"), name)
+    home = import_module(f"sluicegate.{_HOME_OF[name]}")
+    # Only a module is not there before it is imported by its own name.
+    value: object = getattr(home, name) if hasattr(home, name) else import_module(f"{home.__name__}.{name}")
     globals()[name] = value
     return value
 

@@ -1,3 +1,4 @@
+from sluicegate.activation import questions as questions
 from sluicegate.activation.call import Call as Call
 from sluicegate.activation.define import AssistantMessage as AssistantMessage
 from sluicegate.activation.define import Audio as Audio

@@ -5,13 +5,19 @@ The one rule: tasks are created here and nowhere else, and every one has an owne
 
 import asyncio
 import contextvars
-import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine, Hashable
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, TypeVar
 
+from sluicegate.errors import ThreadsBusy
+
 T = TypeVar("T")
+
+Work = Callable[[], Callable[[], object]]
+"""What a thread does; what it returns is called when the thread is free again, to tell whoever waits."""
 
 
 class TaskScope:
@@ -64,6 +70,12 @@ class TaskScope:
         for task in list(self._tasks):
             task.cancel()
 
+    def wind_up(self) -> None:
+        """Cancel every task, and again each second those who did not take it for an answer."""
+        self.cancel_all()
+        if self._tasks:
+            asyncio.get_running_loop().call_later(1.0, self.wind_up)
+
     def _forget(self, task: asyncio.Task[None]) -> None:
         key = self._tasks.pop(task, None)
         if key is not None and self._keyed.get(key) is task:
@@ -76,20 +88,14 @@ async def in_thread(function: Callable[[], T]) -> T:
     Not `asyncio.to_thread`: the interpreter waits for the threads of its pool at exit, so that one stuck tool would
     keep a server alive after its client has gone. A cancelled wait leaves the thread to itself; nothing can end it
     from outside.
+
+    Raises:
+        ThreadsBusy: too many threads are at work, waited for or not; the function was not called.
     """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     context = contextvars.copy_context()
 
-    def settle(value: T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(value)  # pyright: ignore[reportArgumentType] - None only where T allows it
-
-    def work() -> None:
+    def work() -> Callable[[], object]:
         value: T | None = None
         error: BaseException | None = None
         try:
@@ -99,33 +105,103 @@ async def in_thread(function: Callable[[], T]) -> T:
             error = RuntimeError(f"the function raised StopIteration: {stop}")
         except BaseException as problem:  # noqa: BLE001 - handed to whoever waits, not handled here
             error = problem
+        return lambda: settle_from_thread(future, value, error)
+
+    await _start_when_free(work)
+    return await future
+
+
+async def _start_when_free(work: Work) -> None:
+    """Start the work as soon as a thread is free. Quick functions are many and wait their turn; stuck ones keep it."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + LONGEST_WAIT
+    while True:
         try:
-            loop.call_soon_threadsafe(settle, value, error)
-        except RuntimeError:
-            pass  # the loop is closed: the process is on its way out and nobody waits
+            start_in_thread(work)
+            return
+        except ThreadsBusy:
+            left = end - loop.time()
+            if left <= 0:
+                raise
+        turn: asyncio.Future[None] = loop.create_future()
+        _waiting.append(turn)
+        try:
+            async with asyncio.timeout(left):
+                await turn
+        except TimeoutError:
+            pass
+        finally:
+            with suppress(ValueError):  # a thread may be calling it up at this very moment
+                _waiting.remove(turn)
+
+
+def start_in_thread(work: Work) -> None:
+    """Run the work in a daemon thread.
+
+    Raises:
+        ThreadsBusy: too many threads are at work. Nothing can end one from outside, so without a limit a client that
+            calls and cancels would have as many as it likes.
+    """
+    with _lock:
+        if len(_busy) >= MOST_THREADS:
+            raise ThreadsBusy(f"All {MOST_THREADS} threads for plain functions are at work; try again later.")
+        worker = _idle.pop() if _idle else _Worker()
+        _busy.add(worker)
+    worker.jobs.put(work)
+
+
+def settle_from_thread(future: asyncio.Future[T], value: T | None, error: BaseException | None) -> bool:
+    """Give a future its outcome, from any thread; False if its loop is closed, so that nobody waits."""
+
+    def settle() -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(value)  # pyright: ignore[reportArgumentType] - None only where T allows it
 
     try:
-        worker = _idle.pop()
-    except IndexError:
-        worker = _Worker()
-    worker.jobs.put(work)
-    return await future
+        future.get_loop().call_soon_threadsafe(settle)
+    except RuntimeError:
+        return False
+    return True
 
 
 class _Worker:
     """A daemon thread that is used again: to start one costs ten times a call."""
 
     def __init__(self) -> None:
-        self.jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        from queue import SimpleQueue  # here and not above: most programs have no plain function to run
+
+        self.jobs: SimpleQueue[Work] = SimpleQueue()
         threading.Thread(target=self._run, name="sluicegate worker", daemon=True).start()
 
     def _run(self) -> None:
-        while True:
-            self.jobs.get()()
-            if len(_idle) >= _MOST_IDLE:
-                return
-            _idle.append(self)
+        stays = True
+        while stays:
+            tell_waiter = self.jobs.get()()
+            with _lock:
+                _busy.discard(self)
+                stays = len(_idle) < _MOST_IDLE
+                if stays:
+                    _idle.append(self)
+                next_turn = _waiting.popleft() if _waiting else None
+            if next_turn is not None:
+                settle_from_thread(next_turn, None, None)
+            # Only now: who asks again as soon as it is answered must find the thread free.
+            tell_waiter()
+            del tell_waiter  # It holds the result, which may be large, and the next job may be long in coming.
 
 
-_idle: Final[list[_Worker]] = []
+MOST_THREADS: Final = 64
+"""How many threads may be at work at once, those included whose callers have given up."""
+
+LONGEST_WAIT: float = 5.0
+"""Seconds that a function waits for a thread before it is refused."""
+
 _MOST_IDLE: Final = 16
+_waiting: Final[deque[asyncio.Future[None]]] = deque()
+_idle: Final[list[_Worker]] = []
+_busy: Final[set[_Worker]] = set()
+_lock: Final = threading.Lock()

@@ -121,6 +121,10 @@ class LimitExceeded(Refused):
     reason = "overloaded"
 
 
+class ThreadsBusy(LimitExceeded):
+    """Every thread for plain functions is at work, so that this one was not begun."""
+
+
 class ShuttingDown(Refused):
     """We are about to stop and take no new work."""
 
@@ -140,16 +144,29 @@ class InputRefused(Refused):
 
 
 class UpstreamError(SluicegateError):
-    """A server could not answer; `delivered` says whether the call may have run."""
+    """A server could not answer; `delivered` says whether the call may have run.
+
+    `details` is what the server itself said of it, in its log: for whoever runs it, and for nobody at the other end
+    of a wire. It is part of the exception's text, not of its message.
+    """
 
     reason = "backend_unavailable"
 
     def __init__(
-        self, message: str, *, delivered: Delivered | None = None, data: Mapping[str, object] | None = None
+        self,
+        message: str,
+        *,
+        details: str = "",
+        delivered: Delivered | None = None,
+        data: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(message, data=data)
+        self.details = details
         if delivered is not None:
             self.delivered = delivered
+
+    def __str__(self) -> str:
+        return self.message + self.details
 
 
 class UpstreamUnavailable(UpstreamError):

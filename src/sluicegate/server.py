@@ -81,10 +81,12 @@ class Server:
             self.add_tool(function, **options)
             return function
 
-        return offer if function is None else offer(function)
+        return offer if function is None else offer(_function("tool", function))
 
     def resource(self, uri: str, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
         """Offer what a function returns as a resource; with `{variables}` in the URI, as many resources."""
+        if not isinstance(uri, str):  # pyright: ignore[reportUnnecessaryIsInstance] - the easiest mistake to make
+            raise TypeError('a resource needs its URI: @server.resource("scheme://path")')
 
         def offer(function: F) -> F:
             self.add_resource(uri, function, **options)
@@ -103,7 +105,7 @@ class Server:
             self.add_prompt(function, **options)
             return function
 
-        return offer if function is None else offer(function)
+        return offer if function is None else offer(_function("prompt", function))
 
     def complete(self, reference: str, argument: str) -> Callable[[F], F]:
         """Offer values for an argument of a prompt (by its name) or for a variable of a URI template (by the template).
@@ -195,3 +197,9 @@ class Server:
             "_meta": {SERVER_INFO_KEY: dict(self._info)},
         }
         return value if self._instructions is None else value | {"instructions": self._instructions}
+
+
+def _function(kind: str, function: F) -> F:
+    if not callable(function):
+        raise TypeError(f"@server.{kind} takes a function; a name is given as @server.{kind}(name=...)")
+    return function

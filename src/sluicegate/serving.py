@@ -1,15 +1,92 @@
-"""`run(server)`: a server as a whole program, on its own stdin and stdout."""
+"""`run(server)`: a server as a whole program, on its own stdin and stdout or as an HTTP endpoint."""
 
 import asyncio
+import ipaddress
+import logging
+import os
+import signal
+import sys
 from collections.abc import Coroutine
+from typing import Final
 
 from sluicegate.downstream.stdio import serve_stdio
+from sluicegate.errors import ConfigError
 from sluicegate.exchange import Handler
 
+DRAIN: Final = 10.0
+"""Seconds that requests under way have when the program is told to stop (R29)."""
 
-def run(server: Handler) -> None:
-    """Serve one client over stdio until it hangs up; then return, so that the program ends with status 0."""
-    run_in_loop(serve_stdio(server))
+
+def run(server: Handler, *, http: bool = False, host: str = "127.0.0.1", port: int = 4747) -> None:
+    """Serve until the end, then return, so that the program ends with status 0.
+
+    Over stdio that is one client, until it hangs up. With `http=True` it is everybody on this machine, at
+    `http://127.0.0.1:4747/mcp`, until SIGTERM or SIGINT.
+
+    Raises:
+        ConfigError: the address is not of this machine alone; nobody would be asked who they are there (T6).
+    """
+    if not callable(server):
+        raise TypeError(f"run() serves a Server, not {type(server).__name__}")
+    if not http:
+        _open_standard_streams()
+        run_in_loop(serve_stdio(server, on_stuck=_leave))
+    else:
+        if not is_loopback(host):
+            raise ConfigError(
+                f"{host} can be reached by others, and this server asks nobody who they are: use 127.0.0.1."
+            )
+        run_in_loop(serve_http(server, host, port))
+
+
+async def serve_http(server: Handler, host: str, port: int) -> None:
+    """Serve over HTTP until SIGTERM or SIGINT, then let what is under way finish. A second signal ends it at once."""
+    # Here and not above: a server on a pipe never needs them.
+    from sluicegate import http1
+    from sluicegate.downstream.http import HttpEndpoint
+
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    async with HttpEndpoint(server) as endpoint, http1.serve(endpoint, host=host, port=port) as listener:
+
+        def stop() -> None:
+            # Whoever says so twice means at once.
+            listener.abort() if told.is_set() else told.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        address, port = listener.addresses[0][:2]
+        shown = f"[{address}]" if ":" in address else address
+        sys.stderr.write(f"sluicegate: serving at http://{shown}:{port}/mcp (Ctrl+C to stop)\n")
+        sys.stderr.flush()
+        await told.wait()
+        endpoint.stop_taking()
+        listener.close()
+        await listener.drain(DRAIN)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs on this machine can reach the address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _leave() -> None:
+    # The client has gone, and a tool does not let itself be cancelled. Nobody will ever see what it still does.
+    logging.getLogger("sluicegate").warning("A tool did not stop when it was cancelled; the server leaves without it.")
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _open_standard_streams() -> None:
+    # Started with a closed stdin, the next file opened would be it: the loop's own, which `stdio` would then take away.
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 def run_in_loop(work: Coroutine[object, object, None]) -> None:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from sluicegate.activation.changes import MOST_PENDING
+from sluicegate.activation.changes import MOST_PENDING, MOST_URIS
 from sluicegate.concurrency import in_thread
 from sluicegate.errors import InvalidParams
 from sluicegate.protocol.message import Notification
@@ -28,6 +28,8 @@ def server() -> Server:
     server = Server("demo")
     server.add_resource("dir://a", lambda: "", name="a")
     server.add_resource("note://{id}", lambda id: id, name="note")  # pyright: ignore
+    server.add_tool(lambda: None, name="first")
+    server.add_prompt(lambda: "", name="first")
     return server
 
 
@@ -69,6 +71,21 @@ async def test_changes_are_told_to_those_who_asked_for_them(server: Server) -> N
         await sink.wait_for(5)
     assert sink.seen[1:] == [TOOLS, TOOLS, PROMPTS, RESOURCES]
     assert other.seen[1:] == [PROMPTS]
+
+
+async def test_only_what_is_announced_when_listening_begins_is_honoured_and_told() -> None:
+    server, sink = Server("tools only"), Recorder()
+    server.add_tool(lambda: None, name="a")
+    async with listening(server, ALL, sink):
+        server.add_prompt(lambda: "", name="p")
+        server.add_resource("dir://a", lambda: "", name="a")
+        server.add_tool(lambda: None, name="b")
+        await sink.wait_for(2)
+    honoured = {"toolsListChanged": True}
+    assert sink.seen == [Notification("notifications/subscriptions/acknowledged", {"notifications": honoured}), TOOLS]
+    later = Recorder()
+    assert await ask(server, "subscriptions/listen", {"notifications": ALL}, later)
+    assert later.params("notifications/subscriptions/acknowledged") == [{"notifications": ALL}]
 
 
 async def test_update_is_told_to_those_who_listen_to_it_or_to_its_parent(server: Server) -> None:
@@ -147,6 +164,16 @@ async def test_closing_the_server_ends_listening_with_a_result(server: Server) -
     late = Recorder()
     assert (await ask(server, "subscriptions/listen", {"notifications": ALL}, late))["resultType"] == "complete"
     assert len(late.seen) == 1
+
+
+async def test_one_listener_subscribes_to_a_thousand_resources_and_no_more(server: Server) -> None:
+    sink = Recorder()
+    uris = [f"note://{n}" for n in range(MOST_URIS)]
+    async with listening(server, {"resourceSubscriptions": uris}, sink):
+        pass
+    assert sink.params("notifications/subscriptions/acknowledged")[0]["notifications"]["resourceSubscriptions"] == uris
+    with pytest.raises(InvalidParams, match="no more than 1000 URIs"):
+        await ask(server, "subscriptions/listen", {"notifications": {"resourceSubscriptions": [*uris, "note://x"]}})
 
 
 async def test_who_hung_up_is_forgotten(server: Server) -> None:

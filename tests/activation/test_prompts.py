@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from sluicegate.activation.content import messages_of
 from sluicegate.activation.define import AssistantMessage, Image, ToolError, UserMessage
 from sluicegate.errors import InvalidParams, MethodNotFound, UnknownTarget
 from sluicegate.server import Server
@@ -62,6 +63,25 @@ async def test_messages_may_be_written_in_several_ways(server: Server) -> None:
         ("assistant", "c"),
         ("user", "d"),
     ]
+
+
+async def test_messages_of_chat_apis_become_blocks(server: Server) -> None:
+    @server.prompt
+    async def chat() -> list[object]:
+        blocks = ["b", {"type": "text", "text": "c"}]
+        return [{"role": "user", "content": "a", "_meta": {"k": 1}}, {"role": "assistant", "content": blocks}]
+
+    assert (await ask(server, "prompts/get", {"name": "chat"}))["messages"] == [
+        {"role": "user", "content": {"type": "text", "text": "a"}, "_meta": {"k": 1}},
+        {"role": "assistant", "content": {"type": "text", "text": "b"}},
+        {"role": "assistant", "content": {"type": "text", "text": "c"}},
+    ]
+
+
+@pytest.mark.parametrize("content", [{"text": "no type"}, {"type": 1}, 7, None, [7], [{"text": "no type"}]])
+def test_content_that_is_no_block_is_refused(content: object) -> None:
+    with pytest.raises(TypeError, match="content"):
+        messages_of([{"role": "user", "content": content}])
 
 
 @pytest.mark.parametrize(

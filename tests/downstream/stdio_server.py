@@ -41,4 +41,16 @@ async def wait() -> str:
     return "never"
 
 
+@server.tool
+async def stubborn() -> str:
+    """Refuse to be cancelled."""
+    print("stubborn", file=sys.stderr, flush=True)
+    while True:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            print("no", file=sys.stderr, flush=True)
+
+
+print("printed while the program starts")
 sluicegate.run(server)

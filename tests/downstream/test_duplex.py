@@ -5,9 +5,12 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import cast
 
+import msgspec
 import pytest
 
 import sluicegate
+from sluicegate.errors import ErrorObject
+from sluicegate.protocol.message import Reply, Result
 from tests.downstream.raw_client import Json, RawClient, error_of, modern, raw_client, result_of
 
 SESSION_VERSIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
@@ -199,6 +202,29 @@ async def test_a_withdrawn_call_is_cancelled_and_nothing_is_answered(era: str) -
         await client.nothing_more()
 
 
+async def test_nothing_is_sent_for_a_withdrawn_call_whatever_its_tool_still_says() -> None:
+    stage = Stage()
+    spoke = asyncio.Event()
+
+    @stage.server.tool
+    async def talker(call: sluicegate.Call) -> str:  # pyright: ignore[reportUnusedFunction]
+        """Talk on after being cancelled."""
+        stage.started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await call.progress(1, message="last words")
+            spoke.set()
+        return "never"
+
+    async with raw_client(stage.server) as client, asyncio.timeout(5):
+        client.send(id=7, method="tools/call", params=modern(call("talker"), progressToken="t"))
+        await stage.started.wait()
+        client.send(method="notifications/cancelled", params={"requestId": 7})
+        await spoke.wait()
+        await client.nothing_more()
+
+
 async def test_an_id_may_not_be_used_twice_at_once_and_the_first_goes_on() -> None:
     stage = Stage()
     async with raw_client(stage.server) as client, asyncio.timeout(5):
@@ -344,6 +370,24 @@ async def test_a_modern_client_is_asked_by_input_required_and_its_retry_goes_on(
         assert texts(result_of(await client.request(2, "tools/call", retry(first, ADA)))) == ["accept Ada"]
 
 
+async def test_two_questions_at_once_are_asked_one_round_after_the_other() -> None:
+    stage = Stage()
+
+    @stage.server.tool
+    async def both(call: sluicegate.Call) -> str:  # pyright: ignore[reportUnusedFunction]
+        """Ask two things at the same time."""
+        answers = await asyncio.gather(call.elicit("One?", {"type": "object"}), call.elicit("Two?", {"type": "object"}))
+        return " ".join(answer.action for answer in answers)
+
+    async with raw_client(stage.server) as client:
+        params = modern(call("both"), capabilities={"elicitation": {}})
+        first = result_of(await client.request(1, "tools/call", params))
+        second = result_of(await client.request(2, "tools/call", retry(first, {"action": "decline"}, name="both")))
+        assert second["resultType"] == "input_required"
+        last = await client.request(3, "tools/call", retry(second, {"action": "cancel"}, name="both"))
+        assert texts(result_of(last)) == ["decline cancel"]
+
+
 async def test_a_retry_without_the_answer_is_asked_again() -> None:
     async with raw_client(Stage().server) as client:
         first = await asked(client)
@@ -453,6 +497,53 @@ async def test_closing_the_server_ends_a_subscription_with_its_result() -> None:
         result = result_of(await client.next())
         assert result["resultType"] == "complete"
         assert cast(Json, result["_meta"])["io.modelcontextprotocol/subscriptionId"] == 5
+        ended = await client.next()
+        assert ended["method"] == "notifications/cancelled" and cast(Json, ended["params"])["requestId"] == 5
+
+
+@pytest.mark.parametrize("second", ["resources/subscribe", "resources/unsubscribe"])
+async def test_every_subscribe_is_answered_whatever_comes_right_behind_it(second: str) -> None:
+    async with raw_client(Stage().server) as client:
+        await client.initialize()
+        client.send(id=1, method="resources/subscribe", params={"uri": "note://a"})
+        client.send(id=2, method=second, params={"uri": "note://a"})
+        answers = [await client.next() for _ in range(2)]
+        assert {answer["id"] for answer in answers} == {1, 2} and all(answer["result"] == {} for answer in answers)
+
+
+async def test_a_handler_that_refuses_to_listen_refuses_the_subscription() -> None:
+    server = Stage().server
+
+    async def deaf(exchange: sluicegate.Exchange) -> Reply:
+        if exchange.method == "subscriptions/listen":
+            return ErrorObject(-32603, "deaf")
+        return await server(exchange)
+
+    async with raw_client(deaf) as client:
+        await client.initialize()
+        assert error_of(await client.request(1, "resources/subscribe", {"uri": "note://a"}))["message"] == "deaf"
+
+
+async def test_a_subscription_to_something_unknown_is_resource_not_found_each_time() -> None:
+    async with raw_client(Stage().server) as client:
+        await client.initialize()
+        for id in range(3):
+            assert error_of(await client.request(id, "resources/subscribe", {"uri": "note://none"}))["code"] == -32602
+
+
+async def test_a_result_that_cannot_be_decoded_fails_its_own_request_only() -> None:
+    server = Stage().server
+
+    async def broken(exchange: sluicegate.Exchange) -> Reply:
+        if exchange.method in ("subscriptions/listen", "tools/list"):
+            return Result(msgspec.Raw(b'{"tools":[{"name":1e999}],"_meta":[1e999]}'))
+        return await server(exchange)
+
+    async with raw_client(broken) as client:
+        await client.initialize()
+        assert error_of(await client.request(1, "subscriptions/listen", modern({"notifications": {}})))
+        await client.request(2, "tools/list")
+        await client.nothing_more()
 
 
 # ------------------------------------------------------------------------------------------------------------ limits

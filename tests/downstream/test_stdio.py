@@ -14,6 +14,8 @@ import pytest
 from tests.downstream.raw_client import Json, modern, result_of
 
 SERVER = [sys.executable, str(Path(__file__).with_name("stdio_server.py"))]
+# Unbuffered, what the server prints before it serves is on its way before anybody can take stdout from it.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 PROMPTLY = 10  # seconds; generous for a busy machine, and far below anything a server could wait for
 
 
@@ -53,7 +55,9 @@ class Running:
 
 @pytest.fixture
 def running() -> Generator[Running]:
-    with subprocess.Popen(SERVER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        SERVER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
+    ) as process:
         try:
             yield Running(process)
         finally:
@@ -68,10 +72,10 @@ def test_end_of_input_ends_the_server_with_status_0(running: Running) -> None:
     assert running.stdout.read() == b""
 
 
-@pytest.mark.parametrize(("tool", "word"), [("wait", b"waiting\n"), ("stuck", b"stuck\n")])
+@pytest.mark.parametrize(("tool", "word"), [("wait", b"waiting\n"), ("stuck", b"stuck\n"), ("stubborn", b"stubborn\n")])
 def test_end_of_input_does_not_wait_for_work_under_way(running: Running, tool: str, word: bytes) -> None:
     running.send(line(1, tool))
-    assert running.stderr.readline() == word
+    assert word in iter(running.stderr.readline, b"")
     running.stdin.close()
     assert running.exit_status() == 0
     assert running.stdout.read() == b""
@@ -80,9 +84,24 @@ def test_end_of_input_does_not_wait_for_work_under_way(running: Running, tool: s
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_server_with_status_0(running: Running, number: signal.Signals) -> None:
     running.send(line(1, "wait"))
-    assert running.stderr.readline() == b"waiting\n"
+    assert b"waiting\n" in iter(running.stderr.readline, b"")
     running.process.send_signal(number)
     assert running.exit_status() == 0
+
+
+def test_a_second_signal_does_not_wait_for_anybody(running: Running) -> None:
+    running.send(line(1, "stubborn"))
+    assert b"stubborn\n" in iter(running.stderr.readline, b"")
+    running.process.send_signal(signal.SIGTERM)
+    assert b"no\n" in iter(running.stderr.readline, b"")
+    running.process.send_signal(signal.SIGTERM)
+    assert running.exit_status() == 0
+
+
+def test_a_server_without_stdin_ends_at_once() -> None:
+    shell = ["sh", "-c", 'exec "$0" "$@" <&-', *SERVER]
+    done = subprocess.run(shell, capture_output=True, timeout=PROMPTLY, check=False, env=ENVIRONMENT)
+    assert (done.returncode, done.stdout) == (0, b"")
 
 
 def test_stdout_carries_protocol_only_whatever_a_tool_prints(running: Running) -> None:
@@ -93,7 +112,12 @@ def test_stdout_carries_protocol_only_whatever_a_tool_prints(running: Running) -
     running.stdin.close()
     assert running.exit_status() == 0
     printed = running.stderr.read()
-    for words in (b"printed by a tool", b"written by a tool", b"printed by a child"):
+    for words in (
+        b"printed while the program starts",
+        b"printed by a tool",
+        b"written by a tool",
+        b"printed by a child",
+    ):
         assert words in printed
 
 
@@ -122,12 +146,19 @@ def test_files_serve_as_stdin_and_stdout(tmp_path: Path) -> None:
     source, target = tmp_path / "in", tmp_path / "out"
     source.write_bytes(line(1, "echo", text="one") + line(2, "echo", text="two"))
     with source.open("rb") as stdin, target.open("wb") as stdout:
-        assert subprocess.run(SERVER, stdin=stdin, stdout=stdout, timeout=PROMPTLY, check=False).returncode == 0
+        assert (
+            subprocess.run(
+                SERVER, stdin=stdin, stdout=stdout, timeout=PROMPTLY, check=False, env=ENVIRONMENT
+            ).returncode
+            == 0
+        )
     assert {text_of(message) for message in answers(target.read_bytes())} == {"one", "two"}
 
 
 def test_without_any_input_the_server_ends_at_once() -> None:
-    done = subprocess.run(SERVER, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROMPTLY, check=False)
+    done = subprocess.run(
+        SERVER, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROMPTLY, check=False, env=ENVIRONMENT
+    )
     assert (done.returncode, done.stdout) == (0, b"")
 
 
@@ -141,7 +172,7 @@ def test_the_pipes_are_blocking_again_for_those_who_share_them() -> None:
     """O_NONBLOCK belongs to the pipe, not to the process: left on, it would break whoever reads on from it."""
     read, write = os.pipe()
     try:
-        process = subprocess.Popen(SERVER, stdin=read, stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(SERVER, stdin=read, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
         os.write(write, line(1, "echo", text="x"))
         os.close(write)
         assert process.wait(PROMPTLY) == 0

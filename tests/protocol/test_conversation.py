@@ -18,7 +18,6 @@ from sluicegate.errors import (
     ErrorObject,
 )
 from sluicegate.protocol.conversation import (
-    LONGEST_BATCH,
     MOST_UNDER_WAY,
     Answered,
     Asked,
@@ -28,7 +27,16 @@ from sluicegate.protocol.conversation import (
     Withdrawn,
 )
 from sluicegate.protocol.framing import encode_line
-from sluicegate.protocol.message import Limits, Params, Request, RequestId, Result, decode_strict, parse_strict
+from sluicegate.protocol.message import (
+    LONGEST_BATCH,
+    Limits,
+    Params,
+    Request,
+    RequestId,
+    Result,
+    decode_strict,
+    parse_strict,
+)
 from sluicegate.protocol.versions import SESSION_VERSIONS, V2025_03_26
 from tests.protocol.strategies import (
     Json,
@@ -480,15 +488,47 @@ def test_a_reply_to_nothing_we_asked_is_ignored() -> None:
     assert conversation.under_way == 1
 
 
+BROKEN_REPLIES = [
+    line(id=1, result=5),
+    line(id=1, result=[]),
+    line(id="1", result=[]),
+    line(id=1, result=None),
+    line(id=1, result={}, error={"code": 1, "message": ""}),
+    line(id=1, error={"code": "x"}),
+    b'{"id":1,"result":{}}\n',
+    b'{"jsonrpc":"2.0","id":1,"result":{"a":1,"a":2}}\n',
+    b'{"jsonrpc":"2.0","id":1,"result":{"a":NaN}}\n',
+    b'{"result":{"a":"\xff"},"jsonrpc":"2.0","id":1}\n',
+]
+
+
 def test_a_broken_reply_is_not_refused_under_an_id_of_ours() -> None:
     # The client may have a request of its own under the same number, and would take our refusal for its answer.
     conversation = operating()
     conversation.receive(request(1, "tools/call"))
+    for data in BROKEN_REPLIES:
+        (code,) = {code for request_id, code in refused(conversation.receive(data)) if request_id is None}
+        assert code in (INVALID_REQUEST, PARSE_ERROR)
+    assert conversation.under_way == 1
+
+
+@pytest.mark.parametrize("data", BROKEN_REPLIES)
+def test_a_broken_reply_to_a_question_of_ours_ends_it_and_nothing_is_said_to_the_client(data: bytes) -> None:
+    conversation = operating()
     question, _ = conversation.ask("roots/list", {})
     assert question == 1
-    for data in (line(id=1, result=5), line(id=1, result={}, error={}), line(id=1, error={"code": "x"})):
-        assert refused(conversation.receive(data)) == [(None, INVALID_REQUEST)]
-    assert conversation.receive(line(id=1, result={})) == [Answered(1, Result({}))]
+    (event,) = conversation.receive(data)
+    assert isinstance(event, Answered) and event.id == 1
+    assert isinstance(event.reply, ErrorObject) and event.reply.code == INVALID_REQUEST
+    assert conversation.receive(line(id=1, result={})) == []
+
+
+def test_a_broken_reply_in_a_batch_ends_its_question_too() -> None:
+    conversation = operating(V2025_03_26)
+    conversation.ask("roots/list", {})
+    answered, *said_back = conversation.receive(batch(line(id=1, result=[]), PING))
+    assert isinstance(answered, Answered) and isinstance(answered.reply, ErrorObject)
+    assert said(said_back) == [[PONG]]
 
 
 def test_a_question_that_is_taken_back_waits_for_no_reply() -> None:

@@ -2,13 +2,15 @@
 
 import asyncio
 import json
+import logging
 from typing import cast
 
 import pytest
 
 import sluicegate
 from sluicegate.errors import ErrorObject
-from sluicegate.protocol.message import Result, opened
+from sluicegate.exchange import Caller
+from sluicegate.protocol.message import Notification, Result, opened
 from tests.upstream.raw_server import (
     DISCOVERED,
     Json,
@@ -230,6 +232,34 @@ async def test_a_server_that_floods_us_with_rubbish_counts_as_broken() -> None:
             await outcome
 
 
+async def test_answers_that_nobody_asked_for_count_like_rubbish_and_the_first_are_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with modern_bench() as table:
+        outcome = table.start(exchange())
+        await table.server.next("tools/call")
+        with caplog.at_level(logging.WARNING, "sluicegate"):
+            table.server.wire.write(b'{"jsonrpc":"2.0","id":"foreign","result":{"secret":1}}\n' * 1500)
+            with pytest.raises(sluicegate.UpstreamClosed, match="unasked answers"):
+                await outcome
+        assert 0 < len(caplog.records) < 10
+        assert "foreign" in caplog.text and "secret" not in caplog.text
+
+
+async def test_late_answers_to_withdrawn_calls_never_make_a_server_count_as_broken() -> None:
+    async with modern_bench() as table:
+        for _ in range(1500):
+            outcome = table.start(exchange(), key="mine")
+            request = await table.server.next("tools/call")
+            table.tasks.cancel("mine")
+            await table.server.next("notifications/cancelled")
+            assert outcome.cancelled()
+            table.server.send(id=request["id"], result={})
+        outcome = table.start(exchange())
+        await table.server.answer("tools/call", {"n": 1})
+        assert isinstance(await outcome, Result)
+
+
 async def test_when_the_server_goes_every_caller_gets_one_error_and_later_ones_too() -> None:
     async with modern_bench() as table:
         outcomes = [table.start(exchange()) for _ in range(50)]
@@ -260,13 +290,24 @@ async def test_a_cancelled_exchange_is_withdrawn_once_and_its_late_answer_droppe
         assert opened(cast(Result, await other)) == {"n": "other"}
 
 
-async def test_a_batch_of_a_server_of_2025_03_26_is_read() -> None:
+@pytest.mark.parametrize("blank", [b"", b" ", b"\t  "])
+async def test_a_batch_of_a_server_of_2025_03_26_is_read(blank: bytes) -> None:
     async with session_bench("2025-03-26") as table:
         first, second = table.start(exchange()), table.start(exchange())
         ids = [(await table.server.next("tools/call"))["id"] for _ in range(2)]
         batch: list[Json] = [{"jsonrpc": "2.0", "id": id, "result": {"content": [], "n": id}} for id in ids]
-        table.server.send_bytes(json.dumps(batch).encode())
+        table.server.send_bytes(blank + json.dumps(batch).encode())
         assert [opened(cast(Result, await outcome))["n"] for outcome in (first, second)] == ids
+
+
+async def test_of_a_batch_with_too_many_messages_none_is_heard() -> None:
+    async with session_bench("2025-03-26") as table:
+        ping = b'{"jsonrpc":"2.0","id":"p","method":"ping"}'
+        table.server.send_bytes(b"[" + b",".join([ping] * 1001) + b"]")
+        table.server.send(id="single", method="ping")
+        assert (await table.server.next())["id"] == "single"
+        table.server.send_bytes(b"[" + b",".join([ping] * 1000) + b"]")
+        assert [(await table.server.next())["id"] for _ in range(1000)] == ["p"] * 1000
 
 
 async def test_an_argument_that_json_cannot_express_is_told_and_nothing_is_sent() -> None:
@@ -294,6 +335,54 @@ async def test_progress_comes_back_under_the_callers_own_token_in_order(token: o
         await outcome
         assert [notice.params["progress"] for notice in sink.notices] == list(range(3000))
         assert {notice.params["progressToken"] for notice in sink.notices} == {token}
+
+
+class Stuck(Recorder):
+    """A client that takes nothing until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = asyncio.Event()
+
+    async def emit(self, notification: Notification) -> None:
+        await self.go.wait()
+        await super().emit(notification)
+
+
+async def test_a_server_waits_for_a_slow_client_before_its_long_notices_fill_the_memory() -> None:
+    async with modern_bench() as table:
+        sink = Stuck()
+        outcome = table.start(exchange(sink=sink, progress_token="t"))
+        request = await table.server.next("tools/call")
+        (waiter,) = table.link.pending
+        for n in range(64):
+            params: Json = {"progressToken": request["id"], "progress": n, "message": "x" * 65536}
+            table.server.send(method="notifications/progress", params=params)
+            await asyncio.sleep(0)
+        assert len(waiter.inbox) in (15, 16)
+        table.server.send(id=request["id"], result={})
+        sink.go.set()
+        await outcome
+        assert [notice.params["progress"] for notice in sink.notices] == list(range(64))
+
+
+async def test_long_notices_that_belong_to_nobody_are_dropped_before_they_fill_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with modern_bench() as table:
+        sink = Stuck()
+        monkeypatch.setattr(table.link.host, "sink", sink)
+        for _ in range(64):
+            table.server.send(method="notifications/message", params={"level": "info", "data": "x" * 65536})
+        table.server.send(id="p", method="ping")
+        assert (await table.server.next())["id"] == "p"
+        sink.go.set()
+        while len(sink.notices) < 15:
+            sink.heard.clear()
+            await sink.heard.wait()
+        for _ in range(200):  # as many turns as all of them would take
+            await asyncio.sleep(0)
+        assert len(sink.notices) <= 17
 
 
 async def test_progress_that_nobody_asked_for_is_dropped() -> None:
@@ -332,6 +421,28 @@ async def test_a_log_line_that_could_be_of_two_calls_is_given_to_neither() -> No
         assert [sink.notices for sink in sinks] == [[], []]
         await table.idle.heard.wait()
         assert table.idle.notices[0].params["data"] == "whose?"
+
+
+@pytest.mark.parametrize(("other", "heard_by"), [("alice", "alice"), ("bob", "host")])
+async def test_a_session_servers_log_line_never_reaches_a_caller_while_it_could_be_of_anothers_call(
+    other: str, heard_by: str
+) -> None:
+    # The level is set for all callers at once: the server also logs for those who never asked for it.
+    async with session_bench() as table:
+        sinks = {"alice": Recorder(), "other": Recorder(), "host": table.idle}
+        alices, others = exchange(sink=sinks["alice"], log_level="info"), exchange(sink=sinks["other"])
+        alices.caller, others.caller = Caller("alice"), Caller(other)
+        first = table.start(alices)
+        await table.server.answer("logging/setLevel", {})
+        requests = [await table.server.next("tools/call")]
+        second = table.start(others)
+        requests.append(await table.server.next("tools/call"))
+        table.server.send(method="notifications/message", params={"level": "error", "data": "whose?"})
+        for request in requests:
+            table.server.send(id=request["id"], result={"content": []})
+        await asyncio.gather(first, second)
+        await sinks[heard_by].heard.wait()
+        assert [name for name, sink in sinks.items() if sink.notices] == [heard_by]
 
 
 # --------------------------------------------------------------------------------------------- the session era's ways
@@ -375,9 +486,49 @@ async def test_a_question_of_a_session_server_goes_to_the_caller_whose_call_runs
 
 
 async def test_a_question_outside_of_any_call_goes_to_the_host() -> None:
-    async with session_bench() as table:
+    async with bench(era="session", capabilities={"roots": {}}) as (table, ready):
+        await table.server.welcome()
+        await ready
         table.server.send(id=5, method="roots/list")
         assert (await table.server.next())["result"] == {"roots": []}
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "method", "params", "code"),
+    [
+        ({}, "roots/list", {}, -32601),
+        ({"roots": {}}, "sampling/createMessage", {"messages": [], "maxTokens": 1}, -32601),
+        ({"sampling": {}}, "sampling/createMessage", {"messages": [], "maxTokens": 1, "tools": []}, -32602),
+        ({"elicitation": {}}, "elicitation/create", {"mode": "url", "message": "go", "url": "https://x"}, -32602),
+    ],
+)
+@pytest.mark.parametrize("in_a_call", [True, False])
+async def test_what_was_not_declared_is_not_asked(
+    capabilities: Json, method: str, params: Json, code: int, in_a_call: bool
+) -> None:
+    declared: Json = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}}, "roots": {}}
+    async with bench(era="session", capabilities=declared if in_a_call else capabilities) as (table, ready):
+        await table.server.welcome()
+        await ready
+        sink = Recorder()
+        if in_a_call:
+            table.start(exchange(sink=sink, capabilities=capabilities))
+            await table.server.next("tools/call")
+        table.server.send(id="q", method=method, params=params)
+        assert cast(Json, (await table.server.next())["error"])["code"] == code
+        assert sink.questions == table.idle.questions == []
+
+
+async def test_a_question_during_a_method_of_an_extension_goes_to_its_caller() -> None:
+    async with session_bench() as table:
+        sink = Recorder({"roots": []})
+        outcome = table.start(exchange("acme/dig", {}, sink, capabilities={"roots": {}}))
+        request = await table.server.next("acme/dig")
+        table.server.send(id="q", method="roots/list")
+        assert (await table.server.next())["result"] == {"roots": []}
+        table.server.send(id=request["id"], result={})
+        await outcome
+        assert len(sink.questions) == 1 and table.idle.questions == []
 
 
 async def test_a_server_may_ping_at_any_time_and_ask_nothing_unknown() -> None:
@@ -397,7 +548,7 @@ async def test_a_question_that_the_server_takes_back_is_not_answered() -> None:
 
     async with session_bench() as table:
         sink = Slow()
-        outcome = table.start(exchange(sink=sink))
+        outcome = table.start(exchange(sink=sink, capabilities={"sampling": {}}))
         request = await table.server.next("tools/call")
         table.server.send(id="q", method="sampling/createMessage", params={"messages": [], "maxTokens": 1})
         await sink.heard.wait()
@@ -468,6 +619,53 @@ async def test_two_listeners_share_one_subscription_of_a_session_server() -> Non
         assert (await table.server.next())["id"] == "p"  # nothing was unsubscribed
         table.tasks.cancel("second")
         await table.server.next("resources/unsubscribe")
+
+
+async def test_two_listeners_that_come_at_once_share_one_subscription_until_the_last_has_left() -> None:
+    async with session_bench() as table:
+        sinks = [Recorder(), Recorder()]
+        params: Json = {"notifications": {"resourceSubscriptions": ["n://a"]}}
+        for key, sink in enumerate(sinks):
+            table.start(exchange("subscriptions/listen", params, sink), key=key)
+        request = await table.server.next("resources/subscribe")
+        table.server.send(id="p", method="ping")
+        assert (await table.server.next())["id"] == "p"  # nothing was subscribed twice
+        table.server.send(id=request["id"], result={})
+        for sink in sinks:
+            await sink.heard.wait()
+        table.tasks.cancel(0)
+        table.server.send(id="p", method="ping")
+        assert (await table.server.next())["id"] == "p"  # nothing was unsubscribed
+        table.tasks.cancel(1)
+        await table.server.next("resources/unsubscribe")
+
+
+async def test_a_listener_subscribes_itself_if_the_one_before_it_was_refused_or_has_left() -> None:
+    async with session_bench() as table:
+        params: Json = {"notifications": {"resourceSubscriptions": ["n://a"]}}
+        sinks = [Recorder() for _ in range(3)]
+        for key, sink in enumerate(sinks):
+            table.start(exchange("subscriptions/listen", params, sink), key=key)
+        await table.server.refuse("resources/subscribe", -32603)
+        await table.server.next("resources/subscribe")
+        table.tasks.cancel(1)
+        await table.server.next("notifications/cancelled")
+        await table.server.answer("resources/subscribe", {})
+        await sinks[2].heard.wait()
+        honoured = [sink.notices[0].params["notifications"] if sink.notices else None for sink in sinks]
+        assert honoured == [{}, None, {"resourceSubscriptions": ["n://a"]}]
+
+
+async def test_a_server_that_never_answers_unsubscribe_is_waited_for_by_nobody() -> None:
+    async with session_bench() as table:
+        sink = Recorder()
+        params: Json = {"notifications": {"resourceSubscriptions": ["n://a"]}}
+        table.start(exchange("subscriptions/listen", params, sink), key="listen")
+        await listening(table.server, ["n://a"])
+        await sink.heard.wait()
+        table.tasks.cancel("listen")
+        await table.server.next("resources/unsubscribe")
+        assert len(table.link.pending) == 0
 
 
 async def test_a_modern_subscription_ends_by_result_or_by_cancelled() -> None:

@@ -437,10 +437,13 @@ async def test_an_answer_of_ours_that_is_no_json_costs_the_question_only(world: 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["start=exit"], r"python\S* exited with status 3; run its command in a shell to see why"),
-        (["start=exit", "words=no such\nflag"], r"python\S* exited with status 3; its last words: no such \| flag"),
-        (["start=garbage"], r"python\S* exited with status 4; run its command in a shell to see why"),
-        (["era=session", "quit=initialize"], r"python\S* exited with status 5; run its command in a shell to see why"),
+        (["start=exit"], r"python\S* hostile.py exited with status 3; run its command in a shell to see why"),
+        (["start=exit", "words=no such\nflag"], r"python\S* \S+ exited with status 3; its last words: no such \| flag"),
+        (["start=garbage"], r"python\S* hostile.py exited with status 4; run its command in a shell to see why"),
+        (
+            ["era=session", "quit=initialize"],
+            r"python\S* \S+ exited with status 5; run its command in a shell to see why",
+        ),
     ],
 )
 async def test_a_server_that_exits_at_once_is_told_in_a_sentence(world: World, words: list[str], sentence: str) -> None:

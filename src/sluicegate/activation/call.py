@@ -93,6 +93,14 @@ class Call:
         params = members(level=level, logger=logger) | {"data": plain}
         await self.exchange.emit(Notification("notifications/message", params))
 
+    def let_go(self) -> None:
+        """Let the client hang up and come back for the rest: what takes long need not hold a connection all the time.
+
+        Only clients of 2025-11-25 over HTTP know how to; for others nothing happens.
+        """
+        if self.exchange.let_go is not None and not self._ended:
+            self.exchange.let_go()
+
     # --------------------------------------------------------------------------------------------------------- asking
 
     @overload

@@ -19,6 +19,9 @@ from sluicegate.protocol.methods import LIST_CHANGES
 
 RESOURCE_UPDATED: Final = "notifications/resources/updated"
 
+MOST_URIS: Final = 1000
+"""How many resources one listener may subscribe to: every update is compared with all of them."""
+
 MOST_PENDING: Final = 256
 """How many sub-resources wait to be named one by one; beyond that, what was subscribed to is named in their place."""
 
@@ -43,7 +46,7 @@ def read_filter(params: Mapping[str, object]) -> Filter:
     """The filter of a `subscriptions/listen` request. What we do not know in it is not honoured, and not wrong either.
 
     Raises:
-        InvalidParams: it is missing, or has something of the wrong type.
+        InvalidParams: it is missing, has something of the wrong type, or too many URIs.
     """
     wanted = params.get("notifications")
     if not isinstance(wanted, dict):
@@ -52,9 +55,11 @@ def read_filter(params: Mapping[str, object]) -> Filter:
     for flag in LIST_CHANGES:
         if not isinstance(members.get(flag, False), bool):
             raise InvalidParams(f"Invalid params: {flag} is true or false.")
-    uris = members.get("resourceSubscriptions", [])
+    uris: object = members.get("resourceSubscriptions", [])
     if not isinstance(uris, list) or not all(isinstance(uri, str) for uri in cast(list[object], uris)):
         raise InvalidParams("Invalid params: resourceSubscriptions is a list of URIs.")
+    if len(cast(list[str], uris)) > MOST_URIS:
+        raise InvalidParams(f"Invalid params: resourceSubscriptions holds no more than {MOST_URIS} URIs.")
     lists = frozenset(method for flag, method in LIST_CHANGES.items() if members.get(flag))
     return Filter(lists, tuple(dict.fromkeys(cast(list[str], uris))))
 

@@ -23,7 +23,7 @@ from sluicegate.activation.define import (
     Text,
     UserMessage,
 )
-from sluicegate.protocol.message import Params
+from sluicegate.protocol.message import Params, as_array
 
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder()
@@ -158,6 +158,8 @@ def _base64(data: bytes) -> str:
 def messages_of(value: object) -> list[Params]:
     """Messages as on the wire: from a string, a message, content, a pair of role and content, or a list of these.
 
+    A message may also be a dict as on the wire; its content may be a string, as most chat APIs have it.
+
     Raises:
         TypeError: something in it is none of these.
     """
@@ -170,17 +172,38 @@ def messages_of(value: object) -> list[Params]:
             return [_message("assistant", value.content)]
         case tuple() if len(pair := cast(tuple[object, ...], value)) == 2:
             return [_message(*pair)]
-        case dict() if cast(Params, value).keys() >= {"role", "content"}:
-            return [cast(Params, json_of(cast(Params, value))[0])]
+        case dict() if (more := dict(cast(Params, value))).keys() >= {"role", "content"}:
+            return [_message(more.pop("role"), more.pop("content")) | cast(Params, json_of(more)[0])]
         case _:
             return [_message("user", value)]
+
+
+def prompt_messages_of(value: object) -> list[Params]:
+    """As `messages_of`, but with one block in each message: sampling alone knows more. Raises as `messages_of` does."""
+    messages: list[Params] = []
+    for message in messages_of(value):
+        blocks = as_array(message["content"])
+        messages += [message] if blocks is None else [{**message, "content": block} for block in blocks]
+    return messages
 
 
 def _message(role: object, content: object) -> Params:
     if role not in ("user", "assistant"):
         raise TypeError("the role of a message is user or assistant")
-    if isinstance(content, str):
-        content = Text(content)
-    if not isinstance(content, CONTENT):
-        raise TypeError(f"a message holds text or other content, not {type(content).__name__}")
-    return {"role": role, "content": block_of(content)}
+    if isinstance(content, list):
+        return {"role": role, "content": [_block(item) for item in cast(list[object], content)]}
+    return {"role": role, "content": _block(content)}
+
+
+def _block(content: object) -> object:
+    match content:
+        case str():
+            return block_of(Text(content))
+        case {"type": str()}:
+            return json_of(cast(Params, content))[0]
+        case dict():
+            raise TypeError('a content block that is a dict says its "type"')
+        case _ if isinstance(content, CONTENT):
+            return block_of(content)
+        case _:
+            raise TypeError(f"a message holds text or other content, not {type(content).__name__}")

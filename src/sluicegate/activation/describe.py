@@ -13,7 +13,6 @@ Objects inside are open, as JSON Schema is by default, and what they do not know
 numbers too large for a float: there conversion is the stricter half.
 """
 
-import dataclasses
 import decimal
 import enum
 import itertools
@@ -89,7 +88,8 @@ def without_extras(annotation: object) -> object:
 def is_record(annotation: object) -> bool:
     """Whether it is a dataclass, TypedDict or Struct."""
     kind: Any = _class_of(annotation)
-    return dataclasses.is_dataclass(kind) or typing.is_typeddict(kind) or issubclass(kind, msgspec.Struct)
+    # As `dataclasses.is_dataclass` asks it: whoever has one has imported that module, and nobody else need to.
+    return hasattr(kind, "__dataclass_fields__") or typing.is_typeddict(kind) or issubclass(kind, msgspec.Struct)
 
 
 def is_dict(annotation: object) -> bool:

@@ -9,15 +9,13 @@ import asyncio
 import contextvars
 import inspect
 import logging
-import queue
-import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, cast
 
 from sluicegate.activation.define import ToolError
-from sluicegate.concurrency import in_thread
+from sluicegate.concurrency import in_thread, settle_from_thread, start_in_thread
 from sluicegate.errors import RpcError, SluicegateError
 
 logger: Final = logging.getLogger("sluicegate")
@@ -107,15 +105,19 @@ class SteppedGenerator:
 
     What it returns, if anything, comes last. `aclose` lets the thread close it as soon as the step under way is done,
     and does not wait for that: nothing can interrupt a thread.
+
+    Raises:
+        ThreadsBusy: there is no thread for it; it was not begun.
     """
 
     def __init__(self, generator: Generator[object, None, object]) -> None:
         self._generator = generator
         self._loop = asyncio.get_running_loop()
-        self._wanted: queue.SimpleQueue[asyncio.Future[object] | None] = queue.SimpleQueue()
+        from queue import SimpleQueue  # here and not above: most servers have no plain generators
+
+        self._wanted: SimpleQueue[asyncio.Future[object] | None] = SimpleQueue()
         self._ended = False
-        context = contextvars.copy_context()
-        threading.Thread(target=context.run, args=(self._work,), name="sluicegate generator", daemon=True).start()
+        start_in_thread(partial(contextvars.copy_context().run, self._work))
 
     def __aiter__(self) -> "SteppedGenerator":
         return self
@@ -127,7 +129,6 @@ class SteppedGenerator:
         self._wanted.put(step)
         value = await step
         if isinstance(value, _End):
-            self._ended = True
             if value.value is None:
                 raise StopAsyncIteration
             return value.value
@@ -137,7 +138,7 @@ class SteppedGenerator:
         """Let the thread go."""
         self._wanted.put(None)
 
-    def _work(self) -> None:
+    def _work(self) -> Callable[[], object]:
         while (step := self._wanted.get()) is not None:
             value, error = None, None
             try:
@@ -146,20 +147,14 @@ class SteppedGenerator:
                 value = _End(stop.value)
             except BaseException as problem:  # noqa: BLE001 - handed to whoever waits, not handled here
                 error = problem
-            try:
-                self._loop.call_soon_threadsafe(_settle, step, value, error)
-            except RuntimeError:
-                break  # The loop is closed: the process is on its way out and nobody waits.
+            settle = partial(settle_from_thread, step, value, error)
+            if error is not None or isinstance(value, _End):
+                self._ended = True
+                return settle
+            if not settle():
+                break
         try:
             self._generator.close()
-        except Exception:
+        except BaseException:  # noqa: BLE001 - nobody waits, and `SystemExit` would end the thread unnoticed
             logger.exception("A generator could not be closed")
-
-
-def _settle(step: asyncio.Future[object], value: object, error: BaseException | None) -> None:
-    if step.done():
-        return
-    if error is not None:
-        step.set_exception(error)
-    else:
-        step.set_result(value)
+        return lambda: None

@@ -32,6 +32,8 @@ _CAPABILITIES: Final[Mapping[str, Params]] = {
     "logging": {},
 }
 
+_NOTICES: Final = {kind: f"notifications/{kind}/list_changed" for kind in ("tools", "resources", "prompts")}
+
 
 class Offer:
     """Tools, resources, prompts and completions under one roof; everything may come and go while it is in use.
@@ -92,32 +94,32 @@ class Offer:
     def add_tool(self, tool: Tool) -> None:
         """Offer a tool; raises ValueError if there is one of that name."""
         _put(self._tools, tool.name, tool, "tool")
-        self._announce("tools", "notifications/tools/list_changed")
+        self._announce("tools")
 
     def remove_tool(self, name: str) -> None:
         """Offer it no more; calls under way go on. Raises KeyError if there is none."""
         del self._tools[name]
-        self._changes.note("notifications/tools/list_changed")
+        self._changes.note(_NOTICES["tools"])
 
     def add_resource(self, resource: Resource) -> None:
         """Offer a resource or template; raises ValueError if there is one of that URI."""
         _put(self._resources if resource.template is None else self._templates, resource.uri, resource, "resource")
-        self._announce("resources", "notifications/resources/list_changed")
+        self._announce("resources")
 
     def remove_resource(self, uri: str) -> None:
         """Offer it no more, be it a URI or a template. Raises KeyError if there is none."""
         del (self._resources if uri in self._resources else self._templates)[uri]
-        self._changes.note("notifications/resources/list_changed")
+        self._changes.note(_NOTICES["resources"])
 
     def add_prompt(self, prompt: Prompt) -> None:
         """Offer a prompt; raises ValueError if there is one of that name."""
         _put(self._prompts, prompt.name, prompt, "prompt")
-        self._announce("prompts", "notifications/prompts/list_changed")
+        self._announce("prompts")
 
     def remove_prompt(self, name: str) -> None:
         """Offer it no more. Raises KeyError if there is none."""
         del self._prompts[name]
-        self._changes.note("notifications/prompts/list_changed")
+        self._changes.note(_NOTICES["prompts"])
 
     def add_completer(self, reference: str, argument: str, completer: Completer) -> None:
         """Offer values for an argument of a prompt, or for a variable of a URI template, which may be added later."""
@@ -132,9 +134,9 @@ class Offer:
         """End all listening."""
         self._changes.close()
 
-    def _announce(self, capability: str, notice: str) -> None:
-        self._announced.add(capability)
-        self._changes.note(notice)
+    def _announce(self, kind: str) -> None:
+        self._announced.add(kind)
+        self._changes.note(_NOTICES[kind])
 
     # -------------------------------------------------------------------------------------------------------- methods
 
@@ -161,6 +163,7 @@ class Offer:
         tool = self._tools.get(name)
         if tool is None:
             raise UnknownTarget(f"Unknown tool: {echo(name)}")
+        tool.check_mirrors(exchange)
         return await run_tool(tool, exchange, _arguments(exchange.params))
 
     async def _read_resource(self, exchange: Exchange) -> Params:
@@ -214,7 +217,9 @@ class Offer:
 
     async def _listen(self, exchange: Exchange) -> Params:
         wanted = read_filter(exchange.params)
-        honoured = Filter(wanted.lists, [uri for uri in wanted.uris if self._exists(uri)])
+        # Kinds that come later were not announced: this listener would be told of a list that it may not ask for.
+        lists = [notice for kind, notice in _NOTICES.items() if kind in self._announced and notice in wanted.lists]
+        honoured = Filter(lists, [uri for uri in wanted.uris if self._exists(uri)])
         with self._changes.listener(honoured) as listener:
             # Listening has begun, so what changes while the acknowledgement leaves will follow it.
             await exchange.emit(Notification(ACKNOWLEDGED, {"notifications": honoured.wire()}))

@@ -6,10 +6,10 @@ from typing import Final, TypedDict, cast
 
 from sluicegate.activation.binding import Binding
 from sluicegate.activation.call import Call
-from sluicegate.activation.content import clean_text, echo, members, messages_of
+from sluicegate.activation.content import clean_text, echo, members, prompt_messages_of
 from sluicegate.activation.invoke import Function, Invocable, errors_shown_safely
 from sluicegate.activation.schema import InvalidArguments
-from sluicegate.activation.tools import function_name
+from sluicegate.activation.tools import check_options, function_name
 from sluicegate.errors import InvalidParams
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.message import Params
@@ -31,10 +31,11 @@ class Prompt:
     """A function that makes messages out of arguments.
 
     Raises:
-        TypeError: a parameter that cannot be described.
+        TypeError: a parameter that cannot be described, or an option that there is not.
     """
 
     def __init__(self, function: Function, options: PromptOptions) -> None:
+        check_options("prompt", options, PromptOptions)
         self.name = options.get("name") or function_name(function, "prompt")
         self._invocable = Invocable(function)
         self._binding = Binding(function)
@@ -68,7 +69,7 @@ class Prompt:
         except InvalidArguments as refusal:
             raise InvalidParams(f"Invalid params: {refusal}.") from None
         with errors_shown_safely(f"The prompt '{self.name}'"):
-            messages = messages_of(await self._invocable.outcome(values))
+            messages = prompt_messages_of(await self._invocable.outcome(values))
         call.end()
         return members(description=self._description) | {"messages": messages}
 

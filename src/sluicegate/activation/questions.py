@@ -4,7 +4,6 @@ An answer comes from a client and is judged as such: one that cannot be read cou
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Generic, Literal, TypeVar, cast
 
 import msgspec
@@ -18,6 +17,7 @@ from sluicegate.protocol.message import Params
 from sluicegate.protocol.modern import Question
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 Action = Literal["accept", "decline", "cancel"]
 
@@ -55,12 +55,11 @@ class Root(msgspec.Struct, frozen=True):
     name: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Ask(Generic[T]):
+class Ask(msgspec.Struct, Generic[T_co], frozen=True):
     """A question, and what its answer means."""
 
     question: Question
-    read: Callable[[Params], T]
+    read: Callable[[Params], T_co]
 
 
 def form(message: str, form: type[T]) -> Ask[Elicited[T]]:

@@ -1,7 +1,8 @@
 """A resource: a function that returns what is behind a URI, or behind all URIs of a template."""
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import Final, TypedDict
 
 from sluicegate.activation.binding import Binding
 from sluicegate.activation.call import Call
@@ -9,10 +10,12 @@ from sluicegate.activation.content import contents_of, echo, members
 from sluicegate.activation.invoke import Function, Invocable, errors_shown_safely
 from sluicegate.activation.schema import InvalidArguments
 from sluicegate.activation.templates import Template
-from sluicegate.activation.tools import function_name
+from sluicegate.activation.tools import check_options, function_name
 from sluicegate.errors import UnknownTarget
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.message import Params
+
+_uri: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S+")
 
 
 class ResourceOptions(TypedDict, total=False):
@@ -32,11 +35,14 @@ class Resource:
     """A function behind a URI, or behind a URI template if there is a `{variable}` in it.
 
     Raises:
-        TypeError: the function's parameters are not the variables of the URI.
-        ValueError: the template cannot be read.
+        TypeError: the function's parameters are not the variables of the URI, or an option that there is not.
+        ValueError: it is no URI, or the template cannot be read.
     """
 
     def __init__(self, uri: str, function: Function, options: ResourceOptions) -> None:
+        check_options("resource", options, ResourceOptions)
+        if not _uri.fullmatch(uri):
+            raise ValueError(f"{uri!r} is no URI for a resource: it begins with a scheme, as 'note://today' does")
         self.uri = uri
         self._invocable = Invocable(function)
         self._mime_type = options.get("mime_type")

@@ -15,7 +15,7 @@ from sluicegate.activation.define import CONTENT, EVENTS, Data, Error, Log, Prog
 from sluicegate.activation.invoke import AUTHORS_FAULTS, shown, stream_of, was_cancelled
 from sluicegate.activation.schema import InvalidArguments
 from sluicegate.activation.tools import Tool
-from sluicegate.errors import MissingCapability
+from sluicegate.errors import MissingCapability, ThreadsBusy
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.message import Params
 
@@ -25,6 +25,7 @@ async def run_tool(tool: Tool, exchange: Exchange, arguments: Mapping[str, objec
 
     Raises:
         MissingCapability: the tool had to ask something that the client cannot answer, and did not handle it.
+        ThreadsBusy: there is no thread for a plain function, so it never ran.
     """
     answer, call = Answer(), Call(exchange)
     try:
@@ -41,8 +42,8 @@ async def run_tool(tool: Tool, exchange: Exchange, arguments: Mapping[str, objec
             async with aclosing(stream) as events:
                 async for event in events:
                     await answer.take(event, call)
-    except MissingCapability:
-        # The one thing that can only be cured by another request: −32021 tells the client what to declare in it.
+    except (MissingCapability, ThreadsBusy):
+        # What only another request can cure: −32021 tells the client what to declare in it, 1004 to send it later.
         raise
     except AUTHORS_FAULTS as error:
         if was_cancelled(error):

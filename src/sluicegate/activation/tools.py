@@ -20,6 +20,8 @@ from sluicegate.activation.schema import (
     return_annotation,
 )
 from sluicegate.activation.violations import Checker
+from sluicegate.exchange import Exchange
+from sluicegate.protocol.headers import check_marks, marks_of
 
 INJECTED: Final = frozenset({Call})
 
@@ -48,11 +50,13 @@ class Tool:
     """A function that can be called by its name.
 
     Raises:
-        TypeError: a parameter or a schema that cannot be described, or the two do not fit each other.
+        TypeError: a parameter or a schema that cannot be described, or the two do not fit each other; or an option
+            that there is not.
         ValueError: a name that no tool can have.
     """
 
     def __init__(self, function: Function, options: ToolOptions) -> None:
+        check_options("tool", options, ToolOptions)
         self.invocable = Invocable(function)
         self.name = options.get("name") or function_name(function, "tool")
         if not _tool_name.fullmatch(self.name):
@@ -68,6 +72,10 @@ class Tool:
             self._injected = parameters.injected
             self._taken = None
             description = parameters.description
+        marks = marks_of(self._reader.schema)
+        if marks is None:
+            raise TypeError("x-mcp-header is a header's name, each but once, on a string, integer or boolean property")
+        self._marks = marks
         self.output_schema = _output_schema(function, options)
         self._checker = None if self.output_schema is None else Checker(self.output_schema, noun="field")
         if self._checker is not None and "output_schema" in options:
@@ -82,6 +90,15 @@ class Tool:
             icons=options.get("icons"),
             meta=options.get("meta"),
         )
+
+    def check_mirrors(self, exchange: Exchange) -> None:
+        """Let a call pass whose `Mcp-Param-*` headers, where HTTP brought it, say what its arguments say.
+
+        Raises:
+            RemoteProtocolError: −32020.
+        """
+        if self._marks and exchange.headers is not None:
+            check_marks(exchange.headers, None, exchange.params, self._marks)
 
     def bind(self, arguments: Mapping[str, object], call: Call) -> dict[str, object]:
         """The keyword arguments of the function.
@@ -105,6 +122,12 @@ class Tool:
         return (
             f"The tool '{self.name}' failed: its result does not fit its own schema: {problems}." if problems else None
         )
+
+
+def check_options(kind: str, options: Mapping[str, object], known: type) -> None:
+    """Let options pass that a TypedDict has; raises TypeError for another, which is most likely a slip of the pen."""
+    if unknown := sorted(options.keys() - known.__annotations__.keys()):
+        raise TypeError(f"a {kind} has no option '{unknown[0]}'; there are {', '.join(known.__annotations__)}")
 
 
 def function_name(function: Function, kind: str) -> str:

@@ -7,7 +7,6 @@ and refused if one asks all the same. The one rule: what a callback raises is lo
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from os import PathLike
-from pathlib import Path
 from typing import Final, Literal, TypeVar, cast
 
 import msgspec
@@ -181,5 +180,7 @@ def _read_root(place: Place) -> Root:
         return place
     if isinstance(place, str) and "://" in place:
         return Root(place)
+    from pathlib import Path  # here and not above: it takes four milliseconds, and few programs have roots
+
     path = Path(place).absolute()
     return Root(path.as_uri(), path.name or None)

@@ -33,12 +33,12 @@ from sluicegate.errors import (
     METHOD_NOT_FOUND,
     Delivered,
     InvalidParams,
-    MethodNotFound,
-    MissingCapability,
-    Refused,
+    LocalProtocolError,
     RemoteProtocolError,
     RpcError,
+    SluicegateError,
     UpstreamClosed,
+    UpstreamError,
     UpstreamProtocolError,
     error_object,
 )
@@ -75,7 +75,7 @@ class Client:
         self._tasks = tasks
         self._inbox = inbox or Inbox(Answerer(), None, None)
         self._client_info = client_info
-        self._timeout = timeout
+        self._timeout = min(timeout, max_timeout)
         self._max_timeout = max_timeout
         # Newer servers log only what a request asks for, so somebody who listens must ask.
         self._log_level = None if self._inbox.on_log is None else "info"
@@ -285,7 +285,9 @@ class Client:
                 return opened(reply)
         except RemoteProtocolError:
             raise UpstreamProtocolError(f"The answer of {self.name} to {method} cannot be decoded.") from None
-        except (InvalidParams, MethodNotFound, MissingCapability, Refused) as refusal:
+        except (UpstreamError, RpcError, LocalProtocolError):
+            raise
+        except SluicegateError as refusal:
             # A server in this process refuses by raising; its caller should not have to know where the server runs.
             raise RpcError(error_object(refusal)) from refusal
         raise RpcError(reply)
@@ -337,4 +339,7 @@ class Client:
 
 
 def _named(name: str, arguments: Mapping[str, object] | None, more: Mapping[str, object]) -> Params:
+    # Not everybody checks types, and many give a tool its one argument as they would a function.
+    if arguments is not None and not isinstance(arguments, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"arguments come by keyword or in a mapping, not as {type(arguments).__name__}")
     return {"name": name, "arguments": {**(arguments or {}), **more}}

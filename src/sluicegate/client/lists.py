@@ -5,7 +5,6 @@ The one rule: whatever a server does with its cursors, the gathering ends, and w
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -27,8 +26,7 @@ MOST_PAGES: Final = 64
 """After so many pages a list is taken for endless."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
+class Kind(msgspec.Struct, Generic[T], frozen=True):
     """One of the four lists: how to ask for it, where its entries are, and what tells them apart."""
 
     method: str

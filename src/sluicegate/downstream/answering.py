@@ -1,6 +1,7 @@
 """From an exchange to its reply, whatever happens on the way: a failed exchange never ends a server (R34)."""
 
 import logging
+from collections.abc import Callable
 
 from sluicegate.asking import settle
 from sluicegate.downstream.session_era import SessionSide
@@ -28,16 +29,13 @@ class Answering:
         """The reply for a client of 2026-07-28; that which ends a subscription is marked as the subscription's."""
         reply = await _safely(exchange, self._handler)
         if exchange.method == "subscriptions/listen" and isinstance(reply, Result):
-            return Result(marked(opened(reply), listen_id))
+            return _safe(exchange, lambda: Result(marked(opened(reply), listen_id)))
         return reply
 
     async def session_reply(self, exchange: Exchange, side: SessionSide, revision: Revision) -> Reply:
         """The reply for a session-era client: rounds of asking are held with it live, and it knows no newer words."""
         reply = await _safely(exchange, side.handler_of(exchange.method) or self._settled)
-        try:
-            return reply_for_session(exchange.method, exchange.params, reply, revision)
-        except SluicegateError as problem:
-            return error_object(problem)
+        return _safe(exchange, lambda: reply_for_session(exchange.method, exchange.params, reply, revision))
 
     async def listen(self, exchange: Exchange) -> Reply:
         """Hold a subscription that is opened on a client's behalf; raises what the handler raises."""
@@ -51,8 +49,18 @@ async def _safely(exchange: Exchange, handler: Handler) -> Reply:
     # One of the edges where everything is caught.
     try:
         return await handler(exchange)
-    except SluicegateError as problem:
-        return error_object(problem)
     except Exception as problem:
-        log.exception("%s failed", exchange.method)
-        return error_object(problem)
+        return _error(exchange, problem)
+
+
+def _safe(exchange: Exchange, make: Callable[[], Reply]) -> Reply:
+    try:
+        return make()
+    except Exception as problem:
+        return _error(exchange, problem)
+
+
+def _error(exchange: Exchange, problem: Exception) -> Reply:
+    if not isinstance(problem, SluicegateError):
+        log.error("%s failed", exchange.method, exc_info=problem)
+    return error_object(problem)

@@ -26,7 +26,7 @@ from sluicegate.protocol.conversation import (
     Withdrawn,
 )
 from sluicegate.protocol.framing import encode_line
-from sluicegate.protocol.message import Reply, RequestId, as_object
+from sluicegate.protocol.message import Notification, Reply, RequestId, as_object, encode
 from sluicegate.wire import Receiver, Wire
 
 LONGEST_HOLD: Final = 300.0
@@ -91,6 +91,7 @@ class DuplexServer:
                 case Withdrawn(request_id):
                     stream = self._streams.pop(request_id, None)
                     if stream is not None:
+                        stream.withdrawn = True
                         self.tasks.cancel(stream)
                 case Answered(request_id, reply):
                     self._session_side.answered(request_id, reply)
@@ -114,8 +115,15 @@ class DuplexServer:
     async def _answer_modern(self, asked: Asked, stream: "_PipeStream") -> None:
         sink = ModernSink(stream, asked, self.caller, self.tasks, self._parked, self.hold)
         reply = await self.answering.modern_reply(sink.exchange, asked.id)
-        if sink.stream is not None:  # else nobody came back for it
-            await sink.stream.reply(reply)
+        if sink.stream is None:
+            return  # nobody came back for it
+        await sink.stream.reply(reply)
+        if asked.method == "subscriptions/listen" and not stream.withdrawn:
+            # The specification wants this end on a pipe, and that one (protocol §7): both are said.
+            ended = Notification(
+                "notifications/cancelled", {"requestId": asked.id, "reason": "The subscription ended."}
+            )
+            stream.send_now(encode(ended))
 
     async def _answer_session(self, asked: Asked, stream: "_PipeStream") -> None:
         sink = SessionSink(self._session_side, stream, asked.profile)
@@ -137,12 +145,15 @@ class _PipeStream:
 
     def __init__(self, server: DuplexServer, request_id: RequestId) -> None:
         self.id = request_id
+        self.withdrawn = False
         self._server = server
         self._sent = 0
 
     async def send(self, message: bytes) -> None:
-        """Send a message; waits while the client is slow."""
+        """Send a message; waits while the client is slow. Nothing is sent for a request that was withdrawn."""
         await self._server.wire.drain()
+        if self.withdrawn:
+            return
         self.send_now(message)
         # A tool that never waits would otherwise never let us hear that its call was withdrawn.
         self._sent += 1
@@ -156,7 +167,7 @@ class _PipeStream:
     async def reply(self, reply: Reply) -> None:
         """Send the reply."""
         task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if self.withdrawn or (task is not None and task.cancelling()):
             # A tool that swallowed its cancellation: the id may be another request's by now.
             return
         self._server.respond(self.id, reply)
@@ -181,4 +192,4 @@ async def serve_duplex(
             attach(server)
             await server.finished
         finally:
-            tasks.cancel_all()
+            tasks.wind_up()

@@ -27,6 +27,10 @@ class ModernSink:
         self._tasks = tasks
         self._parked = parked
         self._hold = hold
+        # A client may answer ahead what it knows it will be asked: answers without a state belong to no parked call.
+        brought = {} if "requestState" in asked.params else as_object(asked.params.get("inputResponses")) or {}
+        self._brought = dict(brought)
+        self._turn: asyncio.Lock | None = None
         self._listening = asked.method == "subscriptions/listen"
 
     async def emit(self, notification: Notification) -> None:
@@ -39,22 +43,33 @@ class ModernSink:
 
     async def ask(self, questions: Questions) -> Answers:
         """End the request with the questions, as often as some are left unanswered, and take up the retry's."""
+        if self._turn is None:
+            self._turn = asyncio.Lock()
+        # A result can ask only once: who asks meanwhile has to wait for the next round.
+        async with self._turn:
+            return await self._ask(questions)
+
+    async def _ask(self, questions: Questions) -> Answers:
         exchange = self.exchange
         check_capabilities(questions, exchange.profile)
         answers: dict[str, Params] = {}
         unanswered = dict(questions)
-        while unanswered:
-            if self.stream is None:
-                raise InputRefused("Two questions cannot wait for the client at the same time.")
-            retry = await self._next_round(self.stream, unanswered)
-            # The retry may come with another progress token, and what it declares is what holds from now on.
-            exchange.profile = retry.profile
+        brought = self._brought
+        while True:
             for key in list(unanswered):
-                answer = as_object(retry.answers.get(key))
+                # Taken out: the same question, asked again later, wants an answer of its own.
+                answer = as_object(brought.pop(key, None))
                 if answer is not None:
                     answers[key] = answer
                     del unanswered[key]
-        return answers
+            if not unanswered:
+                return answers
+            if self.stream is None:
+                raise InputRefused("Nobody is there any more to be asked.")
+            retry = await self._next_round(self.stream, unanswered)
+            # The retry may come with another progress token, and what it declares is what holds from now on.
+            exchange.profile = retry.profile
+            brought = dict(retry.answers)
 
     async def _next_round(self, stream: RequestStream, questions: Questions) -> Comeback:
         exchange = self.exchange

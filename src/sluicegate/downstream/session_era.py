@@ -7,12 +7,21 @@ one way of telling changes only.
 import asyncio
 import logging
 import secrets
-from typing import Protocol
+from typing import Final, Protocol
 
 from sluicegate.concurrency import TaskScope
 from sluicegate.downstream.asking_rights import check_capabilities
 from sluicegate.downstream.streams import Stream
-from sluicegate.errors import InputRefused, InvalidParams, SluicegateError, error_object
+from sluicegate.errors import (
+    ErrorObject,
+    InputRefused,
+    InvalidParams,
+    LimitExceeded,
+    RpcError,
+    SluicegateError,
+    UpstreamProtocolError,
+    error_object,
+)
 from sluicegate.exchange import Caller, Exchange, Handler
 from sluicegate.protocol.conversation import Event, ServerConversation
 from sluicegate.protocol.message import (
@@ -40,6 +49,9 @@ from sluicegate.protocol.translate import notification_for_session
 from sluicegate.protocol.translate_questions import answer_from_session, question_for_session
 
 log = logging.getLogger("sluicegate")
+
+MOST_SUBSCRIPTIONS: Final = 1000
+"""Resources that one session may be subscribed to."""
 
 
 class HeldExchanges(Protocol):
@@ -84,6 +96,7 @@ class SessionSide:
         self._front = front
         self._welcomed = asyncio.Event()
         self._questions: dict[int, asyncio.Future[Reply]] = {}
+        self._subscriptions: dict[str, asyncio.Future[Params]] = {}
 
     async def welcome(self, request_id: RequestId) -> None:
         """Answer `initialize` with what the handler says of itself."""
@@ -110,26 +123,48 @@ class SessionSide:
 
     async def _subscribe(self, exchange: Exchange) -> Reply:
         uri = _uri_of(exchange)
-        # A second subscription to the same URI takes the place of the first: updates are delivered once.
-        self._front.tasks.cancel(("updates", uri))
-        acknowledged: asyncio.Future[Params] = asyncio.get_running_loop().create_future()
-        wanted: Params = {"notifications": {"resourceSubscriptions": [uri]}}
-        self._front.tasks.start(self._listen(wanted, acknowledged), key=("updates", uri))
-        honoured = as_object((await acknowledged).get("notifications")) or {}
+        acknowledged = self._subscriptions.get(uri)
+        if acknowledged is None:
+            if len(self._subscriptions) >= MOST_SUBSCRIPTIONS:
+                raise LimitExceeded(f"More than {MOST_SUBSCRIPTIONS} resources are subscribed; unsubscribe from some.")
+            acknowledged = self._subscriptions[uri] = asyncio.get_running_loop().create_future()
+            # Looked at, so that nobody need wait for it: the client may have withdrawn its request.
+            acknowledged.add_done_callback(lambda future: future.cancelled() or future.exception())
+            self._front.tasks.start(self._updates(uri, acknowledged), key=("updates", uri))
+        # A second subscription to the same URI is the first one: updates are delivered once.
+        honoured = as_object((await asyncio.shield(acknowledged)).get("notifications")) or {}
         if uri not in (as_array(honoured.get("resourceSubscriptions")) or []):
-            self._front.tasks.cancel(("updates", uri))
+            self._end_updates(uri)
             raise InvalidParams(f"Resource not found: {uri}", data={"uri": uri})
         return Result({})
 
     async def _unsubscribe(self, exchange: Exchange) -> Reply:
-        self._front.tasks.cancel(("updates", _uri_of(exchange)))
+        self._end_updates(_uri_of(exchange))
         return Result({})
+
+    async def _updates(self, uri: str, acknowledged: "asyncio.Future[Params]") -> None:
+        try:
+            await self._listen({"notifications": {"resourceSubscriptions": [uri]}}, acknowledged)
+        finally:
+            if self._subscriptions.get(uri) is acknowledged:
+                del self._subscriptions[uri]
+
+    def _end_updates(self, uri: str) -> None:
+        acknowledged = self._subscriptions.pop(uri, None)
+        self._front.tasks.cancel(("updates", uri))
+        if acknowledged is not None and not acknowledged.done():
+            # Whoever still waits to be subscribed was, for as long as it wanted to be.
+            acknowledged.set_result({"notifications": {"resourceSubscriptions": [uri]}})
 
     async def _listen(self, params: Params, acknowledged: "asyncio.Future[Params] | None") -> None:
         sink = _PushSink(self, acknowledged)
         exchange = Exchange("subscriptions/listen", params, sink, Profile(), self._front.caller)
         try:
-            await self._front.answering.listen(exchange)
+            reply = await self._front.answering.listen(exchange)
+            if isinstance(reply, ErrorObject):
+                sink.failed(RpcError(reply))
+            else:
+                sink.failed(UpstreamProtocolError("The subscription ended before it was acknowledged."))
         except SluicegateError as problem:
             sink.failed(problem)
         except Exception as problem:

@@ -21,15 +21,23 @@ from sluicegate.wire import Receiver
 
 _CHUNK: Final = 65536
 _LOOK_EVERY: Final = 0.5
+_STUCK_AFTER: Final = 3.0
 _LAST_WRITE: Final = 2.0
 """Seconds that a client which stopped reading may keep us from leaving."""
 
 
-async def serve_stdio(handler: Handler, *, hold: float = LONGEST_HOLD) -> None:
-    """Answer the client on stdin and stdout until it closes them, or until SIGTERM or SIGINT."""
+async def serve_stdio(
+    handler: Handler, *, hold: float = LONGEST_HOLD, on_stuck: Callable[[], None] | None = None
+) -> None:
+    """Answer the client on stdin and stdout until it closes them, or until SIGTERM or SIGINT.
+
+    Args:
+        on_stuck: called when work under way has not let itself be cancelled for a while, or on a second signal.
+    """
     with _own_pipes() as (stdin, stdout):
         wire = await StdioWire.open(stdin, stdout)
-        with _on_signal(wire.hang_up):
+        wire.on_stuck = on_stuck
+        with _on_signal(wire.told_to_stop):
             try:
                 await serve_duplex(handler, wire, wire.attach, hold=hold)
             finally:
@@ -44,6 +52,7 @@ class StdioWire(asyncio.Protocol):
         self._receiver: Receiver | None = None
         self._early: list[bytes] = []
         self._ended = False
+        self.on_stuck: Callable[[], None] | None = None
         self._reader: asyncio.ReadTransport | None = None
         self._writer: asyncio.WriteTransport | None = None
         self._stdin = self._stdout = -1
@@ -97,8 +106,16 @@ class StdioWire(asyncio.Protocol):
         if self._ended:
             return
         self._ended = True
+        if self.on_stuck is not None:
+            self._loop.call_later(_STUCK_AFTER, self.on_stuck)
         if self._receiver is not None:
             self._receiver.ended()
+
+    def told_to_stop(self) -> None:
+        """End the conversation; whoever says so twice means at once."""
+        if self._ended and self.on_stuck is not None:
+            self.on_stuck()
+        self.hang_up()
 
     def pause_reading(self) -> None:
         """Let the client wait."""
@@ -215,12 +232,13 @@ def _is_pipe(descriptor: int) -> bool:
 @contextmanager
 def _own_pipes() -> Generator[tuple[int, int]]:
     """Our private copies of stdin and stdout, which lead elsewhere for everybody else until they are given back."""
-    sys.stdout.flush()
     stdin, stdout = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     try:
         os.dup2(nothing, 0)
         os.dup2(2, 1)
+        # Now, not before: what was printed while the program started is no protocol either.
+        sys.stdout.flush()
         # What a tool prints is read as a log, so it should appear when it is printed.
         reconfigure: Callable[..., None] | None = getattr(sys.stdout, "reconfigure", None)
         if reconfigure is not None:

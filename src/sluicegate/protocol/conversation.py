@@ -11,6 +11,7 @@ import msgspec
 
 from sluicegate.errors import (
     INTERNAL_ERROR,
+    INVALID_REQUEST,
     OVERLOADED,
     ErrorObject,
     RemoteProtocolError,
@@ -20,6 +21,7 @@ from sluicegate.protocol.framing import DEFAULT_CEILING, Frame, LineDecoder, Too
 from sluicegate.protocol.handshake import ServerSession, Stage
 from sluicegate.protocol.message import (
     DEFAULT_LIMITS,
+    LONGEST_BATCH,
     Limits,
     Message,
     Notification,
@@ -29,6 +31,7 @@ from sluicegate.protocol.message import (
     RequestId,
     Response,
     Result,
+    answered_id,
     as_array,
     as_object,
     encode,
@@ -36,6 +39,7 @@ from sluicegate.protocol.message import (
     is_notification,
     parse_strict,
     read_message,
+    recover_id,
     recover_request_id,
 )
 from sluicegate.protocol.modern import Discovery, Profile, is_modern, read_request
@@ -46,9 +50,6 @@ MOST_UNDER_WAY: Final = 1000
 
 LONGEST_BACKLOG: Final = 256
 """How many requests may wait behind a handshake that is not finished."""
-
-LONGEST_BATCH: Final = 1000
-"""How many messages one batch may hold: the answer to a broken one is a hundred times its size."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -156,7 +157,9 @@ class ServerConversation:
                 raise RemoteProtocolError(problem, request_id=recover_request_id(frame.head))
             value = parse_strict(frame, self._limits)
         except RemoteProtocolError as error:
-            self._refuse(error, None, events)
+            data = frame.head if isinstance(frame, TooLong) else frame
+            if not self._is_broken_reply(recover_id(data), error, events):
+                self._refuse(error, None, events)
         else:
             self._read_parsed(value, events)
 
@@ -193,8 +196,16 @@ class ServerConversation:
             self._read_message(read_message(value, self._limits), batch, events)
         except RemoteProtocolError as error:
             # A notification is never answered, not even one whose params are wrong.
-            if not is_notification(value, self._limits):
+            if not (is_notification(value, self._limits) or self._is_broken_reply(answered_id(value), error, events)):
                 self._refuse(error, batch, events)
+
+    def _is_broken_reply(self, request_id: RequestId | None, error: RemoteProtocolError, events: list[Event]) -> bool:
+        """Whether a broken message is the reply to a question of ours; whoever asked it then waits no longer."""
+        if request_id is None or self._questions.claim(request_id) is None:
+            return False
+        problem = f"The client's reply cannot be read: {error.message}"
+        events.append(Answered(int(request_id), ErrorObject(INVALID_REQUEST, problem)))
+        return True
 
     def _read_message(self, message: Message, batch: _Batch | None, events: list[Event]) -> None:
         if isinstance(message, Request):
@@ -281,7 +292,7 @@ class ServerConversation:
                 batch = self._under_way.pop(request_id)
                 data = batch.close_one(None) if batch is not None else None
                 if data is not None:
-                    events.append(Outgoing(data, batch.id if batch is not None else None))
+                    events.append(Outgoing(data, request_id))
 
     # ------------------------------------------------------------------------------------------------- what we say
 

@@ -118,7 +118,7 @@ class ServerSession:
         if self.stage is Stage.CREATED:
             raise RemoteProtocolError("Server not initialized", code=NOT_INITIALIZED, request_id=request.id)
         if not requestable(request.method, self.version):
-            message = f"Method not found: {request.method}"
+            message = f"Method not found: {request.method[:100]}"
             raise RemoteProtocolError(message, code=METHOD_NOT_FOUND, request_id=request.id)
 
     def set_level(self, request: Request) -> Reply:

@@ -10,6 +10,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Final, cast
 
 import jiter
@@ -21,6 +22,10 @@ RequestId = str | int
 Params = dict[str, object]
 
 LARGEST_ID: Final = 2**53 - 1
+LARGEST_CALL: Final = 4 << 20
+"""Bytes of params that a server's own request or notification may have; a client's body has the same limit."""
+LONGEST_BATCH: Final = 1000
+"""Messages that one JSON array may hold: a line of ones is a gigabyte of them, or of refusals."""
 
 
 def as_object(value: object) -> Params | None:
@@ -156,6 +161,14 @@ def is_notification(value: object, limits: Limits = DEFAULT_LIMITS) -> bool:
     return _envelope_problem(envelope, limits) is None
 
 
+def answered_id(value: object) -> RequestId | None:
+    """The request that a strictly parsed value is the response to, however broken; None if it is no response."""
+    envelope = as_object(value) or {}
+    request_id = envelope.get("id")
+    is_id = isinstance(request_id, str) or type(request_id) is int
+    return cast(RequestId, request_id) if is_id and _is_response(envelope) else None
+
+
 def decode_strict(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Message:
     """The one message in `data`, as a client sends it. Raises as `parse_strict` and `read_message` do."""
     return read_message(parse_strict(data, limits), limits)
@@ -264,9 +277,12 @@ def _request_id(envelope: Params, limits: Limits) -> RequestId | None:
 
     The id in a response is one of ours: sent back, it would be taken for the answer to another request.
     """
-    is_response = "method" not in envelope and ("result" in envelope or "error" in envelope)
     request_id = envelope.get("id")
-    return None if is_response or _id_problem(request_id, limits) else cast(RequestId, request_id)
+    return None if _is_response(envelope) or _id_problem(request_id, limits) else cast(RequestId, request_id)
+
+
+def _is_response(envelope: Params) -> bool:
+    return "method" not in envelope and ("result" in envelope or "error" in envelope)
 
 
 def _envelope_problem(envelope: Params, limits: Limits) -> str | None:
@@ -374,7 +390,6 @@ _envelope_decoder: Final = msgspec.json.Decoder(_Envelope)
 _error_decoder: Final = msgspec.json.Decoder(ErrorObject)
 _params_decoder: Final = msgspec.json.Decoder(Params)
 _members_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_batch_decoder: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _integer: Final = re.compile(rb"-?(?:0|[1-9][0-9]{0,15})")
 
 
@@ -396,9 +411,19 @@ def decode_tolerant(data: bytes) -> Message | Unreadable:
 def decode_batch_tolerant(data: bytes) -> list[Message | Unreadable]:
     """The messages of a JSON array, which a server of 2025-03-26 may send; the array's own fault is one Unreadable."""
     try:
-        return [decode_tolerant(bytes(item)) for item in _batch_decoder.decode(data)]
-    except (msgspec.DecodeError, RecursionError):
+        members = cast(tuple[msgspec.Raw, ...], msgspec.structs.astuple(_batch_decoder().decode(data)))
+    except (msgspec.DecodeError, RecursionError) as error:
+        if isinstance(error, msgspec.ValidationError) and data.lstrip()[:1] == b"[":
+            return [Unreadable(f"is a batch of more than {LONGEST_BATCH} messages")]
         return [Unreadable("is not a readable JSON array")]
+    return [decode_tolerant(bytes(member)) for member in members if member]
+
+
+@cache
+def _batch_decoder() -> msgspec.json.Decoder[msgspec.Struct]:
+    # An array read as a Struct is given up at the first member too many; read as a list it would be read to its end.
+    members = [(f"member{n}", msgspec.Raw, msgspec.Raw()) for n in range(LONGEST_BATCH)]
+    return msgspec.json.Decoder(msgspec.defstruct("Batch", members, array_like=True, forbid_unknown_fields=True))
 
 
 def _read_envelope(data: bytes, envelope: _Envelope) -> Message | Unreadable:
@@ -428,6 +453,9 @@ def _read_envelope(data: bytes, envelope: _Envelope) -> Message | Unreadable:
 
 
 def _read_call(envelope: _Envelope, request_id: RequestId | None) -> Message | Unreadable:
+    # Answers stay bytes, but this is decoded, and a byte of JSON can be thirty of Python.
+    if len(envelope.params) > LARGEST_CALL:
+        return Unreadable("is too long for a request or a notification")
     try:
         method = msgspec.json.decode(envelope.method, type=str)
         params = _params_decoder.decode(envelope.params) if envelope.params else {}

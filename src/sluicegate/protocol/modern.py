@@ -94,7 +94,7 @@ def read_request(request: Request) -> tuple[Profile, Params]:
         data: Params = {"supported": list(SUPPORTED_VERSIONS), "requested": version}
         raise refuse("Unsupported protocol version", UNSUPPORTED_VERSION, data)
     if not requestable(request.method, version):
-        raise refuse(f"Method not found: {request.method}", METHOD_NOT_FOUND)
+        raise refuse(f"Method not found: {request.method[:100]}", METHOD_NOT_FOUND)
     client_info = as_object(meta.get(CLIENT_INFO_KEY))
     if client_info is None and meta.get(CLIENT_INFO_KEY) is not None:
         raise refuse(f"Invalid params: {CLIENT_INFO_KEY} is an object.")

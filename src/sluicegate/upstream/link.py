@@ -4,10 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from typing import Final, Literal, cast
-
-import msgspec
 
 from sluicegate.concurrency import TaskScope
 from sluicegate.errors import (
@@ -56,7 +53,7 @@ from sluicegate.protocol.modern import (
 from sluicegate.protocol.pending import Pending
 from sluicegate.protocol.versions import LATEST_VERSION, SUPPORTED_VERSIONS
 from sluicegate.upstream.session_era import SessionEra
-from sluicegate.upstream.waiting import FULL, Waiter
+from sluicegate.upstream.waiting import Waiter
 from sluicegate.wire import Wire
 
 log = logging.getLogger("sluicegate")
@@ -64,7 +61,7 @@ log = logging.getLogger("sluicegate")
 Era = Literal["auto", "session", "modern"]
 
 BAD_LINES_A_MINUTE: Final = 1000
-"""Unreadable lines after which a server counts as broken (threats R3)."""
+"""Unreadable lines and unasked answers after which a server counts as broken (threats R3, T24)."""
 
 _LOGGED_BAD_LINES: Final = 5
 
@@ -73,9 +70,6 @@ MOST_UNHEARD: Final = 64 * 1024
 
 MOST_QUESTIONS: Final = 1024
 """Questions of one server that may be open at once."""
-
-LONGEST_BATCH: Final = 1000
-"""Messages that one JSON array may hold: a line of ones below the ceiling would be a gigabyte of them."""
 
 
 class Link:
@@ -101,6 +95,7 @@ class Link:
         self._asking = Waiter(None)
         self._unheard = 0
         self._said_more = False
+        self._forgone = 0
         self._minute = 0.0
         self._bad_lines = 0
 
@@ -121,8 +116,8 @@ class Link:
                 if era == "session" or not await self._probe(era, probe_timeout):
                     await self._initialize(probed=era == "auto")
         except TimeoutError:
-            problem = f"{self._name} did not answer the handshake within {limit:g} s{self.last_words()}"
-            raise UpstreamUnavailable(problem) from None
+            problem = f"{self._name} did not answer the handshake within {limit:g} s"
+            raise UpstreamUnavailable(problem, details=self.last_words()) from None
 
     async def _probe(self, era: Era, probe_timeout: float) -> bool:
         """Whether the server is of 2026-07-28: by its answer to `server/discover`, or by having none."""
@@ -234,7 +229,7 @@ class Link:
         if self._wire is None:
             raise UpstreamClosed(f"{self._name} is not connected.", delivered="no")
         if self._closed is not None:
-            raise UpstreamClosed(self._closed(), delivered="no")
+            raise UpstreamClosed(self._closed(), details=self.last_words(), delivered="no")
         return self.pending.add(waiter)
 
     async def next_item(self, waiter: Waiter) -> Notification | Reply:
@@ -244,7 +239,7 @@ class Link:
             UpstreamError: nothing will come any more.
         """
         item = await waiter.next()
-        if len(waiter.inbox) <= FULL // 2:
+        if waiter.is_half_empty:
             self._has_room(waiter)
         if isinstance(item, UpstreamError):
             raise item
@@ -255,6 +250,7 @@ class Link:
         self._has_room(waiter)
         is_owed = self.pending.claim(request_id) is not None
         self._said_more |= is_owed
+        self._forgone += is_owed
         return is_owed
 
     def _withdraw(self, request_id: int) -> None:
@@ -303,15 +299,15 @@ class Link:
         for frame in self._lines.feed(data):
             if isinstance(frame, TooLong):
                 self._unreadable(Unreadable(f"is too long ({frame.size} bytes)", recover_id(frame.head)), frame.head)
-            elif frame[:1] == b"[":
-                for message in decode_batch_tolerant(frame) if _is_short_batch(frame) else [_LONG_BATCH]:
+            elif frame.lstrip()[:1] == b"[":
+                for message in decode_batch_tolerant(frame):
                     self._hear(message, frame)
             else:
                 self._hear(decode_tolerant(frame), frame)
 
     def ended(self) -> None:
         """Learn that the server is gone: everybody who waits for it is told so, once."""
-        self._close(lambda: f"{self._name} {self.describe_end()}{self.last_words()}")
+        self._close(lambda: f"{self._name} {self.describe_end()}")
 
     def close(self) -> None:
         """Take no more exchanges: our side is closing the connection."""
@@ -326,14 +322,15 @@ class Link:
             self._closed = problem
             self._gone.set()
             for waiter in self.pending.drain():
-                waiter.post(UpstreamClosed(problem()))
+                waiter.post(UpstreamClosed(problem(), details=self.last_words()))
 
     def _hear(self, message: Message | Unreadable, line: bytes) -> None:
         match message:
             case Response(request_id, reply):
                 self._hear_response(request_id, reply)
             case Notification():
-                self._hear_notification(message)
+                # One of a batch counts as all of it: rather too much than too little.
+                self._hear_notification(message, len(line))
             case Request():
                 self._hear_request(message)
             case Unreadable():
@@ -347,7 +344,10 @@ class Link:
             waiter = self.pending.drain()[0]
         if waiter is not None:
             waiter.post(reply)
-        # Otherwise nobody waits for it: its caller has gone, or the id is not ours.
+        elif self._forgone > 0:
+            self._forgone -= 1  # Late, most likely: its caller has gone.
+        else:
+            self._skip_line(f"answers {ascii(str(request_id)[:40])}, which nobody waits for")
 
     def _hear_request(self, request: Request) -> None:
         if request.method == "ping":
@@ -359,35 +359,38 @@ class Link:
         else:
             self._tasks.start(self._session_era.answer(request), key=(self, "question", request.id))
 
-    def _hear_notification(self, notification: Notification) -> None:
+    def _hear_notification(self, notification: Notification, size: int) -> None:
         match notification.method:
             case "notifications/progress":
-                self._hear_progress(notification)
+                self._hear_progress(notification, size)
             case "notifications/message":
-                self._hear_log(notification)
+                self._hear_log(notification, size)
             case "notifications/cancelled":
                 self._hear_cancelled(notification.params.get("requestId"))
             case _:
-                self._hear_change(notification)
+                self._hear_change(notification, size)
 
-    def _hear_progress(self, notification: Notification) -> None:
+    def _hear_progress(self, notification: Notification, size: int) -> None:
         token = notification.params.get("progressToken")
         waiter = self.pending.find(token) if isinstance(token, str | int) else None
         if waiter is None or waiter.exchange is None or waiter.exchange.profile.progress_token is None:
             return  # late, or with a token that we never gave
         params = {**notification.params, "progressToken": waiter.exchange.profile.progress_token}
-        self._post_notice(waiter, Notification(notification.method, params))
+        self._post_notice(waiter, Notification(notification.method, params), size)
 
-    def _hear_log(self, notification: Notification) -> None:
-        listeners = [w for w in self.pending if w.exchange is not None and w.exchange.profile.log_level is not None]
-        if len(listeners) != 1:
-            # Nothing in a log line says which call it belongs to. With several candidates it is given to none of them.
-            self._post_unattributed(notification)
+    def _hear_log(self, notification: Notification, size: int) -> None:
+        under_way = [(waiter, waiter.exchange) for waiter in self.pending if waiter.exchange is not None]
+        listeners = [(waiter, exchange) for waiter, exchange in under_way if exchange.profile.log_level is not None]
+        # Nothing in a log line says which call it belongs to. With several candidates it is given to none of them. In
+        # the session era a level is set for all, so that a call which wants no log is a candidate too (threats T11).
+        callers = {exchange.caller.id for _, exchange in (listeners if self._session_era is None else under_way)}
+        if len(listeners) != 1 or len(callers) != 1:
+            self._post_unattributed(notification, size)
             return
-        waiter = listeners[0]
-        level, wanted = notification.params.get("level"), cast(Exchange, waiter.exchange).profile.log_level
+        waiter, exchange = listeners[0]
+        level, wanted = notification.params.get("level"), exchange.profile.log_level
         if level in LOG_LEVELS and LOG_LEVELS.index(cast(str, level)) >= LOG_LEVELS.index(cast(str, wanted)):
-            self._post_notice(waiter, notification)
+            self._post_notice(waiter, notification, size)
 
     def _hear_cancelled(self, request_id: object) -> None:
         if not isinstance(request_id, str | int):
@@ -399,21 +402,21 @@ class Link:
                 self.pending.claim(request_id)
                 waiter.post(Result(complete({})))
 
-    def _hear_change(self, notification: Notification) -> None:
+    def _hear_change(self, notification: Notification, size: int) -> None:
         subscription, notice = subscription_of(notification)
         if subscription is not None:
             waiter = self.pending.find(subscription)
             if waiter is not None:
-                self._post_notice(waiter, notice)
+                self._post_notice(waiter, notice, size)
             return
         for waiter in self.pending:
             if waiter.wants(notice):
-                self._post_notice(waiter, notice)
-        self._post_unattributed(notice)
+                self._post_notice(waiter, notice, size)
+        self._post_unattributed(notice, size)
 
-    def _post_notice(self, waiter: Waiter, notification: Notification) -> None:
-        waiter.post(notification)
-        if len(waiter.inbox) >= FULL and waiter not in self._full:
+    def _post_notice(self, waiter: Waiter, notification: Notification, size: int) -> None:
+        waiter.post(notification, size)
+        if waiter.is_full and waiter not in self._full:
             self._let_wait(waiter)
 
     def _let_wait(self, waiter: Waiter) -> None:
@@ -427,10 +430,10 @@ class Link:
             if not self._full and self._wire is not None:
                 self._wire.resume_reading()
 
-    def _post_unattributed(self, notification: Notification) -> None:
+    def _post_unattributed(self, notification: Notification, size: int) -> None:
         # What belongs to no exchange has nobody who could make the server wait, so here the newest is dropped.
-        if len(self._unattributed.inbox) < FULL:
-            self._unattributed.post(notification)
+        if not self._unattributed.is_full:
+            self._unattributed.post(notification, size)
 
     async def _relay_unattributed(self) -> None:
         while True:
@@ -442,32 +445,16 @@ class Link:
         waiter = self.pending.claim(problem.id) if problem.id is not None else None
         if waiter is not None:
             waiter.post(UpstreamProtocolError(f"The answer of {self._name} {problem.problem}."))
+        self._skip_line(f"{problem.problem}: {ascii(line[:200])}")
+
+    def _skip_line(self, problem: str) -> None:
         now = asyncio.get_running_loop().time()
         if now - self._minute > 60:
             self._minute, self._bad_lines = now, 0
         self._bad_lines += 1
         if self._bad_lines <= _LOGGED_BAD_LINES:
-            log.warning("%s: a line %s and is skipped: %s", self._name, problem.problem, ascii(line[:200]))
+            log.warning("%s: a line is skipped, for it %s", self._name, problem)
         elif self._bad_lines > BAD_LINES_A_MINUTE:
             self._let_wait(self._unattributed)
-            self._close(lambda: f"{self._name} wrote more than {BAD_LINES_A_MINUTE} unreadable lines within a minute")
-
-
-_LONG_BATCH: Final = Unreadable(f"is a batch of more than {LONGEST_BATCH} messages")
-
-
-@cache
-def _short_batch() -> msgspec.json.Decoder[object]:
-    # An array read as a Struct is given up at the first member too many; read as a list it would be read to its end.
-    members = [(f"member{n}", msgspec.Raw, msgspec.Raw()) for n in range(LONGEST_BATCH)]
-    return msgspec.json.Decoder(msgspec.defstruct("Batch", members, array_like=True, forbid_unknown_fields=True))
-
-
-def _is_short_batch(line: bytes) -> bool:
-    try:
-        _short_batch().decode(line)
-    except msgspec.ValidationError:
-        return False
-    except (msgspec.DecodeError, RecursionError):
-        pass  # whoever reads it says what is wrong
-    return True
+            lines = f"{BAD_LINES_A_MINUTE} unreadable lines or unasked answers"
+            self._close(lambda: f"{self._name} wrote more than {lines} within a minute")

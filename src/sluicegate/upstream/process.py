@@ -71,6 +71,7 @@ class Child:
         self._guardian = process
         self._control = control
         self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
+        self.on_stderr: Callable[[bytes], None] | None = None
         self._receiver = receiver
         self._stop_grace = stop_grace
         self._pid = 0
@@ -104,6 +105,7 @@ class Child:
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
         stop_grace: float = 2.0,
+        on_stderr: Callable[[bytes], None] | None = None,
     ) -> "Child":
         """Return the running server: its program has been executed, its output goes to the receiver.
 
@@ -113,6 +115,7 @@ class Child:
         environment = child_environment(env)
         argv = _executable(command, environment, cwd)
         child = cls(*_spawn(argv, environment, cwd), receiver, stop_grace)
+        child.on_stderr = on_stderr
         try:
             async with asyncio.timeout(START_LIMIT):
                 error = await child._started
@@ -140,8 +143,7 @@ class Child:
     @property
     def stderr_tail(self) -> str:
         """The last 64 KiB at most of what it wrote to stderr, safe for a terminal."""
-        text = self._tail.decode("utf-8", "backslashreplace").replace("\r\n", "\n")
-        return text.translate(_VISIBLE)[-STDERR_KEPT:]
+        return visible(self._tail)[-STDERR_KEPT:]
 
     def describe_exit(self) -> str:
         """How it ended, as the rest of a sentence about it: "exited with status 3"."""
@@ -163,7 +165,9 @@ class Child:
         Raises:
             UpstreamClosed: it never will.
         """
-        await self._writable.wait()
+        # Looked at again after each wait: of many who wait, the first may fill the pipe again.
+        while not self._writable.is_set():
+            await self._writable.wait()
         if self._stopping or self._stdin.closed:
             raise UpstreamClosed(f"The server {self.describe_exit()}.")
 
@@ -214,6 +218,8 @@ class Child:
             # Always read, or the server would wait for us; only the end is kept, however much comes.
             self._tail += data
             del self._tail[:-STDERR_KEPT]
+            if self.on_stderr is not None:
+                self.on_stderr(data)
         elif data is not None:
             self._close(self._stderr)
             if self._settling is not None:  # A server may close its stderr and go on; this only completes other signs.
@@ -418,6 +424,11 @@ class Child:
         self._stop_timer = None if seconds is None or then is None else self._loop.call_later(seconds, then)
 
 
+def visible(text: bytes | bytearray) -> str:
+    """What a server wrote, safe for a terminal."""
+    return text.decode("utf-8", "backslashreplace").replace("\r\n", "\n").translate(_VISIBLE)
+
+
 def child_environment(extra: Mapping[str, str] | None) -> dict[str, str]:
     """The environment of a server: the harmless part of ours, and what was declared for it."""
     inherited = {
@@ -439,8 +450,9 @@ def _executable(
     name = os.path.basename(program)
     base = os.path.abspath(cwd or os.curdir)
     if not os.path.isdir(base):
+        problem = "is a file" if os.path.exists(base) else "does not exist"
         raise UpstreamUnavailable(
-            f"The working directory of the server's command {name!r} does not exist; create it or correct it."
+            f"The working directory of the server's command {name!r} {problem}; create it or correct it."
         ) from NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), base)
     if os.sep in program:
         program, path = os.path.join(base, program), ""

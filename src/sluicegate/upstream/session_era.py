@@ -3,11 +3,12 @@
 Inside we speak 2026-07-28, where a server remembers nothing. The state that an older one needs is kept here.
 """
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
-from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, InputRefused, MethodNotFound, UpstreamError
+from sluicegate.errors import ErrorObject, InputRefused, InvalidParams, MethodNotFound, UpstreamError
 from sluicegate.exchange import Exchange, Host
 from sluicegate.protocol.handshake import ClientSession
 from sluicegate.protocol.message import (
@@ -22,7 +23,16 @@ from sluicegate.protocol.message import (
     as_object,
 )
 from sluicegate.protocol.methods import LIST_CHANGES, LOG_LEVELS, METHODS
-from sluicegate.protocol.modern import ACKNOWLEDGED, SERVER_INFO_KEY, Answers, Discovery, Questions, complete
+from sluicegate.protocol.modern import (
+    ACKNOWLEDGED,
+    SERVER_INFO_KEY,
+    Answers,
+    Discovery,
+    Question,
+    Questions,
+    complete,
+    lacking_capability,
+)
 from sluicegate.protocol.pending import Pending
 from sluicegate.protocol.translate import params_for_session, reply_from_session
 from sluicegate.protocol.translate_questions import answer_for_session, question_from_session
@@ -49,6 +59,15 @@ class Line(Protocol):
     async def next_item(self, waiter: Waiter) -> Notification | Reply: ...
 
 
+class _Subscription:
+    """One resource, whoever listens to it: the server knows of one subscription at most."""
+
+    def __init__(self) -> None:
+        self.listeners = 0
+        self.is_held = False
+        self.asking = asyncio.Lock()
+
+
 class SessionEra:
     """The memory of one session with one server."""
 
@@ -56,7 +75,7 @@ class SessionEra:
         self._line = line
         self._session = session
         self._level: str | None = None
-        self._subscribers: dict[str, int] = {}
+        self._subscriptions: dict[str, _Subscription] = {}
 
     async def reply_to(self, exchange: Exchange) -> Reply:
         """The server's reply to an exchange, in the inner shape."""
@@ -97,11 +116,15 @@ class SessionEra:
         flags = [flag for flag in LIST_CHANGES if wanted.get(flag) is True and self._announces(flag)]
         waiter = Waiter(exchange)
         waiter.wanted = frozenset(LIST_CHANGES[flag] for flag in flags)
-        request_id = await self._line.enter(waiter)
+        asked = [uri for uri in as_array(wanted.get("resourceSubscriptions")) or [] if isinstance(uri, str)]
         uris: list[str] = []
+        request_id = await self._line.enter(waiter)
+        # Counted before anything is awaited: nobody may end a subscription that another is about to share.
+        for uri in asked:
+            self._subscriptions.setdefault(uri, _Subscription()).listeners += 1
         try:
-            for uri in as_array(wanted.get("resourceSubscriptions")) or []:
-                if isinstance(uri, str) and await self._subscribe(uri):
+            for uri in asked:
+                if await self._subscribe(uri):
                     uris.append(uri)
                     waiter.uris = frozenset(uris)
             honoured: Params = dict.fromkeys(flags, True)
@@ -115,7 +138,7 @@ class SessionEra:
                 await exchange.emit(item)
         finally:
             self._line.leave(request_id, waiter)
-            for uri in uris:
+            for uri in asked:
                 self._unsubscribe(uri)
 
     def _announces(self, flag: str) -> bool:
@@ -126,19 +149,23 @@ class SessionEra:
         resources = as_object(self._line.discovery.capabilities.get("resources")) or {}
         if resources.get("subscribe") is not True:
             return False
-        if self._subscribers.get(uri, 0) == 0:
-            reply = await self._line.request("resources/subscribe", {"uri": uri})
-            if not isinstance(reply, Result):
-                return False
-        self._subscribers[uri] = self._subscribers.get(uri, 0) + 1
-        return True
+        subscription = self._subscriptions[uri]
+        async with subscription.asking:
+            if not subscription.is_held:
+                reply = await self._line.request("resources/subscribe", {"uri": uri})
+                subscription.is_held = isinstance(reply, Result)
+        return subscription.is_held
 
     def _unsubscribe(self, uri: str) -> None:
-        self._subscribers[uri] -= 1
-        if self._subscribers[uri] == 0:
-            del self._subscribers[uri]
-            # Nobody waits for the answer to this: it goes to an inbox that is never read.
-            self._line.send(Request(self._line.pending.add(Waiter(None)), "resources/unsubscribe", {"uri": uri}))
+        subscription = self._subscriptions[uri]
+        subscription.listeners -= 1
+        if subscription.listeners == 0:
+            del self._subscriptions[uri]
+            if subscription.is_held:
+                waiter = Waiter(None)
+                request_id = self._line.pending.add(waiter)
+                self._line.send(Request(request_id, "resources/unsubscribe", {"uri": uri}))
+                self._line.leave(request_id, waiter)  # Whatever the answer is, and whether one comes or not.
 
     # ----------------------------------------------------------------------------------------------- questions
 
@@ -147,14 +174,16 @@ class SessionEra:
         question = question_from_session(request.method, request.params)
         reply: Reply
         try:
-            answers = await self._asker(request.method)({"question": question})
+            ask, capabilities = self._asker(request.method)
+            _check_capability(question, capabilities)
+            answers = await ask({"question": question})
             reply = Result(answer_for_session(question, answers["question"], self._session.revision))
         except InputRefused as refusal:
             reply = refusal.error or ErrorObject(-1, refusal.message)
             if refusal.error is None and request.method == "elicitation/create":
                 reply = Result({"action": "cancel"})
-        except MethodNotFound as refusal:
-            reply = ErrorObject(METHOD_NOT_FOUND, refusal.message)
+        except (MethodNotFound, InvalidParams) as refusal:
+            reply = ErrorObject(refusal.code, refusal.message)
         except UpstreamError:
             return  # the server is gone, and its question with it
         except Exception:
@@ -162,16 +191,27 @@ class SessionEra:
             reply = ErrorObject(-1, "The question could not be answered.")
         self._line.respond(request.id, reply)
 
-    def _asker(self, method: str) -> Callable[[Questions], Awaitable[Answers]]:
-        """Who is to be asked: the caller whose call caused the question, never another (protocol §3.4)."""
-        causes = [
-            waiter.exchange
-            for waiter in self._line.pending
-            if waiter.exchange is not None and METHODS[waiter.exchange.method].may_ask
-        ]
+    def _asker(self, method: str) -> tuple[Callable[[Questions], Awaitable[Answers]], Mapping[str, object]]:
+        """Who is to be asked, and what it can be: the caller whose call caused the question, never another (§3.4)."""
+        causes = [w.exchange for w in self._line.pending if w.exchange is not None and _may_ask(w.exchange.method)]
         if not causes:
-            return self._line.host.sink.ask
+            return self._line.host.sink.ask, self._line.host.capabilities
         if len({exchange.caller.id for exchange in causes}) > 1:
             raise MethodNotFound(f"{method} cannot be attributed to one caller and is refused.")
         # Several calls of one caller: the answer goes back under the question's own id and unblocks whichever asked.
-        return causes[0].request_input
+        return causes[0].request_input, causes[0].profile.capabilities
+
+
+def _may_ask(method: str) -> bool:
+    row = METHODS.get(method)
+    return row is None or row.may_ask  # The method of an extension may, for all we know.
+
+
+def _check_capability(question: Question, capabilities: Mapping[str, object]) -> None:
+    """Let a question pass that whoever is asked said it can be asked (threats T24)."""
+    lacking = lacking_capability(question, capabilities)
+    if lacking is None:
+        return
+    if any(as_object(capabilities.get(name)) is None for name in lacking):
+        raise MethodNotFound(f"The client did not say that it can be asked {question.method}.")
+    raise InvalidParams(f"The client did not say that it can be asked {question.method} in this way.")

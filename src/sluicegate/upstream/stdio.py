@@ -10,13 +10,8 @@ from sluicegate.concurrency import TaskScope
 from sluicegate.errors import UpstreamClosed, UpstreamError, UpstreamUnavailable
 from sluicegate.exchange import Host
 from sluicegate.upstream.link import Era, Link
-from sluicegate.upstream.process import Child
-
-_TAIL: Final = 800
-"""Characters of a dead server's stderr that are told with an error."""
-
-_SHORTEST_SECRET: Final = 6
-"""Shorter values of variables are words like "debug", which would be blotted out everywhere."""
+from sluicegate.upstream.process import Child, visible
+from sluicegate.upstream.stderr import StderrLog
 
 _verdicts: Final[dict[bytes, Era]] = {}
 """The era of every command probed so far: to probe again would cost a slow server its time-out again."""
@@ -41,7 +36,7 @@ class StdioUpstream:
         self._env = dict(env or {})
         self._cwd = cwd
         self._era: Era = era
-        self._name = name or os.path.basename(self._command[0]) if self._command else "server"
+        self._name = name or _name_of(self._command)
         self._probe_timeout = probe_timeout
         self._open_timeout = open_timeout
         self._stop_grace = stop_grace
@@ -85,25 +80,39 @@ class StdioUpstream:
 
     async def _attempt(self, host: Host, tasks: TaskScope, era: Era) -> tuple[Link, Child]:
         link = Link(self._name, host, tasks)
-        child = await Child.open(self._command, link, env=self._env, cwd=self._cwd, stop_grace=self._stop_grace)
+        stderr = StderrLog(self._name, visible, self._env.values())
+        child = await Child.open(
+            self._command,
+            link,
+            env=self._env,
+            cwd=self._cwd,
+            stop_grace=self._stop_grace,
+            on_stderr=stderr.received,
+        )
         link.describe_end = child.describe_exit
-        link.last_words = lambda: self._last_words(child)
+        link.last_words = lambda: stderr.last_words(child.stderr_tail)
         try:
             await link.open(child, era, probe_timeout=self._probe_timeout, open_timeout=self._open_timeout)
         except BaseException as problem:
             tasks.cancel(link)
             await child.aclose()
             if isinstance(problem, UpstreamClosed):
-                way_out = "" if link.last_words() else "; run its command in a shell to see why"
-                raise UpstreamClosed(problem.message + way_out, delivered="no") from None
+                details = link.last_words() or "; run its command in a shell to see why"
+                raise UpstreamClosed(problem.message, details=details, delivered="no") from None
             raise
         return link, child
 
-    def _last_words(self, child: Child) -> str:
-        text = child.stderr_tail
-        # Servers like to complain of a key by printing it.
-        for value in sorted(self._env.values(), key=len, reverse=True):
-            if len(value) >= _SHORTEST_SECRET:
-                text = text.replace(value, "***")
-        text = " | ".join(line.strip() for line in text.splitlines() if line.strip())
-        return f"; its last words: {text[-_TAIL:]}" if text else ""
+
+_RUNNERS: Final = frozenset({"python", "node", "npx", "uv", "uvx", "deno", "bun", "bash", "sh"})
+
+
+def _name_of(command: Sequence[str]) -> str:
+    """What to call a server that nobody gave a name: its program, and the script if the program only runs scripts."""
+    program = os.path.basename(command[0]) if command else ""
+    if program.removesuffix(".exe").rstrip("0123456789.") in _RUNNERS:
+        for word in command[1:]:
+            if word in ("-c", "-e"):
+                break  # Code, which nobody wants to read in every sentence about the server.
+            if not word.startswith("-") and word not in ("run", "exec"):
+                return f"{program} {os.path.basename(word)}"
+    return program or "The server"

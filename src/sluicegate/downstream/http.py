@@ -1,0 +1,239 @@
+"""Streamable HTTP for every revision, and HTTP+SSE of 2024-11-05, on one endpoint; told apart for each request.
+
+2026-07-28 needs no memory but that of calls that wait for an answer. The session era has its sessions, the oldest
+transport a channel for each client. Which is meant is decided once, from headers and body together (protocol §2.3).
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from sluicegate.concurrency import TaskScope
+from sluicegate.downstream.answering import Answering
+from sluicegate.downstream.doors import NOT_ACCEPTABLE, NOT_FOUND, Accepted, Doors, Refusal, accepted, check_body
+from sluicegate.downstream.http_streams import JSON_FIELDS, STOPPED, HttpRequest, ModernStream, refuse, status_of
+from sluicegate.downstream.modern_era import ModernSink
+from sluicegate.downstream.parked import PREFIX, Comeback, Parked, binding_of
+from sluicegate.downstream.sessions import MISSING, Sessions
+from sluicegate.downstream.sse import SseChannels
+from sluicegate.errors import HEADER_MISMATCH, UNSUPPORTED_VERSION, InvalidParams, RemoteProtocolError, error_object
+from sluicegate.exchange import Caller, Handler
+from sluicegate.protocol.conversation import Asked
+from sluicegate.protocol.headers import VERSION, check_headers
+from sluicegate.protocol.message import (
+    Notification,
+    Params,
+    Request,
+    RequestId,
+    Response,
+    as_array,
+    as_object,
+    encode,
+    parse_strict,
+    read_message,
+)
+from sluicegate.protocol.modern import is_modern, read_request, require_meta
+from sluicegate.protocol.versions import MODERN_VERSIONS, SESSION_VERSIONS, SUPPORTED_VERSIONS
+
+SESSION: Final = "mcp-session-id"
+LONGEST_HOLD: Final = 300.0
+
+
+class HttpEndpoint:
+    """Answers HTTP requests with a handler. `async with` keeps its sessions and calls; call it for each request."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        path: str = "/mcp",
+        doors: Doors | None = None,
+        hold: float = LONGEST_HOLD,
+        caller: Callable[[HttpRequest], Caller] = lambda request: Caller(),
+    ) -> None:
+        self._answering = Answering(handler)
+        self._doors = doors or Doors()
+        self._hold = hold
+        self._caller = caller
+        self._tasks = TaskScope()
+        self._parked = Parked()
+        self._sessions = Sessions(self._answering, self._tasks, hold)
+        self._channels = SseChannels(handler, self._tasks, hold)
+        self._stopping = False
+        self._routes: dict[tuple[str, str], Callable[[HttpRequest], None]] = {
+            ("POST", path): self._post,
+            ("GET", path): self._get,
+            ("DELETE", path): self._delete,
+            ("GET", "/sse"): lambda request: self._channels.open(request, self._caller(request)),
+            ("POST", "/messages"): self._post_to_channel,
+            ("GET", "/healthz"): lambda request: request.respond(200, JSON_FIELDS, b'{"status":"ok"}'),
+            ("GET", "/readyz"): self._ready,
+        }
+
+    async def __aenter__(self) -> "HttpEndpoint":
+        await self._tasks.__aenter__()
+        self._tasks.start(self._sessions.expire_idle(), key="expiry")
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._sessions.close()
+        self._channels.close()
+        self._tasks.wind_up()
+        await self._tasks.__aexit__(None, None, None)
+
+    def stop_taking(self) -> None:
+        """Say from now on that we are about to stop; what is under way goes on, mere listening ends."""
+        self._stopping = True
+        self._sessions.end_listening()
+
+    def __call__(self, request: HttpRequest) -> None:
+        """Answer a request, at once or later."""
+        refusal = self._doors.check(request.headers)
+        if refusal is not None:
+            refuse(request, refusal)
+            return
+        answer = self._routes.get((request.method, request.path))
+        if answer is not None:
+            answer(request)
+            return
+        methods = sorted(method for method, path in self._routes if path == request.path)
+        if methods:
+            allow = (("Allow", ", ".join(methods)),)
+            refuse(request, Refusal(405, "method_not_allowed", f"Use {' or '.join(methods)}.", allow))
+        else:
+            refuse(request, NOT_FOUND)
+
+    def _ready(self, request: HttpRequest) -> None:
+        status = 503 if self._stopping else 200
+        request.respond(status, JSON_FIELDS, b'{"status":"stopping"}' if self._stopping else b'{"status":"ready"}')
+
+    # ------------------------------------------------------------------------------------------------- messages
+
+    def _post(self, request: HttpRequest) -> None:
+        takes = accepted(request.headers)
+        refusal = check_body(request.headers)
+        if refusal is None and not (takes.json or takes.events):
+            refusal = NOT_ACCEPTABLE
+        if refusal is not None:
+            refuse(request, refusal)
+            return
+        try:
+            value = parse_strict(request.body)
+            if self._is_modern(request, value):
+                self._post_modern(request, value, takes)
+            else:
+                self._sessions.post(request, value, takes, self._caller(request))
+        except RemoteProtocolError as problem:
+            _answer_error(request, problem)
+
+    def _is_modern(self, request: HttpRequest, value: object) -> bool:
+        """Whether a message is of 2026-07-28 or later: its header says so, or it does itself.
+
+        One that says so itself while its header names an older one is held to the rules that it would escape (T3).
+        """
+        if self._names_modern(request):
+            return True
+        message = as_object(value) or {}
+        return message.get("method") != "initialize" and is_modern(as_object(message.get("params")) or {})
+
+    def _post_modern(self, request: HttpRequest, value: object, takes: Accepted) -> None:
+        if as_array(value) is not None:
+            raise RemoteProtocolError("Invalid request: 2026-07-28 has no batches; send one message a request.")
+        message = read_message(value)
+        if isinstance(message, Notification):
+            # None is defined over HTTP, and a posted `cancelled` could name another caller's request.
+            _check_version(request)
+            request.respond(202)
+            return
+        if not isinstance(message, Request):
+            raise RemoteProtocolError("Invalid request: 2026-07-28 has no responses of clients.")
+        version = require_meta(message)
+        check_headers(request.headers.get_all, message.id, version, message.method, message.params)
+        profile, params = read_request(message)
+        if message.method == "subscriptions/listen" and not takes.events:
+            refuse(request, NOT_ACCEPTABLE)
+            return
+        self._start(request, Asked(message.id, message.method, params, profile, True), takes)
+
+    def _start(self, request: HttpRequest, asked: Asked, takes: Accepted) -> None:
+        stream = ModernStream(request, asked.id, takes)
+        caller = self._caller(request)
+        state = asked.params.get("requestState")
+        if isinstance(state, str) and state.startswith(PREFIX):
+            comeback = Comeback(stream, asked.profile, as_object(asked.params.get("inputResponses")) or {})
+            binding = binding_of(caller, asked.method, asked.params)
+            try:
+                self._parked.resume(state, binding, comeback, self._tasks)
+            except InvalidParams as problem:
+                stream.reply_now(error_object(problem))
+                return
+        else:
+            sink = ModernSink(stream, asked, caller, self._tasks, self._parked, self._hold)
+            sink.exchange.headers = request.headers.get_all
+            self._tasks.start(self._answer(sink, asked.id), key=stream)
+        request.on_disconnect(lambda: self._hung_up(stream))
+
+    async def _answer(self, sink: ModernSink, request_id: RequestId) -> None:
+        try:
+            reply = await self._answering.modern_reply(sink.exchange, request_id)
+        except asyncio.CancelledError:
+            # Either its client hung up, and nothing is said to it any more, or we are about to stop (R29).
+            if sink.stream is not None:
+                await sink.stream.reply(STOPPED)
+            raise
+        if sink.stream is not None:  # else nobody came back for it
+            await sink.stream.reply(reply)
+
+    def _hung_up(self, stream: ModernStream) -> None:
+        stream.abandon()
+        self._tasks.cancel(stream)
+
+    # ------------------------------------------------------------------------------------------ the session era
+
+    def _get(self, request: HttpRequest) -> None:
+        if self._names_modern(request):
+            refuse(request, _POST_ONLY)
+        elif request.headers.get(SESSION) is None:
+            refuse(request, _NO_SESSION if request.headers.get(VERSION) is None else MISSING)
+        elif not accepted(request.headers).events:
+            refuse(request, NOT_ACCEPTABLE)
+        else:
+            self._sessions.get(request, self._caller(request))
+
+    def _delete(self, request: HttpRequest) -> None:
+        if self._names_modern(request) or request.headers.get(SESSION) is None:
+            refuse(request, _POST_ONLY)
+        else:
+            self._sessions.delete(request, self._caller(request))
+
+    def _names_modern(self, request: HttpRequest) -> bool:
+        return any(version not in SESSION_VERSIONS for version in request.headers.get_all(VERSION))
+
+    def _post_to_channel(self, request: HttpRequest) -> None:
+        refusal = check_body(request.headers)
+        if refusal is not None:
+            refuse(request, refusal)
+        else:
+            self._channels.post(request, self._caller(request))
+
+
+_ALLOW: Final = (("Allow", "POST"),)
+_POST_ONLY: Final = Refusal(405, "method_not_allowed", "2026-07-28 has no sessions; use POST.", _ALLOW)
+
+
+_NO_SESSION: Final = Refusal(405, "method_not_allowed", "GET needs a session; send initialize first.", _ALLOW)
+
+
+def _check_version(request: HttpRequest) -> None:
+    """Let a notification pass whose revision we speak: of its headers nothing else is defined (protocol §7)."""
+    found = request.headers.get_all(VERSION)
+    if len(found) != 1:
+        raise RemoteProtocolError(f"Header mismatch: {VERSION} is not there once.", code=HEADER_MISMATCH)
+    if found[0] not in MODERN_VERSIONS:
+        data: Params = {"supported": list(SUPPORTED_VERSIONS), "requested": found[0]}
+        raise RemoteProtocolError("Unsupported protocol version", code=UNSUPPORTED_VERSION, data=data)
+
+
+def _answer_error(request: HttpRequest, problem: RemoteProtocolError) -> None:
+    error = error_object(problem)
+    request.respond(status_of(error.code, modern=True), JSON_FIELDS, encode(Response(problem.request_id, error)))

@@ -1,0 +1,166 @@
+"""The answer to an HTTP request as a stream of messages: one JSON body if nothing is said ahead, else events.
+
+Decided late, so that an early error keeps its status.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from sluicegate.downstream.doors import EVENTS, JSON, Accepted, Fields, Headers, Refusal
+from sluicegate.downstream.duplex import MESSAGES_A_TURN
+from sluicegate.errors import INTERNAL_ERROR, SHUTTING_DOWN, ErrorObject
+from sluicegate.protocol.framing import encode_comment, encode_event
+from sluicegate.protocol.message import Reply, RequestId, Response, as_object, encode
+
+KEEP_ALIVE: Final = 15.0
+"""Seconds of silence after which a stream says that it is still there; proxies close what says nothing."""
+
+EVENT_FIELDS: Final[Fields] = (
+    ("Content-Type", EVENTS),
+    ("Cache-Control", "no-cache, no-transform"),
+    ("X-Accel-Buffering", "no"),
+)
+JSON_FIELDS: Final[Fields] = (("Content-Type", JSON),)
+
+_BAD_REQUEST: Final = frozenset({-32700, -32600, -32020, -32021, -32022})
+_STATUSES: Final = {1003: 429, 1004: 503, 1030: 503, 1031: 503}
+STOPPED: Final = ErrorObject(
+    SHUTTING_DOWN,
+    "The server is about to stop; the request was cancelled and may have run in part.",
+    {"source": "sluicegate", "reason": "shutting_down", "delivered": "unknown", "retryable": False},
+)
+_RETRY: Final[Fields] = (("Retry-After", "1"),)
+
+
+class HttpRequest(Protocol):
+    """A request with its body, and the way to answer it: of our own HTTP module, or of an ASGI server."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def query(self) -> str: ...
+    @property
+    def headers(self) -> Headers: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def disconnected(self) -> bool: ...
+    def on_disconnect(self, callback: Callable[[], object]) -> None: ...
+    def respond(self, status: int, headers: Fields = (), body: bytes = b"") -> None: ...
+    def start(self, status: int, headers: Fields = ()) -> None: ...
+    def write(self, data: bytes) -> None: ...
+    async def drain(self) -> None: ...
+    def end(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+def status_of(code: int | None, *, modern: bool) -> int:
+    """The HTTP status of a reply; `code` is its error's. The session era has fewer of them."""
+    if code is None:
+        return 200
+    if code in _STATUSES:
+        return _STATUSES[code]
+    if code in _BAD_REQUEST or (modern and code == -32602):
+        return 400
+    return 404 if modern and code == -32601 else 200
+
+
+def refuse(request: HttpRequest, refusal: Refusal) -> None:
+    """Answer with a refusal."""
+    request.respond(refusal.status, (*JSON_FIELDS, *refusal.headers), refusal.body)
+
+
+def fields_for(status: int) -> Fields:
+    """The headers of a JSON answer; one that may pass later says when to try again."""
+    return (*JSON_FIELDS, *_RETRY) if status in (429, 503) else JSON_FIELDS
+
+
+class ModernStream:
+    """The answer to one request of 2026-07-28."""
+
+    def __init__(self, request: HttpRequest, request_id: RequestId, takes: Accepted) -> None:
+        self.id = request_id
+        self._request = request
+        self._takes = takes
+        self._streaming = False
+        self._over = False
+        self._sent = 0
+        self._timer: asyncio.TimerHandle | None = None
+        if takes.events:
+            self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE, self._stay_alive)
+
+    async def send(self, message: bytes) -> None:
+        """Send a message ahead of the reply; a client that takes no events gets the reply only."""
+        if self._takes.events:
+            self.send_now(message)
+            await self._request.drain()
+        # A tool that never waits would otherwise never let us hear that its client has gone.
+        self._sent += 1
+        if self._sent % MESSAGES_A_TURN == 0:
+            await asyncio.sleep(0)
+
+    def send_now(self, message: bytes) -> None:
+        """Send a message without waiting."""
+        if self._takes.events and not self._over:
+            self._start()
+            self._request.write(encode_event(message))
+
+    async def reply(self, reply: Reply) -> None:
+        """Send the reply."""
+        self.reply_now(reply)
+
+    def reply_now(self, reply: Reply) -> None:
+        """Send the reply: as the whole body if nothing was said before, else as the last event."""
+        if self._over:
+            return  # a tool that swallowed its cancellation
+        self._finish()
+        body = _encoded(self.id, reply)
+        status = _status_of_modern(reply)
+        # An error that has a status of its own keeps it, even for a client that wants events only.
+        if self._streaming or not (self._takes.json or status != 200):
+            self._start()
+            self._request.write(encode_event(body))
+            self._request.end()
+        else:
+            self._request.respond(status, fields_for(status), body)
+
+    def abandon(self) -> None:
+        """Send nothing more: nobody reads it. The connection has no other use either."""
+        if not self._over:
+            self._finish()
+            self._request.abort()
+
+    def _finish(self) -> None:
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _start(self) -> None:
+        if not self._streaming:
+            self._streaming = True
+            self._request.start(200, EVENT_FIELDS)
+
+    def _stay_alive(self) -> None:
+        self._start()
+        self._request.write(encode_comment())
+        self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE, self._stay_alive)
+
+
+def _status_of_modern(reply: Reply) -> int:
+    if not isinstance(reply, ErrorObject):
+        return 200
+    # One code stands for a server that failed and for our own failure; only the latter is HTTP's business.
+    if reply.code == INTERNAL_ERROR and (as_object(reply.data) or {}).get("reason") == "internal":
+        return 500
+    return status_of(reply.code, modern=True)
+
+
+def _encoded(request_id: RequestId, reply: Reply) -> bytes:
+    try:
+        return encode(Response(request_id, reply))
+    except (TypeError, ValueError, RecursionError):
+        problem = "Internal error: the answer holds something that JSON cannot express."
+        return encode(Response(request_id, ErrorObject(-32603, problem)))

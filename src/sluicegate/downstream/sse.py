@@ -1,0 +1,114 @@
+"""HTTP+SSE of 2024-11-05: a GET that stays open is all we say, POSTs are all the client says.
+
+Together they are a duplex channel, so everything but the carrying is the pipe's: `DuplexServer` serves it.
+"""
+
+import asyncio
+import secrets
+from typing import Final
+from urllib.parse import parse_qs
+
+from sluicegate.concurrency import TaskScope
+from sluicegate.downstream.doors import NOT_ACCEPTABLE, Refusal, accepted
+from sluicegate.downstream.duplex import serve_duplex
+from sluicegate.downstream.http_streams import EVENT_FIELDS, KEEP_ALIVE, HttpRequest, refuse
+from sluicegate.exchange import Caller, Handler
+from sluicegate.protocol.framing import encode_comment, encode_event, encode_line
+from sluicegate.wire import Receiver
+
+MOST_CHANNELS: Final = 1000
+_UNKNOWN: Final = Refusal(404, "unknown_session", "There is no such session; open the event stream again.")
+_FULL: Final = Refusal(503, "overloaded", "Too many event streams are open; try again later.", (("Retry-After", "1"),))
+
+
+class SseChannels:
+    """The open channels of the oldest transport."""
+
+    def __init__(self, handler: Handler, tasks: TaskScope, hold: float) -> None:
+        self._handler = handler
+        self._tasks = tasks
+        self._hold = hold
+        self._channels: dict[str, _Channel] = {}
+
+    def open(self, request: HttpRequest, caller: Caller) -> None:
+        """Open a channel: the first event tells where to post."""
+        if not accepted(request.headers).events:
+            refuse(request, NOT_ACCEPTABLE)
+        elif len(self._channels) >= MOST_CHANNELS:
+            refuse(request, _FULL)
+        else:
+            self._tasks.start(self._serve(_Channel(request, caller)))
+
+    async def _serve(self, channel: "_Channel") -> None:
+        token = secrets.token_urlsafe(32)
+        self._channels[token] = channel
+        try:
+            # Relative, so that it is right behind any proxy.
+            channel.begin(f"/messages?session_id={token}".encode())
+            await serve_duplex(self._handler, channel, channel.attach, caller=channel.caller, hold=self._hold)
+        finally:
+            del self._channels[token]
+            channel.end()
+
+    def post(self, request: HttpRequest, caller: Caller) -> None:
+        """Take a message for a channel; its answer comes on the stream."""
+        tokens = parse_qs(request.query).get("session_id", [])
+        channel = self._channels.get(tokens[0]) if len(tokens) == 1 else None
+        # Another caller's channel is as unknown as one that never was (T10).
+        if channel is None or channel.receiver is None or channel.caller != caller:
+            refuse(request, _UNKNOWN)
+            return
+        request.respond(202)
+        channel.receiver.received(encode_line(request.body))
+
+    def close(self) -> None:
+        """Hang up everywhere."""
+        for channel in self._channels.values():
+            channel.hang_up()
+
+
+class _Channel:
+    """An open event stream as a `Wire`."""
+
+    def __init__(self, request: HttpRequest, caller: Caller) -> None:
+        self.caller = caller
+        self.receiver: Receiver | None = None
+        self._request = request
+        self._timer: asyncio.TimerHandle | None = None
+        self._gone = False
+
+    def begin(self, endpoint: bytes) -> None:
+        self._request.start(200, EVENT_FIELDS)
+        self._request.write(encode_event(endpoint, event="endpoint"))
+        self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE, self._stay_alive)
+
+    def attach(self, receiver: Receiver) -> None:
+        self.receiver = receiver
+        self._request.on_disconnect(self.hang_up)
+
+    def hang_up(self) -> None:
+        if not self._gone:
+            self._gone = True
+            if self.receiver is not None:
+                self.receiver.ended()
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._request.end()
+
+    def write(self, data: bytes) -> None:
+        self._request.write(encode_event(data.rstrip(b"\n"), event="message"))
+
+    async def drain(self) -> None:
+        await self._request.drain()
+
+    def pause_reading(self) -> None:
+        """Every POST is a message of its own: there is nothing to pause."""
+
+    def resume_reading(self) -> None:
+        """Nor to resume."""
+
+    def _stay_alive(self) -> None:
+        self._request.write(encode_comment())
+        self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE, self._stay_alive)

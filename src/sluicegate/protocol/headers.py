@@ -1,0 +1,191 @@
+"""The `Mcp-*` headers of 2026-07-28: one table for the side that writes them and the side that checks them (T2).
+
+They repeat what the body says, so that a load balancer need not read it. The body is the truth: headers are compared
+with it, never believed instead of it.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from sluicegate.errors import HEADER_MISMATCH, RemoteProtocolError
+from sluicegate.protocol.message import LARGEST_ID, Params, RequestId, as_array, as_object
+from sluicegate.protocol.methods import METHODS
+
+VERSION: Final = "mcp-protocol-version"
+METHOD: Final = "mcp-method"
+NAME: Final = "mcp-name"
+PARAM_PREFIX: Final = "mcp-param-"
+
+_MARK: Final = "x-mcp-header"
+_OPENING, _CLOSING = "=?base64?", "?="
+_token: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_plain: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
+_decimal: Final = re.compile(r"-?[0-9]{1,17}(?:\.0+)?")
+
+# Methods whose target travels in `Mcp-Name`. A completion's target is an object, and has no header.
+_NAMED: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
+
+Marks = Mapping[str, Sequence[str]]
+"""The parameters of a tool that travel as headers: a header's name behind `Mcp-Param-`, and the way to the argument."""
+
+Values = Callable[[str], Sequence[str]]
+"""All values of a header of the request at hand, by its name in lower case."""
+
+
+def encode_value(value: str | int | bool) -> str:
+    """A value as a header carries it: as it is where that is safe, else in base64 between markers."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if value == "" or (_plain.fullmatch(value) and not (value.startswith(_OPENING) and value.endswith(_CLOSING))):
+        return value
+    return _OPENING + base64.b64encode(value.encode()).decode() + _CLOSING
+
+
+def decode_value(text: str) -> str | None:
+    """What a header's value says, or None if it claims to be base64 and is not. A single marker is plain text.
+
+    None also for letters beyond ASCII: which they are, two readers would not agree on.
+    """
+    if not text.isascii():
+        return None
+    if not (text.startswith(_OPENING) and text.endswith(_CLOSING) and len(text) >= len(_OPENING) + len(_CLOSING)):
+        return text
+    try:
+        return base64.b64decode(text[len(_OPENING) : -len(_CLOSING)], validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+
+
+def marks_of(schema: object) -> Marks | None:
+    """The header marks of a tool's input schema; None if one is invalid, for which an HTTP client drops the tool."""
+    marks: dict[str, Sequence[str]] = {}
+    return marks if _collect(schema, (), marks, reachable=True) else None
+
+
+def _collect(schema: object, path: tuple[str, ...], marks: dict[str, Sequence[str]], *, reachable: bool) -> bool:
+    """Gather the marks below a schema; whether all of them are valid. Only `properties` lead to a valid one."""
+    items = as_array(schema)
+    if items is not None:
+        return all(_collect(item, path, marks, reachable=False) for item in items)
+    members = as_object(schema)
+    if members is None:
+        return True
+    if _MARK in members and not (reachable and path and _take(members, path, marks)):
+        return False
+    for key, value in members.items():
+        inner = as_object(value)
+        if key == "properties" and inner is not None:
+            if not all(_collect(item, (*path, name), marks, reachable=reachable) for name, item in inner.items()):
+                return False
+        elif key in _BY_NAME and inner is not None:
+            if not all(_collect(item, path, marks, reachable=False) for item in inner.values()):
+                return False
+        elif key in _NESTED and not _collect(value, path, marks, reachable=False):
+            return False
+    return True
+
+
+_BY_NAME: Final = frozenset("patternProperties dependentSchemas $defs definitions".split())
+_NESTED: Final = frozenset(
+    "items prefixItems contains additionalItems unevaluatedItems additionalProperties unevaluatedProperties"
+    " propertyNames allOf anyOf oneOf not if then else contentSchema".split()
+)
+
+
+def _take(schema: Params, path: tuple[str, ...], marks: dict[str, Sequence[str]]) -> bool:
+    name = schema[_MARK]
+    if not isinstance(name, str) or not _token.fullmatch(name) or name.lower() in marks:
+        return False
+    if schema.get("type") not in ("string", "integer", "boolean"):
+        return False
+    marks[name.lower()] = path
+    return True
+
+
+def headers_of(version: str, method: str, params: Params, marks: Marks) -> list[tuple[str, str]]:
+    """The headers that a request to a server must carry."""
+    headers = [(VERSION, version), (METHOD, method)]
+    name = _name_of(method, params)
+    if name is not None:
+        headers.append((NAME, encode_value(name)))
+    for mark, path in marks.items():
+        value = _argument(params, path)
+        if isinstance(value, str | int):
+            headers.append((PARAM_PREFIX + mark, encode_value(value)))
+    return headers
+
+
+def check_headers(values: Values, request_id: RequestId, version: object, method: str, params: Params) -> None:
+    """Let a request pass whose standard headers say what its body says.
+
+    Raises:
+        RemoteProtocolError: −32020 for a header that is missing, doubled, undecodable or different.
+    """
+    _check(values(VERSION), version, VERSION, request_id, plain=True)
+    _check(values(METHOD), method, METHOD, request_id, plain=True)
+    name = _name_of(method, params)
+    if name is not None:
+        _check(values(NAME), name, NAME, request_id)
+
+
+def check_marks(values: Values, request_id: RequestId | None, params: Params, marks: Marks) -> None:
+    """Let a call pass whose `Mcp-Param-*` headers say what its arguments say.
+
+    Raises:
+        RemoteProtocolError: −32020, as `check_headers`; also for a header whose argument is missing or null.
+    """
+    for mark, path in marks.items():
+        value = _argument(params, path)
+        header = PARAM_PREFIX + mark
+        if isinstance(value, str | int):
+            _check(values(header), value, header, request_id)
+        elif values(header):
+            raise _mismatch(f"{header} is there, but its argument is not", request_id)
+
+
+def _check(
+    found: Sequence[str], expected: object, header: str, request_id: RequestId | None, *, plain: bool = False
+) -> None:
+    if not found:
+        raise _mismatch(f"{header} is missing", request_id)
+    if len(found) > 1:
+        raise _mismatch(f"{header} stands more than once", request_id)
+    said = found[0] if plain else decode_value(found[0])
+    if said is None:
+        raise _mismatch(f"{header} is neither ASCII nor base64", request_id)
+    if not _same(said, expected):
+        raise _mismatch(f"{header} does not say what the body says", request_id)
+
+
+def _same(said: str, expected: object) -> bool:
+    if isinstance(expected, bool):
+        return said == ("true" if expected else "false")
+    if isinstance(expected, int):
+        # By number, not by spelling: `42.0` is `42`.
+        return (
+            _decimal.fullmatch(said) is not None and int(said.split(".")[0]) == expected and abs(expected) <= LARGEST_ID
+        )
+    return said == expected
+
+
+def _name_of(method: str, params: Params) -> str | None:
+    row = METHODS.get(method)
+    target = params.get(row.target) if row is not None and row.target is not None and method in _NAMED else None
+    return target if isinstance(target, str) else None
+
+
+def _argument(params: Params, path: Sequence[str]) -> object:
+    value: object = params.get("arguments")
+    for step in path:
+        value = (as_object(value) or {}).get(step)
+    # To JSON Schema `42.0` is an integer, too.
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _mismatch(problem: str, request_id: RequestId | None) -> RemoteProtocolError:
+    return RemoteProtocolError(f"Header mismatch: {problem}.", code=HEADER_MISMATCH, request_id=request_id)

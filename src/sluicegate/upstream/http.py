@@ -1,0 +1,142 @@
+"""A server at a URL: which era and which transport it speaks is found out once, and remembered (protocol §2.2)."""
+
+import asyncio
+import ssl as tls
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final, Literal
+
+from sluicegate.concurrency import TaskScope
+from sluicegate.errors import ConfigError, UpstreamClosed, UpstreamProtocolError, UpstreamTimeout, UpstreamUnavailable
+from sluicegate.exchange import Host
+from sluicegate.http1 import Pool
+from sluicegate.protocol.modern import Discovery, Incompatible, Legacy, Retry, judge_probe
+from sluicegate.protocol.versions import LATEST_VERSION, SUPPORTED_VERSIONS
+from sluicegate.upstream.http_modern import ModernHttp
+from sluicegate.upstream.http_session import SessionHttp
+from sluicegate.upstream.link import Era
+from sluicegate.upstream.site import Site, checked_fields, origin_of
+from sluicegate.upstream.sse import SseHttp, open_sse
+
+Transport = Literal["modern", "session", "sse"]
+HttpConnection = ModernHttp | SessionHttp | SseHttp
+
+_TRANSPORTS: Final[Mapping[Era, tuple[Transport, ...]]] = {
+    "auto": ("modern", "session", "sse"),
+    "modern": ("modern",),
+    "session": ("session", "sse"),
+}
+
+_verdicts: Final[dict[str, Transport]] = {}
+"""What every URL probed so far turned out to speak."""
+
+
+class HttpUpstream:
+    """A URL that is a server. Each connection keeps its own sockets and, in the session era, its own session."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        era: Era = "auto",
+        name: str | None = None,
+        probe_timeout: float = 10.0,
+        open_timeout: float = 30.0,
+        ssl_context: tls.SSLContext | None = None,
+    ) -> None:
+        """Raises ConfigError for a URL or a header that cannot be sent."""
+        url = url.strip().partition("#")[0]
+        origin = origin_of(url)
+        if origin is None:
+            raise ConfigError("The URL of a server is http:// or https://, a host, and no user name or blank.")
+        self._url = url
+        self._fields = checked_fields(headers or {})
+        self._era: Era = era
+        # Not the whole URL: some carry a secret in their path or query, and a name stands in every error.
+        self._name = name or (f"{origin[1]}:{origin[2]}" if origin[2] not in (80, 443) else origin[1])
+        self._probe_timeout = probe_timeout
+        self._open_timeout = open_timeout
+        self._ssl_context = ssl_context
+
+    @asynccontextmanager
+    async def connect(self, host: Host) -> AsyncGenerator[HttpConnection]:
+        """A server that has been made acquainted, for as long as the `async with` lasts."""
+        pool = Pool(ssl_context=self._ssl_context)
+        try:
+            async with TaskScope() as tasks:
+                connection = await self._open(Site(self._name, self._url, self._fields, pool), host, tasks)
+                try:
+                    yield connection
+                finally:
+                    await connection.aclose()
+                    tasks.cancel_all()
+        finally:
+            await pool.aclose()
+
+    async def _open(self, site: Site, host: Host, tasks: TaskScope) -> HttpConnection:
+        order = _TRANSPORTS[self._era]
+        remembered = _verdicts.get(self._url) if self._era == "auto" else None
+        order = sorted(order, key=lambda transport: transport != remembered)
+        seen: list[str] = []
+        for transport in order:
+            limit = self._probe_timeout if transport == "modern" and self._era == "auto" else self._open_timeout
+            try:
+                async with asyncio.timeout(limit):
+                    outcome = await self._try(transport, site, host, tasks)
+            except TimeoutError:
+                raise UpstreamUnavailable(f"{self._name} did not answer within {limit:g} s.") from None
+            except (UpstreamClosed, UpstreamTimeout) as problem:
+                raise UpstreamUnavailable(f"{self._name} could not be reached: {problem.message}") from problem
+            if not isinstance(outcome, str):
+                if self._era == "auto":  # What an operator insists on says nothing about the server.
+                    _verdicts[self._url] = transport
+                return outcome
+            seen.append(outcome)
+        raise UpstreamUnavailable(f"{self._name} speaks no MCP that we know: {'; '.join(seen)}.")
+
+    async def _try(self, transport: Transport, site: Site, host: Host, tasks: TaskScope) -> HttpConnection | str:
+        """A connection by this transport, or what the server did instead.
+
+        Raises:
+            UpstreamError: nothing can be said of the server's transport, or nothing good of its acquaintance.
+        """
+        match transport:
+            case "modern":
+                return await self._probe(ModernHttp(site, host, tasks, LATEST_VERSION))
+            case "session":
+                connection = SessionHttp(site, host, tasks)
+                return await connection.open() or connection
+            case "sse":
+                return await open_sse(site, host, tasks, self._open_timeout)
+
+    async def _probe(self, connection: ModernHttp) -> ModernHttp | str:
+        version = LATEST_VERSION
+        for _ in range(2):
+            try:
+                reply = await connection.discover(version)
+            except UpstreamProtocolError as problem:
+                return problem.message.rstrip(".")
+            verdict = judge_probe(reply)
+            match verdict:
+                case Discovery():
+                    connection.discovery = verdict
+                    return connection
+                case Retry(version):
+                    continue
+                case Incompatible(supported):
+                    known = ", ".join(SUPPORTED_VERSIONS)
+                    raise UpstreamUnavailable(f"{self._name} speaks {', '.join(supported)}; we speak {known}.")
+                case Legacy():
+                    return f"{self._name} does not know server/discover"
+        raise UpstreamUnavailable(f"{self._name} refused server/discover twice, though it speaks 2026-07-28.")
+
+
+def verdict_on(url: str) -> Transport | None:
+    """What a URL turned out to speak, if anybody asked."""
+    return _verdicts.get(url)
+
+
+def forget_verdicts() -> None:
+    """Find out anew what every URL speaks."""
+    _verdicts.clear()

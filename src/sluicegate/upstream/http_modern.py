@@ -1,0 +1,214 @@
+"""A server of 2026-07-28 over HTTP: every exchange is one POST, and to cancel it is to hang up."""
+
+import itertools
+import logging
+from typing import Final, cast
+
+import msgspec
+
+from sluicegate.concurrency import TaskScope
+from sluicegate.errors import HEADER_MISMATCH, ErrorObject, RemoteProtocolError
+from sluicegate.exchange import Exchange, Host
+from sluicegate.http1 import Answer
+from sluicegate.protocol.headers import Marks, headers_of, marks_of
+from sluicegate.protocol.message import (
+    Notification,
+    Params,
+    Reply,
+    Request,
+    Response,
+    Result,
+    as_array,
+    as_object,
+    opened,
+)
+from sluicegate.protocol.methods import LOG_LEVELS, METHODS
+from sluicegate.protocol.modern import Discovery, Profile, subscription_of, with_profile
+from sluicegate.upstream.site import (
+    ACCEPT_BOTH,
+    FOREVER,
+    LONGEST_SILENCE,
+    Messages,
+    Site,
+    encoded,
+    ended_early,
+    read_to_end,
+)
+
+log = logging.getLogger("sluicegate")
+
+MOST_PAGES: Final = 100
+MOST_MARKED: Final = 10_000
+_LISTEN: Final = "subscriptions/listen"
+_NO_MARKS: Final[Marks] = {}
+
+
+class ModernHttp:
+    """A `Connection` to a server that remembers nothing of us."""
+
+    def __init__(self, site: Site, host: Host, tasks: TaskScope, version: str) -> None:
+        self.discovery = Discovery(version)
+        self._site = site
+        self._host = host
+        self._tasks = tasks
+        self._ids = itertools.count(1)
+        self._marks: dict[str, Marks] = {}
+
+    async def __call__(self, exchange: Exchange) -> Reply:
+        """The server's reply to an exchange; its notices go to the exchange as they come.
+
+        Raises:
+            UpstreamError: it cannot be asked, went away, or sent something that is no answer.
+        """
+        reply = await self._ask(exchange)
+        if exchange.method == "tools/list":
+            return self._learn(reply)
+        if exchange.method == "tools/call" and isinstance(reply, ErrorObject) and reply.code == HEADER_MISMATCH:
+            # It was refused before it ran: the tool's headers are others than we knew, or we knew of none.
+            await self._learn_anew(exchange)
+            return await self._ask(exchange)
+        return reply
+
+    async def aclose(self) -> None:
+        """Nothing to say goodbye to."""
+
+    async def discover(self, version: str) -> Reply:
+        """The reply to `server/discover` in this revision.
+
+        Raises:
+            UpstreamError: there is none.
+        """
+        profile = Profile(version, self._host.capabilities, self._host.client_info)
+        answer, request_id = await self._post("server/discover", {}, profile, None, _NO_MARKS, None)
+        return await self._reply_in(answer, request_id, None)
+
+    async def _ask(self, exchange: Exchange) -> Reply:
+        said = exchange.profile
+        profile = Profile(self.discovery.version, said.capabilities, self._host.client_info, said.log_level)
+        marks = self._marks.get(exchange.name or "", _NO_MARKS) if exchange.method == "tools/call" else _NO_MARKS
+        answer, request_id = await self._post(exchange.method, exchange.params, profile, exchange, marks)
+        return await self._reply_in(answer, request_id, exchange)
+
+    async def _post(
+        self,
+        method: str,
+        params: Params,
+        profile: Profile,
+        exchange: Exchange | None,
+        marks: Marks,
+        silence: float | None = LONGEST_SILENCE,
+    ) -> tuple[Answer, int]:
+        request_id = next(self._ids)
+        token = request_id if exchange is not None and exchange.profile.progress_token is not None else None
+        params = with_profile(params, profile, token)
+        row = METHODS.get(method)
+        answer = await self._site.ask(
+            "POST",
+            (*ACCEPT_BOTH, *headers_of(profile.version, method, params, marks)),
+            encoded(Request(request_id, method, params)),
+            first_byte=silence,
+            # Changes may be days apart. Whoever wants to know sooner that a server is gone asks it something.
+            idle=FOREVER if method == _LISTEN else silence,
+            resend=row is not None and (row.cacheable or method == "completion/complete"),
+        )
+        return answer, request_id
+
+    async def _reply_in(self, answer: Answer, request_id: int, exchange: Exchange | None) -> Reply:
+        over = False
+        try:
+            if not 200 <= answer.status < 300:
+                return await self._site.refusal_of(answer)
+            messages = Messages(self._site, answer, request_id)
+            while (message := await messages.next()) is not None:
+                if isinstance(message, Response) and messages.is_reply(message):
+                    over = messages.streams
+                    return message.reply
+                if isinstance(message, Notification) and exchange is not None:
+                    await self._notice(message, request_id, exchange)
+            if not messages.streams:
+                raise self._site.protocol_error("answers something else than what was asked")
+            raise ended_early(self._site.name)
+        finally:
+            if over:
+                self._tasks.start(read_to_end(answer))
+            else:
+                answer.close()  # To hang up tells the server to stop.
+
+    async def _notice(self, notification: Notification, request_id: int, exchange: Exchange) -> None:
+        profile = exchange.profile
+        match notification.method:
+            case "notifications/progress":
+                if profile.progress_token is not None and _is(notification.params.get("progressToken"), request_id):
+                    params = {**notification.params, "progressToken": profile.progress_token}
+                    await exchange.emit(Notification(notification.method, params))
+            case "notifications/message":
+                if wants_log(profile, notification):
+                    await exchange.emit(notification)
+            case "notifications/cancelled":
+                pass  # The end of the stream says the same.
+            case _:
+                _, notice = subscription_of(notification)
+                await (exchange if exchange.method == _LISTEN else self._host.sink).emit(notice)
+
+    # ------------------------------------------------------------------------------------------- header marks
+
+    def _learn(self, reply: Reply) -> Reply:
+        """The reply without the tools that have invalid marks; the marks of the others are remembered."""
+        if not isinstance(reply, Result):
+            return reply
+        raw = reply.value
+        if isinstance(raw, msgspec.Raw):
+            data = bytes(raw)
+            if b"x-mcp-header" not in data and b"\\u" not in data:
+                return reply  # Nearly all lists: nothing to learn, and nothing that must be opened.
+        try:
+            value = opened(reply)
+        except RemoteProtocolError:
+            return reply
+        kept: list[object] = []
+        tools = as_array(value.get("tools")) or []
+        for tool in tools:
+            members = as_object(tool) or {}
+            name, marks = members.get("name"), marks_of(members.get("inputSchema"))
+            if marks is None:
+                log.warning("%s: the tool %s has invalid header marks and is left out.", self._site.name, ascii(name))
+            else:
+                kept.append(tool)
+                if isinstance(name, str):
+                    self._remember(name, marks)
+        return reply if len(kept) == len(tools) else Result({**value, "tools": kept})
+
+    def _remember(self, name: str, marks: Marks) -> None:
+        if not marks:
+            self._marks.pop(name, None)
+        elif len(self._marks) < MOST_MARKED or name in self._marks:
+            self._marks[name] = marks
+
+    async def _learn_anew(self, exchange: Exchange) -> None:
+        """Read the list of tools again, up to the tool that is called."""
+        wanted = exchange.name or ""
+        self._marks.pop(wanted, None)
+        cursor: object = None
+        for _ in range(MOST_PAGES):
+            params: Params = {} if cursor is None else {"cursor": cursor}
+            profile = Profile(exchange.profile.version, exchange.profile.capabilities)
+            reply = self._learn(await self._ask(Exchange("tools/list", params, exchange.sink, profile)))
+            try:
+                following = opened(reply).get("nextCursor") if isinstance(reply, Result) else None
+            except RemoteProtocolError:
+                return
+            if wanted in self._marks or not isinstance(following, str) or following == cursor:
+                return
+            cursor = following
+
+
+def wants_log(profile: Profile, notification: Notification) -> bool:
+    """Whether a request asked for log lines of this level."""
+    level, wanted = notification.params.get("level"), profile.log_level
+    if wanted is None or level not in LOG_LEVELS:
+        return False
+    return LOG_LEVELS.index(cast(str, level)) >= LOG_LEVELS.index(wanted)
+
+
+def _is(token: object, request_id: int) -> bool:
+    return type(token) is int and token == request_id or token == str(request_id)

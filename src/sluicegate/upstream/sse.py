@@ -1,0 +1,174 @@
+"""HTTP+SSE of 2024-11-05: a GET that stays open is all the server says, POSTs are all we say.
+
+Together they are a duplex channel, so everything but the carrying is the pipe's: a `Link` speaks over it.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from contextlib import suppress
+from typing import Final
+
+from sluicegate.concurrency import TaskScope
+from sluicegate.errors import UpstreamError, UpstreamTimeout
+from sluicegate.exchange import Host
+from sluicegate.http1 import Answer
+from sluicegate.protocol.framing import SseEvent, TooLong, encode_line
+from sluicegate.upstream.link import Link
+from sluicegate.upstream.site import (
+    ACCEPT_BOTH,
+    ACCEPT_EVENTS,
+    EVENTS,
+    FOREVER,
+    Events,
+    Site,
+    media_type,
+    read_to_end,
+)
+
+log = logging.getLogger("sluicegate")
+
+MOST_UNSENT: Final = 64 * 1024
+PATIENCE: Final = 1.0
+"""How long the next message waits for the server to take the one before: some answer a POST only when it is done."""
+
+
+class SseWire:
+    """The two halves of the channel as a `Wire`."""
+
+    def __init__(self, site: Site, endpoint: str, answer: Answer, events: Events, tasks: TaskScope) -> None:
+        self._site = site
+        self._endpoint = endpoint
+        self._answer = answer
+        self._events = events
+        self._tasks = tasks
+        self._link: Link | None = None
+        self._unsent: deque[bytes] = deque()
+        self._size = 0
+        self._more = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._reading = asyncio.Event()
+        self._reading.set()
+        self._end = "closed its event stream"
+
+    def attach(self, link: Link) -> None:
+        """Hand what the server says to the link."""
+        self._link = link
+        link.describe_end = lambda: self._end
+        self._tasks.start(self._read())
+        self._tasks.start(self._send())
+
+    def close(self) -> None:
+        """Hang up: that ends the session."""
+        self._answer.close()
+
+    def write(self, data: bytes) -> None:
+        self._unsent.append(data)
+        self._size += len(data)
+        self._more.set()
+        if self._size > MOST_UNSENT:
+            self._room.clear()
+
+    async def drain(self) -> None:
+        await self._room.wait()
+
+    def pause_reading(self) -> None:
+        self._reading.clear()
+
+    def resume_reading(self) -> None:
+        self._reading.set()
+
+    async def _read(self) -> None:
+        assert self._link is not None
+        try:
+            while (event := await self._events.next()) is not None:
+                if isinstance(event, TooLong):
+                    self._link.received(encode_line(event.head))  # Enough to see whose answer cannot be read.
+                elif event.event == "message" and event.data:
+                    self._link.received(encode_line(event.data))
+                await self._reading.wait()
+        except UpstreamError as problem:
+            log.debug("%s: the event stream ended: %s", self._site.name, problem.message)
+        self._hang_up()
+
+    async def _send(self) -> None:
+        while True:
+            await self._more.wait()
+            while self._unsent:
+                data = self._unsent.popleft()
+                taken = asyncio.Event()
+                self._tasks.start(self._post(data, taken))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(PATIENCE):
+                        await taken.wait()
+                self._size -= len(data)
+                if self._size <= MOST_UNSENT:
+                    self._room.set()
+            self._more.clear()
+
+    async def _post(self, data: bytes, taken: asyncio.Event) -> None:
+        try:
+            answer = await self._site.ask("POST", ACCEPT_BOTH, data.rstrip(b"\n"), url=self._endpoint)
+            taken.set()
+            if not 200 <= answer.status < 300:
+                # Whatever it was, its answer will not come; and which call it belonged to, only the link knows.
+                self._end = f"refused a message with status {answer.status}"
+                self._hang_up()
+            await read_to_end(answer)
+        except UpstreamTimeout:
+            pass  # Taken it may have been, and its answer may come on the stream.
+        except UpstreamError as problem:
+            self._end = f"did not take a message: {problem.message}"
+            self._hang_up()
+        finally:
+            taken.set()
+
+    def _hang_up(self) -> None:
+        self._room.set()
+        self._answer.close()
+        if self._link is not None:
+            self._link.ended()
+
+
+class SseHttp(Link):
+    """A `Connection` over HTTP+SSE."""
+
+    wire: SseWire | None = None
+
+    async def aclose(self) -> None:
+        """Hang up."""
+        self.close()
+        if self.wire is not None:
+            self.wire.close()
+
+
+async def open_sse(site: Site, host: Host, tasks: TaskScope, seconds: float) -> SseHttp | str:
+    """A connection, or what the server did if it does not speak this transport.
+
+    Raises:
+        UpstreamError: it does, but no acquaintance could be made.
+    """
+    answer = await site.ask("GET", ACCEPT_EVENTS, idle=FOREVER)
+    opened = False
+    try:
+        if answer.status in (401, 403, 429) or answer.status >= 500:
+            raise site.status_error(answer)
+        if answer.status != 200 or media_type(answer) != EVENTS:
+            return f"to GET it answered with status {answer.status} and no event stream"
+        events = Events(answer)
+        event = await events.next()
+        if not isinstance(event, SseEvent) or event.event != "endpoint":
+            return "its event stream does not begin with an endpoint"
+        endpoint = site.within_origin(site.url, event.data.decode("latin-1").strip())
+        if endpoint is None:
+            return "its event stream names an endpoint of another origin"
+        link = SseHttp(site.name, host, tasks)
+        link.wire = SseWire(site, endpoint, answer, events, tasks)
+        link.wire.attach(link)
+        await link.open(link.wire, "session", probe_timeout=seconds, open_timeout=seconds)
+        opened = True
+        return link
+    finally:
+        if not opened:
+            answer.close()

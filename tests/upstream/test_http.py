@@ -1,0 +1,948 @@
+"""What our client does with a server at a URL: ours in every era and transport, and scripted ones that fail."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Literal
+
+import msgspec
+import pytest
+
+import sluicegate
+from sluicegate import (
+    Client,
+    ConfigError,
+    RpcError,
+    Server,
+    UpstreamClosed,
+    UpstreamProtocolError,
+    UpstreamUnavailable,
+    connect,
+)
+from sluicegate.concurrency import TaskScope
+from sluicegate.errors import ErrorObject
+from sluicegate.exchange import Connection, Host
+from sluicegate.protocol.message import Result, opened
+from sluicegate.protocol.types import ProgressEvent, ResourceUpdated, ToolResult, ToolsChanged
+from sluicegate.upstream import http, http_modern, http_session, site
+from sluicegate.upstream.http import HttpUpstream
+from sluicegate.upstream.link import Era
+from tests.upstream.http_server import (
+    DISCOVERED,
+    EVENTS,
+    INFO,
+    Answer,
+    Asked,
+    Json,
+    Script,
+    endpoint,
+    message,
+    modern,
+    scripted,
+    session,
+)
+from tests.upstream.raw_server import Recorder, exchange
+
+Way = Literal["modern", "session", "sse"]
+WAYS: tuple[Way, ...] = ("modern", "session", "sse")
+TEXT: Json = {"content": [{"type": "text", "text": "done"}]}
+Region = Annotated[str, msgspec.Meta(extra_json_schema={"x-mcp-header": "Region"})]
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> Way:
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def no_verdicts() -> Iterator[None]:
+    http.forget_verdicts()
+    yield
+    http.forget_verdicts()
+
+
+class Confirmation(msgspec.Struct):
+    sure: bool
+
+
+class Whole:
+    """A server of ours, and what the test wants to know of it."""
+
+    def __init__(self) -> None:
+        self.server = server = Server("whole", version="1")
+        self.begun = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+        @server.tool
+        async def greet(name: str) -> str:
+            return f"hello {name}"
+
+        @server.tool
+        async def count(to: int):
+            for n in range(1, to + 1):
+                yield sluicegate.Progress(n, total=to)
+            yield f"counted to {to}"
+
+        @server.tool
+        async def ask(call: sluicegate.Call) -> str:
+            answer = await call.elicit("Really?", Confirmation)
+            return str(answer.content.sure if answer.content else None)
+
+        @server.tool
+        async def wait(call: sluicegate.Call) -> str:
+            self.begun.set()
+            try:
+                await self.go_on.wait()
+            except asyncio.CancelledError:
+                self.cancelled.set()
+                raise
+            return "waited"
+
+        @server.tool
+        async def leave(call: sluicegate.Call) -> str:
+            await call.progress(1)
+            call.let_go()
+            self.begun.set()
+            await self.go_on.wait()
+            await call.progress(2)
+            return "came back"
+
+        @server.tool
+        def where(region: Region = "nowhere") -> str:
+            return region
+
+        @server.tool
+        async def mutter(call: sluicegate.Call) -> str:
+            await call.log("warning", "careful")
+            return "said"
+
+        @server.resource("note://today")
+        def today() -> str:
+            return "sunny"
+
+        self.tools = (greet, count, ask, wait, leave, where, mutter, today)
+
+
+@asynccontextmanager
+async def connected(way: Way, **options: object) -> AsyncGenerator[tuple[Client, Whole]]:
+    """A client of our own server by each of the three ways."""
+    whole = Whole()
+    era: Era = "modern" if way == "modern" else "session"
+    async with asyncio.timeout(20), endpoint(whole.server) as origin:
+        url = f"{origin}/sse" if way == "sse" else f"{origin}/mcp"
+        async with connect(url, era=era, **options) as client:  # pyright: ignore[reportArgumentType]
+            yield client, whole
+
+
+@asynccontextmanager
+async def opened_to(
+    answer: Answer, *, era: Era = "auto", headers: dict[str, str] | None = None
+) -> AsyncGenerator[tuple[Connection, Script, Recorder]]:
+    """A connection to a scripted server, and what its host hears."""
+    idle = Recorder({"roots": []})
+    async with asyncio.timeout(20), scripted(answer) as script:
+        upstream = HttpUpstream(script.url, era=era, headers=headers, name="script")
+        async with upstream.connect(Host({}, {"name": "test", "version": "1"}, idle)) as connection:
+            yield connection, script, idle
+
+
+async def refused(answer: Answer, *, era: Era = "auto") -> tuple[sluicegate.UpstreamError, Script]:
+    """The error with which a scripted server cannot be opened."""
+    async with asyncio.timeout(20), scripted(answer) as script:
+        with pytest.raises(sluicegate.UpstreamError) as caught:
+            async with HttpUpstream(script.url, era=era, name="script").connect(Host({}, INFO, Recorder())):
+                pass
+        return caught.value, script
+
+
+# ---------------------------------------------------------------------------------------- our own server, by every way
+
+
+async def test_a_tool_is_listed_and_called(way: Way) -> None:
+    async with connected(way) as (client, _):
+        assert client.name == "whole"
+        assert "greet" in [tool.name for tool in await client.tools()]
+        assert (await client.call("greet", name="you")).text == "hello you"
+        assert (await client.read("note://today")).text == "sunny"
+
+
+async def test_the_version_is_that_of_the_way(way: Way) -> None:
+    async with connected(way) as (client, _):
+        assert client.version == ("2026-07-28" if way == "modern" else "2025-11-25")
+
+
+async def test_a_thousand_progress_events_come_in_order_and_none_is_lost(way: Way) -> None:
+    async with connected(way) as (client, _):
+        events = [event async for event in client.stream("count", to=1000)]
+        assert [e.progress for e in events if isinstance(e, ProgressEvent)] == list(range(1, 1001))
+        assert isinstance(events[-1], ToolResult) and events[-1].text == "counted to 1000"
+
+
+async def test_a_question_in_the_middle_of_a_call_is_put_to_its_caller(way: Way) -> None:
+    async with connected(way, elicit=lambda question: {"sure": True}) as (client, _):  # pyright: ignore
+        assert (await client.call("ask")).text == "True"
+
+
+async def test_a_cancelled_call_is_cancelled_at_the_server(way: Way) -> None:
+    async with connected(way) as (client, whole), TaskScope() as tasks:
+
+        async def call() -> None:
+            await client.call("wait")
+
+        tasks.start(call(), key="call")
+        await whole.begun.wait()
+        tasks.cancel("call")
+        await whole.cancelled.wait()
+
+
+async def test_a_log_line_reaches_the_one_who_listens(way: Way) -> None:
+    lines: list[object] = []
+    async with connected(way, on_log=lambda event: lines.append(event.data)) as (client, _):  # pyright: ignore
+        await client.call("mutter")
+        assert lines == ["careful"]
+
+
+async def test_changes_reach_those_who_subscribed(way: Way) -> None:
+    async with connected(way) as (client, whole), client.listen(tools=True, uris=["note://today"]) as changes:
+        whole.server.resource_updated("note://today")
+        assert await anext(changes) == ResourceUpdated("note://today")
+        whole.server.remove_tool("greet")
+        assert await anext(changes) == ToolsChanged()
+
+
+async def test_many_calls_run_at_once(way: Way) -> None:
+    async with connected(way) as (client, _):
+        async with asyncio.TaskGroup() as group:
+            calls = [group.create_task(client.call("greet", name=str(n))) for n in range(200)]
+        assert [call.result().text for call in calls] == [f"hello {n}" for n in range(200)]
+
+
+async def test_an_argument_that_is_marked_travels_as_a_header_too() -> None:
+    async with connected("modern") as (client, _):
+        # Nothing is known of the tool yet: the server refuses, its tools are listed, and the call is sent again.
+        assert (await client.call("where", region="Zürich")).text == "Zürich"
+        assert (await client.call("where", region="eu")).text == "eu"
+
+
+async def test_a_server_that_lets_go_of_the_stream_is_come_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sluicegate.downstream.sessions.RETRY_MS", 10)
+    async with connected("session") as (client, whole), TaskScope() as tasks:
+
+        async def let_go_on() -> None:
+            await whole.begun.wait()
+            whole.go_on.set()
+
+        tasks.start(let_go_on())
+        progress: list[float] = []
+        result = await client.call("leave", on_progress=lambda event: progress.append(event.progress))
+        assert result.text == "came back" and progress == [1, 2]
+
+
+async def test_a_server_of_ours_is_found_out_to_be_modern_and_an_sse_url_to_be_sse() -> None:
+    async with endpoint(Whole().server) as origin:
+        for path, version in (("/mcp", "2026-07-28"), ("/sse", "2025-11-25")):
+            for _ in range(2):
+                async with connect(origin + path) as client:
+                    assert client.version == version
+                    assert (await client.call("greet", name="you")).text == "hello you"
+        assert http.verdict_on(f"{origin}/mcp") == "modern" and http.verdict_on(f"{origin}/sse") == "sse"
+
+
+# ------------------------------------------------------------------------------------------------------------ probing
+
+
+async def test_an_endpoint_that_refuses_the_probe_gets_initialize_without_its_headers() -> None:
+    async with opened_to(session(lambda asked: asked.result(TEXT))) as (connection, script, _):
+        assert connection.discovery.version == "2025-11-25"
+        probe, initialize, initialized = script.asked[:3]
+        assert probe.header("mcp-protocol-version") == "2026-07-28" and probe.header("mcp-method") == "server/discover"
+        assert initialize.header("mcp-protocol-version") is None and initialize.header("mcp-method") is None
+        assert initialized.header("mcp-protocol-version") == "2025-11-25"
+        assert initialized.header("mcp-session-id") == "s1"
+        assert isinstance(await connection(exchange()), Result)
+    assert script.asked[-1].method == "DELETE"
+
+
+@pytest.mark.parametrize("status", [400, 404, 405, 406, 415, 422])
+async def test_a_bare_status_to_the_probe_is_no_reason_to_give_up(status: int) -> None:
+    answer = session(lambda asked: asked.result(TEXT))
+
+    def handle(asked: Asked) -> object:
+        return asked.status(status) if asked.called == "server/discover" else answer(asked)
+
+    async with opened_to(handle) as (connection, _, _):  # pyright: ignore[reportArgumentType]
+        assert connection.discovery.version == "2025-11-25"
+
+
+async def test_a_verdict_is_remembered_and_the_probe_left_out() -> None:
+    async with asyncio.timeout(20), scripted(session(lambda asked: asked.result(TEXT))) as script:
+        for _ in range(2):
+            async with connect(script.url):
+                pass
+        assert script.methods().count("server/discover") == 1
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_server_that_wants_authorization_is_named_as_such_and_probed_no_further(status: int) -> None:
+    problem, script = await refused(lambda asked: asked.status(status, b"secret detail"))
+    assert isinstance(problem, UpstreamUnavailable) and problem.reason == "backend_auth"
+    assert "authoriz" in problem.message and "secret" not in problem.message
+    assert len(script.asked) == 1
+
+
+@pytest.mark.parametrize("status", [500, 502, 503])
+async def test_an_outage_is_no_verdict(status: int) -> None:
+    problem, script = await refused(lambda asked: asked.status(status, b"<html>trace</html>"))
+    assert isinstance(problem, UpstreamUnavailable) and problem.data["status"] == status
+    assert "html" not in problem.message and len(script.asked) == 1
+
+
+async def test_a_web_site_is_told_apart_by_all_three_observations() -> None:
+    page = (("Content-Type", "text/html"),)
+    problem, script = await refused(lambda asked: asked.status(200, b"<html>hello</html>", *page))
+    assert isinstance(problem, UpstreamUnavailable) and "hello" not in problem.message
+    assert "speaks no MCP" in problem.message and script.methods() == ["server/discover", "initialize", "GET"]
+
+
+async def test_nothing_in_common_is_reported_with_both_lists() -> None:
+    data: Json = {"supported": ["2031-01-01"], "requested": "x"}
+    problem, _ = await refused(lambda asked: asked.error(400, -32022, data=data))
+    assert "2031-01-01" in problem.message and "2026-07-28" in problem.message
+
+
+async def test_a_server_that_does_not_answer_is_unavailable_in_time() -> None:
+    async def never(asked: Asked) -> None:
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(10), scripted(never) as script:
+        with pytest.raises(UpstreamUnavailable, match="did not answer within"):
+            async with HttpUpstream(script.url, probe_timeout=0.05).connect(Host({}, INFO, Recorder())):
+                pass
+
+
+async def test_nobody_listening_is_unavailable_and_nothing_was_sent() -> None:
+    with pytest.raises(UpstreamUnavailable) as caught:
+        async with connect("http://127.0.0.1:9/mcp"):
+            pass
+    assert caught.value.delivered == "no"
+
+
+# --------------------------------------------------------------------------------------------------------- 2026-07-28
+
+
+async def test_a_modern_request_says_in_its_headers_what_its_body_says() -> None:
+    async with opened_to(modern(lambda asked: asked.result(TEXT))) as (connection, script, _):
+        await connection(exchange(params={"name": "größe", "arguments": {}}))
+        call = script.asked[-1]
+        assert call.header("mcp-method") == "tools/call" and call.header("mcp-protocol-version") == "2026-07-28"
+        assert call.header("mcp-name") == "=?base64?Z3LDtsOfZQ==?=" and call.header("mcp-session-id") is None
+        assert call.header("accept") == "application/json, text/event-stream"
+
+
+async def test_progress_has_the_callers_own_token_and_an_invented_one_is_dropped() -> None:
+    def stream(asked: Asked) -> None:
+        asked.stream()
+        for token in ("invented", asked.id):
+            params = {"progressToken": token, "progress": 1}
+            asked.event(message(method="notifications/progress", params=params))
+        asked.event(message(id=asked.id, result=TEXT))
+        asked.end()
+
+    async with opened_to(modern(stream)) as (connection, _, _):
+        sink = Recorder()
+        await connection(exchange(sink=sink, progress_token="mine"))
+        assert [notice.params["progressToken"] for notice in sink.notices] == ["mine"]
+
+
+async def test_a_stream_that_ends_without_the_answer_is_closed_and_perhaps_delivered() -> None:
+    def stream(asked: Asked) -> None:
+        asked.stream()
+        asked.event(message(method="notifications/message", params={"level": "info", "data": 1}))
+        asked.end()
+
+    async with opened_to(modern(stream)) as (connection, _, _):
+        with pytest.raises(UpstreamClosed) as caught:
+            await connection(exchange())
+        assert caught.value.delivered == "unknown"
+
+
+async def test_a_stream_that_is_cut_is_perhaps_delivered() -> None:
+    async def stream(asked: Asked) -> None:
+        asked.stream()
+        asked.event(message(method="notifications/message", params={"level": "info", "data": 1}))
+        await asyncio.sleep(0)
+        asked.request.abort()
+
+    async with opened_to(modern(stream)) as (connection, _, _):
+        with pytest.raises(sluicegate.UpstreamError) as caught:
+            await connection(exchange())
+        assert caught.value.delivered == "unknown"
+
+
+@pytest.mark.parametrize(("status", "code"), [(400, -32602), (404, -32601), (500, -32603), (503, 1004)])
+async def test_a_json_rpc_error_is_the_reply_whatever_its_status(status: int, code: int) -> None:
+    async with opened_to(modern(lambda asked: asked.error(status, code))) as (connection, _, _):
+        assert await connection(exchange()) == ErrorObject(code, "no")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (401, UpstreamUnavailable),
+        (404, UpstreamProtocolError),
+        (418, UpstreamProtocolError),
+        (429, UpstreamUnavailable),
+        (500, UpstreamUnavailable),
+        (202, UpstreamProtocolError),
+        (200, UpstreamProtocolError),
+    ],
+)
+async def test_any_other_answer_is_an_error_that_repeats_nothing_of_it(
+    status: int, kind: type[sluicegate.UpstreamError]
+) -> None:
+    def handle(asked: Asked) -> None:
+        asked.status(status, b"<p>/home/secret</p>", ("Content-Type", "text/html"), ("Retry-After", "7"))
+
+    async with opened_to(modern(handle)) as (connection, _, _):
+        with pytest.raises(kind) as caught:
+            await connection(exchange())
+        assert "secret" not in caught.value.message and str(status) in caught.value.message
+        assert status != 429 or caught.value.data == {"status": 429, "retryAfter": 7}
+
+
+async def test_an_answer_beyond_the_ceiling_is_an_error_as_a_body_and_as_an_event() -> None:
+    large = b'{"jsonrpc":"2.0","id":%d,"result":{"x":"' + b"x" * (17 << 20) + b'"}}'
+
+    async def handle(asked: Asked) -> None:
+        body = large.replace(b"%d", str(asked.id).encode())
+        if asked.header("mcp-name") == "event":
+            asked.stream()
+            asked.event(body)
+            await asked.request.drain()
+            asked.end()
+        else:
+            asked.status(200, body, ("Content-Type", "application/json"))
+
+    async with opened_to(modern(handle)) as (connection, _, _):
+        for name in ("body", "event"):
+            with pytest.raises(UpstreamProtocolError):
+                await connection(exchange(params={"name": name}))
+
+
+async def test_a_body_that_drips_and_a_server_that_says_nothing_are_timed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "LONGEST_BODY", 0.05)
+    ended = asyncio.Event()
+
+    async def handle(asked: Asked) -> None:
+        if asked.header("mcp-name") == "drip":
+            asked.request.start(200, (("Content-Type", "application/json"),))
+            while not asked.request.disconnected:
+                asked.request.write(b" ")
+                await asyncio.sleep(0.005)
+            ended.set()
+        else:
+            await asyncio.Event().wait()
+
+    async with opened_to(modern(handle)) as (connection, _, _):
+        with pytest.raises(sluicegate.UpstreamTimeout):
+            await connection(exchange(params={"name": "drip"}))
+        await ended.wait()
+        monkeypatch.setattr(http_modern.ModernHttp._post, "__defaults__", (0.05,))  # pyright: ignore
+        with pytest.raises(sluicegate.UpstreamTimeout) as caught:
+            await connection(exchange(params={"name": "silent"}))
+        assert caught.value.delivered == "unknown"
+
+
+async def test_an_answer_to_something_else_is_none() -> None:
+    def handle(asked: Asked) -> None:
+        asked.status(200, message(id=4711, result=TEXT), ("Content-Type", "application/json"))
+
+    async with opened_to(modern(handle)) as (connection, _, _):
+        with pytest.raises(UpstreamProtocolError):
+            await connection(exchange())
+
+
+async def test_a_tool_with_invalid_marks_is_left_out_and_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    def schema(kind: str) -> Json:
+        return {"type": "object", "properties": {"a": {"type": kind, "x-mcp-header": "A"}}}
+
+    tools = [{"name": "good", "inputSchema": schema("string")}, {"name": "bad", "inputSchema": schema("number")}]
+
+    def handle(asked: Asked) -> None:
+        asked.result({"tools": tools} if asked.called == "tools/list" else TEXT)
+
+    async with opened_to(modern(handle)) as (connection, script, _):
+        with caplog.at_level(logging.WARNING):
+            reply = await connection(exchange("tools/list", {}))
+        assert isinstance(reply, Result) and opened(reply)["tools"] == tools[:1]
+        assert "'bad'" in caplog.text
+        await connection(exchange(params={"name": "good", "arguments": {"a": " x"}}))
+        assert script.asked[-1].header("mcp-param-a") == "=?base64?IHg=?="
+
+
+async def test_a_second_header_mismatch_is_the_reply() -> None:
+    def handle(asked: Asked) -> None:
+        if asked.called == "tools/list":
+            asked.result({"tools": []})
+        else:
+            asked.error(400, -32020)
+
+    async with opened_to(modern(handle)) as (connection, script, _):
+        reply = await connection(exchange())
+        assert isinstance(reply, ErrorObject) and reply.code == -32020
+        assert script.methods()[1:] == ["tools/call", "tools/list", "tools/call"]
+
+
+# ----------------------------------------------------------------------------------------------------- the session era
+
+
+async def test_a_session_that_was_lost_is_opened_again_and_the_call_sent_again_once() -> None:
+    sessions = iter(["s1", "s2"])
+    lost = asyncio.Event()
+
+    def handle(asked: Asked) -> None:
+        match asked.called or asked.method:
+            case "initialize":
+                capabilities: Json = {"logging": {}, "resources": {"subscribe": True}}
+                welcome: Json = {"protocolVersion": "2025-06-18", "capabilities": capabilities, "serverInfo": INFO}
+                asked.result(welcome, ("Mcp-Session-Id", next(sessions)))
+            case "GET":
+                asked.status(405)
+            case _ if asked.header("mcp-session-id") == "s1" and lost.is_set():
+                asked.status(404)
+            case "tools/call":
+                asked.result(TEXT)
+            case "resources/subscribe" | "logging/setLevel":
+                asked.result({})
+            case _:
+                asked.status(202)
+
+    async with opened_to(handle, era="session") as (connection, script, _), TaskScope() as tasks:
+        await connection(exchange(log_level="debug"))
+        sink = Recorder()
+        wanted: Json = {"notifications": {"resourceSubscriptions": ["a://b"]}}
+
+        async def listen() -> None:
+            await connection(exchange("subscriptions/listen", wanted, sink))
+
+        tasks.start(listen())
+        await sink.heard.wait()
+        lost.set()
+        begun = len(script.asked)
+        assert isinstance(await connection(exchange()), Result)
+        again = [called for called in script.methods()[begun:] if called != "GET"]
+        assert again == [
+            *("tools/call", "initialize", "notifications/initialized"),
+            *("logging/setLevel", "resources/subscribe", "tools/call"),
+        ]
+        assert script.asked[begun + 1].header("mcp-session-id") is None
+        assert script.asked[-1].header("mcp-session-id") == "s2"
+        tasks.cancel_all()
+
+
+async def test_many_who_notice_at_once_that_the_session_is_lost_open_one_other() -> None:
+    sessions = iter(["s1", "s2"])
+
+    def handle(asked: Asked) -> None:
+        match asked.called or asked.method:
+            case "initialize":
+                welcome: Json = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": INFO}
+                asked.result(welcome, ("Mcp-Session-Id", next(sessions)))
+            case "tools/call":
+                asked.status(404) if asked.header("mcp-session-id") == "s1" else asked.result(TEXT)
+            case "GET":
+                asked.status(405)
+            case _:
+                asked.status(202)
+
+    async with opened_to(handle, era="session") as (connection, script, _):
+        calls = [connection(exchange()) for _ in range(20)]
+        async with asyncio.timeout(5):
+            # The first of them goes away in the middle of it.
+            first, *others = [asyncio.ensure_future(call) for call in calls]
+            while script.methods().count("initialize") < 2:
+                await asyncio.sleep(0)
+            first.cancel()
+            assert all(isinstance(reply, Result) for reply in await asyncio.gather(*others))
+        assert script.methods().count("initialize") == 2
+
+
+@pytest.mark.parametrize("answer", [500, 401, 404])
+async def test_a_lost_session_that_cannot_be_replaced_is_closed_and_nothing_was_delivered(answer: int) -> None:
+    welcomed = asyncio.Event()
+    inner = session(lambda asked: asked.status(404))
+
+    def handle(asked: Asked) -> object:
+        if asked.called == "initialize" and welcomed.is_set():
+            return asked.status(answer)
+        return inner(asked)
+
+    async with opened_to(handle) as (connection, _, _):  # pyright: ignore[reportArgumentType]
+        welcomed.set()
+        with pytest.raises(UpstreamClosed, match=str(answer)) as caught:
+            await connection(exchange())
+        assert caught.value.delivered == "no"
+
+
+@pytest.mark.parametrize("event_id", ["größe", "\x01", "a b"])
+async def test_an_event_id_of_any_kind_does_no_harm(event_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_session, "DEFAULT_RETRY", 0.01)
+    inner = session(lambda asked: asked.result(TEXT))
+    twice = asyncio.Event()
+
+    def handle(asked: Asked) -> object:
+        if asked.method != "GET":
+            return inner(asked)
+        if script_ids:
+            twice.set()
+        script_ids.append(asked.header("last-event-id"))
+        asked.stream()
+        asked.event(message(method="notifications/tools/list_changed"), id=event_id)
+        return asked.end()
+
+    script_ids: list[str | None] = []
+    async with opened_to(handle) as (connection, _, _):  # pyright: ignore[reportArgumentType]
+        await twice.wait()
+        assert isinstance(await connection(exchange()), Result)
+        wanted = None if event_id == "\x01" else event_id.encode().decode("latin-1")
+        assert script_ids[:2] == [None, wanted]
+
+
+async def test_a_session_that_is_lost_again_at_once_is_an_error() -> None:
+    async with opened_to(session(lambda asked: asked.status(404))) as (connection, script, _):
+        with pytest.raises(UpstreamProtocolError, match="404"):
+            await connection(exchange())
+        assert script.methods().count("tools/call") == 2
+
+
+async def test_a_stream_that_is_cut_is_taken_up_again_behind_its_last_event() -> None:
+    async def handle(asked: Asked) -> None:
+        asked.stream()
+        if asked.method == "POST":
+            calls.append(asked.id)
+            asked.event(id="e0", retry=10)
+            params = {"progressToken": asked.id, "progress": 1}
+            asked.event(message(method="notifications/progress", params=params), id="e1")
+            await asyncio.sleep(0)
+            asked.request.abort()
+        else:
+            resumed.append((asked.header("last-event-id"), asked.header("mcp-session-id")))
+            params = {"progressToken": calls[0], "progress": 2}
+            asked.event(message(method="notifications/progress", params=params), id="e2")
+            asked.event(message(id=calls[0], result=TEXT), id="e3")
+            asked.end()
+
+    calls: list[object] = []
+    resumed: list[tuple[str | None, str | None]] = []
+    async with opened_to(session(handle)) as (connection, _, _):
+        sink = Recorder()
+        assert isinstance(await connection(exchange(sink=sink, progress_token=0)), Result)
+        assert [notice.params["progress"] for notice in sink.notices] == [1, 2]
+        assert resumed == [("e1", "s1")] and len(calls) == 1
+
+
+async def test_a_stream_that_cannot_be_taken_up_again_is_perhaps_delivered() -> None:
+    def handle(asked: Asked) -> None:
+        if asked.method == "POST":
+            asked.stream()
+            asked.event(id="e0", retry=1)
+            asked.end()
+        else:
+            asked.status(400)
+
+    async with opened_to(session(handle)) as (connection, _, _):
+        with pytest.raises(UpstreamClosed) as caught:
+            await connection(exchange())
+        assert caught.value.delivered == "unknown"
+
+
+async def test_a_stream_without_ids_is_not_asked_for_again() -> None:
+    def handle(asked: Asked) -> None:
+        asked.stream()
+        asked.end()
+
+    async with opened_to(session(handle)) as (connection, script, _):
+        with pytest.raises(UpstreamClosed):
+            await connection(exchange())
+        assert script.methods().count("GET") == 1
+
+
+async def test_a_question_on_the_stream_of_a_call_is_its_callers_even_if_others_wait() -> None:
+    answered: asyncio.Queue[Asked] = asyncio.Queue()
+
+    async def handle(asked: Asked) -> None:
+        if asked.called == "tools/call":
+            asked.stream()
+            name = str(asked.request.body).count("theirs")
+            if name:
+                await answered_once.wait()
+            else:
+                params: Json = {"message": "?", "requestedSchema": {"type": "object", "properties": {}}}
+                asked.event(message(id="q", method="elicitation/create", params=params))
+                await answered_once.wait()
+            asked.event(message(id=asked.id, result=TEXT))
+            asked.end()
+        else:
+            asked.status(200, b"ok")  # Not 202, which is what is asked for.
+            answered.put_nowait(asked)
+            answered_once.set()
+
+    answered_once = asyncio.Event()
+    async with opened_to(session(handle)) as (connection, _, idle), asyncio.TaskGroup() as group:
+        other = Recorder()
+        theirs = exchange(params={"name": "theirs"}, sink=other)
+        theirs.caller = sluicegate.Caller("somebody else")
+        group.create_task(_reply(connection, theirs))
+        sink = Recorder({"action": "accept", "content": {}})
+        capabilities: Json = {"elicitation": {"form": {}}}
+        await connection(exchange(params={"name": "mine"}, sink=sink, capabilities=capabilities))
+        assert len(sink.questions) == 1 and not other.questions and not idle.questions
+        reply = (await answered.get()).body
+        assert reply["id"] == "q" and reply["result"] == {"action": "accept", "content": {}}
+
+
+async def _reply(connection: Connection, asked: sluicegate.Exchange) -> None:
+    await connection(asked)
+
+
+async def test_a_ping_on_any_stream_is_answered() -> None:
+    pongs: asyncio.Queue[object] = asyncio.Queue()
+    answer = session(lambda asked: (pongs.put_nowait(asked.id), asked.status(202))[1])
+
+    async def handle(asked: Asked) -> None:
+        if asked.method == "GET":
+            asked.stream()
+            asked.event(message(id="on GET", method="ping"))
+            await asyncio.Event().wait()
+        elif asked.called == "tools/call":
+            asked.stream()
+            asked.event(message(id="on POST", method="ping"))
+            asked.event(message(id=asked.id, result=TEXT))
+            asked.end()
+        else:
+            answer(asked)
+
+    async with opened_to(handle) as (connection, _, _):
+        await connection(exchange())
+        assert {await pongs.get(), await pongs.get()} == {"on GET", "on POST"}
+
+
+async def test_a_cancelled_call_is_told_to_the_server_by_a_post() -> None:
+    begun, told = asyncio.Event(), asyncio.Event()
+    answer = session(lambda asked: None)
+
+    async def handle(asked: Asked) -> None:
+        if asked.called == "tools/call":
+            begun.set()
+            await asyncio.Event().wait()
+        answer(asked)
+        if asked.called == "notifications/cancelled":
+            told.set()
+
+    async with opened_to(handle) as (connection, script, _), TaskScope() as tasks:
+        tasks.start(_reply(connection, exchange()), key="call")
+        await begun.wait()
+        tasks.cancel("call")
+        await told.wait()
+        assert script.asked[-1].body["params"]["requestId"] == next(  # pyright: ignore
+            asked.id for asked in script.asked if asked.called == "tools/call"
+        )
+
+
+async def test_pushes_go_on_when_their_stream_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_session, "DEFAULT_RETRY", 0.01)
+    streams = iter([1, 2])
+    answer = session(lambda asked: asked.result(TEXT))
+
+    async def handle(asked: Asked) -> None:
+        if asked.method != "GET":
+            answer(asked)
+            return
+        n = next(streams)
+        seen.append(asked.header("last-event-id"))
+        asked.stream()
+        asked.event(message(method="notifications/resources/updated", params={"uri": f"a://{n}"}), id=f"g{n}")
+        await asyncio.sleep(0)
+        if n == 1:
+            asked.request.abort()
+        else:
+            await asyncio.Event().wait()
+
+    seen: list[str | None] = []
+    async with opened_to(handle) as (_, _, idle):
+        while len(idle.notices) < 2:
+            idle.heard.clear()
+            await idle.heard.wait()
+        assert [notice.params["uri"] for notice in idle.notices] == ["a://1", "a://2"] and seen == [None, "g1"]
+
+
+async def test_a_session_id_that_cannot_be_sent_back_is_refused() -> None:
+    problem, _ = await refused(session(lambda asked: None, session_id="with blank"))
+    assert isinstance(problem, UpstreamProtocolError)
+
+
+# ------------------------------------------------------------------------------------------------------------ HTTP+SSE
+
+
+async def test_an_endpoint_of_another_origin_is_not_posted_to() -> None:
+    async def handle(asked: Asked) -> None:
+        if asked.method != "GET":
+            asked.status(405)
+            return
+        asked.stream()
+        asked.event(b"http://127.0.0.2:1/messages", event="endpoint")
+        await asyncio.Event().wait()
+
+    problem, script = await refused(handle)
+    assert "another origin" in problem.message and script.methods() == ["server/discover", "initialize", "GET"]
+
+
+async def test_the_end_of_the_event_stream_ends_every_call() -> None:
+    streams: list[Asked] = []
+
+    async def handle(asked: Asked) -> None:
+        if asked.path == "/mcp" and asked.method == "POST":
+            asked.status(405)
+        elif asked.method == "GET":
+            asked.stream()
+            asked.event(b"messages?token=1", event="endpoint")
+            streams.append(asked)
+            await asyncio.Event().wait()
+        else:
+            asked.status(202)
+            if asked.called == "initialize":
+                welcome = {"protocolVersion": "2024-11-05", "capabilities": {}, "serverInfo": INFO}
+                streams[0].event(message(id=asked.id, result=welcome), event="message")
+            elif asked.called == "tools/call":
+                streams[0].end()
+
+    async with opened_to(handle) as (connection, script, _):
+        assert connection.discovery.version == "2024-11-05"
+        with pytest.raises(UpstreamClosed, match="closed its event stream"):
+            await connection(exchange())
+        assert [asked.request.query for asked in script.asked if asked.path == "/messages"] == ["token=1"] * 3
+
+
+async def test_a_message_that_is_refused_ends_the_channel() -> None:
+    streams: list[Asked] = []
+
+    async def handle(asked: Asked) -> None:
+        if asked.method == "GET":
+            asked.stream()
+            asked.event(b"/messages", event="endpoint")
+            streams.append(asked)
+            await asyncio.Event().wait()
+        elif asked.called == "initialize" and asked.path == "/messages":
+            asked.status(202)
+            welcome = {"protocolVersion": "2024-11-05", "capabilities": {}, "serverInfo": INFO}
+            streams[0].event(message(id=asked.id, result=welcome))
+        else:
+            asked.status(202 if asked.called.startswith("notifications/") else 404)
+
+    async with opened_to(handle) as (connection, _, _):
+        with pytest.raises(UpstreamClosed, match="status 404"):
+            await connection(exchange())
+
+
+# ------------------------------------------------------------------------------------------------ redirects and headers
+
+
+@pytest.mark.parametrize("status", [307, 308])
+async def test_a_redirect_within_the_origin_keeps_method_body_and_headers(status: int) -> None:
+    answer = modern(lambda asked: asked.result(TEXT))
+
+    def handle(asked: Asked) -> object:
+        if asked.path == "/mcp":
+            return asked.status(status, b"", ("Location", "/other"))
+        return answer(asked)
+
+    async with opened_to(handle, headers={"X-Key": "k"}) as (connection, script, _):  # pyright: ignore
+        await connection(exchange())
+        call = script.asked[-1]
+        assert (call.path, call.method, call.called, call.header("x-key")) == ("/other", "POST", "tools/call", "k")
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_elsewhere_is_not_followed_and_takes_no_header_along(status: int) -> None:
+    async with scripted(lambda asked: asked.result(DISCOVERED)) as elsewhere:
+        location = ("Location", elsewhere.url)
+        problem, _ = await refused(lambda asked: asked.status(status, b"", location))
+        assert problem.reason == "backend_protocol" and "redirects" in problem.message
+        assert elsewhere.asked == []
+
+
+@pytest.mark.parametrize("status", [301, 302, 303])
+async def test_a_redirect_that_would_change_the_method_is_not_followed(status: int) -> None:
+    problem, script = await refused(lambda asked: asked.status(status, b"", ("Location", "/other")))
+    assert "redirects" in problem.message and {asked.path for asked in script.asked} == {"/mcp"}
+
+
+async def test_a_loop_of_redirects_ends() -> None:
+    problem, script = await refused(lambda asked: asked.status(307, b"", ("Location", "/mcp")), era="modern")
+    assert "more than 3 times" in problem.message and len(script.asked) == 4
+
+
+async def test_configured_headers_go_along_with_every_request_of_every_way(way: Way) -> None:
+    keys: list[str | None] = []
+    async with asyncio.timeout(20), endpoint(Whole().server) as origin:
+        host = origin.removeprefix("http://")
+
+        async def handle(asked: Asked) -> None:
+            keys.append(asked.header("authorization"))
+            pool = site.Pool()
+            try:
+                skipped = {"host", "content-length", "accept-encoding", "connection"}
+                fields = tuple(item for item in asked.request.headers if item[0] not in skipped)
+                query = f"?{asked.request.query}" if asked.request.query else ""
+                url = f"http://{host}{asked.path}{query}"
+                answer = await pool.request(asked.method, url, fields, asked.request.body)
+                kind = answer.headers.get("content-type")
+                more = [(n, v) for n, v in answer.headers if n == "mcp-session-id"]
+                if kind == "text/event-stream":
+                    asked.request.start(answer.status, (*EVENTS, *more))
+                    while (chunk := await answer.next_chunk()) is not None:
+                        asked.request.write(chunk)
+                    asked.end()
+                else:
+                    asked.status(answer.status, await answer.read(), *([("Content-Type", kind)] if kind else []), *more)
+            finally:
+                await pool.aclose()
+
+        async with scripted(handle, "/sse" if way == "sse" else "/mcp") as proxy:
+            options = {"headers": {"Authorization": "Bearer canary"}, "era": "modern" if way == "modern" else "session"}
+            async with connect(proxy.url, **options) as client:  # pyright: ignore[reportArgumentType]
+                assert (await client.call("greet", name="you")).text == "hello you"
+        assert len(keys) >= 2 and set(keys) == {"Bearer canary"}
+
+
+# ------------------------------------------------------------------------------------------------------------ connect()
+
+
+@pytest.mark.parametrize(
+    "open_it",
+    [
+        lambda: connect("http://"),
+        lambda: connect("https://user:secret@example.com/mcp"),
+        lambda: connect("http://exa mple/mcp"),
+        lambda: connect("http://example.com:99999/mcp"),
+        lambda: connect("http://example.com/mcp", env={"A": "b"}),
+        lambda: connect("http://example.com/mcp", cwd="/"),
+        lambda: connect("http://example.com/mcp", headers={"Bad name": "x"}),
+        lambda: connect("http://example.com/mcp", headers={"X-Key": "secret\r\nX-Other: y"}),
+        lambda: connect("http://example.com/mcp", headers={"Mcp-Session-Id": "x"}),
+        lambda: connect("python demo.py", headers={"X-Key": "x"}),
+    ],
+)
+def test_what_cannot_be_connected_to_is_refused_when_connect_is_called(open_it: Callable[[], object]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        open_it()
+    assert "secret" not in caught.value.message
+
+
+async def test_an_error_of_the_server_is_raised_by_the_client() -> None:
+    async with scripted(modern(lambda asked: asked.error(404, -32601, "no such thing"))) as script:
+        async with connect(script.url) as client:
+            with pytest.raises(RpcError, match="no such thing"):
+                await client.call("t")

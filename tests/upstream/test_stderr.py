@@ -1,0 +1,111 @@
+"""A server's stderr in our log: whole lines, not too many, no secrets; and what a server without a name is called."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from sluicegate.upstream import stderr
+from sluicegate.upstream.process import visible
+from sluicegate.upstream.stderr import LAST_CHARACTERS, LINES_A_SECOND, LONGEST_LINE, StderrLog
+from sluicegate.upstream.stdio import StdioUpstream
+
+
+class Clock:
+    """A time that passes only when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(stderr, "time", SimpleNamespace(monotonic=clock.monotonic))
+    caplog.set_level(logging.INFO, "sluicegate.stderr")
+    return clock
+
+
+def log_of(*secrets: str) -> StderrLog:
+    return StderrLog("demo", visible, secrets)
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_lines_are_told_whole_however_they_come(caplog: pytest.LogCaptureFixture, size: int) -> None:
+    data = b"one\r\n\ntw\xc3\xb6\nbell \x07 and \xff\nnot yet whole"
+    log = log_of()
+    for start in range(0, len(data), size):
+        log.received(data[start : start + size])
+    assert caplog.messages[:2] == ["demo: one", "demo: twö"]
+    assert len(caplog.messages) == 3 and caplog.messages[2].startswith("demo: bell ")
+    assert {(record.name, record.levelno) for record in caplog.records} == {("sluicegate.stderr", logging.INFO)}
+    assert "\x07" not in caplog.text
+
+
+def test_no_more_lines_are_told_than_so_many_a_second(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    log = log_of()
+    log.received(b"line\n" * 10 * LINES_A_SECOND)
+    assert len(caplog.messages) == LINES_A_SECOND + 1
+    assert caplog.messages[-1] == f"demo: more than {LINES_A_SECOND} lines a second; the rest are not told"
+    clock.now += 1
+    log.received(b"next\n")
+    assert caplog.messages[-1] == "demo: next"
+
+
+@pytest.mark.usefixtures("clock")
+def test_line_that_is_too_long_is_cut_and_the_next_one_told(caplog: pytest.LogCaptureFixture) -> None:
+    log = log_of()
+    for _ in range(100):
+        log.received(b"x" * 10_000)
+    log.received(b"\nnext\n")
+    assert caplog.messages == ["demo: " + "x" * LONGEST_LINE, "demo: next"]
+
+
+@pytest.mark.usefixtures("clock")
+def test_values_of_variables_are_masked_in_the_log_and_in_the_last_words(caplog: pytest.LogCaptureFixture) -> None:
+    key = "-----BEGIN KEY-----\nabcdefgh\nijklmnop\n-----END KEY-----"
+    log = log_of("hunter2", "hunter2-longer", "debug", key)
+    said = f"bad key hunter2-longer\nnot hunter2 either; debug is on\n{key}\n"
+    log.received(said.encode())
+    told = ["bad key ***", "not *** either; debug is on"]
+    assert caplog.messages == [f"demo: {line}" for line in [*told, "***", "***", "***", "***"]]
+    assert log.last_words(said) == f"; its last words: {' | '.join([*told, '***'])}"
+
+
+def test_last_words_are_the_last_whole_lines() -> None:
+    log = log_of()
+    assert log.last_words("") == log.last_words(" \n\n") == ""
+    assert log.last_words("".join(f"{n}\n" for n in range(9))).endswith("its last words: 3 | 4 | 5 | 6 | 7 | 8")
+    assert log.last_words("a" * LAST_CHARACTERS + "\nValueError: b\n").endswith("its last words: ValueError: b")
+    assert len(log.last_words("a" * 10_000)) < LAST_CHARACTERS + 100
+
+
+def test_nothing_is_kept_for_a_log_that_nobody_reads(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "sluicegate.stderr")
+    log_of().received(b"line\n")
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["/usr/bin/python3.11", "-u", "/srv/demo.py", "--port", "1"], "python3.11 demo.py"),
+        (["python", "-m", "demo"], "python demo"),
+        (["python", "-c", "import os; print(os)"], "python"),
+        (["node", "-e", "code", "x"], "node"),
+        (["npx", "-y", "@scope/server-files", "/srv/share"], "npx server-files"),
+        (["uv", "run", "demo.py"], "uv demo.py"),
+        (["bash"], "bash"),
+        (["/opt/bin/mcp-server", "/srv/share"], "mcp-server"),
+        (["bundle-server", "token"], "bundle-server"),
+        (["shell-server", "token"], "shell-server"),
+        ([], "The server"),
+    ],
+)
+def test_server_that_nobody_named_is_called_by_its_program_or_script(command: list[str], name: str) -> None:
+    assert vars(StdioUpstream(command))["_name"] == name
+    assert vars(StdioUpstream(command, name="files"))["_name"] == "files"
