@@ -600,6 +600,22 @@ async def test_hanging_up_cancels_the_call_and_frees_the_connection(name: str, a
         assert texts(result_of(await (await client.modern("tools/call", ECHO)).json())) == ["x"]
 
 
+async def test_hanging_up_at_any_point_leaves_nothing_behind() -> None:
+    async with http_client(Stage().server) as client, asyncio.timeout(5):
+
+        async def cut(after: int) -> None:
+            answer = await client.modern("tools/call", stamped("count", to=50))
+            for _ in range(after):
+                await answer.event()
+            answer.hang_up()
+
+        async with asyncio.TaskGroup() as group:
+            for after in range(50):
+                group.create_task(cut(after))
+        await client.all_closed()
+        assert (await client.modern("tools/call", ECHO)).status == 200
+
+
 async def test_a_tool_that_answers_although_it_was_cancelled_harms_nobody() -> None:
     stage = Stage()
     async with http_client(stage.server) as client, asyncio.timeout(5):
@@ -608,6 +624,20 @@ async def test_a_tool_that_answers_although_it_was_cancelled_harms_nobody() -> N
         connection.close()
         await stage.cancelled.wait()
         await client.all_closed()
+        assert (await client.modern("tools/call", ECHO)).status == 200
+
+
+async def test_a_tool_waits_for_a_client_that_takes_nothing() -> None:
+    stage = Stage()
+    async with http_client(stage.server, limits=Limits(unsent=65536)) as client, asyncio.timeout(5):
+        await start(client, "flood")
+        said = -1
+        while said != stage.said or not said:
+            said = stage.said
+            for _ in range(100):
+                await asyncio.sleep(0)
+        (connection,) = client.listener.connections
+        assert connection.unsent < 2 * 65536
         assert (await client.modern("tools/call", ECHO)).status == 200
 
 
@@ -801,6 +831,38 @@ async def test_whoever_still_waits_when_the_endpoint_ends_is_told_that_it_stops(
             last = (await answer.events())[-1].message
             assert error_of(last)["code"] == 1031
         await client.aclose()
+
+
+async def test_about_to_stop_ends_subscriptions_with_their_result_and_lets_calls_finish() -> None:
+    stage = Stage()
+    async with http_client(stage.server) as client, asyncio.timeout(5):
+        gone = await client.modern("subscriptions/listen", LISTEN)
+        await gone.message()
+        gone.hang_up()
+        listening = await client.modern("subscriptions/listen", LISTEN, id="s")
+        calling = await client.modern("tools/call", stamped("halves"))
+        await listening.message()
+        client.endpoint.stop_taking()
+        (last,) = await listening.events()
+        assert last.message["id"] == "s"
+        result = result_of(last.message)
+        assert result["resultType"] == "complete" and result["_meta"] == {SUBSCRIPTION: "s"}
+        stage.go.set()
+        assert texts(result_of((await calling.events())[-1].message)) == ["done"]
+        assert await client.listener.drain(5)
+
+
+async def test_giving_up_answers_what_is_left_while_the_connections_are_still_there() -> None:
+    stage = Stage()
+    async with http_client(stage.server) as client, asyncio.timeout(5):
+        calling = await client.modern("tools/call", stamped("halves"))
+        session = await client.initialize()
+        session_calling = await session.request(1, "tools/call", heard("halves"))
+        client.endpoint.stop_taking()
+        client.endpoint.give_up()
+        for answer in (calling, session_calling):
+            assert error_of((await answer.events())[-1].message)["code"] == 1031
+        assert await client.listener.drain(5)
 
 
 async def test_closing_the_server_first_ends_subscriptions_with_their_result() -> None:

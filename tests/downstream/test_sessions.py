@@ -11,7 +11,7 @@ from sluicegate.downstream.sessions import HttpSession, Journal, Sessions
 from sluicegate.errors import ErrorObject
 from sluicegate.exchange import Exchange
 from sluicegate.http1 import Limits
-from sluicegate.protocol.message import Reply, Result
+from sluicegate.protocol.message import Reply
 from tests.downstream.http_client import (
     Answer,
     HttpClient,
@@ -393,6 +393,7 @@ async def test_other_revisions_refuse_a_batch_and_its_ids_stay_free(version: str
         await refused(await session.post([request(1, "tools/call", call("wait"))]), 400, -32600)
         answer = await session.request(1, "tools/call", call("echo", text="free"))
         assert texts(result_of(await answer.json())) == ["free"]
+        assert only(client).idle
 
 
 @pytest.mark.parametrize("batch", [[], [initialize()], [request(1, "ping"), initialize()]])
@@ -978,7 +979,7 @@ async def test_a_session_that_ends_while_it_is_opened_harms_nobody() -> None:
     async def handler(exchange: Exchange) -> Reply:
         entered.set()
         await go.wait()
-        return Result({})
+        return await Stage().server(exchange)
 
     async with http_client(handler) as client, asyncio.timeout(5):
         async with asyncio.TaskGroup() as group:

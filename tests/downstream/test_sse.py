@@ -234,6 +234,19 @@ async def test_a_silent_stream_says_that_it_is_alive(monkeypatch: pytest.MonkeyP
             await channel.request("fence", "ping")
 
 
+async def test_about_to_stop_ends_idle_streams_and_lets_calls_finish() -> None:
+    stage = Stage()
+    async with http_client(stage.server) as client, asyncio.timeout(5):
+        idle, busy = await connect(client), await connect(client)
+        await busy.initialize()
+        await busy.post(request(1, "tools/call", call("wait")))
+        await stage.started.wait()
+        client.endpoint.stop_taking()
+        assert await idle.stream.events() == []
+        stage.go.set()
+        assert texts(result_of(await busy.next())) == ["waited"]
+
+
 async def test_the_end_of_the_endpoint_ends_the_stream() -> None:
     endpoint = HttpEndpoint(Stage().server)
     async with serve(endpoint) as listener:

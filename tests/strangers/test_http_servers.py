@@ -27,6 +27,7 @@ SERVERS: Final = {
     "mcp1": Server("mcp1", "mcp", "auto", "2025-11-25"),
     "mcp1 sse": Server("mcp1", "sse", "auto", "2025-11-25"),
     "mcp2": Server("mcp2", "mcp", "auto", "2026-07-28"),
+    "mcp2 sse": Server("mcp2", "sse", "auto", "2025-11-25"),
     "mcp2 session": Server("mcp2", "mcp", "session", "2025-11-25"),
 }
 

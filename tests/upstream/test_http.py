@@ -24,6 +24,7 @@ from sluicegate.concurrency import TaskScope
 from sluicegate.errors import ErrorObject
 from sluicegate.exchange import Connection, Host
 from sluicegate.protocol.message import Result, opened
+from sluicegate.protocol.modern import Answers
 from sluicegate.protocol.types import ProgressEvent, ResourceUpdated, ToolResult, ToolsChanged
 from sluicegate.upstream import http, http_modern, http_session, site
 from sluicegate.upstream.http import HttpUpstream
@@ -282,6 +283,24 @@ async def test_a_verdict_is_remembered_and_the_probe_left_out() -> None:
             async with connect(script.url):
                 pass
         assert script.methods().count("server/discover") == 1
+
+
+async def test_a_verdict_that_stopped_being_true_is_found_out_anew() -> None:
+    older, newer = session(lambda asked: asked.result(TEXT)), modern(lambda asked: asked.error(200, -32601))
+    updated = asyncio.Event()
+    async with asyncio.timeout(20), scripted(lambda asked: (newer if updated.is_set() else older)(asked)) as script:
+        async with connect(script.url) as client:
+            assert client.version == "2025-11-25"
+        updated.set()
+        async with connect(script.url) as client:
+            assert client.version == "2026-07-28"
+        assert http.verdict_on(script.url) == "modern"
+
+
+async def test_a_server_that_refuses_its_own_revision_is_asked_twice_and_no_more() -> None:
+    data: Json = {"supported": ["2026-07-28"], "requested": "x"}
+    problem, script = await refused(lambda asked: asked.error(400, -32022, data=data))
+    assert "twice" in problem.message and script.methods() == ["server/discover"] * 2
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -544,12 +563,16 @@ async def test_a_session_that_was_lost_is_opened_again_and_the_call_sent_again_o
 
 async def test_many_who_notice_at_once_that_the_session_is_lost_open_one_other() -> None:
     sessions = iter(["s1", "s2"])
+    renewing = asyncio.Event()
 
     def handle(asked: Asked) -> None:
         match asked.called or asked.method:
             case "initialize":
+                name = next(sessions)
                 welcome: Json = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": INFO}
-                asked.result(welcome, ("Mcp-Session-Id", next(sessions)))
+                asked.result(welcome, ("Mcp-Session-Id", name))
+                if name == "s2":
+                    renewing.set()
             case "tools/call":
                 asked.status(404) if asked.header("mcp-session-id") == "s1" else asked.result(TEXT)
             case "GET":
@@ -562,8 +585,7 @@ async def test_many_who_notice_at_once_that_the_session_is_lost_open_one_other()
         async with asyncio.timeout(5):
             # The first of them goes away in the middle of it.
             first, *others = [asyncio.ensure_future(call) for call in calls]
-            while script.methods().count("initialize") < 2:
-                await asyncio.sleep(0)
+            await renewing.wait()
             first.cancel()
             assert all(isinstance(reply, Result) for reply in await asyncio.gather(*others))
         assert script.methods().count("initialize") == 2
@@ -727,6 +749,122 @@ async def test_a_ping_on_any_stream_is_answered() -> None:
     async with opened_to(handle) as (connection, _, _):
         await connection(exchange())
         assert {await pongs.get(), await pongs.get()} == {"on GET", "on POST"}
+
+
+async def test_what_the_server_may_not_ask_is_refused_and_a_refused_answer_does_no_harm() -> None:
+    answers: asyncio.Queue[Json] = asyncio.Queue()
+
+    async def handle(asked: Asked) -> None:
+        if asked.called == "tools/call":
+            asked.stream()
+            asked.event(message(id="q1", method="tools/list"))
+            asked.event(message(id="q2", method="sampling/createMessage", params={"messages": [], "maxTokens": 1}))
+            await both.wait()
+            asked.event(message(id=asked.id, result=TEXT))
+            asked.end()
+        else:
+            answers.put_nowait(asked.body)
+            asked.status(400 if answers.qsize() == 1 else 202)
+            if answers.qsize() == 2:
+                both.set()
+
+    both = asyncio.Event()
+    async with opened_to(session(handle)) as (connection, _, _):
+        assert isinstance(await connection(exchange()), Result)
+        codes = {body["id"]: body["error"]["code"] for body in (answers.get_nowait(), answers.get_nowait())}  # pyright: ignore
+        assert codes == {"q1": -32601, "q2": -32601}
+
+
+async def test_a_question_that_the_server_takes_back_is_asked_no_more() -> None:
+    asked_for, given_up = asyncio.Event(), asyncio.Event()
+
+    class Slow(Recorder):
+        async def ask(self, questions: object) -> Answers:
+            asked_for.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                given_up.set()
+            raise AssertionError
+
+    async def handle(asked: Asked) -> None:
+        asked.stream()
+        asked.event(message(id=7, method="roots/list"))
+        await asked_for.wait()
+        asked.event(message(method="notifications/cancelled", params={"requestId": [7]}))
+        asked.event(message(method="notifications/cancelled", params={"requestId": 7}))
+        await given_up.wait()
+        asked.event(message(id=asked.id, result=TEXT))
+        asked.end()
+
+    async with opened_to(session(handle)) as (connection, _, _):
+        capabilities: Json = {"roots": {}}
+        assert isinstance(await connection(exchange(sink=Slow(), capabilities=capabilities)), Result)
+
+
+async def test_a_question_ends_with_the_call_that_caused_it() -> None:
+    asked_for, given_up = asyncio.Event(), asyncio.Event()
+
+    class Slow(Recorder):
+        async def ask(self, questions: object) -> Answers:
+            asked_for.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                given_up.set()
+            raise AssertionError
+
+    async def handle(asked: Asked) -> None:
+        asked.stream()
+        asked.event(message(id=7, method="roots/list"))
+        await asyncio.Event().wait()
+
+    async with opened_to(session(handle)) as (connection, _, _), TaskScope() as tasks:
+        tasks.start(_reply(connection, exchange(sink=Slow(), capabilities={"roots": {}})), key="call")
+        await asked_for.wait()
+        tasks.cancel("call")
+        await given_up.wait()
+
+
+@pytest.mark.parametrize("era", [modern, session])
+async def test_an_event_that_cannot_be_read_is_skipped_unless_it_is_the_answer(
+    era: Callable[[Answer], Answer], caplog: pytest.LogCaptureFixture
+) -> None:
+    def handle(asked: Asked) -> None:
+        asked.stream()
+        asked.event(b"{")
+        asked.event(b"comment", event="other")
+        asked.event()
+        if "broken" in str(asked.body):
+            asked.event(b'{"jsonrpc":"2.0","id":%d,"result":7}' % asked.id)
+        else:
+            asked.event(message(id=str(asked.id), result=TEXT))
+        asked.end()
+
+    async with opened_to(era(handle)) as (connection, _, _):
+        assert isinstance(await connection(exchange()), Result)
+        with pytest.raises(UpstreamProtocolError):
+            await connection(exchange(params={"name": "broken"}))
+
+
+async def test_a_batch_of_2025_03_26_is_read() -> None:
+    def handle(asked: Asked) -> None:
+        progress = message(method="notifications/progress", params={"progressToken": asked.id, "progress": 1})
+        body = b"[" + progress + b"," + message(id=asked.id, result=TEXT) + b"]"
+        asked.status(200, body, ("Content-Type", "application/json; charset=utf-8"))
+
+    async with opened_to(session(handle, version="2025-03-26")) as (connection, _, _):
+        sink = Recorder()
+        assert isinstance(await connection(exchange(sink=sink, progress_token=5)), Result)
+        assert [notice.params["progressToken"] for notice in sink.notices] == [5]
+
+
+async def test_nothing_is_asked_of_a_connection_that_was_left() -> None:
+    async with opened_to(session(lambda asked: asked.result(TEXT))) as (connection, _, _):
+        pass
+    with pytest.raises(UpstreamClosed) as caught:
+        await connection(exchange())
+    assert caught.value.delivered == "no"
 
 
 async def test_a_cancelled_call_is_told_to_the_server_by_a_post() -> None:

@@ -24,15 +24,15 @@ from sluicegate.protocol.message import (
     Notification,
     Params,
     Request,
-    RequestId,
     Response,
+    Result,
     as_array,
     as_object,
     encode,
     parse_strict,
     read_message,
 )
-from sluicegate.protocol.modern import is_modern, read_request, require_meta
+from sluicegate.protocol.modern import complete, is_modern, marked, read_request, require_meta
 from sluicegate.protocol.versions import MODERN_VERSIONS, SESSION_VERSIONS, SUPPORTED_VERSIONS
 
 SESSION: Final = "mcp-session-id"
@@ -59,6 +59,7 @@ class HttpEndpoint:
         self._parked = Parked()
         self._sessions = Sessions(self._answering, self._tasks, hold)
         self._channels = SseChannels(handler, self._tasks, hold)
+        self._listening: set[ModernStream] = set()
         self._stopping = False
         self._routes: dict[tuple[str, str], Callable[[HttpRequest], None]] = {
             ("POST", path): self._post,
@@ -76,15 +77,23 @@ class HttpEndpoint:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        self._sessions.close()
-        self._channels.close()
-        self._tasks.wind_up()
+        self.give_up()
         await self._tasks.__aexit__(None, None, None)
 
     def stop_taking(self) -> None:
         """Say from now on that we are about to stop; what is under way goes on, mere listening ends."""
         self._stopping = True
         self._sessions.end_listening()
+        self._channels.close_idle()
+        for stream in list(self._listening):
+            stream.reply_now(Result(marked(complete({}), stream.id)))
+            self._tasks.cancel(stream)
+
+    def give_up(self) -> None:
+        """Cancel all that is under way, and tell those who wait for it."""
+        self._sessions.close()
+        self._channels.close()
+        self._tasks.wind_up()
 
     def __call__(self, request: HttpRequest) -> None:
         """Answer a request, at once or later."""
@@ -170,22 +179,27 @@ class HttpEndpoint:
         else:
             sink = ModernSink(stream, asked, caller, self._tasks, self._parked, self._hold)
             sink.exchange.headers = request.headers.get_all
-            self._tasks.start(self._answer(sink, asked.id), key=stream)
+            if asked.method == "subscriptions/listen":
+                self._listening.add(stream)
+            self._tasks.start(self._answer(sink, stream), key=stream)
         request.on_disconnect(lambda: self._hung_up(stream))
 
-    async def _answer(self, sink: ModernSink, request_id: RequestId) -> None:
+    async def _answer(self, sink: ModernSink, first: ModernStream) -> None:
         try:
-            reply = await self._answering.modern_reply(sink.exchange, request_id)
+            reply = await self._answering.modern_reply(sink.exchange, first.id)
         except asyncio.CancelledError:
             # Either its client hung up, and nothing is said to it any more, or we are about to stop (R29).
             if sink.stream is not None:
                 await sink.stream.reply(STOPPED)
             raise
+        finally:
+            self._listening.discard(first)
         if sink.stream is not None:  # else nobody came back for it
             await sink.stream.reply(reply)
 
     def _hung_up(self, stream: ModernStream) -> None:
         stream.abandon()
+        self._listening.discard(stream)
         self._tasks.cancel(stream)
 
     # ------------------------------------------------------------------------------------------ the session era

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 
 from sluicegate.concurrency import TaskScope
 from sluicegate.downstream.doors import NOT_ACCEPTABLE, Refusal, accepted
-from sluicegate.downstream.duplex import serve_duplex
+from sluicegate.downstream.duplex import DuplexServer, serve_duplex
 from sluicegate.downstream.http_streams import EVENT_FIELDS, KEEP_ALIVE, HttpRequest, refuse
 from sluicegate.exchange import Caller, Handler
 from sluicegate.protocol.framing import encode_comment, encode_event, encode_line
@@ -60,6 +60,12 @@ class SseChannels:
             return
         request.respond(202)
         channel.receiver.received(encode_line(request.body))
+
+    def close_idle(self) -> None:
+        """Hang up on those for whom nothing is under way."""
+        for channel in self._channels.values():
+            if isinstance(channel.receiver, DuplexServer) and not channel.receiver.conversation.under_way:
+                channel.hang_up()
 
     def close(self) -> None:
         """Hang up everywhere."""

@@ -88,6 +88,10 @@ class HttpUpstream:
                 raise UpstreamUnavailable(f"{self._name} did not answer within {limit:g} s.") from None
             except (UpstreamClosed, UpstreamTimeout) as problem:
                 raise UpstreamUnavailable(f"{self._name} could not be reached: {problem.message}") from problem
+            except UpstreamProtocolError as problem:
+                if transport != remembered:
+                    raise
+                outcome = problem.message.rstrip(".")  # It stopped being true: all of it is found out anew.
             if not isinstance(outcome, str):
                 if self._era == "auto":  # What an operator insists on says nothing about the server.
                     _verdicts[self._url] = transport

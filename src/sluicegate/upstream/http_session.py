@@ -116,6 +116,7 @@ class SessionHttp:
         self._memory = _Memory(self, self._session)
         self._id: str | None = None
         self._opened = self._closed = False
+        self._asked: dict[int, list[RequestId]] = {}  # what each call that is under way has asked, by its exchange
         self._renewal: asyncio.Future[UpstreamError | None] | None = None
         self._listening = asyncio.Event()
 
@@ -242,6 +243,9 @@ class SessionHttp:
             raise
         finally:
             self.leave(request_id, waiter)
+            for question in self._asked.pop(id(exchange), ()):
+                # Nobody waits for these answers any more; who was asked should not be left before an open form.
+                self._tasks.cancel((self, "question", question))
 
     async def request(self, method: str, params: Params) -> Reply:
         """The reply to a request of our own making."""
@@ -431,6 +435,8 @@ class SessionHttp:
             error = ErrorObject(METHOD_NOT_FOUND, f"Method not found: {request.method[:100]}")
             await self._tell(Response(request.id, error))
         else:
+            if exchange is not None:
+                self._asked.setdefault(id(exchange), []).append(request.id)
             self._tasks.start(self._answer(request, exchange), key=(self, "question", request.id))
 
     async def _answer(self, request: Request, exchange: Exchange | None) -> None:
