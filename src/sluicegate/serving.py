@@ -62,7 +62,10 @@ async def serve_http(server: Handler, host: str, port: int) -> None:
         await told.wait()
         endpoint.stop_taking()
         listener.close()
-        await listener.drain(DRAIN)
+        if not await listener.drain(DRAIN):
+            # What is left is answered that we stop, which takes a moment to be read.
+            endpoint.give_up()
+            await listener.drain(1.0)
 
 
 def is_loopback(host: str) -> bool:
