@@ -17,7 +17,7 @@ from sluicegate.protocol.modern import CAPABILITIES_KEY, VERSION_KEY, Discovery,
 from sluicegate.server import Server
 from tests.activation.helpers import Recorder, ask, call, text
 
-OFFICIAL = Path("/work/shared/schema/2026-07-28.json")
+OFFICIAL = Path(__file__).parents[2] / "shared" / "schema" / "2026-07-28.json"
 
 
 @pytest.fixture

@@ -18,9 +18,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Final, Protocol
+from typing import IO, Final
 
 from sluicegate.errors import UpstreamClosed, UpstreamUnavailable
+from sluicegate.wire import Receiver
 
 GUARD: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guard.py")
 CHUNK: Final = 64 * 1024  # What a pipe holds.
@@ -43,18 +44,6 @@ PROXIES: Final = frozenset("HTTP_PROXY HTTPS_PROXY ALL_PROXY http_proxy https_pr
 # Escape sequences that drive a terminal, and characters that turn a line around or break it in two.
 _HIDDEN: Final = {*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029}
 _VISIBLE: Final = {code: ascii(chr(code))[1:-1] for code in _HIDDEN - {ord("\t"), ord("\n")}}
-
-
-class Receiver(Protocol):
-    """Who gets the server's output. Called from the event loop, perhaps before `Child.open` has returned."""
-
-    def received(self, data: bytes) -> None:
-        """Take some bytes of stdout; must not raise."""
-        ...
-
-    def ended(self) -> None:
-        """Know that nothing more will come. Called exactly once; if `Child.open` is cancelled, at most once."""
-        ...
 
 
 class Child:
