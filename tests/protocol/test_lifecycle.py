@@ -589,3 +589,9 @@ class LifecycleMachine(RuleBasedStateMachine):
 
 LifecycleMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40)
 TestLifecycleAgainstAModel = LifecycleMachine.TestCase
+
+
+def test_nothing_is_taken_after_the_end() -> None:
+    conversation = ServerConversation()
+    conversation.session.close()
+    assert conversation.take({"jsonrpc": "2.0", "id": 1, "method": "ping"}) == []

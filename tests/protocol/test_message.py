@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sluicegate.errors import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, ErrorObject, RemoteProtocolError
 from sluicegate.protocol.message import (
+    LARGEST_CALL,
     Limits,
     Message,
     Notification,
@@ -809,3 +810,10 @@ def test_a_line_that_breaks_off_never_names_another_request(
 def test_reading_a_value_twice_gives_the_same_message() -> None:
     value = parse_strict(request(1, "tools/call", {"name": "x"}))
     assert read_message(value) == read_message(value) == Request(1, "tools/call", {"name": "x"})
+
+
+def test_a_servers_call_that_would_be_gigabytes_of_objects_is_not_decoded() -> None:
+    params = b'{"a":[' + b"[]," * (LARGEST_CALL // 3) + b"[]]}"
+    assert decode_tolerant(b'{"jsonrpc":"2.0","method":"notifications/x","params":%s}' % params) == Unreadable(
+        "is too long for a request or a notification"
+    )

@@ -917,3 +917,9 @@ def test_other_answers_pass_as_they_are() -> None:
     ):
         answer: Params = {"content": [text("a"), text("b")]}
         assert answer_for_session(question, answer, revision) is answer
+
+
+@pytest.mark.parametrize("upstream", [None, [], {"code": "x"}, {"code": -32602, "message": "public"}])
+def test_what_is_no_private_error_of_a_server_stays_wrapped(upstream: object) -> None:
+    error = ErrorObject(-32603, "m", {"upstream": upstream})
+    assert reply_for_session("tools/call", {}, error, R11) is error

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
+from sluicegate.protocol import types
 from sluicegate.protocol.message import Notification
 from sluicegate.protocol.types import (
     AudioContent,
@@ -264,3 +265,10 @@ def test_changes_are_told_apart_and_the_rest_is_none() -> None:
     assert read_change(Notification("notifications/resources/list_changed", {"_meta": {}})) == ResourcesChanged()
     assert read_change(Notification("notifications/resources/updated", {"uri": "a:b"})) == ResourceUpdated("a:b")
     assert read_change(Notification("notifications/progress", {"progress": 1})) is None
+
+
+def test_a_prompts_messages_are_read_as_text_and_need_a_role() -> None:
+    result = types.read_prompt_result({"messages": [{"role": "user", "content": {"type": "text", "text": "hi"}}]})
+    assert str(result) == "hi"
+    with pytest.raises(msgspec.ValidationError, match="role"):
+        types.read_message({"content": {"type": "text", "text": "hi"}})
