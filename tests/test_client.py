@@ -77,6 +77,9 @@ class FakeServer:
         self.asked.append(exchange)
         return await self.answer(exchange)
 
+    async def wait_closed(self) -> None:
+        await asyncio.Event().wait()
+
 
 def answering(*values: Mapping[str, object] | ErrorObject) -> FakeServer:
     """A server that gives these answers, one after the other."""
@@ -934,6 +937,29 @@ async def test_form_is_answered(answer: ElicitAnswer | dict[str, object] | None,
         assert (await server.call("x")).structured_content == {"q": result}
     assert (shown[0].message, shown[0].mode, shown[0].schema) == ("Your name?", "form", {"type": "object"})
     assert shown[0].raw == FORM
+
+
+async def test_form_can_be_submitted_as_it_is() -> None:
+    fields: Params = {
+        "name": {"type": "string", "default": "Ann"},
+        "sure": {"type": "boolean", "default": False},
+        "tags": {"type": "array", "default": []},
+        "note": {"type": "string"},
+        "odd": True,
+    }
+    form: Params = {"message": "?", "requestedSchema": {"type": "object", "properties": fields}}
+
+    def elicit(request: ElicitRequest) -> dict[str, object]:
+        return request.defaults
+
+    async with connect(asking("elicitation/create", form), elicit=elicit) as server:
+        content: Params = {"name": "Ann", "sure": False, "tags": []}
+        assert (await server.call("x")).structured_content == {"q": {"action": "accept", "content": content}}
+
+
+@pytest.mark.parametrize("schema", [{}, {"type": "object"}, {"properties": None}, {"properties": ["name"]}])
+def test_form_without_fields_begins_with_nothing(schema: Params) -> None:
+    assert ElicitRequest("?", schema=schema).defaults == {}
 
 
 async def test_page_to_visit_is_accepted_without_content() -> None:

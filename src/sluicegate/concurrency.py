@@ -82,6 +82,11 @@ class TaskScope:
             del self._keyed[key]
 
 
+async def forever() -> None:
+    """Wait until cancelled."""
+    await asyncio.Event().wait()
+
+
 async def in_thread(function: Callable[[], T]) -> T:
     """What a blocking function returns, run in a daemon thread.
 

@@ -112,6 +112,10 @@ class Connection(Protocol):
         """The reply to an exchange."""
         ...
 
+    async def wait_closed(self) -> None:
+        """Return when the connection is of no more use; one that needs no connection never returns."""
+        ...
+
 
 class Upstream(Protocol):
     """Something that can be connected to: a child process, a URL, a server in this very process."""

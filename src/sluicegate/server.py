@@ -13,6 +13,7 @@ from sluicegate.activation.prompts import Completer, Prompt, PromptOptions
 from sluicegate.activation.resources import Resource, ResourceOptions
 from sluicegate.activation.tools import Tool, ToolOptions
 from sluicegate.asking import refused_reply
+from sluicegate.concurrency import forever
 from sluicegate.errors import InputRefused
 from sluicegate.exchange import Connection, Exchange, Host
 from sluicegate.protocol.message import Params, Reply, Result
@@ -189,6 +190,10 @@ class Server:
             return refused_reply(exchange.method, refusal)
         ttl_ms, scope = _CACHE.get(exchange.method, (None, "private"))
         return Result(complete({"_meta": dict(self._signature), **value}, ttl_ms=ttl_ms, scope=scope))
+
+    async def wait_closed(self) -> None:
+        """Never return: what is in this very process has no connection to lose."""
+        await forever()
 
     def _discover(self) -> Params:
         value: Params = {

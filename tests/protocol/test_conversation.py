@@ -203,8 +203,7 @@ def test_a_last_message_without_a_newline_is_heard_at_the_end() -> None:
 def test_a_message_over_the_ceiling_is_refused_under_its_id_and_the_next_is_served() -> None:
     conversation = ServerConversation(ceiling=100)
     long = request(7, "tools/call", {"text": "x" * 10_000})
-    for part in (long[:50], long[50:500], long[500:]):
-        events = conversation.receive(part)
+    events = [event for part in (long[:50], long[50:500], long[500:]) for event in conversation.receive(part)]
     assert refused(events) == [(7, INVALID_REQUEST)]
     inside = b'{"method":"x","params":{"a":' + b" " * 4061 + b',"id":9}' + b"x" * 5000 + b"\n"
     assert refused(conversation.receive(inside)) == [(None, INVALID_REQUEST)]

@@ -61,37 +61,46 @@ def expected_lines(stream: bytes, ceiling: int) -> list[Frame]:
     for line in stream.removeprefix(BOM).split(b"\n"):
         body = line.removesuffix(b"\r")
         if len(body) > ceiling:
-            frames.append(TooLong(line[:HEAD], len(line)))
+            frames.append(TooLong(line[: min(HEAD, ceiling + 1)]))
         elif re.search(rb"[^ \t\r]", body):
             frames.append(body)
     return frames
 
 
 def expected_events(stream: bytes, ceiling: int) -> list[SseEvent | TooLong]:
-    *lines, _ = re.split(rb"\r\n|\n|\r", stream.removeprefix(BOM))
+    *lines, unfinished = re.split(rb"\r\n|\n|\r", stream.removeprefix(BOM))
     events: list[SseEvent | TooLong] = []
     fields: list[tuple[bytes, bytes]] = []
     for line in lines:
         if line:
-            name, _, value = line.partition(b":")
-            fields.append((name, value.removeprefix(b" ")))
+            fields.append(expected_field(line))
             continue
         data = [value for name, value in fields if name == b"data"]
         ids = [value for name, value in fields if name == b"id" and b"\0" not in value and len(value) <= FIELD_CEILING]
         retries = [value for name, value in fields if name == b"retry" and re.fullmatch(rb"[0-9]{1,10}", value)]
         kinds = [value[:FIELD_CEILING] for name, value in fields if name == b"event"]
         fields = []
-        if not (data or ids or retries):
-            continue
         joined = b"\n".join(data)
-        id = ids[-1].decode(errors="replace") if ids else None
-        retry = int(retries[-1]) if retries else None
-        kind = kinds[-1].decode(errors="replace") if kinds else ""
-        if len(joined) > ceiling:
-            events.append(TooLong(joined[:HEAD], len(joined), id))
-        else:
-            events.append(SseEvent(joined, kind or "message", id, retry))
+        is_over = len(joined) > ceiling
+        if is_over:
+            events.append(TooLong(joined[: min(HEAD, ceiling)]))
+        if (data and not is_over) or ids or retries:
+            kind = kinds[-1].decode(errors="replace") if kinds else ""
+            id = ids[-1].decode(errors="replace") if ids else None
+            retry = int(retries[-1]) if retries else None
+            events.append(SseEvent(b"" if is_over else joined, kind or "message", id, retry))
+    # An event that is too long is seen before it ends; any other that the stream breaks off in is not.
+    if unfinished.startswith(b"data:") and len(unfinished) > len(b"data:"):
+        fields.append(expected_field(unfinished))
+    joined = b"\n".join(value for name, value in fields if name == b"data")
+    if len(joined) > ceiling:
+        events.append(TooLong(joined[: min(HEAD, ceiling)]))
     return events
+
+
+def expected_field(line: bytes) -> tuple[bytes, bytes]:
+    name, _, value = line.partition(b":")
+    return name, value.removeprefix(b" ")
 
 
 # --- Streams made of the pieces that matter, in any order and cut anywhere --------------------------------------------
@@ -274,15 +283,34 @@ def test_a_line_of_just_the_ceiling_passes_and_one_byte_more_fails_alone(
     full, over = b"{%b}" % (b"x" * (ceiling - 2)), b"{%b}" % (b"x" * (ceiling - 1))
     seen = over + line_end[:-1]
     stream = line_end.join([full, over, b"{}", b""])
-    assert feed_all(LineDecoder(ceiling).feed, chunks(stream)) == [full, TooLong(seen[:HEAD], len(seen)), b"{}"]
+    head = seen[: min(HEAD, ceiling + 1)]
+    assert feed_all(LineDecoder(ceiling).feed, chunks(stream)) == [full, TooLong(head), b"{}"]
 
 
-def test_a_line_that_never_ends_is_reported_when_the_stream_does() -> None:
+def test_a_line_that_never_ends_is_reported_once_and_where_it_becomes_too_long() -> None:
     decoder = LineDecoder(10_000)
-    for _ in range(100):
-        assert decoder.feed(b"z" * 1000) == []
+    seen = [decoder.feed(b"z" * 1000) for _ in range(100)]
+    assert seen == [*[[]] * 10, [TooLong(b"z" * HEAD)], *[[]] * 89]
     assert decoder.buffered == HEAD
-    assert decoder.finish() == [TooLong(b"z" * HEAD, 100_000)]
+    assert decoder.feed(b"z\n{}\n") == [b"{}"]
+    assert decoder.finish() == []
+
+
+def test_an_event_that_never_ends_is_reported_once_and_where_it_becomes_too_long() -> None:
+    decoder = SseDecoder(10_000)
+    assert decoder.feed(b"data: ") == []
+    seen = [decoder.feed(b"z" * 1000) for _ in range(100)]
+    assert seen == [*[[]] * 10, [TooLong(b"z" * HEAD)], *[[]] * 89]
+    assert decoder.buffered == HEAD
+    assert decoder.feed(b"\ndata: more\n\ndata: {}\n\n") == [SseEvent(b"{}")]
+
+
+def test_the_id_of_an_event_that_is_too_long_still_counts() -> None:
+    assert read_events(b"data: abcdef\nid: 7\n\ndata: g\n\n", ceiling=5) == [
+        TooLong(b"abcde"),
+        SseEvent(b"", id="7"),
+        SseEvent(b"g"),
+    ]
 
 
 def test_the_head_of_a_line_that_is_too_long_still_tells_its_id() -> None:
@@ -291,7 +319,6 @@ def test_the_head_of_a_line_that_is_too_long_still_tells_its_id() -> None:
     assert isinstance(frame, TooLong)
     assert frame.head.startswith(start)
     assert len(frame.head) == HEAD
-    assert frame.size == len(start) + 20_002
     assert following == b"{}"
 
 
@@ -424,20 +451,19 @@ def test_data_of_just_the_ceiling_passes_and_one_byte_more_fails_alone(
     stream = b"id: 1\ndata: %b\n\nid: 2\ndata: %b\n\n%b%b\nevent: e\ndata: ok\n\n" % (full, over, joined, joined)
     assert feed_all(SseDecoder(100).feed, chunks(stream)) == [
         SseEvent(full, id="1"),
-        TooLong(over, 101, "2"),
-        TooLong(b"z" * 50 + b"\n" + b"z" * 50, 101),
+        TooLong(over[:100]),
+        SseEvent(b"", id="2"),
+        TooLong(b"z" * 50 + b"\n" + b"z" * 49),
         SseEvent(b"ok", "e"),
     ]
 
 
 def test_many_lines_of_data_are_held_up_to_the_ceiling_only() -> None:
     decoder = SseDecoder(10_000)
-    for _ in range(1000):
-        assert decoder.feed(b"data: " + b"z" * 99 + b"\ndata\n") == []
+    (event,) = feed_all(decoder.feed, [b"data: " + b"z" * 99 + b"\ndata\n"] * 1000)
+    assert event == TooLong((b"z" * 99 + b"\n\n") * 40 + b"z" * (HEAD - 40 * 101))
     assert decoder.buffered == HEAD
-    (event, following) = decoder.feed(b"\ndata: next\n\n")
-    assert event == TooLong((b"z" * 99 + b"\n\n") * 40 + b"z" * (HEAD - 40 * 101), 1000 * 101 - 1)
-    assert following == SseEvent(b"next")
+    assert decoder.feed(b"\ndata: next\n\n") == [SseEvent(b"next")]
 
 
 def test_comments_do_not_use_up_the_room_of_an_event() -> None:

@@ -1,6 +1,7 @@
 """The envelope: what clients send is read strictly (T1, T4), what servers send tolerantly (R5); nothing is altered."""
 
 import json
+import tracemalloc
 from typing import cast
 
 import msgspec
@@ -438,8 +439,40 @@ def test_an_object_has_ten_thousand_members_at_most(count: int, passes: bool) ->
 
 
 def test_many_small_objects_are_no_large_one() -> None:
-    data = request(1, "m", {"arguments": {"rows": [{"a": 1, "b": 2} for _ in range(20_000)]}})
+    data = request(1, "m", {"arguments": {"rows": [{"a": 1, "b": 2} for _ in range(15_000)]}})
     assert isinstance(decode_strict(data), Request)
+
+
+@pytest.mark.parametrize("piece", [b"[]", b"{}", b"[1]", b'{"a":1}', b"1.5", b'{"a":{"b":[]}}'])
+def test_what_takes_much_memory_is_counted_before_it_is_built(piece: bytes) -> None:
+    # T4: less than four times the limit of a body, which is 4 MiB.
+    marks_each = 1 + sum(piece.count(mark) for mark in b",:[{")
+    fits = piece + (b"," + piece) * (99_990 // marks_each - 1)
+    too_much = piece + (b"," + piece) * (LARGEST_CALL // (len(piece) + 1))
+    tracemalloc.start()
+    try:
+        assert isinstance(decode_strict(b'{"jsonrpc":"2.0","id":7,"method":"m","params":{"a":[%b]}}' % fits), Request)
+        assert refusal_of(b'{"jsonrpc":"2.0","id":7,"method":"m","params":{"a":[%b]}}' % too_much) == (
+            INVALID_REQUEST,
+            7,
+        )
+        assert tracemalloc.get_traced_memory()[1] < 4 * LARGEST_CALL
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("marks", "passes"), [(100_000, True), (100_001, False)])
+@pytest.mark.parametrize("around", [b"%b", b'"%b",' % (b",:[{" * 50_000) + b"%b"])
+def test_a_message_has_a_hundred_thousand_marks_outside_of_strings_at_most(
+    marks: int, passes: bool, around: bytes
+) -> None:
+    envelope = b'{"jsonrpc":"2.0","id":7,"method":"m","params":{"a":[%b]}}'
+    inner = marks - 11 - (around != b"%b")  # the envelope's own, and the comma behind the string
+    data = envelope % (around % (b"1" + b",1" * inner))
+    if passes:
+        assert isinstance(decode_strict(data), Request)
+    else:
+        assert refusal_of(data) == (INVALID_REQUEST, 7)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 import base64
 import string
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -34,12 +36,26 @@ def test_a_token_with_any_character_changed_fails(payload: bytes, data: st.DataO
 def test_a_token_with_any_bit_flipped_fails() -> None:
     sealer = Sealer(KEY)
     token = sealer.seal(b"payload", ("who", "what"))
-    raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+    raw = _bytes(token)
     for bit in range(len(raw) * 8):
         flipped = bytearray(raw)
         flipped[bit // 8] ^= 1 << bit % 8
-        changed = base64.urlsafe_b64encode(flipped).rstrip(b"=").decode()
-        assert sealer.open(changed, ("who", "what")) is None
+        assert sealer.open(_token(flipped), ("who", "what")) is None
+
+
+@pytest.mark.parametrize("payload", [b"", b"p", b"payload" * 9])
+def test_a_token_that_is_cut_short_or_made_longer_fails(payload: bytes) -> None:
+    sealer = Sealer(KEY)
+    raw = _bytes(sealer.seal(payload, ("who",)))
+    pieces = [raw[:end] for end in range(len(raw))] + [raw[start:] for start in range(1, len(raw))]
+    assert [piece for piece in pieces if sealer.open(_token(piece), ("who",)) is not None] == []
+    assert [more for more in (b"\0", b"\x01", raw) if sealer.open(_token(raw + more), ("who",)) is not None] == []
+
+
+def test_parts_of_two_tokens_do_not_make_a_third() -> None:
+    sealer = Sealer(KEY)
+    one, two = (_bytes(sealer.seal(payload, ("who",))) for payload in (b"first of two", b"other of two"))
+    assert [at for at in range(1, len(one)) if sealer.open(_token(one[:at] + two[at:]), ("who",)) is not None] == []
 
 
 @given(st.binary(max_size=20), bindings, bindings)
@@ -69,9 +85,8 @@ def test_things_that_run_together_are_told_apart(bound_to: tuple[str, ...], othe
 def test_a_payload_cannot_pass_for_what_a_token_is_bound_to() -> None:
     sealer = Sealer(KEY)
     token = sealer.seal(b"payload", ("who",))
-    raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
-    longer = base64.urlsafe_b64encode(raw + (3).to_bytes(8, "big") + b"who").rstrip(b"=").decode()
-    assert sealer.open(longer, ()) is None
+    for tail in (b"who", b"\x01who", (3).to_bytes(8, "big") + b"who"):
+        assert sealer.open(_token(_bytes(token) + tail), ()) is None
 
 
 @given(st.binary(max_size=20), st.binary(max_size=40), st.binary(max_size=40))
@@ -120,7 +135,35 @@ def test_no_text_whatever_raises_or_opens(token: str) -> None:
     assert Sealer(KEY).open(token, ("who",)) is None
 
 
-def test_a_token_does_not_hold_its_key_or_what_it_is_bound_to() -> None:
-    token = Sealer(b"0123456789abcdef").seal(b"", ("principal-name",))
-    raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
-    assert len(raw) == 16
+def test_a_token_shows_neither_its_payload_nor_its_key_nor_what_it_is_bound_to() -> None:
+    raw = _bytes(Sealer(b"0123456789abcdef").seal(b"what nobody may read", ("principal-name",)))
+    assert len(raw) == 16 + 1 + len(b"what nobody may read")
+    assert [text for text in (b"0123456789abcdef", b"nobody", b"principal") if text in raw] == []
+
+
+def test_what_differs_in_one_place_only_gives_tokens_that_have_nothing_in_common() -> None:
+    sealer = Sealer(KEY)
+    tokens = [_bytes(sealer.seal(n.to_bytes(8, "big"), ("tools",))) for n in range(256)]
+    assert len({token[:16] for token in tokens}) == len({token[16:] for token in tokens}) == 256
+    assert sealer.seal(b"", ("tools",)) == Sealer(KEY).seal(b"", ("tools",)), "no lots are drawn"
+
+
+def test_cryptography_is_loaded_with_the_first_token_and_not_before() -> None:
+    program = """
+import sys, sluicegate
+from sluicegate.protocol.seal import Sealer
+sealer = Sealer(b"key")
+assert sealer.open("no token", ()) is None
+assert "cryptography" not in sys.modules
+assert sealer.open(sealer.seal(b"payload", ()), ()) == b"payload"
+assert "cryptography" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+
+
+def _bytes(token: str) -> bytes:
+    return base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+
+
+def _token(raw: bytes | bytearray) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()

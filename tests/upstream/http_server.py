@@ -3,10 +3,11 @@
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from ssl import SSLContext
 
 from sluicegate.downstream.http import HttpEndpoint
 from sluicegate.exchange import Handler
-from sluicegate.http1 import Request, serve
+from sluicegate.http1 import Limits, Request, serve
 
 Json = dict[str, object]
 JSON = (("Content-Type", "application/json"),)
@@ -70,6 +71,7 @@ class Script:
 
     def __init__(self, answer: Answer) -> None:
         self.url = ""
+        self.place: tuple[str, int] = ("", 0)
         self.asked: list[Asked] = []
         self._answer = answer
 
@@ -86,12 +88,15 @@ class Script:
 
 
 @asynccontextmanager
-async def scripted(answer: Answer, path: str = "/mcp") -> AsyncGenerator[Script]:
+async def scripted(
+    answer: Answer, path: str = "/mcp", *, limits: Limits | None = None, ssl: SSLContext | None = None
+) -> AsyncGenerator[Script]:
     """A server that answers every request with this function."""
     script = Script(answer)
-    async with serve(script) as listener:
+    async with serve(script, limits=limits, ssl=ssl) as listener:
         host, port = listener.addresses[0]
-        script.url = f"http://{host}:{port}{path}"
+        script.url = f"http://{host}:{port}{path}" if ssl is None else f"https://localhost:{port}{path}"
+        script.place = (host, port)
         yield script
 
 

@@ -26,9 +26,10 @@ from sluicegate.exchange import Connection, Host
 from sluicegate.protocol.message import Result, opened
 from sluicegate.protocol.modern import Answers
 from sluicegate.protocol.types import ProgressEvent, ResourceUpdated, ToolResult, ToolsChanged
-from sluicegate.upstream import http, http_modern, http_session, site
+from sluicegate.upstream import http, site
 from sluicegate.upstream.http import HttpUpstream
 from sluicegate.upstream.link import Era
+from sluicegate.upstream.site import Patience
 from tests.upstream.http_server import (
     DISCOVERED,
     EVENTS,
@@ -139,12 +140,12 @@ async def connected(way: Way, **options: object) -> AsyncGenerator[tuple[Client,
 
 @asynccontextmanager
 async def opened_to(
-    answer: Answer, *, era: Era = "auto", headers: dict[str, str] | None = None
+    answer: Answer, *, era: Era = "auto", headers: dict[str, str] | None = None, patience: Patience | None = None
 ) -> AsyncGenerator[tuple[Connection, Script, Recorder]]:
     """A connection to a scripted server, and what its host hears."""
     idle = Recorder({"roots": []})
     async with asyncio.timeout(20), scripted(answer) as script:
-        upstream = HttpUpstream(script.url, era=era, headers=headers, name="script")
+        upstream = HttpUpstream(script.url, era=era, headers=headers, patience=patience, name="script")
         async with upstream.connect(Host({}, {"name": "test", "version": "1"}, idle)) as connection:
             yield connection, script, idle
 
@@ -375,14 +376,14 @@ async def test_progress_has_the_callers_own_token_and_an_invented_one_is_dropped
         assert [notice.params["progressToken"] for notice in sink.notices] == ["mine"]
 
 
-async def test_a_stream_that_ends_without_the_answer_is_closed_and_perhaps_delivered() -> None:
+async def test_a_stream_that_ends_without_the_answer_breaks_the_protocol_and_is_perhaps_delivered() -> None:
     def stream(asked: Asked) -> None:
         asked.stream()
         asked.event(message(method="notifications/message", params={"level": "info", "data": 1}))
         asked.end()
 
     async with opened_to(modern(stream)) as (connection, _, _):
-        with pytest.raises(UpstreamClosed) as caught:
+        with pytest.raises(UpstreamProtocolError) as caught:
             await connection(exchange())
         assert caught.value.delivered == "unknown"
 
@@ -450,8 +451,7 @@ async def test_an_answer_beyond_the_ceiling_is_an_error_as_a_body_and_as_an_even
                 await connection(exchange(params={"name": name}))
 
 
-async def test_a_body_that_drips_and_a_server_that_says_nothing_are_timed_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site, "LONGEST_BODY", 0.05)
+async def test_a_body_that_drips_and_a_server_that_says_nothing_are_timed_out() -> None:
     ended = asyncio.Event()
 
     async def handle(asked: Asked) -> None:
@@ -464,11 +464,10 @@ async def test_a_body_that_drips_and_a_server_that_says_nothing_are_timed_out(mo
         else:
             await asyncio.Event().wait()
 
-    async with opened_to(modern(handle)) as (connection, _, _):
+    async with opened_to(modern(handle), patience=Patience(body=0.05, silence=0.5)) as (connection, _, _):
         with pytest.raises(sluicegate.UpstreamTimeout):
             await connection(exchange(params={"name": "drip"}))
         await ended.wait()
-        monkeypatch.setattr(http_modern.ModernHttp._post, "__defaults__", (0.05,))  # pyright: ignore
         with pytest.raises(sluicegate.UpstreamTimeout) as caught:
             await connection(exchange(params={"name": "silent"}))
         assert caught.value.delivered == "unknown"
@@ -609,8 +608,7 @@ async def test_a_lost_session_that_cannot_be_replaced_is_closed_and_nothing_was_
 
 
 @pytest.mark.parametrize("event_id", ["größe", "\x01", "a b"])
-async def test_an_event_id_of_any_kind_does_no_harm(event_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_session, "DEFAULT_RETRY", 0.01)
+async def test_an_event_id_of_any_kind_does_no_harm(event_id: str) -> None:
     inner = session(lambda asked: asked.result(TEXT))
     twice = asyncio.Event()
 
@@ -625,7 +623,7 @@ async def test_an_event_id_of_any_kind_does_no_harm(event_id: str, monkeypatch: 
         return asked.end()
 
     script_ids: list[str | None] = []
-    async with opened_to(handle) as (connection, _, _):  # pyright: ignore[reportArgumentType]
+    async with opened_to(handle, patience=Patience(retry=0.01)) as (connection, _, _):  # pyright: ignore[reportArgumentType]
         await twice.wait()
         assert isinstance(await connection(exchange()), Result)
         wanted = None if event_id == "\x01" else event_id.encode().decode("latin-1")
@@ -675,7 +673,7 @@ async def test_a_stream_that_cannot_be_taken_up_again_is_perhaps_delivered() -> 
             asked.status(400)
 
     async with opened_to(session(handle)) as (connection, _, _):
-        with pytest.raises(UpstreamClosed) as caught:
+        with pytest.raises(UpstreamProtocolError) as caught:
             await connection(exchange())
         assert caught.value.delivered == "unknown"
 
@@ -686,7 +684,7 @@ async def test_a_stream_without_ids_is_not_asked_for_again() -> None:
         asked.end()
 
     async with opened_to(session(handle)) as (connection, script, _):
-        with pytest.raises(UpstreamClosed):
+        with pytest.raises(UpstreamProtocolError):
             await connection(exchange())
         assert script.methods().count("GET") == 1
 
@@ -889,8 +887,7 @@ async def test_a_cancelled_call_is_told_to_the_server_by_a_post() -> None:
         )
 
 
-async def test_pushes_go_on_when_their_stream_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_session, "DEFAULT_RETRY", 0.01)
+async def test_pushes_go_on_when_their_stream_was_cut() -> None:
     streams = iter([1, 2])
     answer = session(lambda asked: asked.result(TEXT))
 
@@ -909,7 +906,7 @@ async def test_pushes_go_on_when_their_stream_was_cut(monkeypatch: pytest.Monkey
             await asyncio.Event().wait()
 
     seen: list[str | None] = []
-    async with opened_to(handle) as (_, _, idle):
+    async with opened_to(handle, patience=Patience(retry=0.01)) as (_, _, idle):
         while len(idle.notices) < 2:
             idle.heard.clear()
             await idle.heard.wait()

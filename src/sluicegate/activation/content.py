@@ -105,6 +105,11 @@ _WIRE_NAMES: Final = {
 }
 
 
+def text_block(text: str) -> Params:
+    """A plain text as a content block."""
+    return {"type": "text", "text": clean_text(text)}
+
+
 def block_of(content: Content) -> Params:
     """A content block as it is on the wire."""
     extras = {"annotations": content.annotations, "meta": content.meta}

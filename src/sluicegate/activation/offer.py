@@ -4,16 +4,16 @@ The one rule: lists are in the order of registration, and what was announced onc
 empty list if need be: capabilities cannot be taken back from a client that has read them.
 """
 
-import secrets
+import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, Protocol, TypeVar, cast
 
-from sluicegate.activation.changes import RESOURCE_UPDATED, Changes, Filter, read_filter
 from sluicegate.activation.content import echo
 from sluicegate.activation.prompts import Completer, Prompt
 from sluicegate.activation.resources import Resource, not_found
 from sluicegate.activation.run import run_tool
 from sluicegate.activation.tools import Tool
+from sluicegate.changes import RESOURCE_UPDATED, Changes, Filter, read_filter
 from sluicegate.errors import InvalidParams, MethodNotFound, UnknownTarget
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.cursors import page
@@ -54,7 +54,7 @@ class Offer:
         self._changes = Changes()
         self._page_size = page_size
         # Cursors of an earlier process mean nothing here: its list may have been another.
-        self._sealer = Sealer(secrets.token_bytes(32))
+        self._sealer = Sealer(os.urandom(32))
         self._methods: dict[str, Callable[[Exchange], Awaitable[Params]]] = {
             "tools/list": self._list_tools,
             "tools/call": self._call_tool,
@@ -82,7 +82,7 @@ class Offer:
         """
         method = self._methods.get(exchange.method)
         row = METHODS.get(exchange.method)
-        if method is None or (row is not None and row.capability not in (None, *self._announced)):
+        if method is None or (row is not None and row.capability and row.capability not in self._announced):
             raise MethodNotFound(f"Method not found: {echo(exchange.method)}")
         if "requestState" in exchange.params:
             # A call that asks stays where it is while it waits, and the edges keep the state that leads back to it.

@@ -10,8 +10,8 @@ from contextlib import aclosing
 from typing import cast
 
 from sluicegate.activation.call import Call
-from sluicegate.activation.content import block_of, json_of
-from sluicegate.activation.define import CONTENT, EVENTS, Data, Error, Log, Progress, Structured, Text
+from sluicegate.activation.content import block_of, json_of, text_block
+from sluicegate.activation.define import CONTENT, EVENTS, Data, Error, Log, Progress, Structured
 from sluicegate.activation.invoke import AUTHORS_FAULTS, shown, stream_of, was_cancelled
 from sluicegate.activation.schema import InvalidArguments
 from sluicegate.activation.tools import Tool
@@ -70,6 +70,8 @@ class Answer:
             TypeError: nothing can be made of it.
         """
         match value:
+            case str():
+                self._add_text(value)
             case None:
                 pass
             case Progress():
@@ -86,8 +88,6 @@ class Answer:
                 self.fail(value.message)
             case Structured():
                 self._add_json(value.value, is_result=True)
-            case str():
-                self._add_text(value)
             case list() | tuple() if any(isinstance(item, EVENTS) for item in cast(Sequence[object], value)):
                 for item in cast(Sequence[object], value):
                     await self.take(item, call)
@@ -125,7 +125,7 @@ class Answer:
         self._content.append(block)
 
     def _add_text(self, text: str) -> None:
-        self._add(block_of(Text(text)))
+        self._add(text_block(text))
 
     def _add_json(self, value: object, *, is_result: bool) -> None:
         plain, text = json_of(value)
@@ -138,4 +138,4 @@ class Answer:
     def _join_pieces(self) -> None:
         if self._pieces:
             text, self._pieces = "".join(self._pieces), []
-            self._content.append(block_of(Text(text)))
+            self._content.append(text_block(text))

@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeVar, cast
 import msgspec
 
 from sluicegate.errors import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, ErrorObject, InputRefused
-from sluicegate.protocol.message import Params
+from sluicegate.protocol.message import Params, as_object
 from sluicegate.protocol.modern import Answers, Question, Questions
 from sluicegate.protocol.types import PromptMessage, Root, read_message
 
@@ -32,6 +32,17 @@ class ElicitRequest(msgspec.Struct, frozen=True):
     schema: Params = {}
     url: str | None = None
     raw: Params = {}
+
+    @property
+    def defaults(self) -> Params:
+        """What stands in the form before the user changes it: the default of every field that has one."""
+        # Not filled in behind the callback's back: a user may empty a field, and then it stays empty.
+        fields = as_object(self.schema.get("properties")) or {}
+        return {
+            name: field["default"]
+            for name, value in fields.items()
+            if (field := as_object(value)) is not None and "default" in field
+        }
 
 
 class ElicitAnswer(msgspec.Struct, frozen=True):

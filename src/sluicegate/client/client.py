@@ -27,7 +27,7 @@ from sluicegate.client.events import (
     OnProgress,
     supply,
 )
-from sluicegate.client.lists import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Gathering, Kind
+from sluicegate.client.lists import PROMPTS, RESOURCES, TEMPLATES, TOOLS
 from sluicegate.concurrency import TaskScope
 from sluicegate.errors import (
     METHOD_NOT_FOUND,
@@ -44,6 +44,7 @@ from sluicegate.errors import (
 )
 from sluicegate.exchange import Connection, Exchange, Sink
 from sluicegate.protocol import types
+from sluicegate.protocol.gathering import Gathering, Kind
 from sluicegate.protocol.message import Params, Result, as_array, opened
 from sluicegate.protocol.methods import LIST_CHANGES, LOG_LEVELS, METHODS
 from sluicegate.protocol.modern import Profile

@@ -13,6 +13,13 @@ if TYPE_CHECKING:
 
 AHEAD: Final = 256 * 1024  # What may lie here unread before the server has to wait.
 INFLATED_AT_ONCE: Final = 256 * 1024
+MOST_MEMBERS: Final = 256  # Of one gzip stream: each costs a copy of what lies behind it, and may hold nothing.
+
+
+class Truncated(UpstreamProtocolError):
+    """The answer began, and ended before it was complete: what it answers may have run."""
+
+    delivered = "unknown"
 
 
 class Answer:
@@ -41,6 +48,21 @@ class Answer:
         """The header fields."""
         return self.head.headers
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of the body is here, read or not."""
+        return self._ended
+
+    def allow_silence(self, seconds: float) -> None:
+        """From now on, let so many seconds pass between two bytes of the body; `math.inf` for any number."""
+        if not self._ended and self._error is None:
+            self._connection.allow_silence(seconds)
+
+    async def wait_begun(self) -> None:
+        """Wait until a byte of the body is here, or it has ended, or failed."""
+        while not (self._size or self._ended or self._error):
+            await self._wait()
+
     async def next_chunk(self) -> bytes | None:
         """What has come since the last call, waiting for at least a byte; None at the end.
 
@@ -52,6 +74,8 @@ class Answer:
             if inflater is not None:
                 try:
                     if data := inflater.take():
+                        if len(data) == INFLATED_AT_ONCE:
+                            await asyncio.sleep(0)  # There may be any amount of it, and others have something to do.
                         return data
                 except zlib.error:
                     self.close()
@@ -74,11 +98,14 @@ class Answer:
                     raise cut_short()
                 return None
             else:
-                self._waiter = asyncio.get_running_loop().create_future()
-                try:
-                    await self._waiter
-                finally:
-                    self._waiter = None
+                await self._wait()
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
 
     async def read(self, limit: int | None = None) -> bytes:
         """The whole body, if it is not longer than the limit; by default `ClientLimits.body`.
@@ -142,6 +169,8 @@ class _Inflater:
         self._is_gzip = coding == "gzip"
         self._stream = zlib.decompressobj(31) if self._is_gzip else None
         self._input = b""
+        self._members = 1
+        self._holds_back = False
         self.finished = True
         """Whether the compressed stream is complete; an empty one is, as the answer to HEAD."""
 
@@ -151,7 +180,7 @@ class _Inflater:
 
     def take(self) -> bytes:
         """Some decompressed bytes; none if more input is needed."""
-        while self._input:
+        while self._input or self._holds_back:
             if self._stream is None:
                 self.finished = False
                 # "deflate" is a zlib stream, but some servers leave its two bytes of header out.
@@ -163,14 +192,19 @@ class _Inflater:
             elif self._stream.eof:
                 if not self._is_gzip:
                     raise zlib.error("bytes behind the end")
+                self._members += 1
+                if self._members > MOST_MEMBERS:
+                    raise zlib.error("too many members")
                 self._stream = zlib.decompressobj(31)  # gzip may have several members
             data = self._stream.decompress(self._input, INFLATED_AT_ONCE)
             self.finished = self._stream.eof
+            # zlib may have read the last byte and still have output: a raw stream has no trailer to be left over.
+            self._holds_back = len(data) == INFLATED_AT_ONCE and not self.finished
             self._input = self._stream.unused_data if self.finished else self._stream.unconsumed_tail
             if data:
                 return data
         return b""
 
 
-def cut_short() -> UpstreamProtocolError:
-    return UpstreamProtocolError("The server's answer ends before it is complete.", delivered="unknown")
+def cut_short() -> Truncated:
+    return Truncated("The server's answer ends before it is complete.")

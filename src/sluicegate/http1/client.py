@@ -188,20 +188,22 @@ class Pool:
     async def _wait_for_room(self, origin: Origin) -> Connection | None:
         future: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(origin, deque()).append(future)
+        taken = False
         try:
             async with asyncio.timeout(self.limits.connect):
-                return await future
-        except BaseException as problem:
-            # What was handed to us in the same moment belongs to the next.
-            if future.done() and not future.cancelled():
+                kept = await future
+            taken = True
+            return kept
+        except TimeoutError:
+            raise UpstreamUnavailable("All connections to the server are in use; try again later.") from None
+        finally:
+            if not taken and future.done() and not future.cancelled():
+                # What was handed to us in the same moment belongs to the next.
                 given = future.result()
                 if given is None:
                     self._offer(origin, None)
                 else:
                     self.give_back(given)
-            if isinstance(problem, TimeoutError):
-                raise UpstreamUnavailable("All connections to the server are in use; try again later.") from None
-            raise
 
     async def _connect(self, origin: Origin) -> Connection:
         connection = Connection(self, origin)

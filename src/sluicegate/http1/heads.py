@@ -59,15 +59,16 @@ class BadHead(Exception):
 class Headers:
     """The fields of a head, in order. Names match in any case; values are Latin-1 text without the blanks around."""
 
-    __slots__ = ("_joined", "items")
+    __slots__ = ("_each", "_joined", "items")
 
     def __init__(self, items: Fields) -> None:
         self.items = items
         """Name (lower case) and value of each line."""
-        self._joined: dict[str, str] = {}
+        # Made once: a head is remembered, and then asked a dozen questions for each request that has it.
+        self._each: dict[str, list[str]] = {}
         for name, value in items:
-            before = self._joined.get(name)
-            self._joined[name] = value if before is None else f"{before}, {value}"
+            self._each.setdefault(name, []).append(value)
+        self._joined = {name: ", ".join(values) for name, values in self._each.items()}
 
     def get(self, name: str) -> str | None:
         """The value; that of several lines is joined by commas (RFC 9110, 5.3), so that no line can hide another."""
@@ -75,8 +76,7 @@ class Headers:
 
     def get_all(self, name: str) -> list[str]:
         """The value of each line of that name."""
-        wanted = name.lower()
-        return [value for name, value in self.items if name == wanted]
+        return list(self._each.get(name.lower(), ()))
 
     def tokens(self, name: str) -> set[str]:
         """The members of a comma-separated list, in lower case."""

@@ -25,6 +25,7 @@ log: Final = logging.getLogger("sluicegate")
 
 AHEAD: Final = 64 * 1024  # What a client may send before it has its answer; then it is not read from.
 LINGER: Final = 2.0
+SHARE_IN_A_CROWD: Final = 64 * 1024
 MOST_EMPTY_LINES: Final = 4
 PLAIN_TEXT: Final[Fields] = (("Content-Type", "text/plain; charset=utf-8"),)
 
@@ -49,6 +50,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Between requests."""
     unsent: int = 1024 * 1024
     """Beyond this, `Request.drain` waits."""
+    unsent_to_all: int = 256 * 1024 * 1024
+    """What slow clients may leave with us all together. From half of it on `Request.drain` waits much sooner; beyond it
+    those who have been behind for longest are cut off."""
     blocked_time: float = 30.0
     """A client that takes none of its answer for that long is cut off."""
     connections: int = 10_000
@@ -63,7 +67,7 @@ class Connection(asyncio.Protocol):
         *("_request", "_buffer", "_scanned", "_head", "_chunks", "_parts", "_body_size", "_empty_lines", "_phase"),
         *("_deadline", "_timer", "_timer_at", "_advancing", "_joined", "_closing", "_reading_paused", "_idle_time"),
         *("_pending", "_pending_head", "_pending_size", "_flush_due", "_written", "_taken"),
-        *("_stall_timer", "_stall_mark"),
+        *("_stall_timer", "_stall_mark", "_counted"),
     )
 
     def __init__(self, listener: "Listener") -> None:
@@ -91,7 +95,7 @@ class Connection(asyncio.Protocol):
         self._joined: list[bytes] = []
         self._pending: list[bytes] = []
         self._pending_head = b""
-        self._pending_size = self._written = self._stall_mark = 0
+        self._pending_size = self._written = self._stall_mark = self._counted = 0
         self._taken: asyncio.Event | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
 
@@ -140,6 +144,7 @@ class Connection(asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
         self._timer = self._stall_timer = None
+        self._count(0)
         self._buffer.clear()
         self._pending.clear()
         self._parts.clear()
@@ -157,11 +162,14 @@ class Connection(asyncio.Protocol):
             self._taken.clear()
             self._stall_mark = self._count_taken()
             self._stall_timer = self._loop.call_later(self._limits.blocked_time, self._check_taken)
+            self.listener.behind[self] = None
+            self._count_unsent()
 
     def resume_writing(self) -> None:
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
+        self._count(0)
         if self._taken is not None:
             self._taken.set()
 
@@ -400,10 +408,18 @@ class Connection(asyncio.Protocol):
 
     async def wait_taken(self) -> None:
         """Wait, if too much is unsent, until the client has taken it."""
-        if self._pending_size > self._limits.unsent:
+        if self._pending_size > SHARE_IN_A_CROWD:
             self.flush()
-        while self._stall_timer is not None and self._taken is not None and self.unsent > self._limits.unsent:
+            # uvloop writes at the end of a turn: only then is it known whether the client takes it.
+            await asyncio.sleep(0)
+        while self._stall_timer is not None and self._taken is not None and self.unsent > self._most_unsent:
             await self._taken.wait()
+
+    @property
+    def _most_unsent(self) -> int:
+        limits = self._limits
+        crowded = self.listener.unsent > limits.unsent_to_all // 2
+        return min(limits.unsent, SHARE_IN_A_CROWD) if crowded else limits.unsent
 
     def _check_taken(self) -> None:
         """Cut off a client that has taken nothing since it was last looked at."""
@@ -413,6 +429,19 @@ class Connection(asyncio.Protocol):
             return
         self._stall_mark = taken
         self._stall_timer = self._loop.call_later(self._limits.blocked_time, self._check_taken)
+        self._count_unsent()
+
+    def _count_unsent(self) -> None:
+        """Let the listener know how much this client leaves with us; it may be that there is too much of it."""
+        if self._transport is not None:
+            self._count(self._transport.get_write_buffer_size())
+            self.listener.relieve()
+
+    def _count(self, size: int) -> None:
+        self.listener.unsent += size - self._counted
+        self._counted = size
+        if not size:
+            self.listener.behind.pop(self, None)
 
     def _count_taken(self) -> int:
         return self._written - (0 if self._transport is None else self._transport.get_write_buffer_size())
@@ -421,6 +450,8 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and data:
             self._written += len(data)
             self._transport.write(data)
+            if self._stall_timer is not None:
+                self._count_unsent()
 
     # Ends.
 
@@ -432,6 +463,10 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Cut the connection, whatever is unsent."""
         self._closing = True
+        self._count(0)
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
         if self._transport is not None:
             self._transport.abort()
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import math
+import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import msgspec
@@ -17,6 +19,15 @@ if TYPE_CHECKING:
 
 MOST_INTERIM: Final = 8
 
+# A host that has vanished says nothing, and neither does a server that works on a long answer: only the network can
+# tell them apart. It asks after 15 silent seconds and gives up after 15 more. (Not TCP_USER_TIMEOUT, which would also
+# cut off a server that is merely slow to read.)
+_KEEP_ALIVE: Final = tuple(
+    (socket.IPPROTO_TCP, cast(int, getattr(socket, name)), value)
+    for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+    if hasattr(socket, name)
+)
+
 
 class ClientLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What a server may cost us: bytes and seconds."""
@@ -24,7 +35,8 @@ class ClientLimits(msgspec.Struct, frozen=True, kw_only=True):
     connect: float = 10.0
     """Until a connection is there: the wait for a free one, the name, TCP and TLS."""
     first_byte: float = 60.0
-    """From the request to the first byte of its answer."""
+    """From the request to the first byte of its answer, and from the head to the first byte of the body: some servers
+    send a head at once and work then."""
     idle: float = 30.0
     """Between two bytes of an answer."""
     keep: float = 30.0
@@ -49,7 +61,18 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         *("origin", "made", "lost", "heard", "uses", "_pool", "_limits", "_known", "_loop", "_transport"),
-        *("_waiter", "_answer", "_buffer", "_to_head", "_paused", "_idle", "_missing", "_interim", "_chunks"),
+        *(
+            "_waiter",
+            "_answer",
+            "_buffer",
+            "_to_head",
+            "_paused",
+            "_first_byte",
+            "_idle",
+            "_missing",
+            "_interim",
+            "_chunks",
+        ),
         *("_deadline", "_timer_at", "_timer"),
     )
 
@@ -66,6 +89,7 @@ class Connection(asyncio.Protocol):
         self._answer: Answer | None = None
         self._buffer = bytearray()
         self._to_head = self._paused = False
+        self._first_byte = pool.limits.first_byte
         self._idle = pool.limits.idle
         self._missing = self._interim = 0
         self._chunks: ChunkDecoder | None = None
@@ -77,6 +101,7 @@ class Connection(asyncio.Protocol):
         self.uses += 1
         self.heard = False
         self._to_head = to_head
+        self._first_byte = first_byte
         self._idle = idle
         self._interim = 0
         waiter = self._waiter = self._loop.create_future()
@@ -109,12 +134,24 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
             self._wait(self._idle)
 
+    def allow_silence(self, seconds: float) -> None:
+        """Give the server other time than it had between two bytes of the answer that is under way."""
+        self._idle = seconds
+        if self._answer is not None and not self._paused:
+            self._wait(seconds)
+
     # What the transport tells.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by its methods only.
         self.made = True
         self._pool.remember(self)
+        sock = cast(socket.socket | None, transport.get_extra_info("socket"))
+        if sock is not None:
+            with suppress(OSError):  # It may be gone again already.
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                for option in _KEEP_ALIVE:
+                    sock.setsockopt(*option)
 
     def data_received(self, data: bytes) -> None:
         if self.lost:
@@ -203,7 +240,7 @@ class Connection(asyncio.Protocol):
         if rest or not self._missing:
             self._take_body(rest)
         else:
-            self._wait(self._idle)
+            self._wait(self._first_byte)
 
     def _take_body(self, data: bytes) -> None:
         answer = self._answer

@@ -17,6 +17,9 @@ log: Final = logging.getLogger("sluicegate")
 
 ACCEPT_RETRY: Final = 0.5
 MOST_AT_ONCE: Final = 64  # Connections accepted in one turn of the loop.
+# Else the system keeps up to 4 MiB more for each client that does not read, which no limit of ours would see.
+UNSENT_IN_KERNEL: Final = 128 * 1024
+_LOW_WATER: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 
 
 class Listener:
@@ -41,6 +44,8 @@ class Listener:
         # For its connections:
         self.tasks = TaskScope()
         self.connections: set[Connection] = set()
+        self.unsent = 0
+        self.behind: dict[Connection, None] = {}
         self.known: dict[bytes, RequestHead] = {}
         self._place = host, port, backlog
         self._sockets: list[socket.socket] = []
@@ -98,6 +103,11 @@ class Listener:
         """Cut all connections; their requests are told that the client is gone."""
         for connection in list(self.connections):
             connection.abort()
+
+    def relieve(self) -> None:
+        """Cut off those who have been behind for longest, if clients leave too much with us. For connections."""
+        while self.unsent > self.limits.unsent_to_all and self.behind:
+            next(iter(self.behind)).abort()
 
     def release(self) -> None:
         """Take note that a connection is gone. For connections."""
@@ -176,6 +186,8 @@ class Listener:
         connection = Connection(self)
         try:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if _LOW_WATER is not None:
+                accepted.setsockopt(socket.IPPROTO_TCP, _LOW_WATER, UNSENT_IN_KERNEL)
             await self._loop.connect_accepted_socket(
                 lambda: connection,
                 accepted,

@@ -174,7 +174,9 @@ class ServerConversation:
             self._refuse(error, None, events)
 
     def _read_batch(self, items: list[object], events: list[Event]) -> None:
-        if self.session.stage is not Stage.OPERATING or not self.session.revision.batches:
+        if self.session.stage is not Stage.OPERATING:
+            raise RemoteProtocolError("Invalid request: a batch may follow once initialize is answered.")
+        if not self.session.revision.batches:
             raise RemoteProtocolError("Invalid request: only revision 2025-03-26 has batches; send one message a line.")
         if not items:
             raise RemoteProtocolError("Invalid request: a batch holds at least one message.")

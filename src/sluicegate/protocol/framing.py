@@ -1,7 +1,8 @@
 """The two framings, lines and SSE: chunks in, whole messages out, never beyond a ceiling.
 
 The one rule: how the bytes were cut into chunks is never seen outside, and never costs more than reading them once.
-What is inside a message is not looked at; a message that is too long fails alone, and the next one is read.
+What is inside a message is not looked at. A message that is too long fails alone, as soon as it is: what is left of it
+is passed over, and the next one is read.
 """
 
 import msgspec
@@ -21,14 +22,12 @@ _LF, _CR = 0x0A, 0x0D  # as numbers, because `b"\n" in data` takes eight times a
 
 
 class TooLong(msgspec.Struct, frozen=True):
-    """A message beyond the ceiling: its first `HEAD` bytes, the size it had, and its SSE id if it came with one.
+    """A message beyond the ceiling: its first `HEAD` bytes, or fewer if the ceiling is lower.
 
-    `size` counts the bytes up to the newline of a line, or the joined data of an event.
+    It is reported where it crosses the ceiling, for it may never end (threats R4).
     """
 
     head: bytes
-    size: int
-    id: str | None = None  # without it, a resumed stream would begin with the same event again
 
 
 Frame = bytes | TooLong
@@ -60,32 +59,41 @@ class LineDecoder:
         lines = chunk.split(b"\n")
         rest = lines.pop()
         frames: list[Frame] = []
-        if lines and self._held.size:
-            self._held.add(lines.pop(0))
-            self._judge(*self._held.take(), frames)
+        if lines and not self._held.is_empty:
+            self._hold(lines.pop(0), frames)
+            self._end_line(frames)
         for line in lines:
             if line.endswith(b"}") and len(line) <= self._ceiling:  # nearly all: neither blank, nor with a CR, nor cut
                 frames.append(line)
             else:
-                self._judge(line, len(line), frames)
+                self._judge(line, frames)
         if rest:
-            self._held.add(rest)
+            self._hold(rest, frames)
         return frames
 
     def finish(self) -> list[Frame]:
         """Return the last message if no newline ended it. Nothing may be fed afterwards."""
-        if self._lead:
-            self._held.add(self._lead)
         frames: list[Frame] = []
-        self._judge(*self._held.take(), frames)
+        if self._lead:
+            self._hold(self._lead, frames)
+        self._end_line(frames)
         return frames
 
-    def _judge(self, line: bytes, size: int, frames: list[Frame]) -> None:
-        """Add the line, or what is left of it, to the frames; `size` is what it was before it was cut."""
+    def _hold(self, piece: bytes, frames: list[Frame]) -> None:
+        """Keep a piece of a line that has not ended yet."""
+        if self._held.add(piece):
+            frames.append(TooLong(self._held.head))
+
+    def _end_line(self, frames: list[Frame]) -> None:
+        line = self._held.take()
+        if line is not None:
+            self._judge(line, frames)
+
+    def _judge(self, line: bytes, frames: list[Frame]) -> None:
+        """Add the line to the frames, if it is a message."""
         body = line[:-1] if line.endswith(b"\r") else line
-        # `size` alone would refuse a message of just the ceiling for its CR; a cut line has lost more than that.
-        if size - len(line) + len(body) > self._ceiling:
-            frames.append(TooLong(line[:HEAD], size))
+        if len(body) > self._ceiling:
+            frames.append(TooLong(line[: min(HEAD, self._ceiling + 1)]))
         elif body.strip(b" \t\r"):  # not isspace(): it takes \v and \f too, which are no JSON whitespace
             frames.append(body)
 
@@ -144,49 +152,49 @@ class SseDecoder:
         rest = lines.pop()
         events: list[SseEvent | TooLong] = []
         if lines and (self._line or self._in_data):
-            self._hold(lines.pop(0))
-            self._end_line()
+            self._hold(lines.pop(0), events)
+            self._end_line(events)
         for line in lines:
             if line:
-                self._read(line)
+                self._read(line, events)
             else:
                 self._end_event(events)
         if rest:
-            self._hold(rest)
+            self._hold(rest, events)
         return events
 
-    def _hold(self, piece: bytes) -> None:
+    def _hold(self, piece: bytes, events: list[SseEvent | TooLong]) -> None:
         """Keep a piece of a line that has not ended yet."""
         if self._in_data:
-            self._data.add(piece)
+            self._add(piece, events)
             return
         self._line += piece
         # One byte more than the name, to see whether there is a space to be left out.
         if len(self._line) > 5 and self._line.startswith(b"data:"):
             self._in_data = True
-            self._add_data(bytes(self._line))
+            self._add_data(bytes(self._line), events)
             self._line.clear()
         else:
             del self._line[_LINE_CEILING:]  # nothing but data may be long
 
-    def _end_line(self) -> None:
+    def _end_line(self, events: list[SseEvent | TooLong]) -> None:
         if self._in_data:
             self._in_data = False
         else:
             line = bytes(self._line)
             self._line.clear()
-            self._read(line)
+            self._read(line, events)
 
-    def _read(self, line: bytes) -> None:
+    def _read(self, line: bytes, events: list[SseEvent | TooLong]) -> None:
         """Take over the field that a whole line holds."""
         if line.startswith(b"data:"):
-            self._add_data(line)
+            self._add_data(line, events)
             return
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         match name:
             case b"data":  # without a colon: an empty line of data
-                self._add_data(line)
+                self._add_data(line, events)
             case b"event":
                 # Cut rather than passed over: an unknown kind of event must not become a message.
                 self._event = value[:FIELD_CEILING].decode(errors="replace")
@@ -197,47 +205,64 @@ class SseDecoder:
             case _:
                 pass  # comments too: their name is empty
 
-    def _add_data(self, line: bytes) -> None:
+    def _add_data(self, line: bytes, events: list[SseEvent | TooLong]) -> None:
         if self._has_data:
-            self._data.add(b"\n")
+            self._add(b"\n", events)
         self._has_data = True
-        self._data.add(line[5:].removeprefix(b" "))
+        self._add(line[5:].removeprefix(b" "), events)
+
+    def _add(self, data: bytes, events: list[SseEvent | TooLong]) -> None:
+        if self._data.add(data):
+            events.append(TooLong(self._data.head))
 
     def _end_event(self, events: list[SseEvent | TooLong]) -> None:
+        data = self._data.take()
+        if data is None:
+            # Its data was reported already, its id counts: a resumed stream would begin with the same event again.
+            data, self._has_data = b"", False
         if self._has_data or self._id is not None or self._retry is not None:
-            data, size = self._data.take()
-            if size > self._ceiling:
-                events.append(TooLong(data, size, self._id))
-            else:
-                events.append(SseEvent(data, self._event or "message", self._id, self._retry))
+            events.append(SseEvent(data, self._event or "message", self._id, self._retry))
         self._has_data = False
         self._event = ""
         self._id = self._retry = None
 
 
 class _Held:
-    """Bytes that are added up to a ceiling; beyond it, only their head and their number."""
+    """Bytes that are added up to a ceiling; beyond it, only their head."""
 
-    __slots__ = ("_ceiling", "kept", "size")
+    __slots__ = ("_ceiling", "_is_over", "kept")
 
     def __init__(self, ceiling: int) -> None:
         self._ceiling = ceiling
+        self._is_over = False
         self.kept = bytearray()  # grows in place: `bytes + chunk` would copy all of it for every chunk
-        self.size = 0
 
-    def add(self, piece: bytes) -> None:
-        self.size += len(piece)
-        if self.size <= self._ceiling:
+    @property
+    def is_empty(self) -> bool:
+        return not (self.kept or self._is_over)
+
+    @property
+    def head(self) -> bytes:
+        return bytes(self.kept[:HEAD])
+
+    def add(self, piece: bytes) -> bool:
+        """Whether these bytes are the ones that cross the ceiling."""
+        if self._is_over:
+            return False
+        if len(self.kept) + len(piece) <= self._ceiling:
             self.kept += piece
-        else:
-            self.kept += piece[:HEAD]
-            del self.kept[HEAD:]
+            return False
+        # All of the head, and nothing behind the ceiling: how the bytes were cut must not be seen in it.
+        self.kept += piece[: max(min(self._ceiling, HEAD) - len(self.kept), 0)]
+        del self.kept[HEAD:]
+        self._is_over = True
+        return True
 
-    def take(self) -> tuple[bytes, int]:
-        """Return what was kept, and the size of all that was added; begin anew."""
-        taken = bytes(self.kept), self.size
+    def take(self) -> bytes | None:
+        """Return what was added, or None if it was too much; begin anew."""
+        taken = None if self._is_over else bytes(self.kept)
+        self._is_over = False
         self.kept.clear()
-        self.size = 0
         return taken
 
 

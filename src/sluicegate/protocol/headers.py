@@ -126,11 +126,14 @@ def check_headers(values: Values, request_id: RequestId, version: object, method
     Raises:
         RemoteProtocolError: −32020 for a header that is missing, doubled, undecodable or different.
     """
-    _check(values(VERSION), version, VERSION, request_id, plain=True)
-    _check(values(METHOD), method, METHOD, request_id, plain=True)
+    # What is the same letter by letter needs no closer look; that is nearly every request.
+    if (found := values(VERSION)) != [version]:
+        _check(found, version, VERSION, request_id, plain=True)
+    if (found := values(METHOD)) != [method]:
+        _check(found, method, METHOD, request_id, plain=True)
     name = _name_of(method, params)
-    if name is not None:
-        _check(values(NAME), name, NAME, request_id)
+    if name is not None and ((found := values(NAME)) != [name] or not name.isidentifier() or not name.isascii()):
+        _check(found, name, NAME, request_id)
 
 
 def check_marks(values: Values, request_id: RequestId | None, params: Params, marks: Marks) -> None:

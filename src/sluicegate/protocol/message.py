@@ -9,7 +9,7 @@ exception.
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Final, cast
 
@@ -78,6 +78,10 @@ class Limits(msgspec.Struct, frozen=True):
 
     depth: int = 100
     members: int = 10_000
+    marks: int = 100_000
+    """Commas, colons and opening brackets outside of strings: what there is to be built. Three bytes of JSON (`[],`)
+    are eighty of Python, so this is counted before anything is parsed; so many are 8 MiB at most.
+    """
     number_length: int = 256
     id_bytes: int = 256
 
@@ -101,6 +105,9 @@ def parse_strict(data: bytes, limits: Limits = DEFAULT_LIMITS) -> object:
     Raises:
         RemoteProtocolError: −32700 for what is not JSON, −32600 for duplicate members and for what is over a limit.
     """
+    if has_many_marks(data, limits.marks):
+        problem = f"Invalid request: it holds more than {limits.marks} commas, colons and brackets."
+        raise RemoteProtocolError(problem, request_id=recover_request_id(data))
     try:
         value: object = jiter.from_json(data, allow_inf_nan=False, catch_duplicate_keys=True)
     except ValueError as error:
@@ -200,9 +207,31 @@ _SHAPES: Final = bytes(
 )
 # A string without an end reaches to the end of the data, so that nothing is ever looked through twice.
 _STRING: Final = rb'"(?:[^"\\]++|\\.)*+"?'
-_string: Final = re.compile(_STRING, re.DOTALL)
+_up_to_string: Final = re.compile(rb'([^"]*+)(?:%b)?' % _STRING, re.DOTALL)
 _IN_NUMBER: Final = rb"[0-9.eE+-]"
 _number_patterns: Final[dict[int, re.Pattern[bytes]]] = {}
+
+
+def has_many_marks(data: bytes, most: int) -> bool:
+    """Whether more than `most` commas, colons and opening brackets stand in the data, outside of strings."""
+    # Nearly always there are too few of them even with those in strings.
+    if len(data) <= most or _marks(data) <= most:
+        return False
+    found = 0
+    for piece in _outside_strings(data):
+        found += _marks(piece)
+        if found > most:
+            return True
+    return False
+
+
+def _marks(data: bytes) -> int:
+    return data.count(b",") + data.count(b":") + data.count(b"[") + data.count(b"{")
+
+
+def _outside_strings(data: bytes) -> Iterator[bytes]:
+    """What stands between strings, piece by piece: to keep them all could take more room than the data itself."""
+    return (found[1] for found in _up_to_string.finditer(data))
 
 
 def _may_overflow(data: bytes) -> bool:
@@ -454,7 +483,7 @@ def _read_envelope(data: bytes, envelope: _Envelope) -> Message | Unreadable:
 
 def _read_call(envelope: _Envelope, request_id: RequestId | None) -> Message | Unreadable:
     # Answers stay bytes, but this is decoded, and a byte of JSON can be thirty of Python.
-    if len(envelope.params) > LARGEST_CALL:
+    if len(envelope.params) > LARGEST_CALL or has_many_marks(bytes(envelope.params), DEFAULT_LIMITS.marks):
         return Unreadable("is too long for a request or a notification")
     try:
         method = msgspec.json.decode(envelope.method, type=str)
@@ -543,8 +572,11 @@ def _recover(data: bytes, front: re.Match[bytes] | None) -> RequestId | None:
 
 
 def _is_balanced(data: bytes) -> bool:
-    outside = _string.sub(b"", data)
-    return outside.count(b"{") == outside.count(b"}") and outside.count(b"[") == outside.count(b"]")
+    braces = brackets = 0
+    for piece in _outside_strings(data):
+        braces += piece.count(b"{") - piece.count(b"}")
+        brackets += piece.count(b"[") - piece.count(b"]")
+    return braces == brackets == 0
 
 
 # ------------------------------------------------------------------------------------------------------------- what

@@ -66,7 +66,10 @@ def require_meta(request: Request) -> str:
     Raises:
         RemoteProtocolError: −32602 if `_meta` lacks one of the two members that every request has.
     """
-    meta = as_object(request.params.get("_meta")) or {}
+    return _version_in(as_object(request.params.get("_meta")) or {}, request.id)
+
+
+def _version_in(meta: Params, request_id: RequestId) -> str:
     version = meta.get(VERSION_KEY)
     if not isinstance(version, str):
         problem = f"Invalid params: _meta lacks {VERSION_KEY}."
@@ -74,7 +77,7 @@ def require_meta(request: Request) -> str:
         problem = f"Invalid params: _meta lacks {CAPABILITIES_KEY}, an object (it may be empty)."
     else:
         return version
-    raise RemoteProtocolError(problem, code=INVALID_PARAMS, request_id=request.id)
+    raise RemoteProtocolError(problem, code=INVALID_PARAMS, request_id=request_id)
 
 
 def read_request(request: Request) -> tuple[Profile, Params]:
@@ -84,8 +87,8 @@ def read_request(request: Request) -> tuple[Profile, Params]:
         RemoteProtocolError: −32602 for an incomplete `_meta`, −32022 for a revision we do not speak, −32601 for a
             method that 2026-07-28 does not have.
     """
-    version = require_meta(request)
     meta = as_object(request.params.get("_meta")) or {}
+    version = _version_in(meta, request.id)
 
     def refuse(problem: str, code: int = INVALID_PARAMS, data: Params | None = None) -> RemoteProtocolError:
         return RemoteProtocolError(problem, code=code, request_id=request.id, data=data)
@@ -95,21 +98,17 @@ def read_request(request: Request) -> tuple[Profile, Params]:
         raise refuse("Unsupported protocol version", UNSUPPORTED_VERSION, data)
     if not requestable(request.method, version):
         raise refuse(f"Method not found: {request.method[:100]}", METHOD_NOT_FOUND)
-    client_info = as_object(meta.get(CLIENT_INFO_KEY))
-    if client_info is None and meta.get(CLIENT_INFO_KEY) is not None:
+    said = meta.get(CLIENT_INFO_KEY)
+    client_info = as_object(said)
+    if client_info is None and said is not None:
         raise refuse(f"Invalid params: {CLIENT_INFO_KEY} is an object.")
     log_level = meta.get(LOG_LEVEL_KEY)
     if log_level is not None and log_level not in LOG_LEVELS:
         raise refuse(f"Invalid params: {LOG_LEVEL_KEY} is one of {', '.join(LOG_LEVELS)}.")
-    token = read_progress_token(request)
-    profile = Profile(
-        version,
-        as_object(meta.get(CAPABILITIES_KEY)) or {},
-        client_info,
-        cast(str | None, log_level),
-        token,
-    )
-    return profile, without_profile(request.params)
+    capabilities = cast(Params, meta[CAPABILITIES_KEY])
+    token = _progress_token_in(meta, request.id)
+    profile = Profile(version, capabilities, client_info, cast(str | None, log_level), token)
+    return profile, _without(request.params, meta)
 
 
 def read_progress_token(request: Request) -> RequestId | None:
@@ -118,22 +117,27 @@ def read_progress_token(request: Request) -> RequestId | None:
     Raises:
         RemoteProtocolError: −32602 for a token that is neither string nor integer.
     """
-    meta = as_object(request.params.get("_meta")) or {}
+    return _progress_token_in(as_object(request.params.get("_meta")) or {}, request.id)
+
+
+def _progress_token_in(meta: Params, request_id: RequestId) -> RequestId | None:
     token = meta.get("progressToken")
     if token is None or isinstance(token, str) or type(token) is int:
         return token
     problem = "Invalid params: a progress token is a string or an integer."
-    raise RemoteProtocolError(problem, code=INVALID_PARAMS, request_id=request.id)
+    raise RemoteProtocolError(problem, code=INVALID_PARAMS, request_id=request_id)
 
 
 def without_profile(params: Params) -> Params:
     """The params without the `_meta` members that a profile holds, and without `_meta` if nothing else was in it."""
     meta = as_object(params.get("_meta"))
-    if meta is None or not (meta.keys() & _PROFILE_KEYS):
-        return params
-    kept = {key: value for key, value in meta.items() if key not in _PROFILE_KEYS}
-    params = {key: value for key, value in params.items() if key != "_meta"}
-    if kept:
+    return params if meta is None or meta.keys().isdisjoint(_PROFILE_KEYS) else _without(params, meta)
+
+
+def _without(params: Params, meta: Params) -> Params:
+    params = dict(params)
+    del params["_meta"]
+    if kept := {key: value for key, value in meta.items() if key not in _PROFILE_KEYS}:
         params["_meta"] = kept
     return params
 

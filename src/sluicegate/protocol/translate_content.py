@@ -7,7 +7,6 @@ that a long text is never decoded; and what need not change is handed back as th
 import re
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
-from hashlib import blake2b
 from operator import attrgetter
 from typing import Final, cast
 
@@ -79,6 +78,8 @@ def link_as_text(link: Params) -> Params:
 
 
 def _audio_as_resource(block: Params) -> Params:
+    from hashlib import blake2b  # here and not above: it brings OpenSSL, and sounds for old clients are rare
+
     data = block.get("data")
     # Resources are told apart by their URIs, so every sound has its own, and the same one each time.
     uri = f"sluicegate:audio/{blake2b(_encode(data), digest_size=8).hexdigest()}"

@@ -10,12 +10,13 @@ from sluicegate.concurrency import TaskScope
 from sluicegate.errors import ConfigError, UpstreamClosed, UpstreamProtocolError, UpstreamTimeout, UpstreamUnavailable
 from sluicegate.exchange import Host
 from sluicegate.http1 import Pool
+from sluicegate.http1.answers import Truncated
 from sluicegate.protocol.modern import Discovery, Incompatible, Legacy, Retry, judge_probe
 from sluicegate.protocol.versions import LATEST_VERSION, SUPPORTED_VERSIONS
 from sluicegate.upstream.http_modern import ModernHttp
 from sluicegate.upstream.http_session import SessionHttp
 from sluicegate.upstream.link import Era
-from sluicegate.upstream.site import Site, checked_fields, origin_of
+from sluicegate.upstream.site import Patience, Site, checked_fields, origin_of
 from sluicegate.upstream.sse import SseHttp, open_sse
 
 Transport = Literal["modern", "session", "sse"]
@@ -43,6 +44,7 @@ class HttpUpstream:
         name: str | None = None,
         probe_timeout: float = 10.0,
         open_timeout: float = 30.0,
+        patience: Patience | None = None,
         ssl_context: tls.SSLContext | None = None,
     ) -> None:
         """Raises ConfigError for a URL or a header that cannot be sent."""
@@ -57,15 +59,17 @@ class HttpUpstream:
         self._name = name or (f"{origin[1]}:{origin[2]}" if origin[2] not in (80, 443) else origin[1])
         self._probe_timeout = probe_timeout
         self._open_timeout = open_timeout
+        self._patience = patience or Patience()
         self._ssl_context = ssl_context
 
     @asynccontextmanager
     async def connect(self, host: Host) -> AsyncGenerator[HttpConnection]:
         """A server that has been made acquainted, for as long as the `async with` lasts."""
-        pool = Pool(ssl_context=self._ssl_context)
+        pool = Pool(limits=self._patience.limits(), ssl_context=self._ssl_context)
+        site = Site(self._name, self._url, self._fields, pool, self._patience)
         try:
             async with TaskScope() as tasks:
-                connection = await self._open(Site(self._name, self._url, self._fields, pool), host, tasks)
+                connection = await self._open(site, host, tasks)
                 try:
                     yield connection
                 finally:
@@ -86,7 +90,7 @@ class HttpUpstream:
                     outcome = await self._try(transport, site, host, tasks)
             except TimeoutError:
                 raise UpstreamUnavailable(f"{self._name} did not answer within {limit:g} s.") from None
-            except (UpstreamClosed, UpstreamTimeout) as problem:
+            except (UpstreamClosed, UpstreamTimeout, Truncated) as problem:
                 raise UpstreamUnavailable(f"{self._name} could not be reached: {problem.message}") from problem
             except UpstreamProtocolError as problem:
                 if transport != remembered:
@@ -119,6 +123,8 @@ class HttpUpstream:
         for _ in range(2):
             try:
                 reply = await connection.discover(version)
+            except Truncated:
+                raise  # An outage, which says nothing about what it speaks.
             except UpstreamProtocolError as problem:
                 return problem.message.rstrip(".")
             verdict = judge_probe(reply)

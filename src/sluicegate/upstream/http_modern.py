@@ -6,10 +6,11 @@ from typing import Final, cast
 
 import msgspec
 
-from sluicegate.concurrency import TaskScope
-from sluicegate.errors import HEADER_MISMATCH, ErrorObject, RemoteProtocolError
+from sluicegate.concurrency import TaskScope, forever
+from sluicegate.errors import HEADER_MISMATCH, ErrorObject, RemoteProtocolError, UpstreamClosed
 from sluicegate.exchange import Exchange, Host
 from sluicegate.http1 import Answer
+from sluicegate.http1.answers import Truncated
 from sluicegate.protocol.headers import Marks, headers_of, marks_of
 from sluicegate.protocol.message import (
     Notification,
@@ -24,16 +25,8 @@ from sluicegate.protocol.message import (
 )
 from sluicegate.protocol.methods import LOG_LEVELS, METHODS
 from sluicegate.protocol.modern import Discovery, Profile, subscription_of, with_profile
-from sluicegate.upstream.site import (
-    ACCEPT_BOTH,
-    FOREVER,
-    LONGEST_SILENCE,
-    Messages,
-    Site,
-    encoded,
-    ended_early,
-    read_to_end,
-)
+from sluicegate.upstream.messages import Messages, encoded, ended_early, read_to_end
+from sluicegate.upstream.site import ACCEPT_BOTH, Site
 
 log = logging.getLogger("sluicegate")
 
@@ -60,7 +53,12 @@ class ModernHttp:
         Raises:
             UpstreamError: it cannot be asked, went away, or sent something that is no answer.
         """
-        reply = await self._ask(exchange)
+        try:
+            reply = await self._ask(exchange)
+        except (UpstreamClosed, Truncated):
+            if not _may_be_repeated(exchange.method):
+                raise
+            reply = await self._ask(exchange)  # Nobody took a stream up again in this era; it is asked for anew, once.
         if exchange.method == "tools/list":
             return self._learn(reply)
         if exchange.method == "tools/call" and isinstance(reply, ErrorObject) and reply.code == HEADER_MISMATCH:
@@ -72,6 +70,10 @@ class ModernHttp:
     async def aclose(self) -> None:
         """Nothing to say goodbye to."""
 
+    async def wait_closed(self) -> None:
+        """Never return: a server that is asked anew each time is as good as ever."""
+        await forever()
+
     async def discover(self, version: str) -> Reply:
         """The reply to `server/discover` in this revision.
 
@@ -79,7 +81,7 @@ class ModernHttp:
             UpstreamError: there is none.
         """
         profile = Profile(version, self._host.capabilities, self._host.client_info)
-        answer, request_id = await self._post("server/discover", {}, profile, None, _NO_MARKS, None)
+        answer, request_id = await self._post("server/discover", {}, profile, None, _NO_MARKS)
         return await self._reply_in(answer, request_id, None)
 
     async def _ask(self, exchange: Exchange) -> Reply:
@@ -96,20 +98,16 @@ class ModernHttp:
         profile: Profile,
         exchange: Exchange | None,
         marks: Marks,
-        silence: float | None = LONGEST_SILENCE,
     ) -> tuple[Answer, int]:
         request_id = next(self._ids)
         token = request_id if exchange is not None and exchange.profile.progress_token is not None else None
         params = with_profile(params, profile, token)
-        row = METHODS.get(method)
         answer = await self._site.ask(
             "POST",
             (*ACCEPT_BOTH, *headers_of(profile.version, method, params, marks)),
             encoded(Request(request_id, method, params)),
-            first_byte=silence,
-            # Changes may be days apart. Whoever wants to know sooner that a server is gone asks it something.
-            idle=FOREVER if method == _LISTEN else silence,
-            resend=row is not None and (row.cacheable or method == "completion/complete"),
+            first_byte=self._site.patience.silence,
+            resend=_may_be_repeated(method),
         )
         return answer, request_id
 
@@ -118,7 +116,9 @@ class ModernHttp:
         try:
             if not 200 <= answer.status < 300:
                 return await self._site.refusal_of(answer)
-            messages = Messages(self._site, answer, request_id)
+            # Changes may be days apart. Whoever wants to know sooner that a server is gone asks it something.
+            endless = exchange is not None and exchange.method == _LISTEN
+            messages = Messages(self._site, answer, request_id, endless=endless)
             while (message := await messages.next()) is not None:
                 if isinstance(message, Response) and messages.is_reply(message):
                     over = messages.streams
@@ -200,6 +200,12 @@ class ModernHttp:
             if wanted in self._marks or not isinstance(following, str) or following == cursor:
                 return
             cursor = following
+
+
+def _may_be_repeated(method: str) -> bool:
+    """Whether it does no harm if the server is asked twice: what only looks, never what may act (threats R0)."""
+    row = METHODS.get(method)
+    return row is not None and (row.cacheable or method == "completion/complete")
 
 
 def wants_log(profile: Profile, notification: Notification) -> bool:

@@ -1,22 +1,20 @@
 """A session-era server over Streamable HTTP: a session that many POSTs share, and a GET for what belongs to none.
 
-What such a server remembers is `SessionEra`'s. Here is how its messages travel: on which stream each comes, how a
-stream that was cut is taken up again, and what is done when the server has forgotten the session.
+What such a server remembers is `SessionEra`'s, to whom a message belongs is `Hearing`'s, the GET is `Pushes`'. Here is
+how requests travel: how a stream that was cut is taken up again, and what is done when the server has forgotten the
+session.
 """
 
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from contextvars import ContextVar
 from typing import Final
 
-from sluicegate.concurrency import TaskScope
+from sluicegate.concurrency import TaskScope, forever
 from sluicegate.errors import (
     INTERNAL_ERROR,
-    METHOD_NOT_FOUND,
-    OVERLOADED,
     ErrorObject,
     LocalProtocolError,
     SluicegateError,
@@ -27,7 +25,7 @@ from sluicegate.errors import (
 )
 from sluicegate.exchange import Exchange, Host
 from sluicegate.http1 import Answer, Fields
-from sluicegate.protocol.framing import SseEvent
+from sluicegate.http1.answers import Truncated
 from sluicegate.protocol.handshake import ClientSession
 from sluicegate.protocol.headers import VERSION
 from sluicegate.protocol.message import (
@@ -38,69 +36,30 @@ from sluicegate.protocol.message import (
     Request,
     RequestId,
     Response,
-    Result,
-    Unreadable,
     as_object,
 )
-from sluicegate.protocol.methods import METHODS, QUESTIONS
-from sluicegate.protocol.modern import Answers, Discovery, Questions
+from sluicegate.protocol.methods import METHODS
+from sluicegate.protocol.modern import Discovery
 from sluicegate.protocol.pending import Pending
 from sluicegate.protocol.versions import LATEST_SESSION_VERSION
-from sluicegate.upstream.http_modern import wants_log
+from sluicegate.upstream.http_hearing import Hearing
+from sluicegate.upstream.http_pushes import LONGEST_RETRY, MOST_FAILURES, SHORTEST_RETRY, Pushes
+from sluicegate.upstream.messages import Messages, encoded, ended_early, read_to_end
 from sluicegate.upstream.session_era import SessionEra
-from sluicegate.upstream.site import (
-    ACCEPT_BOTH,
-    ACCEPT_EVENTS,
-    EVENTS,
-    LONGEST_SILENCE,
-    Events,
-    Messages,
-    Site,
-    decoded,
-    encoded,
-    ended_early,
-    media_type,
-    read_to_end,
-)
+from sluicegate.upstream.site import ACCEPT_BOTH, ACCEPT_EVENTS, EVENTS, Site, media_type, retry_after
 from sluicegate.upstream.waiting import Waiter
 
 log = logging.getLogger("sluicegate")
 
 SESSION: Final = "Mcp-Session-Id"
-MOST_QUESTIONS: Final = 1024
-"""What may be under way at once besides the calls: answers to the server, and questions it waits for."""
 
 WAIT_FOR_PUSHES: Final = 1.0
 """How long opening waits for the GET stream, so that nothing that is pushed from then on is missed."""
 
 WAIT_FOR_SESSION: Final = 30.0
 WAIT_FOR_END: Final = 2.0
-DEFAULT_RETRY: Final = 1.0
-LONGEST_RETRY: Final = 30.0
-SHORTEST_RETRY: Final = 0.05
-MOST_FAILURES: Final = 3
-"""Attempts in a row to take up a stream again that did not even reach the server."""
 
 _session_id: Final = re.compile(r"[\x21-\x7e]{1,1024}")
-_cause: ContextVar[Exchange | None] = ContextVar("cause", default=None)
-
-
-class _Memory(SessionEra):
-    """What the server remembers; here a question comes with the call that caused it, and memory can be restored."""
-
-    def _asker(self, method: str) -> tuple[Callable[[Questions], Awaitable[Answers]], Mapping[str, object]]:
-        exchange = _cause.get()
-        return super()._asker(method) if exchange is None else (exchange.request_input, exchange.profile.capabilities)
-
-    async def restore(self, session: ClientSession, request: Callable[[str, Params], Awaitable[Reply]]) -> None:
-        """Tell a new session what the lost one knew."""
-        self._session = session
-        if self._level is not None:
-            await request("logging/setLevel", {"level": self._level})
-        for uri, subscription in list(self._subscriptions.items()):
-            if subscription.is_held:
-                reply = await request("resources/subscribe", {"uri": uri})
-                subscription.is_held = isinstance(reply, Result)
 
 
 class SessionHttp:
@@ -113,12 +72,12 @@ class SessionHttp:
         self._site = site
         self._tasks = tasks
         self._session = ClientSession()
-        self._memory = _Memory(self, self._session)
+        self._memory = SessionEra(self, self._session)
+        self._hearing = Hearing(host, self.pending, self._memory, tasks, self._tell)
+        self._pushes = Pushes(site, self, tasks)
         self._id: str | None = None
         self._opened = self._closed = False
-        self._asked: dict[int, list[RequestId]] = {}  # what each call that is under way has asked, by its exchange
         self._renewal: asyncio.Future[UpstreamError | None] | None = None
-        self._listening = asyncio.Event()
 
     # ----------------------------------------------------------------------------------------- opening and closing
 
@@ -130,10 +89,10 @@ class SessionHttp:
         """
         seen = await self._initialize()
         if seen is None:
-            self._listen()
+            self._pushes.listen()
             with suppress(TimeoutError):
                 async with asyncio.timeout(WAIT_FOR_PUSHES):
-                    await self._listening.wait()
+                    await self._pushes.wait_settled()
         return seen
 
     async def _initialize(self) -> str | None:
@@ -142,6 +101,8 @@ class SessionHttp:
             answer, reply = await self._welcome(session)
             if session.retry_with(reply):
                 answer, reply = await self._welcome(session)
+        except Truncated:
+            raise  # An outage, which says nothing about what it speaks.
         except UpstreamProtocolError as problem:
             # What answers neither a message nor an error of the protocol may still be an older transport.
             return problem.message.rstrip(".")
@@ -159,7 +120,7 @@ class SessionHttp:
         try:
             # Without what the last session said: until there is another, everybody else goes on with that one.
             request = Request(request_id, "initialize", params)
-            answer = await self._site.ask("POST", ACCEPT_BOTH, encoded(request), idle=LONGEST_SILENCE)
+            answer = await self._site.ask("POST", ACCEPT_BOTH, encoded(request))
             return answer, await self._hear_out(answer, request_id, None)
         finally:
             self.pending.claim(request_id)
@@ -175,14 +136,35 @@ class SessionHttp:
         self._closed = True
         for waiter in self.pending.drain():
             waiter.post(self._gone())
+        self._pushes.stop()
+        await self._end_session()
+
+    async def wait_closed(self) -> None:
+        """Never return: a session that the server forgot is begun again with the next request."""
+        await forever()
+
+    async def _end_session(self) -> None:
         if self._id is not None:
-            self._tasks.cancel((self, "pushes"))
             with suppress(TimeoutError, SluicegateError):
                 async with asyncio.timeout(WAIT_FOR_END):
-                    (await self._site.ask("DELETE", self._fields(()), first_byte=WAIT_FOR_END)).close()
+                    (await self._site.ask("DELETE", self.fields(()))).close()
 
     def _gone(self) -> UpstreamClosed:
         return UpstreamClosed(f"The connection to {self._site.name} is closed.", delivered="no")
+
+    async def replace(self, *, unless_busy: bool) -> None:
+        """Have another session in place of this one; a busy one has calls under way, which would end with it.
+
+        Raises:
+            UpstreamError: there is none to be had now.
+        """
+        lost = self._id
+        busy = any(w.exchange is not None and w.exchange.method != "subscriptions/listen" for w in self.pending)
+        if lost is None or (unless_busy and busy):
+            return
+        if unless_busy:
+            await self._end_session()
+        await self._begin_again(lost)
 
     async def _begin_again(self, lost: str) -> None:
         """Wait for another session in place of one that the server does not know any more.
@@ -206,7 +188,7 @@ class SessionHttp:
             async with asyncio.timeout(WAIT_FOR_SESSION):
                 seen = await self._initialize()
                 if seen is None:
-                    self._listen()
+                    self._pushes.listen()
                     await self._memory.restore(self._session, self._request_once)
             problem = None if seen is None else UpstreamClosed(f"{seen}.")
         except TimeoutError:
@@ -243,9 +225,7 @@ class SessionHttp:
             raise
         finally:
             self.leave(request_id, waiter)
-            for question in self._asked.pop(id(exchange), ()):
-                # Nobody waits for these answers any more; who was asked should not be left before an open form.
-                self._tasks.cancel((self, "question", question))
+            self._hearing.is_over(exchange)
 
     async def request(self, method: str, params: Params) -> Reply:
         """The reply to a request of our own making."""
@@ -297,7 +277,7 @@ class SessionHttp:
     async def _tell(self, message: Message) -> None:
         """Post a message; whatever is said to it is not for us."""
         try:
-            answer = await self._post(message, silence=None)
+            answer = await self._post(message, self._site.patience.taken)
         except UpstreamError as problem:
             log.warning("%s was not told something: %s", self._site.name, problem.message)
             return
@@ -316,23 +296,27 @@ class SessionHttp:
         await self._begin_again(used)
         return await self._post(request)
 
-    async def _post(self, message: Message, *, silence: float | None = LONGEST_SILENCE) -> Answer:
+    async def _post(self, message: Message, first_byte: float | None = None) -> Answer:
         row = METHODS.get(message.method) if isinstance(message, Request) else None
         return await self._site.ask(
             "POST",
-            self._fields(ACCEPT_BOTH),
+            self.fields(ACCEPT_BOTH),
             encoded(message),
-            first_byte=silence,
-            idle=silence,
+            first_byte=first_byte or self._site.patience.silence,
             resend=row is not None and row.cacheable,
         )
 
-    def _fields(self, fields: Fields) -> Fields:
+    def fields(self, fields: Fields) -> Fields:
+        """With the headers that every request of the session carries."""
         if self._opened:
             fields = (*fields, (VERSION, self._session.version))
         return fields if self._id is None else (*fields, (SESSION, self._id))
 
     # --------------------------------------------------------------------------------------------------- hearing
+
+    async def hear_push(self, message: Request | Notification) -> None:
+        """Take what belongs to no call."""
+        await self._hearing.hear(message, None)
 
     async def _hear_out(self, answer: Answer, request_id: int, exchange: Exchange | None) -> Reply:
         """The reply to a request, wherever it comes: a stream that is cut before is asked for again by GET."""
@@ -343,22 +327,21 @@ class SessionHttp:
                 return await self._site.refusal_of(answer)
             while True:
                 messages = Messages(self._site, answer, request_id, last_id)
+                cut: UpstreamError = ended_early(self._site.name)
+                reply: Reply | None = None
                 try:
                     reply = await self._reply_in(messages, exchange)
-                except UpstreamError:
-                    if messages.events.last_id is None:
-                        raise
-                    reply = None
+                except (Truncated, UpstreamTimeout) as problem:
+                    cut = problem
                 if reply is not None:
                     over = messages.streams
                     return reply
                 answer.close()
-                if not messages.streams:
-                    raise self._site.protocol_error("answers something else than what was asked")
-                last_id = messages.events.last_id
-                if last_id is None:
-                    raise ended_early(self._site.name)
-                answer = await self._resumed(last_id, messages.events.retry)
+                events = messages.events
+                if events is None or events.last_id is None:
+                    raise cut
+                last_id = events.last_id
+                answer = await self._resumed(last_id, events.retry)
         finally:
             if over:
                 self._tasks.start(read_to_end(answer))
@@ -371,117 +354,31 @@ class SessionHttp:
                 if messages.is_reply(message):
                     return message.reply
             else:
-                await self._hear(message, exchange)
+                await self._hearing.hear(message, exchange)
+        if not messages.streams:
+            raise self._site.protocol_error("answers something else than what was asked")
         return None
 
     async def _resumed(self, last_id: str, retry: float | None) -> Answer:
         """The rest of a stream behind an event.
 
         Raises:
-            UpstreamClosed: it is not to be had, and the request may have run.
+            Truncated: it is not to be had, and the request may have run.
         """
-        fields = self._fields((*ACCEPT_EVENTS, ("Last-Event-ID", last_id)))
+        patience = self._site.patience
+        fields = self.fields((*ACCEPT_EVENTS, ("Last-Event-ID", last_id)))
+        pause = patience.retry if retry is None else max(retry, SHORTEST_RETRY)
         for _ in range(MOST_FAILURES):
-            await asyncio.sleep(DEFAULT_RETRY if retry is None else max(retry, SHORTEST_RETRY))
+            await asyncio.sleep(pause)
             try:
-                answer = await self._site.ask("GET", fields, first_byte=LONGEST_SILENCE, idle=LONGEST_SILENCE)
+                answer = await self._site.ask("GET", fields, first_byte=patience.silence)
             except UpstreamError:
                 continue
             if answer.status == 200 and media_type(answer) == EVENTS:
                 return answer
             answer.close()
-            break
-        raise UpstreamClosed(f"{self._site.name} cut its event stream before the answer and does not go on with it.")
-
-    async def _hear(self, message: Request | Notification, exchange: Exchange | None) -> None:
-        """Take what comes ahead of a reply, or belongs to no call."""
-        if isinstance(message, Request):
-            await self._hear_request(message, exchange)
-            return
-        match message.method:
-            case "notifications/progress":
-                await self._hear_progress(message)
-            case "notifications/message":
-                if exchange is None:
-                    await self.host.sink.emit(message)
-                elif wants_log(exchange.profile, message):
-                    await exchange.emit(message)
-            case "notifications/cancelled":
-                question = message.params.get("requestId")
-                if isinstance(question, str | int):
-                    self._tasks.cancel((self, "question", question))
-            case _:
-                for waiter in self.pending:
-                    # Changes say only that there is something new: what is too much can be left out.
-                    if waiter.wants(message) and not waiter.is_full:
-                        waiter.post(message)
-                await self.host.sink.emit(message)
-
-    async def _hear_progress(self, message: Notification) -> None:
-        token = message.params.get("progressToken")
-        waiter = self.pending.find(token) if isinstance(token, str | int) else None
-        exchange = waiter.exchange if waiter is not None else None
-        if exchange is not None and exchange.profile.progress_token is not None:
-            params = {**message.params, "progressToken": exchange.profile.progress_token}
-            await exchange.emit(Notification(message.method, params))
-
-    async def _hear_request(self, request: Request, exchange: Exchange | None) -> None:
-        if len(self._tasks) >= MOST_QUESTIONS:
-            # Told here and now, not in a task: a server that asks and asks has to wait for our answers.
-            await self._tell(Response(request.id, ErrorObject(OVERLOADED, "Too many questions are open.")))
-        elif request.method == "ping":
-            await self._tell(Response(request.id, Result({})))
-        elif request.method not in QUESTIONS:
-            error = ErrorObject(METHOD_NOT_FOUND, f"Method not found: {request.method[:100]}")
-            await self._tell(Response(request.id, error))
-        else:
-            if exchange is not None:
-                self._asked.setdefault(id(exchange), []).append(request.id)
-            self._tasks.start(self._answer(request, exchange), key=(self, "question", request.id))
-
-    async def _answer(self, request: Request, exchange: Exchange | None) -> None:
-        _cause.set(exchange)  # In a task of its own, hence for this question only.
-        await self._memory.answer(request)
-
-    # ---------------------------------------------------------------------------------------------------- pushes
-
-    def _listen(self) -> None:
-        """Begin to hear what belongs to no call, in the session that is open now."""
-        self._tasks.cancel((self, "pushes"))
-        self._listening.clear()
-        self._tasks.start(self._hear_pushes(), key=(self, "pushes"))
-
-    async def _hear_pushes(self) -> None:
-        last_id: str | None = None
-        pause = DEFAULT_RETRY
-        while True:
-            fields = self._fields(ACCEPT_EVENTS if last_id is None else (*ACCEPT_EVENTS, ("Last-Event-ID", last_id)))
-            retry: float | None = None
-            try:
-                answer = await self._site.ask("GET", fields, first_byte=LONGEST_SILENCE, idle=LONGEST_SILENCE)
-                if answer.status != 200 or media_type(answer) != EVENTS:
-                    # 405: it pushes nothing. 404: the session is over, which the next request will find out.
-                    answer.close()
-                    return
-                pause = DEFAULT_RETRY
-                events = Events(answer, last_id)
-                try:
-                    self._listening.set()
-                    await self._hear_events(events)
-                finally:
-                    answer.close()
-                    last_id, retry = events.last_id, events.retry
-            except UpstreamError as problem:
-                log.debug("%s: the stream of pushes ended: %s", self._site.name, problem.message)
-                pause = min(pause * 2, LONGEST_RETRY)
-            finally:
-                self._listening.set()
-            await asyncio.sleep(pause if retry is None else max(retry, SHORTEST_RETRY))
-
-    async def _hear_events(self, events: Events) -> None:
-        while (event := await events.next()) is not None:
-            # What is too long or unreadable here was nobody's answer; the next event is read.
-            if isinstance(event, SseEvent) and event.data and event.event == "message":
-                for message in decoded(event.data):
-                    if not isinstance(message, Unreadable | Response):
-                        await self._hear(message, None)
+            if answer.status not in (409, 429) and answer.status < 500:
+                break
+            # 409: it has not noticed yet that the stream is cut. The others have no time now.
+            pause = min(max(pause, retry_after(answer) or 0), LONGEST_RETRY)
+        raise Truncated(f"{self._site.name} cut its event stream before the answer and does not go on with it.")

@@ -162,6 +162,10 @@ class Link:
         self.discovery = session.accept(reply)
         self.send(Notification("notifications/initialized", {}))
 
+    async def wait_closed(self) -> None:
+        """Return when the server is gone, or our side has closed the connection."""
+        await self._gone.wait()
+
     @property
     def era(self) -> Literal["session", "modern"]:
         """The era the server turned out to be of."""
@@ -298,7 +302,7 @@ class Link:
             return
         for frame in self._lines.feed(data):
             if isinstance(frame, TooLong):
-                self._unreadable(Unreadable(f"is too long ({frame.size} bytes)", recover_id(frame.head)), frame.head)
+                self._unreadable(Unreadable("is too long", recover_id(frame.head)), frame.head)
             elif frame.lstrip()[:1] == b"[":
                 for message in decode_batch_tolerant(frame):
                     self._hear(message, frame)
@@ -308,6 +312,17 @@ class Link:
     def ended(self) -> None:
         """Learn that the server is gone: everybody who waits for it is told so, once."""
         self._close(lambda: f"{self._name} {self.describe_end()}")
+
+    def failed(self, message: bytes, problem: UpstreamError) -> None:
+        """Learn that one message of ours did not arrive, or may not have: whoever waits for its answer is told."""
+        request = decode_tolerant(message)
+        waiter = self.pending.claim(request.id) if isinstance(request, Request) else None
+        if waiter is None:
+            log.warning("%s was not told something: %s", self._name, problem.message)
+            return
+        self._said_more = True
+        self._forgone += 1
+        waiter.post(problem)
 
     def close(self) -> None:
         """Take no more exchanges: our side is closing the connection."""

@@ -114,7 +114,7 @@ class Child:
             await child._discard()
             cause.add_note(child.stderr_tail)  # If it was the guardian that failed, it says so there.
             raise _cannot_start(argv, cause) from cause
-        except BaseException:
+        except BaseException:  # Handed on, a cancellation mostly: but nothing of a child is ever left behind.
             await child._discard()
             raise
         return child
@@ -479,7 +479,7 @@ def _spawn(
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,
                 )
-            except BaseException:
+            except BaseException:  # Handed on, whatever it is: but the socket is nobody's now.
                 ours.close()
                 raise
     except (OSError, ValueError) as cause:

@@ -87,6 +87,20 @@ class SessionEra:
         params = params_for_session(exchange.method, exchange.params, self._session.revision)
         return reply_from_session(exchange.method, exchange.params, await self._line.relay(exchange, params))
 
+    async def restore(self, session: ClientSession, request: Callable[[str, Params], Awaitable[Reply]]) -> None:
+        """Tell another session with the same server what the lost one knew of us.
+
+        Raises:
+            UpstreamError: `request`, which asks in the new session, could not.
+        """
+        self._session = session
+        if self._level is not None:
+            await request("logging/setLevel", {"level": self._level})
+        for uri, subscription in list(self._subscriptions.items()):
+            if subscription.is_held:
+                reply = await request("resources/subscribe", {"uri": uri})
+                subscription.is_held = isinstance(reply, Result)
+
     def _discover_result(self) -> Reply:
         discovery = self._line.discovery
         value: Params = {
@@ -169,12 +183,16 @@ class SessionEra:
 
     # ----------------------------------------------------------------------------------------------- questions
 
-    async def answer(self, request: Request) -> None:
-        """Put a question of the server to whoever caused it, and send the answer back."""
+    async def answer(self, request: Request, cause: Exchange | None = None) -> None:
+        """Put a question of the server to whoever caused it, and send the answer back.
+
+        Args:
+            cause: the call that caused it, where the transport knows; else it is guessed from what is under way.
+        """
         question = question_from_session(request.method, request.params)
         reply: Reply
         try:
-            ask, capabilities = self._asker(request.method)
+            ask, capabilities = self._asker(request.method, cause)
             _check_capability(question, capabilities)
             answers = await ask({"question": question})
             reply = Result(answer_for_session(question, answers["question"], self._session.revision))
@@ -186,13 +204,17 @@ class SessionEra:
             reply = ErrorObject(refusal.code, refusal.message)
         except UpstreamError:
             return  # the server is gone, and its question with it
-        except Exception:
+        except Exception:  # The edge: this answers an exchange, the server's with us, and the answer is owed.
             log.exception("%s could not be answered", request.method)
             reply = ErrorObject(-1, "The question could not be answered.")
         self._line.respond(request.id, reply)
 
-    def _asker(self, method: str) -> tuple[Callable[[Questions], Awaitable[Answers]], Mapping[str, object]]:
+    def _asker(
+        self, method: str, cause: Exchange | None
+    ) -> tuple[Callable[[Questions], Awaitable[Answers]], Mapping[str, object]]:
         """Who is to be asked, and what it can be: the caller whose call caused the question, never another (§3.4)."""
+        if cause is not None:
+            return cause.request_input, cause.profile.capabilities
         causes = [w.exchange for w in self._line.pending if w.exchange is not None and _may_ask(w.exchange.method)]
         if not causes:
             return self._line.host.sink.ask, self._line.host.capabilities

@@ -15,16 +15,8 @@ from sluicegate.exchange import Host
 from sluicegate.http1 import Answer
 from sluicegate.protocol.framing import SseEvent, TooLong, encode_line
 from sluicegate.upstream.link import Link
-from sluicegate.upstream.site import (
-    ACCEPT_BOTH,
-    ACCEPT_EVENTS,
-    EVENTS,
-    FOREVER,
-    Events,
-    Site,
-    media_type,
-    read_to_end,
-)
+from sluicegate.upstream.messages import Events, read_to_end
+from sluicegate.upstream.site import ACCEPT_BOTH, ACCEPT_EVENTS, EVENTS, Site, media_type
 
 log = logging.getLogger("sluicegate")
 
@@ -50,12 +42,12 @@ class SseWire:
         self._room.set()
         self._reading = asyncio.Event()
         self._reading.set()
-        self._end = "closed its event stream"
+        self._end: str | None = None
 
     def attach(self, link: Link) -> None:
         """Hand what the server says to the link."""
         self._link = link
-        link.describe_end = lambda: self._end
+        link.describe_end = lambda: self._end or "closed its event stream"
         self._tasks.start(self._read())
         self._tasks.start(self._send())
 
@@ -88,9 +80,11 @@ class SseWire:
                 elif event.event == "message" and event.data:
                     self._link.received(encode_line(event.data))
                 await self._reading.wait()
-        except UpstreamError as problem:
-            log.debug("%s: the event stream ended: %s", self._site.name, problem.message)
-        self._hang_up()
+            self._hang_up("closed its event stream")
+        except UpstreamTimeout:
+            self._hang_up("fell silent in the middle of an event")
+        except UpstreamError:
+            self._hang_up("cut its event stream")
 
     async def _send(self) -> None:
         while True:
@@ -108,23 +102,25 @@ class SseWire:
             self._more.clear()
 
     async def _post(self, data: bytes, taken: asyncio.Event) -> None:
+        assert self._link is not None
+        message = data.rstrip(b"\n")
         try:
-            answer = await self._site.ask("POST", ACCEPT_BOTH, data.rstrip(b"\n"), url=self._endpoint)
+            answer = await self._site.ask("POST", ACCEPT_BOTH, message, url=self._endpoint)
             taken.set()
-            if not 200 <= answer.status < 300:
-                # Whatever it was, its answer will not come; and which call it belonged to, only the link knows.
-                self._end = f"refused a message with status {answer.status}"
-                self._hang_up()
+            if answer.status in (404, 410):
+                self._hang_up(f"has lost the session (status {answer.status})")
+            elif not 200 <= answer.status < 300:
+                self._link.failed(message, self._site.status_error(answer))
             await read_to_end(answer)
         except UpstreamTimeout:
             pass  # Taken it may have been, and its answer may come on the stream.
         except UpstreamError as problem:
-            self._end = f"did not take a message: {problem.message}"
-            self._hang_up()
+            self._link.failed(message, problem)
         finally:
             taken.set()
 
-    def _hang_up(self) -> None:
+    def _hang_up(self, end: str) -> None:
+        self._end = self._end or end
         self._room.set()
         self._answer.close()
         if self._link is not None:
@@ -149,14 +145,15 @@ async def open_sse(site: Site, host: Host, tasks: TaskScope, seconds: float) -> 
     Raises:
         UpstreamError: it does, but no acquaintance could be made.
     """
-    answer = await site.ask("GET", ACCEPT_EVENTS, idle=FOREVER)
+    answer = await site.ask("GET", ACCEPT_EVENTS)
     opened = False
     try:
         if answer.status in (401, 403, 429) or answer.status >= 500:
             raise site.status_error(answer)
         if answer.status != 200 or media_type(answer) != EVENTS:
             return f"to GET it answered with status {answer.status} and no event stream"
-        events = Events(answer)
+        # It may be that nobody asks anything for days, and then it says nothing.
+        events = Events(answer, site.patience, endless=True)
         event = await events.next()
         if not isinstance(event, SseEvent) or event.event != "endpoint":
             return "its event stream does not begin with an endpoint"

@@ -21,8 +21,16 @@ _SHORTEST_SECRET: Final = 6
 class StderrLog:
     """Hands the lines of one server to the logger `sluicegate.stderr`, at level INFO and never more than so many."""
 
-    def __init__(self, name: str, visible: Callable[[bytes], str], secrets: Iterable[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        visible: Callable[[bytes], str],
+        secrets: Iterable[str],
+        on_line: Callable[[str], object] | None = None,
+    ) -> None:
+        """`on_line` hears every line, however many; what is secret is masked."""
         self._name = name
+        self._on_line = on_line
         self._visible = visible
         # A key of many lines comes line by line.
         parts = {part for value in secrets for part in (value, *value.splitlines())}
@@ -33,16 +41,18 @@ class StderrLog:
 
     def received(self, data: bytes) -> None:
         """Take the next bytes of it."""
-        if not log.isEnabledFor(logging.INFO):
+        if self._on_line is None and not log.isEnabledFor(logging.INFO):
             return
         for line in self._lines.feed(data):
-            text = line.head[:LONGEST_LINE] if isinstance(line, TooLong) else line
+            text = self._masked(self._visible(line.head[:LONGEST_LINE] if isinstance(line, TooLong) else line))
+            if self._on_line is not None:
+                self._on_line(text)
             now = int(time.monotonic())
             if now != self._second:
                 self._second, self._told = now, 0
             self._told += 1
             if self._told <= LINES_A_SECOND:
-                log.info("%s: %s", self._name, self._masked(self._visible(text)))
+                log.info("%s: %s", self._name, text)
             elif self._told == LINES_A_SECOND + 1:
                 log.info("%s: more than %d lines a second; the rest are not told", self._name, LINES_A_SECOND)
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -31,7 +31,9 @@ class StdioUpstream:
         probe_timeout: float = 10.0,
         open_timeout: float = 30.0,
         stop_grace: float = 2.0,
+        on_line: Callable[[str], object] | None = None,
     ) -> None:
+        """`on_line` hears every line that the process writes to its stderr."""
         self._command = list(command)
         self._env = dict(env or {})
         self._cwd = cwd
@@ -40,6 +42,7 @@ class StdioUpstream:
         self._probe_timeout = probe_timeout
         self._open_timeout = open_timeout
         self._stop_grace = stop_grace
+        self._on_line = on_line
         identity = [self._command, sorted(self._env.items()), str(cwd)]
         # Variables may hold secrets: only a digest of them is kept. `ascii` takes what is no UTF-8, as the system does.
         self._identity = hashlib.blake2b(ascii(identity).encode()).digest()
@@ -80,7 +83,7 @@ class StdioUpstream:
 
     async def _attempt(self, host: Host, tasks: TaskScope, era: Era) -> tuple[Link, Child]:
         link = Link(self._name, host, tasks)
-        stderr = StderrLog(self._name, visible, self._env.values())
+        stderr = StderrLog(self._name, visible, self._env.values(), self._on_line)
         child = await Child.open(
             self._command,
             link,
@@ -93,7 +96,7 @@ class StdioUpstream:
         link.last_words = lambda: stderr.last_words(child.stderr_tail)
         try:
             await link.open(child, era, probe_timeout=self._probe_timeout, open_timeout=self._open_timeout)
-        except BaseException as problem:
+        except BaseException as problem:  # Handed on, whatever it is: but a child that was started is stopped first.
             tasks.cancel(link)
             await child.aclose()
             if isinstance(problem, UpstreamClosed):

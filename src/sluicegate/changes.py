@@ -1,0 +1,146 @@
+"""Who listens to which changes, and what each of them has not been told yet.
+
+The one rule: a notice says that something changed, not what. So those that wait for a slow listener fall into one,
+and what waits is never more than what can change. Notices may come from any thread: tools that are plain functions
+run in one.
+"""
+
+import asyncio
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from types import TracebackType
+from typing import Final, cast
+
+import msgspec
+
+from sluicegate.errors import InvalidParams
+from sluicegate.protocol.message import Notification, Params
+from sluicegate.protocol.methods import LIST_CHANGES
+
+RESOURCE_UPDATED: Final = "notifications/resources/updated"
+
+MOST_URIS: Final = 1000
+"""How many resources one listener may subscribe to: every update is compared with all of them."""
+
+MOST_PENDING: Final = 256
+"""How many sub-resources wait to be named one by one; beyond that, what was subscribed to is named in their place."""
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """What a listener wants to hear: list changes by the method of their notification, and resources by URI."""
+
+    lists: Collection[str] = ()
+    uris: Sequence[str] = ()
+
+    def subscription_to(self, uri: str) -> str | None:
+        """The subscribed URI that an updated one belongs to: itself, or a path that it extends."""
+        return next((own for own in self.uris if uri == own or uri.startswith(own.rstrip("/") + "/")), None)
+
+    def wire(self) -> Params:
+        """The filter as an acknowledgement says it: only what is honoured."""
+        honoured: Params = {flag: True for flag, method in LIST_CHANGES.items() if method in self.lists}
+        return honoured | ({"resourceSubscriptions": list(self.uris)} if self.uris else {})
+
+
+def read_filter(params: Mapping[str, object]) -> Filter:
+    """The filter of a `subscriptions/listen` request. What we do not know in it is not honoured, and not wrong either.
+
+    Raises:
+        InvalidParams: it is missing, has something of the wrong type, or too many URIs.
+    """
+    wanted = params.get("notifications")
+    if not isinstance(wanted, dict):
+        raise InvalidParams("Invalid params: notifications is an object that says what to listen to.")
+    members = cast(Params, wanted)
+    for flag in LIST_CHANGES:
+        if not isinstance(members.get(flag, False), bool):
+            raise InvalidParams(f"Invalid params: {flag} is true or false.")
+    uris: object = members.get("resourceSubscriptions", [])
+    if not isinstance(uris, list) or not all(isinstance(uri, str) for uri in cast(list[object], uris)):
+        raise InvalidParams("Invalid params: resourceSubscriptions is a list of URIs.")
+    if len(cast(list[str], uris)) > MOST_URIS:
+        raise InvalidParams(f"Invalid params: resourceSubscriptions holds no more than {MOST_URIS} URIs.")
+    lists = frozenset(method for flag, method in LIST_CHANGES.items() if members.get(flag))
+    return Filter(lists, tuple(dict.fromkeys(cast(list[str], uris))))
+
+
+class Listener:
+    """One who listens, from `with` on; `wait` hands over what has changed since."""
+
+    def __init__(self, filter: Filter, listeners: set["Listener"]) -> None:
+        self._filter = filter
+        self._listeners = listeners
+        self._loop = asyncio.get_running_loop()
+        self._woken = asyncio.Event()
+        # A dict for its order: method and URI of each notice that has not been handed over.
+        self._pending: dict[tuple[str, str | None], None] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def __enter__(self) -> "Listener":
+        self._listeners.add(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listeners.discard(self)
+
+    async def wait(self) -> Notification | None:
+        """The next notice, as soon as there is one; None when the offer is closed and all has been told."""
+        while True:
+            with self._lock:
+                if self._pending:
+                    method, uri = notice = next(iter(self._pending))
+                    del self._pending[notice]
+                    return Notification(method, {} if uri is None else {"uri": uri})
+                if self._closed:
+                    return None
+                self._woken.clear()
+            await self._woken.wait()
+
+    def note(self, method: str, uri: str | None = None) -> None:
+        """Remember a notice if it is wanted. From any thread."""
+        subscribed = None if uri is None else self._filter.subscription_to(uri)
+        if subscribed is None and method not in self._filter.lists:
+            return
+        with self._lock:
+            self._pending[method, subscribed if len(self._pending) >= MOST_PENDING else uri] = None
+        self._wake()
+
+    def close(self) -> None:
+        """Let `wait` come to its end. From any thread."""
+        self._closed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._woken.set)
+        except RuntimeError:
+            pass  # Its loop is closed: nobody listens any more.
+
+
+class Changes:
+    """All who listen to one offer."""
+
+    def __init__(self) -> None:
+        self._listeners: set[Listener] = set()
+        self._closed = False
+
+    def listener(self, filter: Filter) -> Listener:
+        """One who hears what the filter names, for as long as a `with` lasts."""
+        listener = Listener(filter, self._listeners)
+        if self._closed:
+            listener.close()
+        return listener
+
+    def note(self, method: str, uri: str | None = None) -> None:
+        """Tell everybody who wants to know. From any thread."""
+        for listener in list(self._listeners):
+            listener.note(method, uri)
+
+    def close(self) -> None:
+        """End all listening, now and later."""
+        self._closed = True
+        for listener in list(self._listeners):
+            listener.close()

@@ -1,0 +1,203 @@
+"""Listening to changes: acknowledged first, told once, coalesced while the listener is slow."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+
+from sluicegate.changes import MOST_PENDING, MOST_URIS
+from sluicegate.concurrency import in_thread
+from sluicegate.errors import InvalidParams
+from sluicegate.protocol.message import Notification
+from sluicegate.server import Server
+from tests.activation.helpers import Recorder, ask
+
+TOOLS = Notification("notifications/tools/list_changed", {})
+PROMPTS = Notification("notifications/prompts/list_changed", {})
+RESOURCES = Notification("notifications/resources/list_changed", {})
+ALL = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
+
+
+def updated(uri: str) -> Notification:
+    return Notification("notifications/resources/updated", {"uri": uri})
+
+
+@pytest.fixture
+def server() -> Server:
+    server = Server("demo")
+    server.add_resource("dir://a", lambda: "", name="a")
+    server.add_resource("note://{id}", lambda id: id, name="note")  # pyright: ignore
+    server.add_tool(lambda: None, name="first")
+    server.add_prompt(lambda: "", name="first")
+    return server
+
+
+@asynccontextmanager
+async def listening(
+    server: Server, filter: Mapping[str, object], sink: Recorder
+) -> AsyncGenerator[asyncio.Task[object]]:
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(ask(server, "subscriptions/listen", {"notifications": filter}, sink))
+        await sink.wait_for(1)
+        yield task
+        server.close()
+
+
+async def test_acknowledgement_comes_first_and_names_what_is_honoured(server: Server) -> None:
+    sink = Recorder()
+    wanted = {
+        "toolsListChanged": True,
+        "promptsListChanged": False,
+        "resourceSubscriptions": ["note://1", "gone://1", "note://1"],
+        "taskIds": ["future"],
+    }
+    async with listening(server, wanted, sink):
+        pass
+    honoured = {"toolsListChanged": True, "resourceSubscriptions": ["note://1"]}
+    assert sink.seen == [Notification("notifications/subscriptions/acknowledged", {"notifications": honoured})]
+
+
+async def test_changes_are_told_to_those_who_asked_for_them(server: Server) -> None:
+    sink, other = Recorder(), Recorder()
+    async with listening(server, ALL, sink), listening(server, {"promptsListChanged": True}, other):
+        server.add_tool(lambda: None, name="t")
+        await sink.wait_for(2)
+        server.remove_tool("t")
+        await sink.wait_for(3)
+        server.add_prompt(lambda: "", name="p")
+        await sink.wait_for(4)
+        server.remove_resource("note://{id}")
+        await sink.wait_for(5)
+    assert sink.seen[1:] == [TOOLS, TOOLS, PROMPTS, RESOURCES]
+    assert other.seen[1:] == [PROMPTS]
+
+
+async def test_only_what_is_announced_when_listening_begins_is_honoured_and_told() -> None:
+    server, sink = Server("tools only"), Recorder()
+    server.add_tool(lambda: None, name="a")
+    async with listening(server, ALL, sink):
+        server.add_prompt(lambda: "", name="p")
+        server.add_resource("dir://a", lambda: "", name="a")
+        server.add_tool(lambda: None, name="b")
+        await sink.wait_for(2)
+    honoured = {"toolsListChanged": True}
+    assert sink.seen == [Notification("notifications/subscriptions/acknowledged", {"notifications": honoured}), TOOLS]
+    later = Recorder()
+    assert await ask(server, "subscriptions/listen", {"notifications": ALL}, later)
+    assert later.params("notifications/subscriptions/acknowledged") == [{"notifications": ALL}]
+
+
+async def test_update_is_told_to_those_who_listen_to_it_or_to_its_parent(server: Server) -> None:
+    sink = Recorder()
+    async with listening(server, {"resourceSubscriptions": ["dir://a", "note://1"]}, sink):
+        for uri in ("dir://a", "dir://a/b/c", "dir://ab", "note://1", "note://2"):
+            server.resource_updated(uri)
+        await sink.wait_for(4)
+    assert sink.seen[1:] == [updated("dir://a"), updated("dir://a/b/c"), updated("note://1")]
+
+
+class Slow(Recorder):
+    """A sink that takes nothing after the acknowledgement until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = asyncio.Event()
+
+    async def emit(self, notification: Notification) -> None:
+        if self.seen:
+            await self.go.wait()
+        await super().emit(notification)
+
+
+async def test_notices_for_a_slow_listener_fall_into_one(server: Server) -> None:
+    sink = Slow()
+    async with listening(server, {**ALL, "resourceSubscriptions": ["note://1"]}, sink):
+        for n in range(1000):
+            server.add_tool(lambda: None, name=f"t{n}")
+            server.resource_updated("note://1")
+            if n == 0:
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+        server.add_prompt(lambda: "", name="p")
+        sink.go.set()
+    # The first was on its way already; the others waited, each kind once, in the order of their first.
+    assert sink.seen[1:] == [TOOLS, updated("note://1"), TOOLS, PROMPTS]
+
+
+async def test_pending_sub_resources_are_bounded(server: Server) -> None:
+    sink = Slow()
+    async with listening(server, {"resourceSubscriptions": ["dir://a"]}, sink):
+        for n in range(10_000):
+            server.resource_updated(f"dir://a/{n}")
+        sink.go.set()
+    assert len(sink.seen) == 1 + MOST_PENDING + 1
+    assert sink.seen[-1] == updated("dir://a")
+
+
+async def test_change_during_the_acknowledgement_is_not_lost(server: Server) -> None:
+    class Early(Recorder):
+        async def emit(self, notification: Notification) -> None:
+            if not self.seen:
+                server.add_tool(lambda: None, name="t")
+            await super().emit(notification)
+
+    sink = Early()
+    async with listening(server, ALL, sink):
+        await sink.wait_for(2)
+    assert sink.seen[1:] == [TOOLS]
+
+
+async def test_plain_function_may_tell_of_a_change_from_its_thread(server: Server) -> None:
+    sink = Recorder()
+    async with listening(server, {"resourceSubscriptions": ["dir://a"]}, sink):
+        await in_thread(lambda: server.resource_updated("dir://a"))
+        await sink.wait_for(2)
+
+
+async def test_closing_the_server_ends_listening_with_a_result(server: Server) -> None:
+    async with listening(server, ALL, Recorder()) as task:
+        pass
+    result = task.result()
+    assert isinstance(result, dict)
+    assert result["resultType"] == "complete"
+    late = Recorder()
+    assert (await ask(server, "subscriptions/listen", {"notifications": ALL}, late))["resultType"] == "complete"
+    assert len(late.seen) == 1
+
+
+async def test_one_listener_subscribes_to_a_thousand_resources_and_no_more(server: Server) -> None:
+    sink = Recorder()
+    uris = [f"note://{n}" for n in range(MOST_URIS)]
+    async with listening(server, {"resourceSubscriptions": uris}, sink):
+        pass
+    assert sink.params("notifications/subscriptions/acknowledged")[0]["notifications"]["resourceSubscriptions"] == uris
+    with pytest.raises(InvalidParams, match="no more than 1000 URIs"):
+        await ask(server, "subscriptions/listen", {"notifications": {"resourceSubscriptions": [*uris, "note://x"]}})
+
+
+async def test_who_hung_up_is_forgotten(server: Server) -> None:
+    sink = Recorder()
+    async with listening(server, ALL, sink) as task:
+        task.cancel()
+        await asyncio.wait([task])
+        server.add_tool(lambda: None, name="t")
+        await asyncio.sleep(0)
+    assert len(sink.seen) == 1
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"notifications": []},
+        {"notifications": {"toolsListChanged": 1}},
+        {"notifications": {"resourceSubscriptions": "note://1"}},
+        {"notifications": {"resourceSubscriptions": [1]}},
+    ],
+)
+async def test_wrong_filter_is_invalid_params_and_not_acknowledged(server: Server, params: dict[str, object]) -> None:
+    sink = Recorder()
+    with pytest.raises(InvalidParams):
+        await ask(server, "subscriptions/listen", params, sink)
+    assert sink.seen == []
