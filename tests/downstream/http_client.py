@@ -9,6 +9,7 @@ from typing import NamedTuple, cast
 from sluicegate.downstream.doors import Doors
 from sluicegate.downstream.http import LONGEST_HOLD, HttpEndpoint
 from sluicegate.downstream.http_streams import HttpRequest
+from sluicegate.downstream.places import HttpLimits
 from sluicegate.exchange import Caller, Handler
 from sluicegate.http1 import Limits, Listener, serve
 from tests.downstream.raw_client import Json, modern
@@ -264,9 +265,10 @@ async def http_client(
     hold: float = LONGEST_HOLD,
     doors: Doors | None = None,
     limits: Limits | None = None,
+    places: HttpLimits | None = None,
 ) -> AsyncGenerator[HttpClient]:
     """A client of a handler that is served over loopback; all connections are gone when both have ended."""
-    async with HttpEndpoint(handler, hold=hold, doors=doors, caller=by_token) as endpoint:
+    async with HttpEndpoint(handler, hold=hold, doors=doors, limits=places, caller=by_token) as endpoint:
         async with serve(endpoint, limits=limits) as listener:
             client = HttpClient(endpoint, listener)
             try:

@@ -51,6 +51,15 @@ def test_a_host_that_is_listed_with_its_port_is_held_to_it() -> None:
         assert status(doors, ("Host", other)) == 421
 
 
+def test_what_is_listed_matches_in_whatever_case_it_was_given() -> None:
+    doors = Doors(hosts=frozenset({"MCP.Example"}), origins=frozenset({"HTTPS://App.Example"}))
+    assert doors == Doors(hosts=frozenset({"mcp.example"}), origins=frozenset({"https://app.example"}))
+    for host in ("mcp.example", "MCP.EXAMPLE:80", "Mcp.Example"):
+        for origin in ("https://app.example", "HTTPS://APP.EXAMPLE", "https://App.Example"):
+            assert status(doors, ("Host", host), ("Origin", origin)) == 200
+    assert status(doors, ("Host", "mcp.example"), ("Origin", "https://app.example.evil")) == 403
+
+
 @pytest.mark.parametrize(
     "origin",
     [

@@ -2,12 +2,18 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sluicegate.downstream import sessions
-from sluicegate.downstream.sessions import HttpSession, Journal, Sessions
+from sluicegate.downstream import event_stream, journal, posts, sessions
+from sluicegate.downstream.http_session import HttpSession
+from sluicegate.downstream.journal import Journal, Memory
+from sluicegate.downstream.places import HttpLimits
+from sluicegate.downstream.sessions import Sessions
 from sluicegate.errors import ErrorObject
 from sluicegate.exchange import Exchange
 from sluicegate.http1 import Limits
@@ -490,13 +496,13 @@ async def test_a_client_that_takes_no_events_is_not_asked_and_the_call_does_not_
 
 
 async def test_a_silent_call_becomes_a_stream_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "KEEP_ALIVE", 0.0)
+    monkeypatch.setattr(posts, "KEEP_ALIVE", 0.0)
     stage = Stage()
     async with http_client(stage.server) as client:
         session = await client.initialize(accept="application/json")
         answer = await session.request(1, "tools/call", call("wait"), accept="text/event-stream")
         assert (await answer.event()).data == ""
-        monkeypatch.setattr(sessions, "KEEP_ALIVE", 15.0)
+        monkeypatch.setattr(posts, "KEEP_ALIVE", 15.0)
         stage.go.set()
         assert texts(result_of(await answer.message())) == ["waited"]
 
@@ -654,7 +660,7 @@ async def test_a_client_that_takes_nothing_is_cut_off_and_what_is_kept_for_it_st
         streams = kept._streams  # pyright: ignore[reportPrivateUsage]
         while 3 not in streams or streams[3].carried:  # noqa: ASYNC110 - nobody else wants to know
             await asyncio.sleep(0)
-        assert len(kept.journal) <= sessions.MOST_REMEMBERED
+        assert len(kept.journal) <= journal.MOST_REMEMBERED
         assert not stage.cancelled.is_set()
         await session.notify("notifications/cancelled", {"requestId": 1})
         await stage.cancelled.wait()
@@ -771,7 +777,7 @@ async def test_a_silent_stream_says_that_it_is_alive(monkeypatch: pytest.MonkeyP
     stage = Stage()
     async with http_client(stage.server) as client, asyncio.timeout(5):
         session = await subscribed(client, "2025-06-18")
-        monkeypatch.setattr(sessions, "KEEP_ALIVE", 0.001)
+        monkeypatch.setattr(event_stream, "KEEP_ALIVE", 0.001)
         stream = await session.listen()
         while not stream.comments:
             stage.server.resource_updated("note://a")
@@ -906,10 +912,9 @@ async def test_idle_time_begins_when_the_last_stream_is_cut() -> None:
         assert await echoed(session)
 
 
-async def test_too_many_sessions_make_the_one_give_way_that_was_idle_longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MOST_SESSIONS", 2)
+async def test_too_many_sessions_make_the_one_give_way_that_was_idle_longest() -> None:
     stage = Stage()
-    async with http_client(stage.server) as client:
+    async with http_client(stage.server, places=HttpLimits(sessions=2)) as client:
         first, second = await client.initialize(), await client.initialize()
         live(client)._sessions[second.id].last_used -= 1  # pyright: ignore[reportPrivateUsage]
         third = await client.initialize()
@@ -921,11 +926,8 @@ async def test_too_many_sessions_make_the_one_give_way_that_was_idle_longest(mon
         assert await echoed(first) and await echoed(third)
 
 
-async def test_sessions_that_are_opened_faster_than_there_is_room_are_all_answered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sessions, "MOST_SESSIONS", 2)
-    async with http_client(Stage().server) as client, asyncio.timeout(5):
+async def test_sessions_that_are_opened_faster_than_there_is_room_are_all_answered() -> None:
+    async with http_client(Stage().server, places=HttpLimits(sessions=2)) as client, asyncio.timeout(5):
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(client.post(initialize())) for _ in range(50)]
         assert {task.result().status for task in tasks} <= {200, 404, 503}
@@ -946,22 +948,69 @@ async def test_too_many_calls_of_one_session_are_refused_and_the_others_go_on(mo
 
 
 def test_the_journal_forgets_the_oldest_by_number_and_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MOST_REMEMBERED", 3)
-    monkeypatch.setattr(sessions, "MOST_REMEMBERED_BYTES", 10)
-    journal = Journal()
-    assert [journal.add(1, 1, b"a"), journal.add(2, 1, b"b"), journal.add(2, 2, b"c")] == [[], [], []]
-    assert journal.add(2, 3, b"d") == [1]
-    assert journal.of(1, 0) == [] and journal.of(2, 1) == [(2, b"c"), (3, b"d")]
-    assert journal.add(3, 1, b"x" * 100) == [2]
-    assert journal.of(3, 0) == [(1, b"x" * 100)], "the newest is always remembered"
-    assert journal.add(3, 2, b"y") == []
-    assert journal.of(3, 0) == [(2, b"y")] and len(journal) == 1
+    monkeypatch.setattr(journal, "MOST_REMEMBERED", 3)
+    monkeypatch.setattr(journal, "MOST_REMEMBERED_BYTES", 10)
+    forgotten: list[int] = []
+    memory = Memory(1 << 20)
+    kept = Journal(memory, forgotten.append)
+    for stream, place, message in ((1, 1, b"a"), (2, 1, b"b"), (2, 2, b"c")):
+        kept.add(stream, place, message)
+    assert forgotten == []
+    kept.add(2, 3, b"d")
+    assert forgotten == [1]
+    assert kept.of(1, 0) == [] and kept.of(2, 1) == [(2, b"c"), (3, b"d")]
+    kept.add(3, 1, b"x" * 100)
+    assert forgotten == [1, 2]
+    assert kept.of(3, 0) == [(1, b"x" * 100)], "the newest is always remembered"
+    kept.add(3, 2, b"y")
+    assert forgotten == [1, 2]
+    assert kept.of(3, 0) == [(2, b"y")] and len(kept) == 1
+    kept.clear()
+    assert forgotten == [1, 2, 3] and not len(kept) and memory.size == 0
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.integers(0, 800)), max_size=60),
+    st.integers(0, 5000),
+)
+def test_journals_that_share_a_memory_forget_before_it_is_full(events: list[tuple[int, int, int]], most: int) -> None:
+    memory = Memory(most)
+    forgotten: list[tuple[int, int]] = []
+
+    def noting(owner: int) -> Callable[[int], None]:
+        return lambda stream: forgotten.append((owner, stream))
+
+    kept = [Journal(memory, noting(owner)) for owner in range(4)]
+    for place, (owner, stream, size) in enumerate(events, 1):
+        forgotten.clear()
+        kept[owner].add(stream, place, b"x" * size)
+        assert kept[owner].of(stream, place - 1) == [(place, b"x" * size)], "what was said last is remembered"
+        assert memory.size <= most or sum(map(len, kept)) == 1
+        assert all(stream not in kept[owner] for owner, stream in forgotten)
+    for each in kept:
+        each.clear()
+    assert memory.size == 0
+
+
+async def test_the_session_that_said_nothing_for_longest_forgets_for_the_others() -> None:
+    async with http_client(Stage().server, places=HttpLimits(remembered=8000)) as client, asyncio.timeout(5):
+        old, new = await client.initialize(), await client.initialize()
+        first = await (await old.request(1, "tools/call", heard("count", to=5))).events()
+        again = await (await old.listen(first[0].id)).events()
+        assert [event.data for event in again] == [event.data for event in first[1:]]
+        calls = [await (await new.request(id, "tools/call", heard("count", to=5))).events() for id in range(20)]
+        assert await reason(await old.listen(first[0].id), 400) == "unknown_event"
+        assert len(await (await new.listen(calls[-1][0].id)).events()) == 6
+        memory = live(client)._memory  # pyright: ignore[reportPrivateUsage]
+        assert 0 < memory.size <= 8000
+        assert await echoed(old) and (await old.delete()).status == (await new.delete()).status == 204
+        assert memory.size == 0
 
 
 async def test_a_stream_that_is_over_and_forgotten_cannot_be_resumed_and_takes_no_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sessions, "MOST_REMEMBERED", 10)
+    monkeypatch.setattr(journal, "MOST_REMEMBERED", 10)
     async with http_client(Stage().server) as client:
         session = await client.initialize()
         old = await (await session.request(1, "tools/call", heard("count", to=5))).events()

@@ -8,6 +8,7 @@ import pytest
 
 from sluicegate.downstream import sse
 from sluicegate.downstream.http import HttpEndpoint
+from sluicegate.downstream.places import HttpLimits
 from sluicegate.http1 import serve
 from tests.downstream.http_client import (
     Answer,
@@ -216,9 +217,8 @@ async def test_each_place_has_one_method(method: str, path: str, allowed: str) -
         assert (answer.status, answer.headers["allow"]) == (405, allowed)
 
 
-async def test_too_many_streams_are_refused_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "MOST_CHANNELS", 1)
-    async with http_client(Stage().server) as client:
+async def test_too_many_streams_are_refused_and_the_others_go_on() -> None:
+    async with http_client(Stage().server, places=HttpLimits(streams=1)) as client:
         channel = await connect(client)
         full = await client.open("GET", "/sse", [("Accept", "text/event-stream")])
         assert full.status == 503 and full.headers["retry-after"] == "1"

@@ -21,6 +21,8 @@ JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
 
 Fields = tuple[tuple[str, str], ...]
+LATER: Final[Fields] = (("Retry-After", "1"),)
+"""For what may pass when it is tried again."""
 
 
 class Headers(Protocol):
@@ -37,19 +39,34 @@ class Refusal(msgspec.Struct, frozen=True):
     reason: str
     sentence: str
     headers: Fields = ()
+    code: int = INVALID_REQUEST
+
+    @property
+    def error(self) -> ErrorObject:
+        """The refusal as JSON-RPC says it. The same request may pass later if it is told when to try again."""
+        later = self.headers == LATER
+        data = {"source": "sluicegate", "reason": self.reason, "delivered": "no", "retryable": later}
+        return ErrorObject(self.code, self.sentence, data)
 
     @property
     def body(self) -> bytes:
-        """The refusal as JSON-RPC says it, for clients that read nothing else."""
-        data = {"source": "sluicegate", "reason": self.reason, "delivered": "no", "retryable": False}
-        return encode(Response(None, ErrorObject(INVALID_REQUEST, self.sentence, data)))
+        """The refusal as a message, for clients that read nothing else."""
+        return encode(Response(None, self.error))
 
 
 class Doors(msgspec.Struct, frozen=True):
-    """Who may come in: `hosts` are names that we answer to, `origins` the web pages that may speak to us."""
+    """Who may come in: `hosts` are names that we answer to, `origins` the web pages that may speak to us.
+
+    Both in any case: neither a host name nor what an origin is made of knows one.
+    """
 
     hosts: frozenset[str] = LOOPBACK
     origins: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        for field in ("hosts", "origins"):
+            names: frozenset[str] = getattr(self, field)
+            msgspec.structs.force_setattr(self, field, frozenset(name.lower() for name in names))
 
     def check(self, headers: Headers) -> Refusal | None:
         """Why a request may not come in, or None if it may."""

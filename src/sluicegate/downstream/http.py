@@ -6,14 +6,28 @@ transport a channel for each client. Which is meant is decided once, from header
 
 import asyncio
 from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Final
 
+import msgspec
+
 from sluicegate.concurrency import TaskScope
+from sluicegate.downstream.admission import STOPPING, Admission, too_many
 from sluicegate.downstream.answering import Answering
-from sluicegate.downstream.doors import NOT_ACCEPTABLE, NOT_FOUND, Accepted, Doors, Refusal, accepted, check_body
+from sluicegate.downstream.doors import (
+    NOT_ACCEPTABLE,
+    NOT_FOUND,
+    Accepted,
+    Doors,
+    Headers,
+    Refusal,
+    accepted,
+    check_body,
+)
 from sluicegate.downstream.http_streams import JSON_FIELDS, STOPPED, HttpRequest, ModernStream, refuse, status_of
 from sluicegate.downstream.modern_era import ModernSink
 from sluicegate.downstream.parked import PREFIX, Comeback, Parked, binding_of
+from sluicegate.downstream.places import Full, HttpLimits, Place, Places
 from sluicegate.downstream.sessions import MISSING, Sessions
 from sluicegate.downstream.sse import SseChannels
 from sluicegate.errors import HEADER_MISMATCH, UNSUPPORTED_VERSION, InvalidParams, RemoteProtocolError, error_object
@@ -39,6 +53,26 @@ SESSION: Final = "mcp-session-id"
 LONGEST_HOLD: Final = 300.0
 
 
+class Seen(msgspec.Struct, frozen=True):
+    """What the headers of a request say by themselves."""
+
+    refusal: Refusal | None
+    """Why it may not come in."""
+    post_refusal: Refusal | None
+    """Why its body is not read."""
+    takes: Accepted
+    names_modern: bool
+
+
+def _look_at(doors: Doors, headers: Headers) -> Seen:
+    takes = accepted(headers)
+    refusal = check_body(headers)
+    if refusal is None and not (takes.json or takes.events):
+        refusal = NOT_ACCEPTABLE
+    names_modern = any(version not in SESSION_VERSIONS for version in headers.get_all(VERSION))
+    return Seen(doors.check(headers), refusal, takes, names_modern)
+
+
 class HttpEndpoint:
     """Answers HTTP requests with a handler. `async with` keeps its sessions and calls; call it for each request."""
 
@@ -49,23 +83,29 @@ class HttpEndpoint:
         path: str = "/mcp",
         doors: Doors | None = None,
         hold: float = LONGEST_HOLD,
+        limits: HttpLimits | None = None,
         caller: Callable[[HttpRequest], Caller] = lambda request: Caller(),
     ) -> None:
-        self._answering = Answering(handler)
+        limits = limits or HttpLimits()
+        self._admission = Admission(handler, Places(limits.calls, limits.calls_of_one))
+        self._answering = Answering(self._admission)
+        self._streams = Places(limits.streams, limits.streams_of_one)
         self._doors = doors or Doors()
+        # A client sends few different heads, and `http1` gives the same object for the same bytes: looked at once each.
+        self._look_at = lru_cache(maxsize=128)(partial(_look_at, self._doors))
         self._hold = hold
         self._caller = caller
         self._tasks = TaskScope()
         self._parked = Parked()
-        self._sessions = Sessions(self._answering, self._tasks, hold)
-        self._channels = SseChannels(handler, self._tasks, hold)
-        self._listening: set[ModernStream] = set()
+        self._sessions = Sessions(self._answering, self._tasks, limits, self._streams, hold)
+        self._channels = SseChannels(self._admission, self._tasks, self._streams, hold)
+        self._listening: dict[ModernStream, Place] = {}
         self._stopping = False
         self._routes: dict[tuple[str, str], Callable[[HttpRequest], None]] = {
             ("POST", path): self._post,
             ("GET", path): self._get,
             ("DELETE", path): self._delete,
-            ("GET", "/sse"): lambda request: self._channels.open(request, self._caller(request)),
+            ("GET", "/sse"): self._open_channel,
             ("POST", "/messages"): self._post_to_channel,
             ("GET", "/healthz"): lambda request: request.respond(200, JSON_FIELDS, b'{"status":"ok"}'),
             ("GET", "/readyz"): self._ready,
@@ -81,8 +121,9 @@ class HttpEndpoint:
         await self._tasks.__aexit__(None, None, None)
 
     def stop_taking(self) -> None:
-        """Say from now on that we are about to stop; what is under way goes on, mere listening ends."""
+        """Begin nothing from now on, and say that we are about to stop; what is under way goes on, listening ends."""
         self._stopping = True
+        self._admission.close()
         self._sessions.end_listening()
         self._channels.close_idle()
         for stream in list(self._listening):
@@ -97,7 +138,7 @@ class HttpEndpoint:
 
     def __call__(self, request: HttpRequest) -> None:
         """Answer a request, at once or later."""
-        refusal = self._doors.check(request.headers)
+        refusal = self._look_at(request.headers).refusal
         if refusal is not None:
             refuse(request, refusal)
             return
@@ -119,12 +160,10 @@ class HttpEndpoint:
     # ------------------------------------------------------------------------------------------------- messages
 
     def _post(self, request: HttpRequest) -> None:
-        takes = accepted(request.headers)
-        refusal = check_body(request.headers)
-        if refusal is None and not (takes.json or takes.events):
-            refusal = NOT_ACCEPTABLE
-        if refusal is not None:
-            refuse(request, refusal)
+        seen = self._look_at(request.headers)
+        takes = seen.takes
+        if seen.post_refusal is not None:
+            refuse(request, seen.post_refusal)
             return
         try:
             value = parse_strict(request.body)
@@ -140,7 +179,7 @@ class HttpEndpoint:
 
         One that says so itself while its header names an older one is held to the rules that it would escape (T3).
         """
-        if self._names_modern(request):
+        if self._look_at(request.headers).names_modern:
             return True
         message = as_object(value) or {}
         return message.get("method") != "initialize" and is_modern(as_object(message.get("params")) or {})
@@ -177,10 +216,14 @@ class HttpEndpoint:
                 stream.reply_now(error_object(problem))
                 return
         else:
+            if asked.method == "subscriptions/listen":
+                place = self._streams.take(caller)
+                if isinstance(place, Full):
+                    stream.reply_now(too_many(place, "open streams").error)
+                    return
+                self._listening[stream] = place
             sink = ModernSink(stream, asked, caller, self._tasks, self._parked, self._hold)
             sink.exchange.headers = request.headers.get_all
-            if asked.method == "subscriptions/listen":
-                self._listening.add(stream)
             self._tasks.start(self._answer(sink, stream), key=stream)
         request.on_disconnect(lambda: self._hung_up(stream))
 
@@ -193,20 +236,28 @@ class HttpEndpoint:
                 await sink.stream.reply(STOPPED)
             raise
         finally:
-            self._listening.discard(first)
+            self._listens_no_more(first)
         if sink.stream is not None:  # else nobody came back for it
             await sink.stream.reply(reply)
 
     def _hung_up(self, stream: ModernStream) -> None:
         stream.abandon()
-        self._listening.discard(stream)
+        # Here too: a task that is cancelled before its first step ends without having begun.
+        self._listens_no_more(stream)
         self._tasks.cancel(stream)
+
+    def _listens_no_more(self, stream: ModernStream) -> None:
+        place = self._listening.pop(stream, None)
+        if place is not None:
+            place.release()
 
     # ------------------------------------------------------------------------------------------ the session era
 
     def _get(self, request: HttpRequest) -> None:
         if self._names_modern(request):
             refuse(request, _POST_ONLY)
+        elif self._stopping:
+            refuse(request, STOPPING)
         elif request.headers.get(SESSION) is None:
             refuse(request, _NO_SESSION if request.headers.get(VERSION) is None else MISSING)
         elif not accepted(request.headers).events:
@@ -221,7 +272,13 @@ class HttpEndpoint:
             self._sessions.delete(request, self._caller(request))
 
     def _names_modern(self, request: HttpRequest) -> bool:
-        return any(version not in SESSION_VERSIONS for version in request.headers.get_all(VERSION))
+        return self._look_at(request.headers).names_modern
+
+    def _open_channel(self, request: HttpRequest) -> None:
+        if self._stopping:
+            refuse(request, STOPPING)
+        else:
+            self._channels.open(request, self._caller(request))
 
     def _post_to_channel(self, request: HttpRequest) -> None:
         refusal = check_body(request.headers)

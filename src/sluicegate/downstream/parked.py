@@ -2,12 +2,12 @@
 
 The call itself stays alive in its task, so that a tool's code runs once from top to bottom. The client gets a sealed
 token bound to who asked, for what and with which arguments; it is good for one retry. Nothing is stored but the
-waiting future.
+waiting future. There is no expiry in the token: it is the key of a call that waits, and dies with it, after its hold,
+when it is cancelled or when its retry has come. A second clock in the token could only disagree with that one.
 """
 
 import asyncio
-import hashlib
-import secrets
+import os
 from typing import Final
 
 import msgspec
@@ -38,6 +38,8 @@ Binding = tuple[str, str, str]
 def binding_of(caller: Caller, method: str, params: Params) -> Binding:
     """What a token is bound to: the caller, the method, and all params but the rounds' own."""
     rest = {key: value for key, value in params.items() if key not in ("inputResponses", "requestState", "_meta")}
+    import hashlib  # here and not above: it brings OpenSSL, and most calls ask nothing
+
     digest = hashlib.blake2b(msgspec.json.encode(rest, order="deterministic"), digest_size=16).hexdigest()
     return caller.id, method, digest
 
@@ -46,7 +48,7 @@ class Parked:
     """The waiting calls of one process."""
 
     def __init__(self, *, most: int = 1000) -> None:
-        self._sealer = Sealer(secrets.token_bytes(32))
+        self._sealer = Sealer(os.urandom(32))
         self._most = most
         self._waiting: dict[bytes, asyncio.Future[Comeback]] = {}
 
@@ -61,7 +63,7 @@ class Parked:
         """
         if len(self._waiting) >= self._most:
             raise InputRefused(f"More than {self._most} calls wait for input already; try again later.")
-        key = secrets.token_bytes(16)
+        key = os.urandom(16)
         future: asyncio.Future[Comeback] = asyncio.get_running_loop().create_future()
         self._waiting[key] = future
         future.add_done_callback(lambda _: self._waiting.pop(key, None))

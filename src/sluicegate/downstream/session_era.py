@@ -6,7 +6,6 @@ one way of telling changes only.
 
 import asyncio
 import logging
-import secrets
 from typing import Final, Protocol
 
 from sluicegate.concurrency import TaskScope
@@ -188,6 +187,8 @@ class SessionSide:
         """The client's answer to a live request of ours, in the modern shape."""
         conversation, hold = self._front.conversation, self._front.hold
         revision = conversation.session.revision
+        import secrets  # here and not above: it brings OpenSSL, and most calls ask nothing
+
         asked = question_for_session(question, revision, new_id=secrets.token_urlsafe(12))
         request_id, message = conversation.ask(asked.method, asked.params)
         answer = self._questions[request_id] = asyncio.get_running_loop().create_future()

@@ -9,24 +9,25 @@ from typing import Final
 from urllib.parse import parse_qs
 
 from sluicegate.concurrency import TaskScope
+from sluicegate.downstream.admission import too_many
 from sluicegate.downstream.doors import NOT_ACCEPTABLE, Refusal, accepted
 from sluicegate.downstream.duplex import DuplexServer, serve_duplex
 from sluicegate.downstream.http_streams import EVENT_FIELDS, KEEP_ALIVE, HttpRequest, refuse
+from sluicegate.downstream.places import Full, Place, Places
 from sluicegate.exchange import Caller, Handler
 from sluicegate.protocol.framing import encode_comment, encode_event, encode_line
 from sluicegate.wire import Receiver
 
-MOST_CHANNELS: Final = 1000
 _UNKNOWN: Final = Refusal(404, "unknown_session", "There is no such session; open the event stream again.")
-_FULL: Final = Refusal(503, "overloaded", "Too many event streams are open; try again later.", (("Retry-After", "1"),))
 
 
 class SseChannels:
     """The open channels of the oldest transport."""
 
-    def __init__(self, handler: Handler, tasks: TaskScope, hold: float) -> None:
+    def __init__(self, handler: Handler, tasks: TaskScope, streams: Places, hold: float) -> None:
         self._handler = handler
         self._tasks = tasks
+        self._places = streams
         self._hold = hold
         self._channels: dict[str, _Channel] = {}
 
@@ -34,12 +35,14 @@ class SseChannels:
         """Open a channel: the first event tells where to post."""
         if not accepted(request.headers).events:
             refuse(request, NOT_ACCEPTABLE)
-        elif len(self._channels) >= MOST_CHANNELS:
-            refuse(request, _FULL)
+            return
+        place = self._places.take(caller)
+        if isinstance(place, Full):
+            refuse(request, too_many(place, "open streams"))
         else:
-            self._tasks.start(self._serve(_Channel(request, caller)))
+            self._tasks.start(self._serve(_Channel(request, caller), place))
 
-    async def _serve(self, channel: "_Channel") -> None:
+    async def _serve(self, channel: "_Channel", place: Place) -> None:
         token = secrets.token_urlsafe(32)
         self._channels[token] = channel
         try:
@@ -48,6 +51,7 @@ class SseChannels:
             await serve_duplex(self._handler, channel, channel.attach, caller=channel.caller, hold=self._hold)
         finally:
             del self._channels[token]
+            place.release()
             channel.end()
 
     def post(self, request: HttpRequest, caller: Caller) -> None:

@@ -1,0 +1,403 @@
+"""The HTTP endpoint as an ASGI app, to be mounted in somebody else's: their server reads and writes, we answer.
+
+Binding, TLS and authentication are theirs. What we hold to ourselves is what depends on us: which hosts and origins are
+answered, how large a body is read, how much of an answer waits for a slow client.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Final, NotRequired, Self, TypedDict, cast
+from urllib.parse import quote
+
+from sluicegate.concurrency import TaskScope
+from sluicegate.downstream.doors import LOOPBACK, Doors, Fields, Refusal
+from sluicegate.downstream.http import HttpEndpoint
+from sluicegate.downstream.http_streams import HttpRequest, refuse
+from sluicegate.errors import ConfigError, LocalProtocolError
+from sluicegate.exchange import Caller, Handler
+from sluicegate.http1 import Headers, Limits
+from sluicegate.protocol.framing import encode_event
+
+Scope = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+Send = Callable[[dict[str, object]], Awaitable[None]]
+
+_LIMITS: Final = Limits()
+AT_ONCE: Final = 64 * 1024
+"""Bytes handed to the server in one piece, so that a slow client is seen to take some of them."""
+
+_TOO_LARGE: Final = Refusal(413, "body_too_large", "The request's body is too large.")
+_TOO_SLOW: Final = Refusal(408, "slow_request", "The request did not arrive in time.")
+
+_ENDPOINT: Final = encode_event(b"/", event="endpoint").rstrip(b"\n")
+"""How the event begins that tells a client of HTTP+SSE where to post."""
+
+# How far an answer is.
+_UNANSWERED: Final = 0
+_STREAMING: Final = 1
+_ANSWERED: Final = 2
+
+
+class HttpScope(TypedDict):
+    """What an ASGI server says of a request before its body; only what we look at."""
+
+    method: str
+    path: str
+    headers: Iterable[tuple[bytes, bytes]]
+    root_path: NotRequired[str]
+    app_root_path: NotRequired[str]  # Starlette's: the root path of the outermost app.
+    query_string: NotRequired[bytes]
+
+
+class AsgiApp:
+    """An MCP server as an ASGI app: `app.mount("/tools", sluicegate.AsgiApp(server))` serves it at `/tools/mcp`.
+
+    It runs for as long as `async with` it does. An ASGI server that runs it on its own does that (`lifespan`), but apps
+    do not for what is mounted in them: give them `lifespan=mcp.lifespan`, or write `async with mcp:` in theirs.
+
+    Args:
+        server: a `Server`, or anything else that answers exchanges.
+        path: where it answers, below the place where it is mounted. HTTP+SSE of 2024-11-05 is beside it, at `/sse`.
+        hosts: the names it answers to, such as `mcp.example.com` or `localhost:8000`; those of this machine if left
+            out. Other names are refused, so that no web page can reach it by a name of its own (DNS rebinding).
+        origins: the web pages that may speak to it, such as `https://app.example.com`, besides those of its own host.
+        caller: who asks, by the ASGI scope in which your authentication has left its mark. Sessions and waiting
+            calls belong to their caller. If left out, all are one.
+
+    Raises:
+        ConfigError: the path, a host or an origin is none.
+    """
+
+    def __init__(
+        self,
+        server: Handler,
+        *,
+        path: str = "/mcp",
+        hosts: Collection[str] = LOOPBACK,
+        origins: Collection[str] = (),
+        caller: Callable[[Scope], Caller] | None = None,
+    ) -> None:
+        if not callable(server):
+            raise TypeError(f"AsgiApp serves a Server, not {type(server).__name__}")
+        if not path.startswith("/"):
+            raise ConfigError(f"The path of an AsgiApp begins with a slash; {path!r} does not.")
+        self._server = server
+        self._path = path
+        self._doors = Doors(_names("hosts", hosts), _names("origins", origins))
+        self._caller = caller
+        self._endpoint: HttpEndpoint | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._endpoint is not None:
+            raise ConfigError("This AsgiApp runs already: it needs one lifespan, of its own or of the app around it.")
+        caller = self._caller
+
+        def of_request(request: HttpRequest) -> Caller:
+            return Caller() if caller is None else caller(cast(AsgiRequest, request).scope)
+
+        # A new one each time: an app may be started again, as test clients do.
+        endpoint = HttpEndpoint(self._server, path=self._path, doors=self._doors, caller=of_request)
+        self._endpoint = await endpoint.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        endpoint, self._endpoint = self._endpoint, None
+        if endpoint is not None:
+            endpoint.stop_taking()
+            await endpoint.__aexit__(kind, error, trace)
+
+    def stop_taking(self) -> None:
+        """Begin nothing from now on, and end what merely listens; what is under way goes on.
+
+        For an app that learns that it is about to stop: servers wait for open streams before they end its lifespan.
+        """
+        if self._endpoint is not None:
+            self._endpoint.stop_taking()
+
+    @asynccontextmanager
+    async def lifespan(self, app: object) -> AsyncGenerator[None]:
+        """The lifespan of an app that has nothing else to start: `FastAPI(lifespan=mcp.lifespan)`."""
+        async with self:
+            yield
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer what an ASGI server or the app around us hands on.
+
+        Raises:
+            ConfigError: nobody runs the app.
+        """
+        match scope["type"]:
+            case "http":
+                await self._answer(scope, receive, send)
+            case "websocket":
+                await receive()
+                await send({"type": "websocket.close", "code": 1008, "reason": "There is no WebSocket here."})
+            case "lifespan":
+                await self._live(receive, send)
+            case other:
+                raise LocalProtocolError(f"ASGI scopes of type {other!r} are not known.")
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            async with self:
+                await send({"type": "lifespan.startup.complete"})
+                await receive()
+        except ConfigError as problem:
+            await send({"type": "lifespan.startup.failed", "message": str(problem)})
+        else:
+            await send({"type": "lifespan.shutdown.complete"})
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        endpoint = self._endpoint
+        if endpoint is None:
+            raise ConfigError(
+                "This AsgiApp does not run: apps do not start what is mounted in them. Give the app around it "
+                "lifespan=mcp.lifespan, or write `async with mcp:` in its own lifespan."
+            )
+        request = AsgiRequest(scope)
+        refusal = await request.read_body(receive)
+        if request.disconnected:
+            return
+        if refusal is None:
+            endpoint(request)
+        else:
+            refuse(request, refusal)
+        try:
+            if not request.complete:
+                await asyncio.sleep(0)  # Most calls are answered in one turn, and need nobody to watch their client.
+            if request.complete:
+                await request.carry(send)
+                return
+            async with TaskScope() as tasks:
+                tasks.start(request.watch(receive))
+                await request.carry(send)
+                tasks.cancel_all()
+        finally:
+            request.leave()
+
+
+class AsgiRequest:
+    """One request of an ASGI server, as the endpoint sees it: it writes without waiting, `carry` hands it on."""
+
+    def __init__(self, scope: Scope) -> None:
+        http = cast(HttpScope, scope)
+        self.scope = scope
+        self.method = http["method"]
+        self.root, self.path = _places(http)
+        self.query = http.get("query_string", b"").decode("latin-1")
+        self.headers = Headers(_fields(http["headers"]))
+        self.body = b""
+        self.disconnected = False
+        self._stage = _UNANSWERED
+        self._aborted = False
+        self._listeners: list[Callable[[], object]] = []
+        self._head: dict[str, object] = {}
+        self._parts: list[bytes] = []
+        self._unsent = 0
+        self._news = asyncio.Event()
+        self._taken = asyncio.Event()
+
+    # ---------------------------------------------------------------------------------------------- for the endpoint
+
+    def on_disconnect(self, callback: Callable[[], object]) -> None:
+        """Call this when the client hangs up before it has its answer; at once if it has already."""
+        if self.disconnected:
+            callback()
+        else:
+            self._listeners.append(callback)
+
+    def respond(self, status: int, headers: Fields = (), body: bytes = b"") -> None:
+        """Answer in one piece."""
+        length: Fields = () if status in (204, 304) else (("Content-Length", str(len(body))),)
+        self._begin(status, (*headers, *length))
+        self._finish()
+        self._add(body)
+
+    def start(self, status: int, headers: Fields = ()) -> None:
+        """Begin an answer whose end is not known yet."""
+        self._begin(status, headers)
+        self._stage = _STREAMING
+
+    def write(self, data: bytes) -> None:
+        """Send more of the answer; what is written while the server takes the last piece leaves together."""
+        if self._stage != _STREAMING:
+            raise LocalProtocolError("Only between start and end can more be written.")
+        if self.root and data.startswith(_ENDPOINT):
+            # The endpoint knows its paths from where it is mounted. This is the only one it ever tells a client.
+            data = data.replace(_ENDPOINT, _ENDPOINT[:-1] + quote(self.root).encode() + b"/", 1)
+        self._add(data)
+
+    async def drain(self) -> None:
+        """Wait, if too much is unsent, until the server has taken it or the client is gone."""
+        while self._unsent > _LIMITS.unsent:
+            self._taken.clear()
+            await self._taken.wait()
+
+    def end(self) -> None:
+        """Complete the answer that was started."""
+        if self._stage != _STREAMING:
+            raise LocalProtocolError("There is no answer to end.")
+        self._finish()
+
+    def abort(self) -> None:
+        """Leave the answer incomplete; the server then cuts the connection, or the stream of HTTP/2."""
+        self._finish()
+        self._aborted = True
+        self._drop()
+
+    def _begin(self, status: int, headers: Fields) -> None:
+        if self._stage != _UNANSWERED:
+            raise LocalProtocolError("The request is answered already.")
+        # Lower case, as HTTP/2 wants it.
+        pairs = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+        self._head = {"type": "http.response.start", "status": status, "headers": pairs}
+
+    def _finish(self) -> None:
+        self._stage = _ANSWERED
+        self._listeners.clear()  # Whether the client hears the end of it is nobody's concern any more.
+        self._news.set()
+
+    def _add(self, data: bytes) -> None:
+        if not self.disconnected:
+            self._parts.append(data)
+            self._unsent += len(data)
+            self._news.set()
+
+    def _drop(self) -> None:
+        self._parts.clear()
+        self._unsent = 0
+        self._taken.set()
+        self._news.set()
+
+    # ------------------------------------------------------------------------------------------- for the ASGI server
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of the answer is there."""
+        return self._stage == _ANSWERED
+
+    async def read_body(self, receive: Receive) -> Refusal | None:
+        """Read the body, or return why it is not read any further."""
+        told = self.headers.get("content-length") or ""
+        if told.isdecimal() and (len(told) > 18 or int(told) > _LIMITS.body):
+            return _TOO_LARGE
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(_LIMITS.body_time):
+                more = True
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        self.disconnected = True
+                        return None
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    if size > _LIMITS.body:
+                        return _TOO_LARGE
+                    more = message.get("more_body", False)
+        except TimeoutError:
+            return _TOO_SLOW
+        self.body = b"".join(parts)
+        return None
+
+    async def carry(self, send: Send) -> None:
+        """Hand the answer to the server as it comes, until it is complete or nobody takes it any more."""
+        try:
+            await self._next()
+            if not self._lost:
+                await _within_reason(send(self._head))
+            while not self._lost:
+                # Taken together: a new part may come while the server has these.
+                data, last = b"".join(self._parts), self.complete
+                self._parts.clear()
+                await self._hand_on(data, last, send)
+                if last:
+                    return
+                await self._next()
+        except (OSError, TimeoutError):
+            # Servers say in this way that the client has gone, and we that it takes nothing.
+            self.leave()
+
+    async def watch(self, receive: Receive) -> None:
+        """Wait until the client hangs up, and tell those who want to know."""
+        # Whatever else comes behind the body says nothing.
+        while (await receive())["type"] != "http.disconnect":
+            continue
+        self.leave()
+
+    def leave(self) -> None:
+        """Take note that nobody listens any more."""
+        if not self.disconnected:
+            self.disconnected = True
+            self._drop()
+            listeners, self._listeners = self._listeners, []
+            for callback in listeners:
+                callback()
+
+    @property
+    def _lost(self) -> bool:
+        return self.disconnected or self._aborted
+
+    async def _next(self) -> None:
+        """Wait for something to hand on."""
+        while not (self._parts or self.complete or self._lost):
+            self._news.clear()
+            await self._news.wait()
+
+    async def _hand_on(self, data: bytes, last: bool, send: Send) -> None:
+        position = 0
+        while not self._lost:
+            piece = data[position : position + AT_ONCE]
+            position += AT_ONCE
+            ended = position >= len(data)
+            await _within_reason(send({"type": "http.response.body", "body": piece, "more_body": not (last and ended)}))
+            if not self._lost:
+                self._unsent -= len(piece)
+                self._taken.set()
+            if ended:
+                return
+
+
+async def _within_reason(sending: Awaitable[None]) -> None:
+    """Wait for the server to take something; a client that takes nothing for so long is given up."""
+    async with asyncio.timeout(_LIMITS.blocked_time):
+        await sending
+
+
+def _places(scope: HttpScope) -> tuple[str, str]:
+    """Where we are mounted, and the path from there, as the router of the app around us sees them.
+
+    Not the path as it was sent: whoever guards a place out there guards what their router calls so.
+    """
+    path, root = scope["path"], scope.get("root_path", "").rstrip("/")
+    # Behind a proxy that takes a prefix away, the path lacks what the app around us was told to put before its own.
+    for mount in (root, root.removeprefix(scope.get("app_root_path", "").rstrip("/"))):
+        if mount and (path == mount or path.startswith(f"{mount}/")):
+            return root, path[len(mount) :] or "/"
+    return root, path
+
+
+def _fields(headers: Iterable[tuple[bytes, bytes]]) -> Fields:
+    fields = [(name.decode("latin-1").lower(), value.decode("latin-1").strip(" \t")) for name, value in headers]
+    hosts = [field for field in fields if field[0] == "host"]
+    if len(hosts) > 1 and len(set(hosts)) == 1:
+        # HTTP/2 may say it twice, as :authority too, and servers hand on both. Two that differ stay two, and refused.
+        fields = [hosts[0], *(field for field in fields if field[0] != "host")]
+    return tuple(fields)
+
+
+def _names(argument: str, names: Collection[str]) -> frozenset[str]:
+    if isinstance(names, str):
+        raise ConfigError(f"{argument} is a list of names: {argument}=[{names!r}].")
+    for name in names:
+        bare = name.partition("://")[2] if argument == "origins" else name
+        if not bare or "/" in bare:
+            example = "https://app.example.com" if argument == "origins" else "mcp.example.com"
+            raise ConfigError(f"{name!r} is none of the {argument}: write it as {example}.")
+    return frozenset(name.lower() for name in names)

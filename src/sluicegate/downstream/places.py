@@ -1,0 +1,90 @@
+"""How much clients may have at once, all of them together and each one alone (threats §3). Pure: counts, no clock.
+
+The limits of one caller keep it from taking what is the others' (R25), so they hold for callers who are told apart.
+Where nobody is asked who they are, everybody is the one local user: twenty clients of theirs would share what is
+meant for one, and there is nobody to protect from them. They are held by the limits of the whole alone.
+"""
+
+from collections import Counter
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+from sluicegate.exchange import Caller
+
+LOCAL_USER: Final = Caller().id
+
+
+class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the clients of an endpoint may have at once."""
+
+    calls: int = 1000
+    """Requests under way. One that waits for its client's answer is: it holds its task and what it has done so far."""
+    calls_of_one: int = 100
+    streams: int = 10_000
+    """Responses that stay open without a call: GET streams, subscriptions, channels of the oldest transport."""
+    streams_of_one: int = 50
+    sessions: int = 10_000
+    sessions_of_one: int = 100
+    remembered: int = 256 * 1024 * 1024
+    """Bytes of events that are kept for clients of all sessions who may come back for them."""
+
+
+class Full(Enum):
+    """Why there is no place."""
+
+    FOR_ONE = "this caller has as much as one may have"
+    FOR_ALL = "all together have as much as there is"
+
+
+class Place:
+    """One thing that counts, until it is released."""
+
+    __slots__ = ("_caller", "_places")
+
+    def __init__(self, places: "Places", caller: str) -> None:
+        self._places: Places | None = places
+        self._caller = caller
+
+    def release(self) -> None:
+        """Count no more. Once is enough, and twice does no harm."""
+        places, self._places = self._places, None
+        if places is not None:
+            places.give_back(self._caller)
+
+
+class Places:
+    """So many places for all, and so many of them for one caller."""
+
+    def __init__(self, most: int, most_of_one: int) -> None:
+        self.most = most
+        self.most_of_one = most_of_one
+        self._taken = 0
+        self._of: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return self._taken
+
+    def taken_by(self, caller: Caller) -> int:
+        """How many places a caller has."""
+        return self._of[caller.id]
+
+    def take(self, caller: Caller) -> Place | Full:
+        """A place, which whoever gets it has to release; or why there is none."""
+        # One's own limit first: who floods is told that it is them, however full it is (R25).
+        name = caller.id
+        if name != LOCAL_USER and self._of[name] >= self.most_of_one:
+            return Full.FOR_ONE
+        if self._taken >= self.most:
+            return Full.FOR_ALL
+        self._taken += 1
+        self._of[name] += 1
+        return Place(self, name)
+
+    def give_back(self, caller: str) -> None:
+        """Count one less. For places."""
+        self._taken -= 1
+        self._of[caller] -= 1
+        if not self._of[caller]:
+            del self._of[caller]  # Callers come and go, and the table would keep them all.
