@@ -1,9 +1,12 @@
 """The examples work, and the documents show nothing that is not in them."""
 
 import asyncio
+import socket
 import subprocess
 import sys
 import textwrap
+import urllib.request
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -58,8 +61,39 @@ async def test_the_everything_server_serves_stdio_too() -> None:
         assert (await client.call("test_reconnection")).text == "Reconnection test completed successfully."
 
 
+@pytest.fixture
+def mounted() -> Generator[str]:
+    """Where the mounted example runs, under uvicorn."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    command = [sys.executable, "-m", "uvicorn", "mounted:app", "--port", port]
+    with subprocess.Popen(command, cwd=ROOT / "examples", stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            while "Uvicorn running" not in (line := process.stderr.readline()):
+                assert line, "it ended too early"
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.kill()
+
+
+def stock_of(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        return answer.read()
+
+
+async def test_the_mounted_server_and_the_app_around_it_share_one_state(mounted: str) -> None:
+    async with asyncio.timeout(20), sluicegate.connect(f"{mounted}/tools/mcp") as client:
+        assert (await client.call("take", what="apples", amount=2)).text == "1 apples are left"
+        assert (await client.call("take", what="apples", amount=2)).is_error
+    assert await asyncio.to_thread(stock_of, f"{mounted}/stock/apples") == b"1"
+
+
 def test_every_example_is_run_by_a_test() -> None:
-    named = {"demo.py", "notes.py", "first_client.py", "client.py", "tour.py", "test_notes.py", "everything.py"}
+    named = {
+        *("demo.py", "notes.py", "first_client.py", "client.py", "tour.py", "test_notes.py", "everything.py"),
+        "mounted.py",
+    }
     assert {example.name for example in EXAMPLES} == named, (
         "run the new example in a test of its own, then name it here"
     )

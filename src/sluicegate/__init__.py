@@ -45,6 +45,7 @@ _HOMES = {
     "client.answers": ("ElicitAnswer", "ElicitRequest", "SampleRequest"),
     "client.client": ("Client",),
     "client.opening": ("Era", "connect"),
+    "downstream.asgi": ("AsgiApp",),
     "errors": (
         "ConfigError",
         "InputRefused",

@@ -23,6 +23,7 @@ from sluicegate.client.answers import SampleRequest as SampleRequest
 from sluicegate.client.client import Client as Client
 from sluicegate.client.opening import Era as Era
 from sluicegate.client.opening import connect as connect
+from sluicegate.downstream.asgi import AsgiApp as AsgiApp
 from sluicegate.errors import ConfigError as ConfigError
 from sluicegate.errors import InputRefused as InputRefused
 from sluicegate.errors import InvalidParams as InvalidParams

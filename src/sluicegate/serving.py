@@ -1,12 +1,12 @@
 """`run(server)`: a server as a whole program, on its own stdin and stdout or as an HTTP endpoint."""
 
 import asyncio
-import ipaddress
 import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
+from contextlib import contextmanager
 from typing import Final
 
 from sluicegate.downstream.stdio import serve_stdio
@@ -16,6 +16,8 @@ from sluicegate.exchange import Handler
 DRAIN: Final = 10.0
 """Seconds that requests under way have when the program is told to stop (R29)."""
 
+_loading: Final[list[bool]] = []
+
 
 def run(server: Handler, *, http: bool = False, host: str = "127.0.0.1", port: int = 4747) -> None:
     """Serve until the end, then return, so that the program ends with status 0.
@@ -24,12 +26,16 @@ def run(server: Handler, *, http: bool = False, host: str = "127.0.0.1", port: i
     `http://127.0.0.1:4747/mcp`, until SIGTERM or SIGINT.
 
     Raises:
-        ConfigError: the address is not of this machine alone; nobody would be asked who they are there (T6).
+        ConfigError: the address is not of this machine alone; nobody would be asked who they are there (T6). Or the
+            file that calls it is only being loaded, by a program that serves its server itself.
+        OSError: the address cannot be had.
     """
+    if _loading:
+        raise ConfigError('put what calls sluicegate.run() under `if __name__ == "__main__":`.')
     if not callable(server):
         raise TypeError(f"run() serves a Server, not {type(server).__name__}")
+    open_standard_streams()
     if not http:
-        _open_standard_streams()
         run_in_loop(serve_stdio(server, on_stuck=_leave))
     else:
         if not is_loopback(host):
@@ -37,6 +43,16 @@ def run(server: Handler, *, http: bool = False, host: str = "127.0.0.1", port: i
                 f"{host} can be reached by others, and this server asks nobody who they are: use 127.0.0.1."
             )
         run_in_loop(serve_http(server, host, port))
+
+
+@contextmanager
+def only_loaded() -> Generator[None]:
+    """Let no file serve what it has while it is loaded: `run` would wait for a client in the middle of an import."""
+    _loading.append(True)
+    try:
+        yield
+    finally:
+        _loading.pop()
 
 
 async def serve_http(server: Handler, host: str, port: int) -> None:
@@ -57,8 +73,7 @@ async def serve_http(server: Handler, host: str, port: int) -> None:
             loop.add_signal_handler(number, stop)
         address, port = listener.addresses[0][:2]
         shown = f"[{address}]" if ":" in address else address
-        sys.stderr.write(f"sluicegate: serving at http://{shown}:{port}/mcp (Ctrl+C to stop)\n")
-        sys.stderr.flush()
+        _say(f"sluicegate: serving at http://{shown}:{port}/mcp (Ctrl+C to stop)")
         await told.wait()
         endpoint.stop_taking()
         listener.close()
@@ -68,8 +83,17 @@ async def serve_http(server: Handler, host: str, port: int) -> None:
             await listener.drain(1.0)
 
 
+def _say(line: str) -> None:
+    # Python has none if the program was started without.
+    if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison]
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+
 def is_loopback(host: str) -> bool:
     """Whether only programs on this machine can reach the address."""
+    import ipaddress  # here and not above: a server on a pipe never needs it
+
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -79,12 +103,13 @@ def is_loopback(host: str) -> bool:
 def _leave() -> None:
     # The client has gone, and a tool does not let itself be cancelled. Nobody will ever see what it still does.
     logging.getLogger("sluicegate").warning("A tool did not stop when it was cancelled; the server leaves without it.")
-    sys.stderr.flush()
+    if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison] - started without one
+        sys.stderr.flush()
     os._exit(0)
 
 
-def _open_standard_streams() -> None:
-    # Started with a closed stdin, the next file opened would be it: the loop's own, which `stdio` would then take away.
+def open_standard_streams() -> None:
+    """Let none of them be closed: the next file opened would be it, and libuv ends the program at the sight of that."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)

@@ -1,0 +1,61 @@
+"""`sluicegate` itself: its help, its version, and that it loads no command that is not used."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+import sluicegate
+from sluicegate.cli.main import COMMANDS
+from sluicegate.cli.main import sluicegate as group
+
+PROMPTLY = 15.0
+SCRIPT = Path(sys.executable).with_name("sluicegate")
+
+
+def ended(*words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(words, capture_output=True, text=True, timeout=PROMPTLY, check=False)
+
+
+@pytest.mark.parametrize("command", [[str(SCRIPT)], [sys.executable, "-m", "sluicegate"]], ids=["script", "module"])
+def test_it_tells_its_version_and_its_commands(command: list[str]) -> None:
+    version = ended(*command, "--version")
+    assert (version.returncode, version.stdout, version.stderr) == (0, f"sluicegate {sluicegate.__version__}\n", "")
+    help_ = ended(*command, "--help")
+    assert (help_.returncode, help_.stderr) == (0, "")
+    assert help_.stdout.startswith("Usage: sluicegate [OPTIONS] COMMAND")
+    for name, line in COMMANDS.items():
+        assert name in help_.stdout and line.split(",")[0] in help_.stdout
+
+
+@pytest.mark.parametrize("words", [["teapot"], ["--teapot"], ["serve"], ["serve", "x.py", "--port", "66000"], []])
+def test_a_wrong_command_line_is_status_2_and_says_how_it_is_right(words: list[str]) -> None:
+    done = ended(sys.executable, "-m", "sluicegate", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Usage: sluicegate" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_table_says_of_a_command_what_its_own_help_says(name: str) -> None:
+    with click.Context(group) as context:
+        command = group.get_command(context, name)
+        assert command is not None and command.name == name
+        assert command.help is not None and command.help.startswith(f"{COMMANDS[name]}\n")
+        assert "Examples:" in command.help
+
+
+def test_help_loads_no_command_and_nothing_heavy() -> None:
+    code = """
+import sys
+from sluicegate.cli.main import main
+sys.argv = ["sluicegate", "--help"]
+try:
+    main()
+except SystemExit:
+    heavy = {"asyncio", "msgspec", "jiter", "rich", "uvloop", "sluicegate.cli.serve"} & set(sys.modules)
+    sys.exit(f"loaded: {heavy}" if heavy else 0)
+"""
+    done = ended(sys.executable, "-c", code)
+    assert done.returncode == 0, done.stderr
