@@ -1,0 +1,48 @@
+"""What a gateway is told: files in, frozen values out, and a sentence for everything that is wrong with them."""
+
+from sluicegate.config.changes import Changes, changes
+from sluicegate.config.load import Loaded, Places, control_socket, exposure, load, settle
+from sluicegate.config.problems import Problem
+from sluicegate.config.secrets import Secret, shown
+from sluicegate.config.values import (
+    Catalog,
+    ControlFront,
+    GatewayConfig,
+    Http,
+    HttpFront,
+    Limits,
+    Profile,
+    PythonFile,
+    ServerConfig,
+    ServerSettings,
+    Source,
+    Stdio,
+)
+from sluicegate.config.watch import watch
+
+__all__ = [
+    "Catalog",
+    "Changes",
+    "ControlFront",
+    "GatewayConfig",
+    "Http",
+    "HttpFront",
+    "Limits",
+    "Loaded",
+    "Places",
+    "Problem",
+    "Profile",
+    "PythonFile",
+    "Secret",
+    "ServerConfig",
+    "ServerSettings",
+    "Source",
+    "Stdio",
+    "changes",
+    "control_socket",
+    "exposure",
+    "load",
+    "settle",
+    "shown",
+    "watch",
+]

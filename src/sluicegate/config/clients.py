@@ -1,0 +1,257 @@
+"""Programs that use servers: where each keeps its list, how to read it, and how to write ourselves into it.
+
+For `sluicegate import` and `sluicegate connect`. Files are read and written by the caller; here are only texts.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, cast
+
+import msgspec
+
+from sluicegate.config import editing, jsonc
+from sluicegate.config.jsonc import Fault, Object
+
+Scope = Literal["user", "project"]
+Entry = dict[str, object]
+
+
+class Client(msgspec.Struct, frozen=True, kw_only=True):
+    """A program that uses servers."""
+
+    name: str
+    title: str
+    table: tuple[str, ...] = ("mcpServers",)
+    """The keys that lead to its servers."""
+    form: Literal["json", "toml"] = "json"
+    by_url: str | None = "url"
+    """The key of a server's URL; None if it only starts commands."""
+    typed: bool = False
+    """Whether an entry must say "type"."""
+    user: Mapping[str, str] = {}
+    """Its file in the user's home, for each `sys.platform`; "" is for all others."""
+    project: str | None = None
+    """Its file in a folder of work."""
+    also: tuple[str, ...] = ()
+    """Other files in the user's home that it once used, to import from."""
+
+
+_MAC: Final = "~/Library/Application Support"
+
+CLIENTS: Final[dict[str, Client]] = {
+    client.name: client
+    for client in (
+        Client(
+            name="claude-desktop",
+            title="Claude Desktop",
+            by_url=None,
+            user={
+                "darwin": f"{_MAC}/Claude/claude_desktop_config.json",
+                "win32": "%APPDATA%/Claude/claude_desktop_config.json",
+                "": "%XDG_CONFIG_HOME%/Claude/claude_desktop_config.json",
+            },
+        ),
+        Client(name="claude-code", title="Claude Code", typed=True, user={"": "~/.claude.json"}, project=".mcp.json"),
+        Client(name="cursor", title="Cursor", user={"": "~/.cursor/mcp.json"}, project=".cursor/mcp.json"),
+        Client(
+            name="vscode",
+            title="VS Code",
+            table=("servers",),
+            typed=True,
+            user={
+                "darwin": f"{_MAC}/Code/User/mcp.json",
+                "win32": "%APPDATA%/Code/User/mcp.json",
+                "": "%XDG_CONFIG_HOME%/Code/User/mcp.json",
+            },
+            project=".vscode/mcp.json",
+            also=("settings.json",),
+        ),
+        Client(
+            name="codex",
+            title="Codex",
+            table=("mcp_servers",),
+            form="toml",
+            user={"": "%CODEX_HOME%/config.toml"},
+            project=".codex/config.toml",
+        ),
+        Client(
+            name="gemini",
+            title="Gemini CLI",
+            by_url="httpUrl",
+            user={"": "~/.gemini/settings.json"},
+            project=".gemini/settings.json",
+        ),
+    )
+}
+
+OURS: Final = Client(name="mcp-json", title=".mcp.json", user={"": "~/.mcp.json"}, project=".mcp.json")
+"""Our own file of servers, as one more of them: `import` writes into it."""
+
+
+class Imported(msgspec.Struct, frozen=True, kw_only=True):
+    """Servers of another program, in the words of `.mcp.json`, and what whoever imports them should know."""
+
+    servers: dict[str, Entry] = {}
+    notes: tuple[str, ...] = ()
+
+
+def client_file(
+    client: Client, scope: Scope, *, home: str, root: str, environ: Mapping[str, str], platform: str = sys.platform
+) -> str | None:
+    """Where the client keeps its list of servers; None if it has no such file."""
+    if scope == "project":
+        return None if client.project is None else os.path.join(root, *client.project.split("/"))
+    place = client.user.get(platform, client.user.get(""))
+    if place is None:
+        return None
+    folders = {
+        "~": home,
+        "%APPDATA%": environ.get("APPDATA") or os.path.join(home, "AppData", "Roaming"),
+        "%XDG_CONFIG_HOME%": environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config"),
+        "%CODEX_HOME%": environ.get("CODEX_HOME") or os.path.join(home, ".codex"),
+    }
+    first, *rest = place.split("/")
+    return os.path.join(folders[first], *rest)
+
+
+def client_files(
+    client: Client, *, home: str, root: str, environ: Mapping[str, str], platform: str = sys.platform
+) -> tuple[str, ...]:
+    """Every file in which the client may have servers, the one that counts more last."""
+    user = client_file(client, "user", home=home, root=root, environ=environ, platform=platform)
+    project = client_file(client, "project", home=home, root=root, environ=environ, platform=platform)
+    older = [os.path.join(os.path.dirname(user), name) for name in client.also] if user else []
+    return tuple(file for file in (*older, user, project) if file is not None)
+
+
+def read_client(client: Client, text: str, *, root: str = "") -> Imported | Fault:
+    """The servers of a client's file. `root` is the folder of work, for clients that keep all of them in one file."""
+    if client.form == "toml":
+        return _read_codex(text)
+    document = jsonc.read(text)
+    if isinstance(document, Fault):
+        return document
+    if not isinstance(document, Object):
+        return Fault("The file is no JSON object.", 0)
+    page = cast(Entry, jsonc.plain(document))
+    tables: list[object] = [page.get(key) for key in dict.fromkeys(("mcpServers", *client.table))]
+    if isinstance(mcp := page.get("mcp"), dict):
+        tables.append(cast(Entry, mcp).get("servers"))
+    if isinstance(projects := page.get("projects"), dict):
+        project = cast(Entry, projects).get(root)
+        tables.append(cast(Entry, project).get("mcpServers") if isinstance(project, dict) else None)
+    found: dict[str, Entry] = {}
+    for table in tables:
+        if isinstance(table, dict):
+            found.update(
+                {name: cast(Entry, entry) for name, entry in cast(Entry, table).items() if isinstance(entry, dict)}
+            )
+    notes: list[str] = []
+    servers = {name: cast(Entry, _adapted(entry, name, client, notes)) for name, entry in found.items()}
+    return _without_ourselves(servers, notes)
+
+
+def entry_for(client: Client, *, url: str, command: Sequence[str]) -> Entry:
+    """How the client is told of us: by our URL if it can use one, else by the command that speaks over pipes."""
+    if client.by_url is None:
+        program, *args = command
+        return {"command": program, "args": args}
+    return {"type": "http", client.by_url: url} if client.typed else {client.by_url: url}
+
+
+def with_entry(client: Client, text: str, name: str, entry: Mapping[str, object]) -> str | Fault:
+    """The text of the client's file with this server in it, and all else as it was."""
+    if client.form == "toml":
+        return editing.toml_with(text, client.table[0], name, entry)
+    return editing.json_with(text, client.table, name, entry)
+
+
+def without_entry(client: Client, text: str, name: str) -> str | Fault:
+    """The text of the client's file without this server, and all else as it was."""
+    if client.form == "toml":
+        return editing.toml_without(text, client.table[0], name)
+    return editing.json_without(text, client.table, name)
+
+
+_bare_variable: Final = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+_input: Final = re.compile(r"\$\{input:([^}]+)\}")
+
+
+def _adapted(value: object, name: str, client: Client, notes: list[str]) -> object:
+    """An entry in our words: variables as `${NAME}`, and what an editor would ask a person for as variables too."""
+    match value:
+        case dict():
+            return {key: _adapted(inner, name, client, notes) for key, inner in cast(Entry, value).items()}
+        case list():
+            return [_adapted(inner, name, client, notes) for inner in cast(list[object], value)]
+        case str():
+            if client.name == "gemini":
+                value = _bare_variable.sub(r"${\1}", value)
+
+            def variable(found: re.Match[str]) -> str:
+                wanted = re.sub(r"[^A-Z0-9]+", "_", found[1].upper()).strip("_") or "INPUT"
+                wanted = wanted if wanted[0].isalpha() else f"INPUT_{wanted}"
+                note = f"{name}: set the variable {wanted}, which {client.title} asked you for."
+                if note not in notes:
+                    notes.append(note)
+                return f"${{{wanted}}}"
+
+            return _input.sub(variable, value)
+        case _:
+            return value
+
+
+def _read_codex(text: str) -> Imported | Fault:
+    import tomllib
+
+    try:
+        table: object = tomllib.loads(text).get("mcp_servers", {})
+    except tomllib.TOMLDecodeError as error:
+        return Fault(f"The file is no TOML: {error}.", 0)
+    servers: dict[str, Entry] = {}
+    for name, entry in cast(Entry, table).items() if isinstance(table, dict) else ():
+        if isinstance(entry, dict):
+            servers[name] = _from_codex(cast(Entry, entry))
+    return _without_ourselves(servers, [])
+
+
+def _from_codex(entry: Entry) -> Entry:
+    """A server of Codex in the words of `.mcp.json`."""
+    same = {key: entry[key] for key in ("command", "args", "cwd", "url", "enabled") if key in entry}
+    env = dict(_strings(entry.get("env")))
+    forwarded = entry.get("env_vars")
+    for variable in cast(list[object], forwarded) if isinstance(forwarded, list) else ():
+        if isinstance(variable, str):
+            env.setdefault(variable, f"${{{variable}}}")
+    headers = dict(_strings(entry.get("http_headers")))
+    headers |= {name: f"${{{variable}}}" for name, variable in _strings(entry.get("env_http_headers")).items()}
+    if isinstance(token := entry.get("bearer_token_env_var"), str):
+        headers["Authorization"] = f"Bearer ${{{token}}}"
+    more: Entry = {"env": env, "headers": headers}
+    if isinstance(seconds := entry.get("tool_timeout_sec"), int | float) and seconds >= 1:
+        more["timeout"] = round(seconds * 1000)
+    more["includeTools"] = entry.get("enabled_tools")
+    more["excludeTools"] = entry.get("disabled_tools")
+    return {**same, **{key: value for key, value in more.items() if value}}
+
+
+def _strings(table: object) -> dict[str, str]:
+    if not isinstance(table, dict):
+        return {}
+    return {name: value for name, value in cast(Entry, table).items() if isinstance(value, str)}
+
+
+def _without_ourselves(servers: dict[str, Entry], notes: list[str]) -> Imported:
+    """The servers without an entry that is us: a gateway that calls itself never ends."""
+    kept = {name: entry for name, entry in servers.items() if not _is_gateway(entry)}
+    left = [f"{name} is sluicegate itself, and left out." for name in servers if name not in kept]
+    return Imported(servers=kept, notes=(*notes, *left))
+
+
+def _is_gateway(entry: Entry) -> bool:
+    command, args = entry.get("command"), entry.get("args")
+    words = [command, *(cast(list[object], args) if isinstance(args, list) else [])]
+    program = os.path.basename(str(command or "")).removesuffix(".exe")
+    return "serve" in words and (program == "sluicegate" or "sluicegate" in words)

@@ -1,0 +1,34 @@
+"""What is wrong with a configuration, said so that it can be put right: file, line, key and a sentence."""
+
+from typing import Literal
+
+import msgspec
+
+Severity = Literal["error", "warning", "note"]
+"""An error stops the start, a warning stops one server or one file, a note stops nothing."""
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that somebody should know about a file."""
+
+    severity: Severity
+    file: str
+    sentence: str
+    line: int | None = None
+    column: int | None = None
+    key: str = ""
+    """Where in the file, as keys with dots between them."""
+    server: str = ""
+    """The name of the server that it is about, if it is about one."""
+
+    def __str__(self) -> str:
+        place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+        return f"{place}: {self.severity}: {self.sentence}"
+
+
+def nearest(word: str, known: "list[str] | tuple[str, ...] | set[str] | frozenset[str]") -> str:
+    """` Did you mean "X"?`, if one of the known words is near enough; else nothing."""
+    import difflib  # Only wrong files need it.
+
+    found = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
+    return f' Did you mean "{found[0]}"?' if found else ""

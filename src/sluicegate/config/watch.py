@@ -1,0 +1,171 @@
+"""Files that are watched, whether they are there yet or not.
+
+Folders are watched and not files: editors write a new file and move it over the old one, and a file that does not exist
+has nothing to be watched. What counts is the content: an event that changed nothing is nobody's business.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Final
+
+log: Final = logging.getLogger("sluicegate")
+
+State = dict[str, object]
+
+SETTLE: Final = 0.1
+"""Seconds that files must stay the same before anybody is told: who writes in pieces is mostly done by then."""
+
+LOOK_EVERY: Final = 1.0
+"""Seconds between two looks where nobody tells of changes at all."""
+
+LONGEST_UNREST: Final = 5.0
+"""Seconds after which a file that never rests is read as it is."""
+
+
+async def watch(
+    files: Sequence[str],
+    changed: Callable[[], Awaitable[None]],
+    *,
+    started: asyncio.Event | None = None,
+    polling: bool = False,
+    recheck: float = 5.0,
+) -> None:
+    """Await `changed` each time that the files' content has become another and stays so; runs until it is cancelled.
+
+    `started` is set once nothing can be missed any more. `recheck` is how often, in seconds, it looks by itself: for
+    folders that came and went, and for file systems that tell nothing. With `polling` it does nothing but look.
+    """
+    watcher = _Watcher(files, changed, started or asyncio.Event(), polling, recheck)
+    while True:
+        await watcher.look()
+        await watcher.follow()
+
+
+class _Watcher:
+    def __init__(
+        self,
+        files: Sequence[str],
+        changed: Callable[[], Awaitable[None]],
+        started: asyncio.Event,
+        polling: bool,
+        recheck: float,
+    ) -> None:
+        self._files = files
+        self._changed = changed
+        self._started = started
+        self._polling = polling
+        self._recheck = recheck
+        self._seen = _state(files)
+
+    async def look(self) -> None:
+        """Tell of what is different by now, once it rests."""
+        if _state(self._files) != self._seen:
+            now = await _settled(self._files)
+            if now != self._seen:
+                self._seen = now
+                await self._changed()
+
+    async def follow(self) -> None:
+        """Look at each notice, for as long as the watched folders are the right ones."""
+        folders = _folders(self._files)
+        missed = asyncio.Event()
+
+        def ready() -> None:
+            # Called when the watch exists: what came before it was noticed by nobody.
+            self._started.set()
+            if _state(self._files) != self._seen:
+                missed.set()
+
+        asyncio.get_running_loop().call_soon(ready)
+        async with aclosing(self._notices(folders, missed)) as notices:
+            while await self._noticed(notices):
+                await self.look()
+                if _folders(self._files) != folders:
+                    return
+
+    async def _noticed(self, notices: AsyncGenerator[object, None]) -> bool:
+        """Wait for the next notice; whether there will be more of them."""
+        try:
+            await anext(notices)
+            return True
+        except StopAsyncIteration:
+            return False
+        except FileNotFoundError:  # A folder went while we asked for it.
+            await asyncio.sleep(SETTLE)
+            return False
+        except (OSError, RuntimeError) as problem:  # RuntimeError: what watchfiles makes of what it does not know.
+            if not self._polling:
+                log.warning("Files are looked at from time to time, since the system tells of no changes: %s", problem)
+                self._polling = True
+            else:
+                await asyncio.sleep(min(self._recheck, LOOK_EVERY))  # Then we do nothing but look, by ourselves.
+            return False
+
+    def _notices(self, folders: frozenset[str], stop: asyncio.Event) -> AsyncGenerator[object, None]:
+        # Loaded by those who watch, and by nobody else.
+        from watchfiles import Change, awatch  # pyright: ignore[reportUnknownVariableType] - one of its arguments is
+
+        interesting = _names(self._files)
+
+        def is_ours(_: Change, path: str) -> bool:
+            return os.path.basename(path) in interesting
+
+        return awatch(
+            *sorted(folders),
+            watch_filter=is_ours,
+            debounce=200,
+            step=20,
+            stop_event=stop,
+            rust_timeout=max(1, round((min(self._recheck, 0.3) if self._polling else self._recheck) * 1000)),
+            yield_on_timeout=True,
+            recursive=False,
+            force_polling=self._polling,
+            poll_delay_ms=100,
+            ignore_permission_denied=True,
+        )
+
+
+async def _settled(files: Sequence[str]) -> State:
+    """What the files hold, once they have stayed the same for a moment."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + LONGEST_UNREST
+    state = _state(files)
+    while True:
+        await asyncio.sleep(SETTLE)
+        again = _state(files)
+        if again == state or loop.time() > end:
+            return again
+        state = again
+
+
+def _state(files: Sequence[str]) -> State:
+    """What tells one content of the files from another. They are small, so that it is the content itself."""
+    return {file: _content(file) for file in files}
+
+
+def _content(file: str) -> object:
+    from sluicegate.config.load import read_text
+
+    found = read_text(file)
+    return found if found is None or isinstance(found, str) else str(found)
+
+
+def _folders(files: Sequence[str]) -> frozenset[str]:
+    """The folders to watch: each file's and the one around it, or the nearest that exist; and where a link leads to."""
+    found: set[str] = set()
+    for file in files:
+        for path in {file, os.path.realpath(file)}:
+            folder = os.path.dirname(path)
+            while not os.path.isdir(folder) and folder != os.path.dirname(folder):
+                folder = os.path.dirname(folder)
+            found |= {folder, os.path.dirname(folder)}
+    return frozenset(folder for folder in found if os.access(folder, os.R_OK))
+
+
+def _names(files: Sequence[str]) -> frozenset[str]:
+    """Names whose appearance may matter: of the files, and of every folder on the way to them."""
+    paths = {path for file in files for path in (file, os.path.realpath(file))}
+    return frozenset(part for path in paths for part in path.split(os.sep) if part)

@@ -1,0 +1,119 @@
+"""What a reload touches: what changed, and nothing else."""
+
+import pytest
+from msgspec.structs import replace
+
+from sluicegate.config import Changes, GatewayConfig, HttpFront, Limits, Loaded, Problem, Profile, changes, settle
+from tests.config.folders import Folders
+
+A, B = {"url": "http://a.example/"}, {"url": "http://b.example/"}
+
+
+def after(folders: Folders, servers: dict[str, object], settings: str = "") -> GatewayConfig:
+    folders.servers(servers)
+    folders.settings(settings)
+    return folders.config()
+
+
+def test_nothing_changed(folders: Folders) -> None:
+    old = after(folders, {"a": A, "b": B})
+    assert changes(old, after(folders, {"a": A, "b": B})) == Changes()
+    assert not changes(old, old)
+
+
+def test_another_line_and_another_comment_change_nothing(folders: Folders) -> None:
+    old = after(folders, {"a": A})
+    folders.servers('// new\n\n\n{"mcpServers": {"a": {"url": "http://a.example/"}}}')
+    assert not changes(old, folders.config())
+
+
+def test_added_and_removed(folders: Folders) -> None:
+    old = after(folders, {"a": A, "b": B})
+    assert changes(old, after(folders, {"b": B, "c": A})) == Changes(added=("c",), removed=("a",))
+
+
+def test_another_order(folders: Folders) -> None:
+    old = after(folders, {"a": A, "b": B})
+    assert changes(old, after(folders, {"b": B, "a": A})) == Changes(order=True)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [B, {**A, "headers": {"K": "v"}}, {**A, "type": "sse"}, {**A, "disabled": True}, {"command": "true"}],
+)
+def test_what_a_server_is_needs_a_new_connection(folders: Folders, entry: dict[str, object]) -> None:
+    folders.program("true")
+    old = after(folders, {"a": A, "b": B})
+    assert changes(old, after(folders, {"a": entry, "b": B})) == Changes(reconnect=("a",))
+
+
+def test_another_secret_needs_a_new_connection(folders: Folders) -> None:
+    folders.environ["TOKEN"] = "one"
+    entry = {**A, "headers": {"Authorization": "Bearer ${TOKEN}"}}
+    old = after(folders, {"a": entry, "b": B})
+    folders.environ["TOKEN"] = "two"
+    assert changes(old, after(folders, {"a": entry, "b": B})) == Changes(reconnect=("a",))
+
+
+@pytest.mark.parametrize(
+    "setting", ['era = "session"', 'sessions = "per-principal"', "start_timeout = 3", 'roots = ["/x"]']
+)
+def test_what_a_connection_begins_with_needs_a_new_one(folders: Folders, setting: str) -> None:
+    old = after(folders, {"a": A, "b": B})
+    assert changes(old, after(folders, {"a": A, "b": B}, f"[servers.a]\n{setting}\n")) == Changes(reconnect=("a",))
+
+
+@pytest.mark.parametrize(
+    "setting", ["timeout = 3", "queue = 1", 'prefix = "x"', 'hide = ["y"]', "instructions = false"]
+)
+def test_how_a_server_is_treated_needs_no_new_connection(folders: Folders, setting: str) -> None:
+    old = after(folders, {"a": A, "b": B})
+    assert changes(old, after(folders, {"a": A, "b": B}, f"[servers.a]\n{setting}\n")) == Changes(adjusted=("a",))
+
+
+def test_a_server_that_does_not_run_needs_no_connection(folders: Folders) -> None:
+    old = after(folders, {"a": {**A, "disabled": True}})
+    assert changes(old, after(folders, {"a": {**B, "disabled": True}})) == Changes(adjusted=("a",))
+
+
+def test_settings_of_the_gateway_are_live_or_wait_for_a_restart(folders: Folders) -> None:
+    old = after(folders, {})
+    settings = (
+        'naming = "claude"\n[http]\nport = 1\nallowed_hosts = ["h"]\n[control]\nport = 2\n[catalog]\ngrace = 1\n'
+        "[limits]\nbody = 5000\nin_flight = 3\n[profiles.p]\n"
+    )
+    found = changes(old, after(folders, {}, settings))
+    assert found == Changes(
+        settings=("naming", "http.allowed_hosts", "catalog.grace", "limits.in_flight", "profiles.p"),
+        restart=("http.port", "control.port", "limits.body"),
+    )
+
+
+def test_the_way_back_touches_the_same(folders: Folders) -> None:
+    base = after(folders, {"a": A})
+    other = replace(
+        base, servers={}, naming="collide", http=HttpFront(port=1), limits=Limits(drain=1), profiles={"x": Profile()}
+    )
+    forth, back = changes(base, other), changes(other, base)
+    assert (forth.settings, forth.restart) == (back.settings, back.restart)
+    assert (forth.added, forth.removed) == (back.removed, back.added)
+
+
+def test_an_error_keeps_the_old_state(folders: Folders) -> None:
+    old = after(folders, {"a": A})
+    problem = Problem(severity="error", file="x", sentence="Wrong.")
+    assert settle(old, Loaded(config=None, problems=(problem,))) == Loaded(config=None, problems=(problem,))
+
+
+def test_an_entry_that_was_never_right_stays_invalid(folders: Folders) -> None:
+    old = after(folders, {"a": A})
+    folders.servers({"a": A, "b": {}})
+    settled = settle(old, folders.load()).config
+    assert settled is not None and settled.servers["b"].source is None
+
+
+def test_a_missing_variable_disables_a_running_server(folders: Folders) -> None:
+    old = after(folders, {"a": A})
+    folders.servers({"a": {"url": "http://a.example/${GONE}"}})
+    settled = settle(old, folders.load()).config
+    assert settled is not None and not settled.servers["a"].enabled

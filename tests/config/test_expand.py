@@ -1,0 +1,68 @@
+"""Variables in strings."""
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicegate.config.expand import Variables
+
+VARIABLES = Variables(environ={"A": "apple", "EMPTY": "", "HOME": "/home/me"}, root="/work/shop", home="/home/me")
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "shown"),
+    [
+        ("plain", "plain", "plain"),
+        ("${A}", "apple", "***"),
+        ("x${A}y${A}z", "xappleyapplez", "x***y***z"),
+        ("${env:A}", "apple", "***"),
+        ("${A:-pear}", "apple", "***"),
+        ("${B:-pear}", "pear", "pear"),
+        ("${B:-}", "", ""),
+        ("${EMPTY}", "", "***"),
+        ("${EMPTY:-pear}", "pear", "pear"),
+        ("${B:-${A}}", "apple", "***"),
+        ("${B:-${C:-${A}}}!", "apple!", "***!"),
+        ("${env:B:-pear}", "pear", "pear"),
+        ("${HOME}/x", "/home/me/x", "/home/me/x"),
+        ("${userHome}/x", "/home/me/x", "/home/me/x"),
+        ("${workspaceFolder}/x", "/work/shop/x", "/work/shop/x"),
+        ("${workspaceFolderBasename}", "shop", "shop"),
+        ("${pathSeparator}${/}", os.sep * 2, os.sep * 2),
+        ("$A $ {A} ${", "$A $ {A} ${", "$A $ {A} ${"),
+        ("${A", "${A", "${A"),
+        ("${no name} ${1} ${}", "${no name} ${1} ${}", "${no name} ${1} ${}"),
+    ],
+)
+def test_variables_are_put_in(text: str, value: str, shown: str) -> None:
+    expanded = VARIABLES.expand(text)
+    assert (expanded.value, expanded.shown) == (value, shown)
+    assert not expanded.missing and not expanded.elsewhere
+
+
+def test_missing_variables_are_named() -> None:
+    assert VARIABLES.expand("${B} ${A} ${env:C}").missing == ("B", "C")
+    assert VARIABLES.expand("${B:-${D}}").missing == ("D",)
+
+
+def test_what_only_an_editor_can_give_is_named() -> None:
+    assert VARIABLES.expand("Bearer ${input:my-token}").elsewhere == ("input:my-token",)
+    assert VARIABLES.expand("${command:pick}").elsewhere == ("command:pick",)
+
+
+def test_the_value_of_a_variable_is_not_expanded_again() -> None:
+    variables = Variables(environ={"A": "${B}", "B": "b"}, root="/", home="/")
+    assert variables.expand("${A}").value == "${B}"
+
+
+@given(st.text(alphabet="${}:-AB env/", max_size=30))
+def test_any_text_expands(text: str) -> None:
+    expanded = VARIABLES.expand(text)
+    assert "apple" not in expanded.shown
+
+
+def test_defaults_within_defaults_have_an_end() -> None:
+    text = "${B:-" * 2000 + "}" * 2000
+    assert not VARIABLES.expand(text).missing

@@ -1,0 +1,248 @@
+"""What is read, in which order, and what comes of it together."""
+
+from pathlib import Path
+
+import pytest
+
+from sluicegate.config import GatewayConfig, Http, HttpFront, Loaded, Places, PythonFile, control_socket, exposure
+from sluicegate.config.load import key_of
+from tests.config.folders import Folders
+
+
+def url_of(config: GatewayConfig, name: str) -> str:
+    source = config.servers[name].source
+    assert isinstance(source, Http)
+    return source.url.reveal()
+
+
+def sentences(loaded: Loaded, severity: str) -> list[str]:
+    return [problem.sentence for problem in loaded.problems if problem.severity == severity]
+
+
+def test_nothing_at_all_is_a_configuration(folders: Folders) -> None:
+    assert folders.config() == GatewayConfig(root=str(folders.root))
+
+
+def test_the_project_wins_per_server(folders: Folders) -> None:
+    folders.servers({"both": {"url": "http://user.example/"}, "user": {"url": "http://u.example/"}}, folders.home)
+    folders.servers({"mine": {"url": "http://p.example/"}, "both": {"url": "http://project.example/"}})
+    config = folders.config()
+    assert list(config.servers) == ["both", "user", "mine"]
+    assert url_of(config, "both") == "http://project.example/"
+    assert config.servers["both"].file == str(folders.root / ".mcp.json")
+
+
+def test_what_is_wrong_with_an_entry_that_the_project_replaces_is_not_told(folders: Folders) -> None:
+    folders.servers({"both": {"url": "http://u.example/${NOT_SET}"}}, folders.home)
+    folders.servers({"both": {"url": "http://project.example/"}})
+    assert folders.config().servers["both"].enabled
+
+
+def test_a_file_that_was_asked_for_is_the_only_one(folders: Folders, tmp_path: Path) -> None:
+    folders.servers({"user": {"url": "http://u.example/"}}, folders.home)
+    folders.servers({"project": {"url": "http://p.example/"}})
+    (tmp_path / "mine.json").write_text('{"mcpServers": {"only": {"url": "http://o.example/"}}}')
+    loaded = folders.load(tmp_path / "mine.json")
+    assert loaded.config is not None and list(loaded.config.servers) == ["only"]
+    (tmp_path / "mine.toml").write_text('naming = "claude"')
+    loaded = folders.load(tmp_path / "mine.toml")
+    assert loaded.config is not None and loaded.config.naming == "claude"
+    assert list(loaded.config.servers) == ["user", "project"]
+
+
+def test_settings_of_user_and_project_are_merged_key_by_key(folders: Folders) -> None:
+    folders.settings(
+        'naming = "claude"\n[http]\nport = 1111\npath = "/a"\n[servers.x]\nqueue = 1\ntimeout = 5\n', user=True
+    )
+    folders.settings("[http]\nport = 2222\n[servers.x]\nqueue = 2\n")
+    folders.servers({"x": {"url": "http://x.example/"}})
+    config = folders.config()
+    assert (config.naming, config.http.port, config.http.path) == ("claude", 2222, "/a")
+    assert (config.servers["x"].settings.queue, config.servers["x"].settings.timeout) == (2, 5.0)
+
+
+def test_xdg_config_home_is_respected(folders: Folders, tmp_path: Path) -> None:
+    folders.environ["XDG_CONFIG_HOME"] = str(tmp_path / "xdg")
+    (tmp_path / "xdg" / "sluicegate").mkdir(parents=True)
+    (tmp_path / "xdg" / "sluicegate" / "sluicegate.toml").write_text('naming = "collide"')
+    assert folders.config().naming == "collide"
+
+
+def test_settings_for_all_then_of_the_entry_then_of_the_server(folders: Folders) -> None:
+    folders.settings('[servers."*"]\ntimeout = 10\nqueue = 3\nhide = ["z"]\n[servers.c]\ntimeout = 30\n')
+    entry = {"url": "http://x.example/"}
+    folders.servers({"a": entry, "b": {**entry, "timeout": 20_000}, "c": {**entry, "timeout": 20_000}})
+    servers = folders.config().servers
+    assert [server.settings.timeout for server in servers.values()] == [10.0, 20.0, 30.0]
+    assert {server.settings.queue for server in servers.values()} == {3}
+    assert not servers["a"].offers("z")
+
+
+def test_settings_find_a_server_by_its_key_too(folders: Folders) -> None:
+    folders.servers({"Brave Search": {"url": "http://x.example/"}})
+    folders.settings("[servers.brave-search]\nqueue = 7\n[servers.brave-serch]\n")
+    loaded = folders.load()
+    assert loaded.config is not None and loaded.config.servers["Brave Search"].settings.queue == 7
+    assert sentences(loaded, "warning") == ['There is no server "brave-serch". Did you mean "brave-search"?']
+
+
+def test_settings_switch_a_server_off_and_on(folders: Folders) -> None:
+    folders.servers(
+        {"a": {"url": "http://a/"}, "b": {"url": "http://b/", "disabled": True}, "c": {"url": "http://c/${NO}"}}
+    )
+    folders.settings("[servers.a]\nenabled = false\n[servers.b]\nenabled = true\n[servers.c]\nenabled = true\n")
+    loaded = folders.load()
+    assert loaded.config is not None
+    assert [server.enabled for server in loaded.config.servers.values()] == [False, True, False]
+    assert "sluicegate.toml" in loaded.config.servers["a"].disabled
+
+
+def test_times_of_tools(folders: Folders) -> None:
+    folders.servers({"a": {"url": "http://a/"}})
+    folders.settings('[servers.a]\ntimeout = 5\n[servers.a.tool_timeouts]\n"slow_*" = 600\n"slow_one" = 1\n')
+    server = folders.config().servers["a"]
+    assert [server.timeout_of(tool) for tool in ("quick", "slow_one")] == [5.0, 600.0]
+
+
+def test_a_longer_timeout_makes_the_longest_call_longer(folders: Folders) -> None:
+    url = {"url": "http://a.example/"}
+    folders.servers({"a": url, "b": {**url, "timeout": 900_000}, "c": url, "d": url})
+    folders.settings("[servers.c.tool_timeouts]\nslow = 3600\n[servers.d]\nlongest_call = 60\n")
+    assert [server.settings.longest_call for server in folders.config().servers.values()] == [600, 900, 3600, 60]
+
+
+def test_profiles_choose(folders: Folders) -> None:
+    folders.servers({"files": {"url": "http://a/"}, "Web Search": {"url": "http://b/"}})
+    folders.settings(
+        '[profiles.reading]\ntools = ["files__read_*", "web-search__*"]\nhide = ["*__delete*"]\n'
+        '[profiles.files]\nservers = ["fil*"]\n[profiles.odd]\nservers = ["none"]\n'
+    )
+    loaded = folders.load()
+    assert loaded.config is not None
+    files, web = loaded.config.servers.values()
+    reading, only_files = loaded.config.profiles["reading"], loaded.config.profiles["files"]
+    assert reading.offers(files, "read_text") and reading.offers(web, "search")
+    assert not reading.offers(files, "write") and not reading.offers(web, "delete_all")
+    assert only_files.offers(files, "write") and not only_files.offers(web, "search")
+    assert sentences(loaded, "warning") == ['No server fits "none" of the profile "odd".']
+
+
+def test_activations_are_servers(folders: Folders) -> None:
+    (folders.root / "notes.py").write_text("")
+    folders.settings('[activations.notes]\nfile = "notes.py"\n[servers.notes]\ntimeout = 9\n')
+    server = folders.config().servers["notes"]
+    assert server.source == PythonFile(file=str(folders.root / "notes.py"))
+    assert (server.kind, server.settings.timeout, server.line) == ("python", 9.0, 1)
+
+
+def test_an_activation_of_the_user_is_found_beside_its_own_file(folders: Folders) -> None:
+    file = folders.settings('[activations.notes]\nfile = "notes.py"\n', user=True)
+    loaded = folders.load()
+    assert loaded.config is not None
+    assert loaded.config.servers["notes"].source == PythonFile(file=str(file.parent / "notes.py"))
+    assert "does not exist" in sentences(loaded, "warning")[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("files", "files"),
+        ("GitHub", "github"),
+        ("brave_search", "brave-search"),
+        ("My Server (2)", "my-server-2"),
+        ("1password", "s-1password"),
+        ("Müller", "muller"),
+        ("a" * 31, "a" * 31),
+    ],
+)
+def test_a_key_is_made_of_the_name(name: str, key: str) -> None:
+    assert key_of(name) == key
+
+
+def test_keys_are_always_legal_and_stay_the_same() -> None:
+    for name in ("日本語", "a" * 200, "--", "é" * 50, "x" + "-" * 60 + "y"):
+        key = key_of(name)
+        assert len(key) <= 31 and key[0].isalpha() and set(key) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
+        assert key_of(name) == key
+    assert key_of("a" * 40) != key_of("a" * 41)
+
+
+def test_two_names_with_one_key_are_told_apart(folders: Folders) -> None:
+    folders.servers({"My App": {"url": "http://a/"}, "my_app": {"url": "http://b/"}, "my-app": {"url": "http://c/"}})
+    loaded = folders.load()
+    assert loaded.config is not None
+    assert [server.key for server in loaded.config.servers.values()] == ["my-app", "my-app-2", "my-app-3"]
+    assert len(sentences(loaded, "warning")) == 2
+
+
+def test_one_server_may_be_without_prefix(folders: Folders) -> None:
+    folders.servers({"a": {"url": "http://a/"}, "b": {"url": "http://b/"}})
+    folders.settings('[servers.a]\nprefix = ""\n[servers.b]\nprefix = "B_2"\n')
+    assert [server.prefix for server in folders.config().servers.values()] == ["", "B_2"]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"url": "http://127.0.0.1:4747/mcp"},
+        {"url": "http://localhost:4747/mcp/reading"},
+        {"type": "sse", "url": "http://[::1]:4747/sse"},
+        {"command": "sluicegate", "args": ["serve", "--stdio"]},
+        {"command": "uvx", "args": ["sluicegate", "serve"]},
+        {"command": "python3", "args": ["-m", "sluicegate", "serve"]},
+    ],
+)
+def test_a_gateway_does_not_call_itself(folders: Folders, entry: dict[str, object]) -> None:
+    for program in ("sluicegate", "uvx", "python3"):
+        folders.program(program)
+    folders.servers({"me": entry, "other": {"url": "http://127.0.0.1:4848/mcp"}})
+    config = folders.config()
+    assert "this gateway itself" in config.servers["me"].disabled
+    assert config.servers["other"].enabled
+
+
+@pytest.mark.parametrize(
+    ("host", "open_to_all", "refused"),
+    [
+        ("127.0.0.1", False, False),
+        ("127.8.8.8", False, False),
+        ("localhost", False, False),
+        ("::1", False, False),
+        ("[::1]", False, False),
+        ("0.0.0.0", False, True),
+        ("::", False, True),
+        ("", False, True),
+        ("192.168.1.4", False, True),
+        ("box.example", False, True),
+        ("0.0.0.0", True, False),
+    ],
+)
+def test_only_the_loopback_is_open_without_saying_so(host: str, open_to_all: bool, refused: bool) -> None:
+    sentence = exposure(HttpFront(host=host, anyone_may_connect=open_to_all))
+    assert (sentence is not None) is refused
+    assert sentence is None or "anyone_may_connect" in sentence
+
+
+def test_each_folder_has_a_control_socket_of_its_own(folders: Folders, tmp_path: Path) -> None:
+    config = folders.config()
+    runtime = {"XDG_RUNTIME_DIR": "/run/user/1000"}
+    socket = control_socket(config, runtime)
+    assert socket.startswith("/run/user/1000/sluicegate/") and len(socket) < 100
+    assert control_socket(GatewayConfig(root=str(tmp_path)), runtime) != socket
+    assert control_socket(config, {"HOME": "/home/me"}).startswith("/home/me/.sluicegate/run/")
+    folders.settings('[control]\nsocket = "run/x.sock"\n')
+    assert control_socket(folders.config(), runtime) == str(folders.root / "run" / "x.sock")
+
+
+def test_the_places_of_this_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    assert Places.here().files == (
+        str(tmp_path / "home" / ".mcp.json"),
+        str(tmp_path / ".mcp.json"),
+        str(tmp_path / "home" / ".config" / "sluicegate" / "sluicegate.toml"),
+        str(tmp_path / "sluicegate.toml"),
+    )
+    assert Places.here(config="x.json").server_files == (str(tmp_path / "x.json"),)
+    assert Places.here(root=str(tmp_path / "home")).server_files == (str(tmp_path / "home" / ".mcp.json"),)

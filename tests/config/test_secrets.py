@@ -1,0 +1,113 @@
+"""Secrets do not print, whoever asks."""
+
+import copy
+import json
+import pickle
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicegate.config import Http, Secret, ServerConfig, Stdio, shown
+from sluicegate.config.secrets import masked_args, masked_text, masked_url
+
+CANARY = "canary-5f2a"
+
+
+def test_a_secret_prints_as_stars_in_every_way() -> None:
+    secret = Secret(CANARY)
+    printed = [
+        str(secret),
+        repr(secret),
+        f"{secret}",
+        f"{secret!r:>9}",
+        f"{secret:>9}",
+        str([secret]),
+        str({"a": secret}),
+    ]
+    assert not [text for text in printed if CANARY in text]
+    assert secret.reveal() == CANARY
+
+
+def test_a_secret_is_not_encoded_or_pickled() -> None:
+    for encode in (json.dumps, msgspec.json.encode, pickle.dumps):
+        with pytest.raises(TypeError) as raised:
+            encode(Secret(CANARY))
+        assert CANARY not in str(raised.value)
+
+
+def test_copies_of_a_secret_are_secret() -> None:
+    secret = Secret(CANARY)
+    assert copy.deepcopy({"a": secret})["a"] == secret == copy.copy(secret)
+
+
+def test_secrets_are_equal_by_value() -> None:
+    assert Secret("a") == Secret("a", "shown")
+    assert Secret("a") != Secret("b")
+    assert Secret("a") != "a"
+    assert hash(Secret("a")) == hash(Secret("a"))
+
+
+def test_no_secret_of_a_server_is_shown() -> None:
+    env, headers = {"KEY": Secret(CANARY)}, {"Authorization": Secret(f"Bearer {CANARY}")}
+    stdio = Stdio(command="x", program=None, cwd="/", args=(Secret(CANARY),), env=env)
+    http = Http(url=Secret(f"https://h/{CANARY}", "https://h/***"), headers=headers)
+    for source in (stdio, http):
+        server = ServerConfig(name="a", key="a", source=source)
+        assert CANARY not in json.dumps(shown(server))
+        assert CANARY not in repr(server)
+    assert stdio.environment() == {"KEY": CANARY}
+    assert stdio.argv() == ["x", CANARY]
+    assert http.fields() == {"Authorization": f"Bearer {CANARY}"}
+
+
+@pytest.mark.parametrize(
+    ("url", "masked"),
+    [
+        ("https://api.example/mcp", "https://api.example/mcp"),
+        ("https://me:pass@api.example/mcp", "https://***@api.example/mcp"),
+        ("https://token@api.example:8443/mcp", "https://***@api.example:8443/mcp"),
+        ("https://api.example/mcp?key=1&flag&b=2", "https://api.example/mcp?key=***&***&b=***"),
+        ("https://api.example/mcp#secret", "https://api.example/mcp"),
+        ("https://api.example/k/0123456789abcdef0123456789abcdef/mcp", "https://api.example/k/***/mcp"),
+        ("http://[::1", "***"),
+    ],
+)
+def test_a_url_is_shown_without_its_secrets(url: str, masked: str) -> None:
+    assert masked_url(url) == masked
+
+
+@pytest.mark.parametrize(
+    ("args", "masked"),
+    [
+        (["-y", "@scope/server@1.2.3", "/srv/share"], ["-y", "@scope/server@1.2.3", "/srv/share"]),
+        (["--api-key", "k", "--port", "1"], ["--api-key", "***", "--port", "1"]),
+        (["--token=k"], ["--token=***"]),
+        (["API_KEY=k"], ["API_KEY=***"]),
+        (["--verbose-auth", "--port"], ["--verbose-auth", "--port"]),
+        (["--header", "Authorization: Bearer k"], ["--header", "Authorization: ***"]),
+        (["postgres://u:p@db/x"], ["postgres://***@db/x"]),
+        (["ghp_0123456789abcdefABCDEF"], ["***"]),
+        (["sk-ant-0123456789abcdef"], ["***"]),
+    ],
+)
+def test_arguments_are_shown_without_their_secrets(args: list[str], masked: list[str]) -> None:
+    assert masked_args(args) == masked
+
+
+@given(st.text(max_size=60))
+def test_masks_take_any_text(text: str) -> None:
+    masked_url(text)
+    masked_text(text)
+    assert len(masked_args([text, text])) == 2
+
+
+@given(st.text("abcdefgh", min_size=6, max_size=12))
+def test_a_password_in_a_url_is_never_shown(password: str) -> None:
+    assert password not in masked_url(f"https://u:{password}@host.example/?k={password}")
+
+
+@pytest.mark.parametrize("text", ["a" * 100_000, "eyJ" + "a." * 50_000, "sk-" * 40_000, "://" * 40_000])
+def test_long_texts_are_masked_as_a_whole(text: str) -> None:
+    assert masked_text(text) == masked_url(text) == masked_args([text])[0] == "***"

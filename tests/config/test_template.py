@@ -1,0 +1,39 @@
+"""The file to begin with says what is so anyway."""
+
+import re
+import tomllib
+
+import pytest
+
+from sluicegate.config.template import keys, tables, template
+from tests.config.folders import Folders
+
+SERVERS = {"files": {"url": "http://a.example/"}, "search-web": {"url": "http://b.example/"}}
+
+
+def test_the_template_equals_no_file(folders: Folders) -> None:
+    folders.servers(SERVERS)
+    without = folders.config()
+    folders.settings(template())
+    assert folders.config() == without
+
+
+def test_what_is_a_comment_in_the_template_is_right_too(folders: Folders) -> None:
+    (folders.root / "notes.py").write_text("")
+    folders.servers(SERVERS)
+    text = re.sub(r"^# ?(?=\[|\w+ = )", "", template(), flags=re.MULTILINE).replace("servers.NAME", "servers.files")
+    folders.settings(text)
+    config = folders.config()
+    assert config.profiles["reading"].tools == ("*__read_*", "*__list_*")
+    assert config.servers["files"].prefix == "NAME"
+    assert config.servers["notes"].kind == "python"
+
+
+@pytest.mark.parametrize("header", [header for header in tables() if "NAME" not in header])
+def test_every_key_stands_in_the_template(header: str) -> None:
+    table = tomllib.loads(template())[header]
+    assert list(table) == [key for key, _, _ in keys(tables()[header])]
+
+
+def test_the_lines_can_be_read() -> None:
+    assert max(len(line) for line in template().split("\n")) <= 170
