@@ -1,4 +1,4 @@
-"""Our stdio server, met by the official SDK's clients of both eras and of every revision.
+"""Our server, met by the official SDK's clients of both eras, of every revision and over every transport.
 
 Each client runs all scenarios of peers/scenarios.py once, in its own Python; here is what it should have seen. The SDK
 from 2.0 on checks each result by the schema of the revision it negotiated, so a row it returned at all has passed that.
@@ -6,108 +6,15 @@ from 2.0 on checks each result by the schema of the revision it negotiated, so a
 
 import base64
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final
 
 import pytest
 
-HERE: Final = Path(__file__).parent
-ROOT: Final = HERE.parents[1]
+from tests.strangers.runs import OVER_HTTP, OVER_STDIO, Client, Row, RunOf, Saw, since, text_of
 
-Row = Any  # JSON, as the client saw it
-
-
-class Client(NamedTuple):
-    sdk: str
-    mode: str
-    version: str
-
-    @property
-    def is_modern(self) -> bool:
-        return self.version >= "2026"
-
-
-CLIENTS: Final = {
-    "mcp1": Client("mcp1", "", "2025-11-25"),
-    "mcp2 auto": Client("mcp2", "auto", "2026-07-28"),
-    # Sends nothing to make acquaintance: its first message is a request.
-    "mcp2 pinned": Client("mcp2", "2026-07-28", "2026-07-28"),
-    "mcp2 legacy": Client("mcp2", "legacy", "2025-11-25"),
-    "mcp2 2025-06-18": Client("mcp2", "2025-06-18", "2025-06-18"),
-    "mcp2 2025-03-26": Client("mcp2", "2025-03-26", "2025-03-26"),
-    "mcp2 2024-11-05": Client("mcp2", "2024-11-05", "2024-11-05"),
-}
+CLIENTS: Final = OVER_STDIO | OVER_HTTP
 
 each_client = pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
-
-Saw = Callable[[Client, str], Row]
-
-
-class Run(NamedTuple):
-    rows: Mapping[str, Row]
-    stderr: str
-    farewell: str | None
-
-
-@pytest.fixture(scope="session")
-def run_of(stranger: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[Client], Run]:
-    """What came of a client's run through all scenarios; it is run when first asked for."""
-    runs: dict[Client, Run] = {}
-
-    def run_of(client: Client) -> Run:
-        if client not in runs:
-            runs[client] = _run(client, stranger(client.sdk), tmp_path_factory.mktemp("run") / "farewell")
-        return runs[client]
-
-    return run_of
-
-
-def _run(client: Client, place: Path, farewell: Path) -> Run:
-    our_server = {
-        "command": [sys.executable, str(HERE / "servers" / "whole.py")],
-        "env": {"PYTHONPATH": str(ROOT / "src"), "FAREWELL": str(farewell)},
-    }
-    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    done = subprocess.run(
-        [str(place / "bin" / "python"), str(HERE / "peers" / f"client_{client.sdk}.py"), client.mode],
-        env={**env, "OUR_SERVER": json.dumps(our_server)},
-        capture_output=True,
-        text=True,
-        timeout=50,
-    )
-    assert done.returncode == 0, done.stderr
-    return Run(json.loads(done.stdout), done.stderr, farewell.read_text() if farewell.exists() else None)
-
-
-@pytest.fixture(scope="session")
-def saw(run_of: Callable[[Client], Run]) -> Saw:
-    """What a client saw in a scenario."""
-
-    def saw(client: Client, scenario: str) -> Row:
-        row = run_of(client).rows[scenario]
-        assert "failed" not in row, row["failed"]
-        return row["saw"]
-
-    return saw
-
-
-T = TypeVar("T")
-
-
-def since(client: Client, version: str, value: T) -> T | None:
-    """The value if the client's revision has it already."""
-    return value if client.version >= version else None
-
-
-def text_of(result: Row) -> str:
-    """The one text block of a successful result."""
-    assert result.get("isError") is not True, result
-    (block,) = result["content"]
-    return block["text"]
 
 
 # --------------------------------------------------------------------------------------------------------- acquaintance
@@ -152,8 +59,9 @@ def test_nothing_unreadable_reaches_the_client(client: Client, saw: Saw) -> None
 
 
 @each_client
-def test_server_ends_by_itself_when_the_client_hangs_up(client: Client, run_of: Callable[[Client], Run]) -> None:
-    # It was cut off from a hanging question besides: "refuse" in a modern client never comes back to the server.
+def test_server_ends_in_order(client: Client, run_of: RunOf) -> None:
+    # When its only client hangs up, or over HTTP when it is told to. It was cut off from a hanging question besides:
+    # "refuse" in a modern client never comes back to the server.
     assert run_of(client).farewell == "ended in order"
 
 
@@ -225,9 +133,11 @@ def test_large_text_with_every_awkward_character_survives(client: Client, saw: S
 
 
 @each_client
-def test_what_a_tool_prints_goes_to_stderr(client: Client, saw: Saw, run_of: Callable[[Client], Run]) -> None:
+def test_what_a_tool_prints_disturbs_nobody(client: Client, saw: Saw, run_of: RunOf) -> None:
     assert text_of(saw(client, "printing")) == "undisturbed"
-    assert "printed: to stdout\nwritten: not JSON\n" in run_of(client).stderr
+    # On a pipe that is the protocol's it goes to stderr, in order; over HTTP stdout is nobody's, and Python's own.
+    written = run_of(client).written
+    assert "printed: to stdout\n" in written and "written: not JSON\n" in written
 
 
 @each_client
@@ -269,6 +179,13 @@ def test_progress_streams_ahead_of_the_result(client: Client, saw: Saw) -> None:
 
 
 @each_client
+def test_a_thousand_progress_events_come_in_order(client: Client, saw: Saw) -> None:
+    row = saw(client, "a_thousand")
+    assert row["seen"] == list(range(1, 1001))
+    assert text_of(row["result"]) == "counted to 1000"
+
+
+@each_client
 def test_parts_of_a_result_stream_ahead_of_the_whole(client: Client, saw: Saw) -> None:
     row = saw(client, "parts")
     assert text_of(row["result"]) == "Hello, world."
@@ -289,7 +206,7 @@ def test_log_lines_come_from_the_wanted_level_on(client: Client, saw: Saw) -> No
 @each_client
 def test_cancelled_call_ends_in_the_server(client: Client, saw: Saw) -> None:
     row = saw(client, "cancellation")
-    assert text_of(row["server"]) == "ended"
+    assert text_of(row["server"]) == "cancelled"
     assert row["answers"] == []
 
 

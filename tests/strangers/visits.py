@@ -39,7 +39,7 @@ class Visit:
     async def last(
         self,
         until: asyncio.Event,
-        command: Sequence[str],
+        server: Sequence[str] | str,
         *,
         era: Era = "auto",
         env: Mapping[str, str] | None = None,
@@ -48,7 +48,7 @@ class Visit:
         """Stay connected until the event."""
         try:
             async with sluicegate.connect(
-                command,
+                server,
                 era=era,
                 env=env,
                 timeout=DEADLINE,
@@ -97,13 +97,13 @@ class Visits:
         self._over = asyncio.Event()
 
     async def to(
-        self, name: str, command: Sequence[str], *, era: Era = "auto", env: Mapping[str, str] | None = None
+        self, name: str, server: Sequence[str] | str, *, era: Era = "auto", env: Mapping[str, str] | None = None
     ) -> Visit:
-        """The visit of that name."""
+        """The visit of that name, to a server by its command or by its URL."""
         visit = self._visits.get(name)
         if visit is None:
             visit = self._visits[name] = Visit()
-            self._holders.append(asyncio.create_task(visit.last(self._over, command, era=era, env=env)))
+            self._holders.append(asyncio.create_task(visit.last(self._over, server, era=era, env=env)))
         await visit.begun()
         visit.forget()
         return visit

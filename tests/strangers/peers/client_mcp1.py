@@ -1,12 +1,14 @@
-"""The official SDK before 2.0 as a client: `ClientSession` over `stdio_client`."""
+"""The official SDK before 2.0 as a client: `ClientSession` over each of its transports."""
 
 from contextlib import asynccontextmanager
 
 import anyio
 import mcp.types as types
 from mcp import ClientSession, McpError, StdioServerParameters
+from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
-from scenarios import Peer, Refusal, command, main
+from mcp.client.streamable_http import streamable_http_client
+from scenarios import Peer, Refusal, main
 
 
 def wire(model):
@@ -100,15 +102,21 @@ class Mcp1(Peer):
             await answered(self.session.unsubscribe_resource(uri))
 
 
+def transport(place):
+    if not isinstance(place, str):
+        words, env = place
+        return stdio_client(StdioServerParameters(command=words[0], args=words[1:], env=env))
+    return sse_client(place) if place.endswith("/sse") else streamable_http_client(place)
+
+
 @asynccontextmanager
-async def connect():
-    words, env = command()
+async def connect(place):
     peer = Mcp1()
-    server = StdioServerParameters(command=words[0], args=words[1:], env=env)
     async with (
-        stdio_client(server) as streams,
+        transport(place) as (read, write, *_),
         ClientSession(
-            *streams,
+            read,
+            write,
             sampling_callback=peer.on_sample,
             elicitation_callback=peer.on_elicit,
             list_roots_callback=peer.on_roots,

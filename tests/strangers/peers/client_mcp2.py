@@ -9,12 +9,14 @@ import mcp.client.session
 import mcp_types as types
 from mcp import MCPError
 from mcp.client import Client
+from mcp.client.sse import sse_client
 from mcp.client.stdio import StdioServerParameters
+from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPDeprecationWarning
 from mcp.shared.subscriptions import event_to_notification
 from mcp_types import LOG_LEVEL_META_KEY
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
-from scenarios import Peer, Refusal, command, main
+from scenarios import LOST, Peer, Refusal, main
 
 # Half of what is tried here is deprecated, and all of it is in use.
 warnings.simplefilter("ignore", MCPDeprecationWarning)
@@ -123,13 +125,22 @@ class Mcp2(Peer):
             tasks.cancel_scope.cancel()
 
     async def _follow(self, subscription):
-        async for event in subscription:
-            self.hear(wire(event_to_notification(event, {})))
+        try:
+            async for event in subscription:
+                self.hear(wire(event_to_notification(event, {})))
+        except SubscriptionLost:
+            self.hear({"method": LOST})
+
+
+def server(place):
+    if not isinstance(place, str):
+        words, env = place
+        return StdioServerParameters(command=words[0], args=words[1:], env=env)
+    return sse_client(place) if place.endswith("/sse") else place
 
 
 @asynccontextmanager
-async def connect():
-    words, env = command()
+async def connect(place):
     peer = Mcp2()
     mode = sys.argv[1]
     if mode in HANDSHAKE_PROTOCOL_VERSIONS:
@@ -137,7 +148,7 @@ async def connect():
         mcp.client.session.LATEST_HANDSHAKE_VERSION = mode
         mode = "legacy"
     client = Client(
-        StdioServerParameters(command=words[0], args=words[1:], env=env),
+        server(place),
         mode=mode,
         sampling_callback=peer.on_sample,
         elicitation_callback=peer.on_elicit,

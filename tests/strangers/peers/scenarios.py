@@ -1,7 +1,7 @@
 """What a client does with our server (servers/whole.py), written once for all SDKs; each brings a `Peer`.
 
 Runs in a stranger's Python, which does not have sluicegate. A scenario returns what the client saw, in the words of the
-wire; what it should have seen is said by test_our_server.py.
+wire; what it should have seen is said by test_our_server.py and, of connections that are cut, by test_http_clients.py.
 """
 
 import json
@@ -9,15 +9,24 @@ import os
 import sys
 import traceback
 from collections import defaultdict
+from functools import partial
 
 import anyio
+from cutting import CuttingProxy
 
 DEADLINE = 20
 SCENARIOS = {}
+CUTS = {}
 
 
 def scenario(function):
     SCENARIOS[function.__name__] = function
+    return function
+
+
+def cut(function):
+    """A scenario over HTTP only, on a connection of its own: it may not be there any more afterwards."""
+    CUTS[function.__name__] = function
     return function
 
 
@@ -31,6 +40,10 @@ class Refusal(Exception):
 
 class Peer:
     """A connected client. What the server says unasked is kept here; the SDK's own calls are in the subclasses."""
+
+    proxy = None  # what HTTP goes through
+    another = None  # makes one more connection
+    resumes = False  # whether a connection that was cut is taken up again
 
     def __init__(self):
         self.logs = []
@@ -173,6 +186,26 @@ async def progress(peer):
 
 
 @scenario
+async def a_thousand(peer):
+    return await counted(peer, 1000)
+
+
+async def counted(peer, to):
+    """The progress that was seen of a call, and how it ended."""
+    seen, all_there = [], anyio.Event()
+
+    async def on_progress(progress, total, message):
+        seen.append(progress)
+        if progress == total:
+            all_there.set()
+
+    result = await call_or_refusal(peer, "count", {"to": to}, on_progress=on_progress)
+    if "refused" not in result:
+        await all_there.wait()
+    return {"seen": seen, "result": result}
+
+
+@scenario
 async def parts(peer):
     seen, all_there = [], anyio.Event()
 
@@ -206,9 +239,14 @@ async def cancellation(peer):
     async with anyio.create_task_group() as tasks:
         cancel = await peer.start_call(tasks, "hang", {"ticket": "t1"}, on_progress, outcome)
         await at_work.wait()
+        wire = peer.proxy and (len(peer.proxy.sent), peer.proxy.hung_up)
         await cancel()
     # Only the server's own word counts: it waits there until the cancelled call has ended.
-    return {"server": await peer.call("ended", {"ticket": "t1"}), "answers": outcome}
+    report = {"server": await peer.call("ended", {"ticket": "t1"}), "answers": outcome}
+    if wire is not None:
+        report["told"] = b'"notifications/cancelled"' in peer.proxy.sent[wire[0] :]
+        report["hung up"] = peer.proxy.hung_up > wire[1]
+    return report
 
 
 @scenario
@@ -286,6 +324,7 @@ async def reading(peer):
 
 
 UPDATED = "notifications/resources/updated"
+LOST = "the subscription was lost"  # which no server says: the client's own word for it
 
 
 async def rewrite(peer, name, value, uri):
@@ -340,30 +379,124 @@ async def completion(peer):
     }
 
 
+# -------------------------------------------------------------------------------------------------- cut connections
+
+
+@cut
+async def cut_call(peer):
+    """A call whose stream is cut in the middle of an event."""
+    struck = peer.proxy.cut_at(b'"progress":400')
+    report = await counted(peer, 1000)
+    return {**report, "struck": struck.is_set(), "resumed": b"last-event-id:" in peer.proxy.sent.lower()}
+
+
+@cut
+async def cut_question(peer):
+    """A call that asks, whose stream is cut in the middle of a question."""
+    struck = peer.proxy.cut_at(b"What next?")
+    result = await call_or_refusal(peer, "interview", {})
+    asked = [question.get("message") or question["messages"][0]["content"]["text"] for question in peer.questions]
+    return {"result": result, "asked": asked, "struck": struck.is_set()}
+
+
+@cut
+async def cut_work(peer):
+    """A call at work whose connection is cut: whether it goes on is for another connection to say."""
+    struck, at_work, outcome, report = anyio.Event(), anyio.Event(), [], {}
+
+    async def on_progress(progress, total, message):
+        at_work.set()
+
+    async def work():
+        outcome.append(await call_or_refusal(peer, "hang", {"ticket": "t2"}, on_progress=on_progress))
+
+    # Who knows the event that says nothing can be cut off from the very first one that says something.
+    early = not peer.resumes or peer.about["version"] >= "2025-11-25"
+    if early:
+        struck = peer.proxy.cut_at(b"notifications/progress")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(work)
+        if early:
+            await struck.wait()
+        else:
+            await at_work.wait()
+            peer.proxy.reset(b"POST ")
+        async with peer.another() as other:
+            if peer.resumes:
+                await other.call("release", {"ticket": "t2"})
+            report["server"] = await other.call("ended", {"ticket": "t2"})
+    return {**report, "outcome": outcome}
+
+
+@cut
+async def cut_listening(peer):
+    """Updates before, during and after the time in which nobody listens."""
+    uris = ["text://before", "text://during", "text://after"]
+    told = []
+    async with peer.watch(uris=uris):
+        await rewrite(peer, "before", "1", "text://before")
+        told.append(await peer.next_change(UPDATED))
+        gets = peer.proxy.sent.count(b"GET /mcp ")
+        if peer.resumes:
+            peer.proxy.reset(b"GET ")
+        else:
+            peer.proxy.cut_at(b"text://during")
+        await rewrite(peer, "during", "2", "text://during")
+        if peer.resumes:
+            await peer.proxy.wait_sent(b"GET /mcp ", gets + 1)
+        else:
+            told.append(await peer.next_change(UPDATED, LOST))
+        async with peer.watch(uris=[] if peer.resumes else uris):
+            await rewrite(peer, "after", "3", "text://after")
+            while told[-1]["params"]["uri"] != "text://after":
+                told.append(await peer.next_change(UPDATED, LOST))
+    return [change["params"]["uri"] or change["method"] for change in told]
+
+
 # ----------------------------------------------------------------------------------------------------------- running
 
 
-def command():
-    """Our server's command line and environment, as the test gives them."""
-    given = json.loads(os.environ["OUR_SERVER"])
-    return given["command"], given["env"]
-
-
 def main(connect):
-    """Run every scenario over one connection of `connect`, an async context manager of a Peer; print the report."""
-    report = anyio.run(_report, connect)
-    json.dump(report, sys.stdout)
+    """Run every scenario over a connection of `connect(place)`, an async context manager of a Peer; print the report.
+
+    The place is our server's command line and environment, or its URL, as the test gives them.
+    """
+    json.dump(anyio.run(_report, connect), sys.stdout)
 
 
 async def _report(connect):
+    given = json.loads(os.environ["OUR_SERVER"])
+    if "command" in given:
+        return await _rows(SCENARIOS, connect, (given["command"], given["env"]))
     rows = {}
-    async with connect() as peer:
-        for name, function in SCENARIOS.items():
-            peer.questions.clear()
-            try:
-                with anyio.fail_after(DEADLINE):
-                    rows[name] = {"saw": await function(peer)}
-            except Exception:
-                rows[name] = {"failed": traceback.format_exc()}
-        rows["noise"] = {"saw": peer.noise}
+
+    async def visit(scenarios):
+        async with CuttingProxy(given["port"]) as proxy:
+            rows.update(await _rows(scenarios, connect, f"http://127.0.0.1:{proxy.port}{given['path']}", proxy))
+
+    await visit(SCENARIOS)
+    async with anyio.create_task_group() as tasks:
+        for name in given["cuts"]:
+            tasks.start_soon(visit, {name: CUTS[name]})  # at once: clients take their time before they come back
     return rows
+
+
+async def _rows(scenarios, connect, place, proxy=None):
+    rows = {}
+    async with connect(place) as peer:
+        peer.proxy, peer.another = proxy, partial(connect, place)
+        peer.resumes = place[-4:] == "/mcp" and peer.about["version"] < "2026"
+        for name, function in scenarios.items():
+            rows[name] = await _row(function, peer)
+        if scenarios is SCENARIOS:
+            rows["noise"] = {"saw": peer.noise}
+    return rows
+
+
+async def _row(function, peer):
+    peer.questions.clear()
+    try:
+        with anyio.fail_after(DEADLINE):
+            return {"saw": await function(peer)}
+    except Exception:
+        return {"failed": traceback.format_exc()}

@@ -191,7 +191,13 @@ for number in range(25):
 # -------------------------------------------------------------------------------- what the low-level server can do more
 
 
-def enrich(low):
+def enriched():
+    """The low-level server, with all it can do."""
+    low = server._mcp_server
+    options = low.create_initialization_options(NotificationOptions(True, True, True))
+    options.capabilities.resources.subscribe = True
+    low.create_initialization_options = lambda: options  # asked for by the transports, which say nothing of changes
+
     @low.list_tools()
     async def list_tools(request: types.ListToolsRequest) -> types.ListToolsResult:
         tools = await server.list_tools()
@@ -216,14 +222,13 @@ def enrich(low):
     async def set_level(level: types.LoggingLevel) -> None:
         state["level"] = level
 
+    return low
+
 
 async def run():
-    low = server._mcp_server
-    enrich(low)
-    options = low.create_initialization_options(NotificationOptions(True, True, True))
-    options.capabilities.resources.subscribe = True
+    low = enriched()
     async with stdio_server() as streams:
-        await low.run(*streams, options)
+        await low.run(*streams, low.create_initialization_options())
 
 
 if __name__ == "__main__":

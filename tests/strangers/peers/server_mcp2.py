@@ -260,13 +260,21 @@ async def unsubscribe(ctx, params: types.UnsubscribeRequestParams) -> types.Empt
     return types.EmptyResult()
 
 
-async def run():
+def enriched():
+    """The low-level server, with all it can do."""
     low = server._lowlevel_server
     low.add_request_handler("tools/list", types.PaginatedRequestParams, list_tools)
     low.add_request_handler("resources/subscribe", types.SubscribeRequestParams, subscribe)
     low.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, unsubscribe)
+    options = low.create_initialization_options(NotificationOptions(True, True, True))
+    low.create_initialization_options = lambda: options  # asked for by the transports, which say nothing of changes
+    return low
+
+
+async def run():
+    low = enriched()
     async with stdio_server() as streams:
-        await low.run(*streams, low.create_initialization_options(NotificationOptions(True, True, True)))
+        await low.run(*streams, low.create_initialization_options())
 
 
 if __name__ == "__main__":

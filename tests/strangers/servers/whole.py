@@ -1,10 +1,12 @@
 """A server of ours with something of everything, for the clients of others. Written with the public API only.
 
-What a client did to it is told by a later call (`ended`, `met`), so that nobody has to wait for a time to pass.
+With the argument "http" it is served over HTTP. What a client did to it is told by a later call (`ended`, `meet`), so
+that nobody has to wait for a time to pass.
 """
 
 import asyncio
 import os
+import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,8 @@ SOUND = b"RIFF\x00\x80\xff"
 
 texts = {"first": "one", "second": "two"}
 ends: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+releases: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+fates: dict[str, str] = {}
 meetings: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
 # ------------------------------------------------------------------------------------------------------------- results
@@ -105,20 +109,31 @@ async def greet():
 
 @server.tool
 async def hang(ticket: str, call: sluicegate.Call) -> str:
-    """Say once that it is at work, then work until it is cancelled."""
+    """Say once that it is at work, then work until it is cancelled or released."""
     try:
         await call.progress(1, message="hanging")
-        await asyncio.Event().wait()
-        return "never"
+        await releases[ticket].wait()
+        fates[ticket] = "released"
+    except asyncio.CancelledError:
+        fates[ticket] = "cancelled"
+        raise
     finally:
         ends[ticket].set()
+    return "released"
+
+
+@server.tool
+def release(ticket: str) -> str:
+    """Let the call with this ticket end by itself."""
+    releases[ticket].set()
+    return "so be it"
 
 
 @server.tool
 async def ended(ticket: str) -> str:
-    """Wait until the call with this ticket has ended."""
+    """Wait until the call with this ticket has ended, and tell how."""
     await ends[ticket].wait()
-    return "ended"
+    return fates[ticket]
 
 
 @server.tool
@@ -250,7 +265,7 @@ for number in range(120):
     numbered(number)
 
 if __name__ == "__main__":
-    sluicegate.run(server)
+    sluicegate.run(server, http="http" in sys.argv[1:], port=0)
     if farewell := os.environ.get("FAREWELL"):
-        # Reached only if the server ended of its own accord, because its client hung up.
+        # Reached only if the server ended of its own accord: its client hung up, or it was told to stop.
         Path(farewell).write_text("ended in order")
