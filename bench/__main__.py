@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from bench import envelope, framing, imports, memory, stdio
+from bench import envelope, framing, http, imports, memory, stdio
 from bench.measure import FULL, QUICK, Effort, Row
 from bench.report import as_json, table
 
@@ -14,6 +14,7 @@ BENCHMARKS: Final[Mapping[str, Callable[[Effort], list[Row]]]] = {
     "framing": framing.run,
     "memory": memory.run,
     "stdio": stdio.run,
+    "http": http.run,
     "import": imports.run,
 }
 

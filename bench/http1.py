@@ -5,20 +5,18 @@ a string in its configuration, and beside the shortest protocol that can count a
 """
 
 import asyncio
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Final
 
 import uvloop
 
 from bench.measure import FULL, Contestant, Cost, Effort, Row, Turn, race, skipped
 from bench.report import table
+from bench.servers import Server, nginx, nginx_missing
 from sluicegate.http1 import Fields, Pool, Request, serve
 
 BODY: Final = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"text":"hello"}}}'
@@ -33,34 +31,24 @@ REQUEST: Final = b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\n%bContent-Length: %d
     len(BODY),
     BODY,
 )
-NGINX: Final = """
-worker_processes 1; daemon off; master_process off; pid {home}/pid; error_log {home}/error.log;
-events {{ worker_connections 1024; }}
-http {{
-    access_log off; keepalive_requests 100000000; default_type application/json;
-    client_body_temp_path {home}/body; proxy_temp_path {home}/proxy; fastcgi_temp_path {home}/fastcgi;
-    uwsgi_temp_path {home}/uwsgi; scgi_temp_path {home}/scgi;
-    server {{ listen 127.0.0.1:{port}; location / {{ return 200 '{answer}'; }} }}
-}}
-"""
 
 
 def run(effort: Effort) -> list[Row]:
     """The rows of this benchmark."""
     rows: list[Row] = []
     with ExitStack() as stack:
-        nginx = stack.enter_context(nginx_server()) if shutil.which("nginx") else None
+        static = None if nginx_missing() else stack.enter_context(nginx(ANSWER.decode()))
         callback = stack.enter_context(our_server("callback"))
         task = stack.enter_context(our_server("task"))
         loop = uvloop.new_event_loop()
         stack.callback(loop.close)
         for together in (32, 1):
             benchmark = f"a request answered, {together} in flight"
-            servers = [("nginx", nginx), ("sluicegate", callback), ("sluicegate, a task each", task)]
+            servers = [("nginx", static), ("sluicegate", callback), ("sluicegate, a task each", task)]
             contestants = [Contestant(name, served(loop, at, together)) for name, at in servers if at is not None]
             rows += race(benchmark, contestants, effort)
-            if nginx is None:
-                rows.append(skipped(benchmark, "nginx", "it is not installed"))
+            if static is None:
+                rows.append(skipped(benchmark, "nginx", nginx_missing() or ""))
         for together in (32, 1):
             contestants = [
                 Contestant("bare protocol", asked_bare(loop, callback, together), remark="finds the end of a head"),
@@ -68,15 +56,6 @@ def run(effort: Effort) -> list[Row]:
             ]
             rows += race(f"a request asked, {together} in flight", contestants, effort)
     return rows
-
-
-Server = tuple[int, int]
-"""Its port and its process."""
-
-
-def cpu_of(pid: int) -> int:
-    """The CPU time of a process so far, in nanoseconds (Linux)."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
 
 
 class Asker(asyncio.Protocol):
@@ -128,13 +107,12 @@ async def ask_all(askers: Sequence[Asker], count: int) -> None:
 
 def served(loop: asyncio.AbstractEventLoop, server: Server, together: int) -> Turn:
     """The server's part of so many requests."""
-    port, pid = server
 
     async def ask(count: int) -> Cost:
-        askers = await connect(port, together)
-        before, start = cpu_of(pid), time.perf_counter_ns()
+        askers = await connect(server.port, together)
+        before, start = server.cpu(), time.perf_counter_ns()
         await ask_all(askers, count)
-        spent = Cost(cpu_of(pid) - before, wall=time.perf_counter_ns() - start)
+        spent = Cost(server.cpu() - before, wall=time.perf_counter_ns() - start)
         for asker in askers:
             asker.close()
         return spent
@@ -146,7 +124,7 @@ def asked_bare(loop: asyncio.AbstractEventLoop, server: Server, together: int) -
     """The asker's part, without any client."""
 
     async def ask(count: int) -> Cost:
-        askers = await connect(server[0], together)
+        askers = await connect(server.port, together)
         before, start = time.process_time_ns(), time.perf_counter_ns()
         await ask_all(askers, count)
         spent = Cost(time.process_time_ns() - before, wall=time.perf_counter_ns() - start)
@@ -159,7 +137,7 @@ def asked_bare(loop: asyncio.AbstractEventLoop, server: Server, together: int) -
 
 def asked(loop: asyncio.AbstractEventLoop, server: Server, together: int) -> Turn:
     """The asker's part, with our pool and a task for each place in flight."""
-    url = f"http://127.0.0.1:{server[0]}/mcp"
+    url = f"http://127.0.0.1:{server.port}/mcp"
 
     async def ask(count: int) -> Cost:
         pool = Pool()
@@ -191,24 +169,9 @@ def our_server(kind: str) -> Generator[Server]:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         try:
-            yield int(process.stdout.readline()), process.pid
+            yield Server(int(process.stdout.readline()), process.pid)
         finally:
             process.terminate()
-
-
-@contextmanager
-def nginx_server() -> Generator[Server]:
-    """nginx in one process."""
-    with tempfile.TemporaryDirectory() as home:
-        port = 4799
-        config = Path(home, "nginx.conf")
-        config.write_text(NGINX.format(home=home, port=port, answer=ANSWER.decode()))
-        with subprocess.Popen(["nginx", "-c", str(config)], stderr=subprocess.DEVNULL) as process:
-            try:
-                time.sleep(0.5)
-                yield port, process.pid
-            finally:
-                process.terminate()
 
 
 async def serve_for_ever(kind: str) -> None:

@@ -66,6 +66,8 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     high: float | None = None
     server_us: float | None = None
     wall_us: float | None = None
+    kib: float | None = None
+    """Memory, where it is that what is measured; `ratio` is of it then."""
 
 
 def loop(work: Callable[[], object]) -> Turn:
@@ -81,15 +83,15 @@ def loop(work: Callable[[], object]) -> Turn:
     return turn
 
 
-def race(benchmark: str, contestants: Sequence[Contestant], effort: Effort) -> list[Row]:
-    """A row for each contestant; the first is the baseline of the others."""
+def race(benchmark: str, contestants: Sequence[Contestant], effort: Effort, *, by_wall: bool = False) -> list[Row]:
+    """A row for each contestant; the first is the baseline of the others. Ratios are of CPU, or of the time it took."""
     counts = [_repetitions(contestant.turn, effort) for contestant in contestants]
     rounds = [
         [entry.turn(count).over(count * entry.units) for entry, count in zip(contestants, counts, strict=True)]
         for _ in range(effort.rounds)
     ]
     columns = list(zip(*rounds, strict=True))
-    return [_row(benchmark, entry, columns[0], own) for entry, own in zip(contestants, columns, strict=True)]
+    return [_row(benchmark, entry, columns[0], own, by_wall) for entry, own in zip(contestants, columns, strict=True)]
 
 
 def skipped(benchmark: str, contestant: str, reason: str) -> Row:
@@ -106,10 +108,15 @@ def _repetitions(turn: Turn, effort: Effort) -> int:
     return max(1, round(count * wanted / spent)) if wanted else 1
 
 
-def _row(benchmark: str, entry: Contestant, base: Sequence[Cost], own: Sequence[Cost]) -> Row:
-    ratios = [mine.cpu / theirs.cpu if theirs.cpu else 0.0 for mine, theirs in zip(own, base, strict=True)]
+def _row(benchmark: str, entry: Contestant, base: Sequence[Cost], own: Sequence[Cost], by_wall: bool) -> Row:
+    def time_of(cost: Cost) -> float:
+        return cost.wall if by_wall else cost.cpu
+
+    ratios = [
+        time_of(mine) / time_of(theirs) if time_of(theirs) else 0.0 for mine, theirs in zip(own, base, strict=True)
+    ]
     low, _, high = quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
-    best = min(own)
+    best = min(own, key=time_of)
     return Row(
         benchmark,
         entry.name,

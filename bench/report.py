@@ -9,7 +9,7 @@ import msgspec
 
 from bench.measure import Effort, Row
 
-HEAD = ("", "× first", "middle half", "CPU µs", "of it server", "wall µs", "")
+HEAD = ("", "× first", "middle half", "CPU µs", "of it server", "wall µs", "KiB", "")
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -21,14 +21,16 @@ def table(rows: Sequence[Row]) -> str:
             benchmark = row.benchmark
             lines += [("",) * len(HEAD), (benchmark, *("",) * (len(HEAD) - 1))]
         lines.append(_cells(row))
+    if all(row.kib is None for row in rows):
+        lines = [(*line[:-2], line[-1]) for line in lines]
     # A benchmark's title may run over the columns, which are empty there; nothing else may.
-    widths = [max(len(line[place]) for line in lines if place or line[1]) for place in range(len(HEAD))]
+    widths = [max(len(line[place]) for line in lines if place or line[1]) for place in range(len(lines[0]))]
     return "\n".join(_laid_out(line, widths) for line in lines)
 
 
 def _cells(row: Row) -> tuple[str, ...]:
     between = "" if row.low is None or row.high is None else f"{_figure(row.low)}–{_figure(row.high)}"
-    figures = (_figure(row.cpu_us), _figure(row.server_us), _figure(row.wall_us))
+    figures = (_figure(row.cpu_us), _figure(row.server_us), _figure(row.wall_us), _figure(row.kib))
     return (f"  {row.contestant}", _figure(row.ratio), between, *figures, row.remark)
 
 

@@ -15,13 +15,19 @@ STRANGERS = ROOT / ".strangers"
 OFFICIAL_PYTHON = STRANGERS / "mcp2" / "bin" / "python"
 
 
-def official_missing() -> str | None:
+def official_missing(sdk: str = "mcp2") -> str | None:
     """Why the official SDK cannot take part, or None if it can."""
     # scripts/strangers copies the lock last, so it is there only if all else is.
-    if (STRANGERS / "mcp2.lock").exists():
+    if (STRANGERS / f"{sdk}.lock").exists():
         return None
-    missing = STRANGERS / "mcp2.missing"
+    missing = STRANGERS / f"{sdk}.missing"
     return missing.read_text().strip() if missing.exists() else "./scripts/strangers has not installed it"
+
+
+def official_version(sdk: str) -> str:
+    """The SDK's version, as its environment has it."""
+    found = next((STRANGERS / sdk).glob("lib/python*/site-packages/mcp-[0-9]*.dist-info"), None)
+    return found.name.removeprefix("mcp-").removesuffix(".dist-info") if found else sdk.removeprefix("mcp") + ".x"
 
 
 class Worker:
@@ -73,8 +79,15 @@ def official_worker(kind: str) -> Generator[Worker]:
 
 
 @contextmanager
-def _worker(python: str, module: str, kind: str) -> Generator[Worker]:
-    command = [python, "-m", module, kind]
+def http_client(python: str, module: str, arguments: str) -> Generator[Worker]:
+    """Somebody's client of an HTTP server."""
+    with _worker(python, f"bench.peers.{module}", arguments) as worker:
+        yield worker
+
+
+@contextmanager
+def _worker(python: str, module: str, arguments: str) -> Generator[Worker]:
+    command = [python, "-m", module, *arguments.split()]
     # Leaving closes its stdin, at which it ends by itself, and waits for that.
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield Worker(process)

@@ -1,5 +1,6 @@
 """That the benchmarks work and count rightly. How fast anything is, `python -m bench` says; it is never asserted."""
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 import bench.workers
 from bench.__main__ import BENCHMARKS
+from bench.load import Place, ask_all, connect, echo, hang_up
 from bench.measure import QUICK, Contestant, Cost, Effort, Row, Turn, race, skipped
 from bench.report import table
 
@@ -23,7 +25,7 @@ def test_every_contestant_is_measured_or_says_why_it_is_not(name: str) -> None:
         assert row.cpu_us is not None or row.remark.startswith("skipped: "), row
 
 
-@pytest.mark.parametrize("name", ["memory", "stdio", "import"])
+@pytest.mark.parametrize("name", ["memory", "stdio", "http", "import"])
 def test_without_the_official_sdk_it_is_skipped_with_a_word(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,6 +57,13 @@ def test_a_ratio_is_taken_within_its_round() -> None:
     assert (second.ratio, second.low, second.high, second.cpu_us) == (3, 3, 3, 0.3)
 
 
+def test_where_waiting_counts_the_ratio_is_of_the_time_it_took() -> None:
+    base = Contestant("base", lambda count: Cost(100 * count, wall=1000 * count))
+    other = Contestant("other", lambda count: Cost(500 * count, wall=2000 * count))
+    _, second = race("it", [base, other], QUICK, by_wall=True)
+    assert (second.ratio, second.cpu_us, second.wall_us) == (2, 0.5, 2)
+
+
 def test_a_cost_is_told_for_one_unit() -> None:
     row = race("it", [Contestant("ten at a time", costs(5000), units=10)], QUICK)[0]
     assert row.cpu_us == 0.5
@@ -78,6 +87,31 @@ def test_the_table_is_aligned_and_names_who_did_not_come() -> None:
     assert figures.split() == ["we", "1.00", "0.50–1,234", "12.3", "with", "a", "remark"]
     assert figures.index("12.3") + len("12.3") == head.index("CPU µs") + len("CPU µs")
     assert absent.split() == ["they", "skipped:", "not", "here"]
+
+
+def test_memory_has_a_column_where_it_is_measured() -> None:
+    head, _, _, figures = table([Row("it", "we", cpu_us=5, ratio=1, kib=13.91)]).splitlines()
+    assert head.split()[-1] == "KiB"
+    assert figures.split()[-1] == "13.9"
+    assert "KiB" not in table([Row("it", "we", cpu_us=5, ratio=1)])
+
+
+async def test_an_answer_without_the_right_words_ends_the_race() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        # In pieces, as a busy server may send it.
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await writer.drain()
+        writer.write(b"5\r\nnever\r\n0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with asyncio.timeout(10), server:
+        port = server.sockets[0].getsockname()[1]
+        [asker] = await connect(port, 1)
+        with pytest.raises(RuntimeError, match="not the answer"):
+            await ask_all([asker], echo(Place(port, "2026-07-28")), 1)
+        await hang_up([asker])
 
 
 def costs(*nanoseconds: int) -> Turn:

@@ -1,6 +1,7 @@
 """The official SDK's server with the same tools. Runs in the SDK's own environment, which ours knows nothing of."""
 # pyright: basic, reportMissingImports=false
 
+import asyncio
 import time
 
 from mcp.server.mcpserver import Context, MCPServer
@@ -21,6 +22,14 @@ async def count(to: int, ctx: Context) -> str:
     for n in range(1, to + 1):
         await ctx.report_progress(n, to)
     return f"counted to {to}"
+
+
+@server.tool(structured_output=False)
+async def knock(ctx: Context) -> str:
+    """Say something at once, and come a moment later."""
+    await ctx.report_progress(1, 2)
+    await asyncio.sleep(0.02)
+    return "come"
 
 
 @server.tool(structured_output=False)

@@ -1,5 +1,6 @@
-"""Our server: an echo, a count with progress, and its own CPU time."""
+"""Our server: an echo, a count with progress, a knock, and its own CPU time."""
 
+import asyncio
 import time
 
 import sluicegate
@@ -19,6 +20,14 @@ async def count(to: int):
     for n in range(1, to + 1):
         yield sluicegate.Progress(n, total=to)
     yield f"counted to {to}"
+
+
+@server.tool
+async def knock():
+    """Say something at once, and come a moment later."""
+    yield sluicegate.Progress(1, total=2)
+    await asyncio.sleep(0.02)
+    yield "come"
 
 
 @server.tool
