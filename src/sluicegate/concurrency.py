@@ -135,6 +135,10 @@ async def _start_when_free(work: Work) -> None:
                 await turn
         except TimeoutError:
             pass
+        except asyncio.CancelledError:
+            if turn not in _waiting:
+                _call_up_next()  # It was our turn; whoever is behind us must not wait for one who has left.
+            raise
         finally:
             with suppress(ValueError):  # a thread may be calling it up at this very moment
                 _waiting.remove(turn)
@@ -191,12 +195,18 @@ class _Worker:
                 stays = len(_idle) < _MOST_IDLE
                 if stays:
                     _idle.append(self)
-                next_turn = _waiting.popleft() if _waiting else None
-            if next_turn is not None:
-                settle_from_thread(next_turn, None, None)
+            _call_up_next()
             # Only now: who asks again as soon as it is answered must find the thread free.
             tell_waiter()
             del tell_waiter  # It holds the result, which may be large, and the next job may be long in coming.
+
+
+def _call_up_next() -> None:
+    """Tell whoever waits longest that a thread is free. From any thread."""
+    with _lock:
+        turn = _waiting.popleft() if _waiting else None
+    if turn is not None:
+        settle_from_thread(turn, None, None)
 
 
 MOST_THREADS: Final = 64

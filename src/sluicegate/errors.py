@@ -21,6 +21,7 @@ MISSING_CAPABILITY: Final = -32021
 UNSUPPORTED_VERSION: Final = -32022
 URL_ELICITATION_REQUIRED: Final = -32042
 POLICY_DENIED: Final = 1001
+RATE_LIMITED: Final = 1003
 OVERLOADED: Final = 1004
 SHUTTING_DOWN: Final = 1031
 
@@ -192,6 +193,12 @@ class UpstreamProtocolError(UpstreamError):
 
     reason = "backend_protocol"
     delivered = "yes"
+
+
+class Truncated(UpstreamProtocolError):
+    """The server's answer began, and ended before it was complete: what it answers may have run."""
+
+    delivered = "unknown"
 
 
 class RpcError(SluicegateError):

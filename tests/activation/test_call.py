@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytest
 
@@ -101,6 +101,8 @@ async def test_client_that_cannot_be_asked_gets_an_error_that_names_what_is_miss
         await call(server, "order", sink=sink, capabilities={"sampling": {}})
     error = error_object(refusal.value)
     assert error.code == -32021
+    # The tool had begun, and nobody knows what it did before it asked.
+    assert cast(dict[str, object], error.data)["delivered"] == "yes"
     assert refusal.value.data == {"requiredCapabilities": {"elicitation": {"form": {}}}}
     assert sink.asked == []
 

@@ -477,6 +477,26 @@ async def test_a_client_that_takes_nothing_for_too_long_is_given_up(monkeypatch:
             await stage.cancelled.wait()
 
 
+async def test_a_client_that_asks_more_than_it_reads_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asgi, "MOST_UNSENT", 1000)
+    async with running(Stage()) as (app, tasks):
+        stream = Exchange(app, "GET", "/sse", [HOST, ("Accept", "text/event-stream")], b"")
+        tasks.start(stream.run())
+        await stream.next()
+        query = (await stream.next())["body"].decode().partition("?")[2].strip()
+        stream.taking.clear()
+        statuses: list[object] = []
+        for n in range(100):
+            body = json.dumps(request(n, "ping")).encode()
+            ping = Exchange(app, "POST", "/messages", [HOST, ("Content-Type", "application/json")], body)
+            ping.scope["query_string"] = query.encode()
+            statuses.append(await status_of(ping))
+            await asyncio.sleep(0)
+        stream.taking.set()
+        await stream.over()
+        assert statuses[0] == 202 and statuses[-1] == 404
+
+
 async def test_a_client_whose_body_does_not_come_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asgi, "_LIMITS", Limits(body_time=0.01))
     async with running(Stage()) as (app, _):

@@ -9,8 +9,15 @@ import pytest
 
 import sluicegate
 from sluicegate import questions
+from sluicegate.concurrency import TaskScope
 from sluicegate.downstream.http import HttpEndpoint
+from sluicegate.downstream.modern_era import ModernSink
+from sluicegate.downstream.parked import Comeback, Parked, binding_of
+from sluicegate.exchange import Caller
 from sluicegate.http1 import serve
+from sluicegate.protocol.conversation import Asked
+from sluicegate.protocol.message import Reply, Result, opened
+from sluicegate.protocol.modern import Profile, Question
 from tests.downstream.raw_client import Json, error_of, modern, raw_client, result_of
 
 server = sluicegate.Server("demo")
@@ -51,6 +58,57 @@ async def test_answers_that_come_ahead_are_taken_once() -> None:
         assert "And again?" in json.dumps(asked)
         answer = result_of(await client.request(2, "tools/call", params(name("Eve"), asked["requestState"])))
         assert "Ada, Eve" in json.dumps(answer)
+
+
+class Returning:
+    """The stream of a client that comes back in the moment in which nobody waits for it any longer."""
+
+    def __init__(self, parked: Parked, tasks: TaskScope) -> None:
+        self.id = 1
+        self.replies: list[Reply] = []
+        self.back: Returning | None = None
+        self._parked = parked
+        self._tasks = tasks
+
+    async def send(self, message: bytes) -> None:
+        raise AssertionError
+
+    def send_now(self, message: bytes) -> None:
+        raise AssertionError
+
+    async def reply(self, reply: Reply) -> None:
+        self.replies.append(reply)
+        if isinstance(reply, Result) and "requestState" in opened(reply):
+            state = str(opened(reply)["requestState"])
+            self.back = Returning(self._parked, self._tasks)
+            comeback = Comeback(self.back, Profile(), {})
+            asyncio.get_running_loop().call_soon(self._parked.resume, state, BOUND, comeback, self._tasks)
+
+
+BOUND = binding_of(Caller(), "tools/call", {})
+
+
+@pytest.mark.parametrize("stopping", [False, True])
+async def test_a_retry_that_comes_as_the_time_runs_out_is_answered(stopping: bool) -> None:
+    async with TaskScope() as tasks:
+        parked = Parked()
+        first = Returning(parked, tasks)
+        profile = Profile(capabilities={"elicitation": {}})
+        asked = Asked(1, "tools/call", {}, profile, True)
+        # Without any time to wait, the time runs out in the same turn of the loop, behind the retry.
+        sink = ModernSink(first, asked, Caller(), tasks, parked, 60.0 if stopping else 0.0)
+        question = {"name": Question("elicitation/create", {"mode": "form", "message": "?", "requestedSchema": {}})}
+
+        async def ask() -> None:
+            if stopping:
+                asyncio.get_running_loop().call_soon(asyncio.get_running_loop().call_soon, tasks.cancel_all)
+            with pytest.raises(asyncio.CancelledError if stopping else sluicegate.InputRefused):
+                async with asyncio.timeout(5):
+                    await sink.ask(question)
+            assert first.back is not None and sink.stream is first.back
+            assert not len(parked)
+
+        tasks.start(ask(), key=first)
 
 
 @pytest.mark.parametrize("answers", [{}, {"other": {"action": "accept"}}, {"name": 12345}, {"name": None}, [], "x"])

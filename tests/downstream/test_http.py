@@ -1,6 +1,7 @@
 """What a client of 2026-07-28 sees over HTTP, whatever it sends; and which era a request is taken for."""
 
 import asyncio
+import datetime
 import json
 from collections.abc import Callable
 from typing import cast
@@ -10,8 +11,9 @@ import pytest
 from sluicegate.downstream import http_streams
 from sluicegate.downstream.doors import Doors
 from sluicegate.downstream.http import HttpEndpoint
+from sluicegate.downstream.http_streams import HttpRequest
 from sluicegate.errors import ErrorObject
-from sluicegate.exchange import Exchange
+from sluicegate.exchange import Caller, Exchange
 from sluicegate.http1 import Limits, serve
 from sluicegate.protocol.message import Notification, Reply, Result
 from tests.downstream.http_client import (
@@ -409,6 +411,52 @@ async def test_an_answer_that_json_cannot_express_costs_nobody_else_theirs() -> 
     async with http_client(handler) as client:
         assert error_of(await (await client.modern("tools/list")).json())["code"] == -32603
         assert (await client.modern("prompts/list")).status == 200
+
+
+class Nowhere(datetime.tzinfo):
+    """A time zone whose code fails as no encoder expects it to."""
+
+    def utcoffset(self, dt: datetime.datetime | None) -> datetime.timedelta:
+        raise KeyError("nowhere")
+
+    tzname = dst = utcoffset  # pyright: ignore[reportAssignmentType]
+
+
+async def test_an_answer_whose_own_code_fails_is_an_internal_error_and_the_endpoint_goes_on() -> None:
+    async def handler(exchange: Exchange) -> Reply:
+        if exchange.method == "server/discover":
+            return await Stage().server(exchange)
+        return Result(
+            {"x": datetime.datetime(2026, 7, 28, tzinfo=Nowhere())} if exchange.method == "tools/list" else {}
+        )
+
+    async with http_client(handler) as client:
+        answer = await client.modern("tools/list")
+        error = error_of(await answer.json())
+        assert (answer.status, error["code"], cast(Json, error["data"])["reason"]) == (500, -32603, "internal")
+        session = await client.initialize("2025-03-26")
+        assert error_of(await (await session.request(1, "tools/list")).json())["code"] == -32603
+        batch = [request(2, "tools/list"), request(3, "prompts/list")]
+        both = json.loads(await (await session.post(batch)).body())
+        assert {each["id"]: "error" in each for each in both} == {2: True, 3: False}
+        assert (await client.modern("prompts/list")).status == 200
+
+
+async def test_who_asks_cannot_be_told_and_nothing_of_the_request_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(request: HttpRequest) -> Caller:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr(http_streams, "KEEP_ALIVE", 0.0)
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+    endpoint = HttpEndpoint(Stage().server, caller=nobody)
+    async with endpoint, serve(endpoint) as listener:
+        client = HttpClient(endpoint, listener)
+        for _ in range(2):  # what the first one left to be done is done before the second is answered
+            answer = await client.modern("tools/list")
+            assert answer.status == 500 and b"secret" not in await answer.body()
+        await client.aclose()
+    assert not complaints
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from sluicegate.exchange import Exchange
 from sluicegate.http1 import Limits
 from sluicegate.protocol.message import Reply
 from tests.downstream.http_client import (
+    BOTH,
     Answer,
     HttpClient,
     Session,
@@ -460,6 +461,42 @@ async def test_a_call_that_is_cancelled_and_made_again_in_one_batch_is_answered_
         batch = [request(1, "tools/call", call("wait")), cancel, request(1, "tools/call", call("echo", text="b"))]
         (answer,) = json.loads(await (await session.post(batch)).body())
         assert texts(result_of(answer)) == ["b"]
+
+
+async def test_a_call_that_another_batch_cancels_and_makes_again_leaves_nothing_behind() -> None:
+    stage = Stage()
+    async with http_client(stage.server) as client, asyncio.timeout(5):
+        session = await client.initialize("2025-03-26")
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(session.request(1, "tools/call", call("wait")))
+            await stage.started.wait()
+            cancel = notification("notifications/cancelled", {"requestId": 1})
+            again = request(1, "tools/call", call("wait"))
+            batch = [cancel, again, cancel, request(1, "tools/call", call("echo", text="b"))]
+            (answer,) = json.loads(await (await session.post(batch)).body())
+        assert texts(result_of(answer)) == ["b"]
+        assert error_of(await first.result().json())["code"] == -32800
+        assert only(client).idle
+
+
+async def test_a_request_that_is_cancelled_behind_the_handshake_ends_its_post(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(posts, "KEEP_ALIVE", 0.0)
+    go = asyncio.Event()
+    server = Stage().server
+
+    async def handler(exchange: Exchange) -> Reply:
+        await go.wait()
+        return await server(exchange)
+
+    async with http_client(handler) as client, asyncio.timeout(5):
+        opening = await client.post(initialize())  # so slow that its answer became a stream, with the session's id
+        session = Session(client, opening.headers["mcp-session-id"], "2025-11-25", (), BOTH)
+        behind = await session.request(1, "tools/list")
+        assert (await session.notify("notifications/cancelled", {"requestId": 1})).status == 202
+        assert [event.data for event in await behind.events()] == [""]
+        go.set()
+        await opening.events()
+        assert only(client).idle
 
 
 # ------------------------------------------------------------------------------------------------- JSON or events
@@ -1036,5 +1073,5 @@ async def test_a_session_that_ends_while_it_is_opened_harms_nobody() -> None:
             await entered.wait()
             go.set()
             live(client).close()
-        assert opening.result().status == 404
+        await refused(opening.result(), 503, 1031)
         assert (await client.open("GET", "/healthz")).status == 200

@@ -225,6 +225,21 @@ async def test_too_many_streams_are_refused_and_the_others_go_on() -> None:
         await channel.initialize()
 
 
+@pytest.mark.parametrize("break_", ["\n", "\r", "\r\n"])
+async def test_a_string_with_a_bare_line_break_is_no_json_and_nothing_runs(break_: str) -> None:
+    stage = Stage()
+    async with http_client(stage.server) as client:
+        channel = await connect(client)
+        await channel.initialize()
+        body = json.dumps(request(1, "tools/call", call("echo", text="a|b"))).replace("|", break_)
+        await channel.post(body.encode())
+        assert error_of(await channel.next())["code"] == -32700
+        # Between members it is as good as a blank.
+        await channel.post(json.dumps(request(2, "tools/call", call("echo", text="c")), indent=1).encode())
+        assert texts(result_of(await channel.next())) == ["c"]
+        assert stage.ran == ["c"]
+
+
 async def test_a_silent_stream_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "KEEP_ALIVE", 0.001)
     async with http_client(Stage().server) as client, asyncio.timeout(5):
@@ -245,6 +260,20 @@ async def test_about_to_stop_ends_idle_streams_and_lets_calls_finish() -> None:
         assert await idle.stream.events() == []
         stage.go.set()
         assert texts(result_of(await busy.next())) == ["waited"]
+
+
+async def test_a_stop_tells_those_whose_calls_are_cancelled() -> None:
+    stage = Stage()
+    async with http_client(stage.server) as client, asyncio.timeout(5):
+        channel = await connect(client)
+        await channel.initialize()
+        await channel.post(request("a", "tools/call", call("wait")))
+        await stage.started.wait()
+        client.endpoint.stop_taking()
+        client.endpoint.give_up()
+        (last,) = await channel.stream.events()
+        assert last.message["id"] == "a" and error_of(last.message)["code"] == 1031
+        await stage.cancelled.wait()
 
 
 async def test_the_end_of_the_endpoint_ends_the_stream() -> None:

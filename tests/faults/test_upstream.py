@@ -7,8 +7,8 @@ import pytest
 
 from sluicegate import RpcError, UpstreamClosed, UpstreamProtocolError, UpstreamTimeout, UpstreamUnavailable, connect
 from sluicegate.concurrency import TaskScope
+from sluicegate.errors import Truncated
 from sluicegate.http1 import Limits
-from sluicegate.http1.answers import Truncated
 from sluicegate.protocol.message import Params, Result, opened
 from sluicegate.upstream.http import forget_verdicts, verdict_on
 from sluicegate.upstream.site import Patience

@@ -1,6 +1,7 @@
 """The client role, against servers that behave, misbehave and go away."""
 
 import asyncio
+import gc
 import gzip
 import math
 import shutil
@@ -92,6 +93,42 @@ async def test_wait_for_a_free_connection_has_an_end() -> None:
             with pytest.raises(UpstreamUnavailable):
                 await pool.request("GET", url)
             first.cancel()
+
+
+async def test_nothing_is_kept_of_those_who_waited_in_vain() -> None:
+    async with scripted(answering(b"", hold=True)) as url, pooled(ClientLimits(per_origin=1, connect=0.05)) as pool:
+
+        async def wait_in_vain() -> None:
+            with pytest.raises(UpstreamUnavailable):
+                await pool.request("GET", url)
+
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(pool.request("GET", url))
+            await asyncio.sleep(0)
+            kept: list[int] = []
+            for _ in range(3):
+                await asyncio.gather(*(wait_in_vain() for _ in range(50)))
+                gc.collect()
+                kept.append(sum(isinstance(thing, asyncio.Future) for thing in gc.get_objects()))
+            assert kept[2] <= kept[0]
+            first.cancel()
+
+
+async def test_certificates_of_the_system_are_read_once_for_all_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes 65 ms and more, for which the loop stands still."""
+    made: list[ssl.SSLContext] = []
+    make = ssl.create_default_context
+
+    def count() -> ssl.SSLContext:
+        made.append(make())
+        return made[-1]
+
+    monkeypatch.setattr(ssl, "create_default_context", count)
+    for _ in range(3):
+        async with pooled() as pool:
+            with pytest.raises(UpstreamUnavailable, match="nothing listens"):
+                await pool.request("GET", "https://127.0.0.1:1/")
+    assert len(made) <= 1
 
 
 async def test_whoever_stops_waiting_for_a_connection_takes_nothing_from_the_next() -> None:

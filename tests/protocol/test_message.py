@@ -816,6 +816,9 @@ def test_a_result_that_cannot_be_opened_is_the_peers_fault(payload: bytes) -> No
         (b'{"id":7,"jsonrpc":"2.0","result":{"content":[{"text":"xxx', None, 7),
         (b'{"result":{"a":NaN},"jsonrpc":"2.0","id":7}', None, 7),
         (b'{"method":"x","params":{"a":"' + b'\\"' * 200_000 + b',"id":7}', None, None),
+        # To see where so many strings end would hold up everybody else.
+        (b'{"method":"x","params":{"a":[' + b'"",' * 100 + b'""]},"id":7}', 7, None),
+        (b'{"method":"x","params":{"a":[' + b'"",' * 100_000 + b'""]},"id":7}', None, None),
         (b'{"jsonrpc":"2.0","id":', None, None),
         (b'{"jsonrpc":"2.0","id":7', None, None),
         (b'{"jsonrpc":"2.0","id":12345678901234567,"method"', None, None),

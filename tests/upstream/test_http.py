@@ -17,16 +17,17 @@ from sluicegate import (
     Server,
     UpstreamClosed,
     UpstreamProtocolError,
+    UpstreamTimeout,
     UpstreamUnavailable,
     connect,
 )
 from sluicegate.concurrency import TaskScope
 from sluicegate.errors import ErrorObject
 from sluicegate.exchange import Connection, Host
-from sluicegate.protocol.message import Result, opened
+from sluicegate.protocol.message import Notification, Result, opened
 from sluicegate.protocol.modern import Answers
 from sluicegate.protocol.types import ProgressEvent, ResourceUpdated, ToolResult, ToolsChanged
-from sluicegate.upstream import http, site
+from sluicegate.upstream import http, site, sse
 from sluicegate.upstream.http import HttpUpstream
 from sluicegate.upstream.link import Era
 from sluicegate.upstream.site import Patience
@@ -317,6 +318,27 @@ async def test_an_outage_is_no_verdict(status: int) -> None:
     problem, script = await refused(lambda asked: asked.status(status, b"<html>trace</html>"))
     assert isinstance(problem, UpstreamUnavailable) and problem.data["status"] == status
     assert "html" not in problem.message and len(script.asked) == 1
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_an_outage_is_no_verdict_even_if_its_body_is_a_message(status: int) -> None:
+    """A server of both eras would be taken for an older one, and be remembered as such."""
+    healed = asyncio.Event()
+    newer, older = modern(lambda asked: asked.result(TEXT)), session(lambda asked: asked.result(TEXT))
+
+    def handle(asked: Asked) -> object:
+        if asked.called == "server/discover" and not healed.is_set():
+            return asked.error(status, -32603, "no time")
+        return (newer if asked.called == "server/discover" else older)(asked)
+
+    async with asyncio.timeout(20), scripted(handle) as script:  # pyright: ignore[reportArgumentType]
+        with pytest.raises(UpstreamUnavailable) as caught:
+            async with connect(script.url):
+                pass
+        assert caught.value.data["status"] == status and script.methods() == ["server/discover"]
+        healed.set()
+        async with connect(script.url) as client:
+            assert client.version == "2026-07-28"
 
 
 async def test_a_web_site_is_told_apart_by_all_three_observations() -> None:
@@ -663,6 +685,28 @@ async def test_a_stream_that_is_cut_is_taken_up_again_behind_its_last_event() ->
         assert resumed == [("e1", "s1")] and len(calls) == 1
 
 
+@pytest.mark.parametrize("is_cut", [False, True])
+async def test_who_waits_is_let_go_with_us_when_the_server_ends_the_stream_but_not_when_it_is_cut(is_cut: bool) -> None:
+    async def handle(asked: Asked) -> None:
+        asked.stream()
+        if asked.method == "POST":
+            calls.append(asked.id)
+            asked.event(id="e0", retry=10)
+            await asyncio.sleep(0)
+            asked.request.abort() if is_cut else asked.end()
+        else:
+            asked.event(message(id=calls[0], result=TEXT), id="e1")
+            asked.end()
+
+    calls: list[object] = []
+    let_go: list[bool] = []
+    async with opened_to(session(handle)) as (connection, _, _):
+        call = exchange()
+        call.let_go = lambda: let_go.append(True)
+        assert isinstance(await connection(call), Result)
+        assert let_go == ([] if is_cut else [True])
+
+
 async def test_a_stream_that_cannot_be_taken_up_again_is_perhaps_delivered() -> None:
     def handle(asked: Asked) -> None:
         if asked.method == "POST":
@@ -865,6 +909,127 @@ async def test_nothing_is_asked_of_a_connection_that_was_left() -> None:
     assert caught.value.delivered == "no"
 
 
+@pytest.mark.parametrize("era", ["modern", "session"])
+async def test_a_call_that_ends_after_its_connection_was_left_has_its_answer(era: Era) -> None:
+    """A slow client takes a notice, behind which the answer has come already."""
+    taking, may_go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(Recorder):
+        async def emit(self, notification: Notification) -> None:
+            taking.set()
+            await may_go_on.wait()
+
+    def answer(asked: Asked) -> None:
+        progress = {"progressToken": asked.id, "progress": 1}
+        question = message(id="q", method="roots/list")
+        events = [message(method="notifications/progress", params=progress), message(id=asked.id, result=TEXT)]
+        body = b"".join(
+            b"data: %b\n\n" % event for event in (events if era == "modern" else [*events[:1], question, *events[1:]])
+        )
+        asked.status(200, body, *EVENTS)
+
+    outcomes: list[object] = []
+
+    async def call(connection: Connection) -> None:
+        outcomes.append(await connection(exchange(sink=Slow(), progress_token="p")))
+
+    async with asyncio.timeout(20), TaskScope() as tasks:
+        async with opened_to((modern if era == "modern" else session)(answer), era=era) as (connection, _, _):
+            tasks.start(call(connection))
+            await taking.wait()
+        may_go_on.set()
+    assert [type(outcome) for outcome in outcomes] == [Result]
+
+
+@pytest.mark.parametrize("end", ["cancelled", "too slow", "another revision", "no answer behind the head"])
+async def test_a_session_is_ended_if_opening_fails_after_it_was_begun(end: str) -> None:
+    begun, sessions = asyncio.Event(), set[str]()
+
+    async def handle(asked: Asked) -> None:
+        match asked.called or asked.method:
+            case "initialize":
+                sessions.add("s1")
+                version = "1999-12-31" if end == "another revision" else "2025-11-25"
+                welcome: Json = {"protocolVersion": version, "capabilities": {}, "serverInfo": INFO}
+                if end == "no answer behind the head":
+                    asked.request.start(200, (*EVENTS, ("Mcp-Session-Id", "s1")))
+                    await asyncio.Event().wait()
+                asked.result(welcome, ("Mcp-Session-Id", "s1"))
+            case "DELETE":
+                sessions.discard(asked.header("mcp-session-id") or "")
+                asked.status(200)
+            case _:
+                begun.set()
+                await asyncio.Event().wait()
+
+    async def open_it(url: str) -> None:
+        upstream = HttpUpstream(url, era="session", open_timeout=0.2 if end != "cancelled" else 20)
+        async with upstream.connect(Host({}, INFO, Recorder())):
+            pass
+
+    async with asyncio.timeout(20), scripted(handle) as script:
+        if end == "cancelled":
+            async with TaskScope() as tasks:
+                tasks.start(open_it(script.url), key="open")
+                await begun.wait()
+                tasks.cancel("open")
+        else:
+            with pytest.raises(sluicegate.UpstreamError):
+                await open_it(script.url)
+        assert script.methods().count("initialize") == 1 and not sessions
+
+
+async def test_a_session_that_is_lost_by_its_end_is_not_begun_again() -> None:
+    """The last call meets a session that we have just ended; another one would be nobody's."""
+    called, deleted, may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def handle(asked: Asked) -> None:
+        match asked.called or asked.method:
+            case "tools/call":
+                called.set()
+                await deleted.wait()
+                asked.status(404)
+            case "DELETE":
+                deleted.set()
+                await may_end.wait()
+                asked.status(200)
+            case _:
+                answer(asked)
+
+    answer = session(lambda asked: None)
+    problems: list[UpstreamClosed] = []
+
+    async def call(connection: Connection) -> None:
+        with pytest.raises(UpstreamClosed) as caught:
+            await connection(exchange())
+        problems.append(caught.value)
+        may_end.set()
+
+    async with asyncio.timeout(20), TaskScope() as tasks:
+        async with opened_to(handle, era="session") as (connection, script, _):
+            tasks.start(call(connection))
+            await called.wait()
+    assert problems[0].delivered == "no" and script.methods().count("initialize") == 1
+
+
+async def test_a_call_that_takes_too_long_is_told_to_the_server_as_a_cancelled_one_is() -> None:
+    told = asyncio.Event()
+    answer = session(lambda asked: None)
+
+    async def handle(asked: Asked) -> None:
+        if asked.called == "tools/call":
+            await asyncio.Event().wait()
+        answer(asked)
+        if asked.called == "notifications/cancelled":
+            told.set()
+
+    async with opened_to(handle, patience=Patience(silence=0.1)) as (connection, _, _):
+        with pytest.raises(UpstreamTimeout) as caught:
+            await connection(exchange())
+        assert caught.value.delivered == "unknown"
+        await told.wait()
+
+
 async def test_a_cancelled_call_is_told_to_the_server_by_a_post() -> None:
     begun, told = asyncio.Event(), asyncio.Event()
     answer = session(lambda asked: None)
@@ -921,6 +1086,28 @@ async def test_a_session_id_that_cannot_be_sent_back_is_refused() -> None:
 # ------------------------------------------------------------------------------------------------------------ HTTP+SSE
 
 
+@pytest.mark.parametrize("what", ["port", "length"])
+async def test_a_url_that_nobody_can_ask_is_the_servers_fault_and_breaks_nothing(what: str) -> None:
+    """By its port it is of the same origin, but the port has more digits than any port has."""
+
+    def url_of(asked: Asked) -> str:
+        host, port = (asked.header("host") or "").split(":")
+        return f"http://{host}:{port:0>7}/m" if what == "port" else f"http://{host}:{port}/{'m' * 10_000}"
+
+    async def sse_server(asked: Asked) -> None:
+        if asked.method != "GET":
+            asked.status(405)
+            return
+        asked.stream()
+        asked.event(url_of(asked).encode(), event="endpoint")
+        await asyncio.Event().wait()
+
+    problem, script = await refused(sse_server)
+    assert "endpoint" in problem.message and script.methods() == ["server/discover", "initialize", "GET"]
+    problem, _ = await refused(lambda asked: asked.status(307, b"", ("Location", url_of(asked))))
+    assert problem.reason == "backend_protocol" and "redirects" in problem.message
+
+
 async def test_an_endpoint_of_another_origin_is_not_posted_to() -> None:
     async def handle(asked: Asked) -> None:
         if asked.method != "GET":
@@ -958,6 +1145,98 @@ async def test_the_end_of_the_event_stream_ends_every_call() -> None:
         with pytest.raises(UpstreamClosed, match="closed its event stream"):
             await connection(exchange())
         assert [asked.request.query for asked in script.asked if asked.path == "/messages"] == ["token=1"] * 3
+
+
+async def test_over_sse_nothing_is_sent_once_the_event_stream_has_ended() -> None:
+    """What still waits its turn would run with nobody to hear of it."""
+    taken, over, may_end, another = asyncio.Event(), asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def handle(asked: Asked) -> None:
+        match asked.called or asked.method:
+            case "GET":
+                asked.stream()
+                asked.event(b"/messages", event="endpoint")
+                streams.append(asked)
+                await over.wait()
+                asked.end()
+            case "initialize" if asked.path == "/mcp":
+                asked.status(405)
+            case "initialize":
+                asked.status(202)
+                welcome: Json = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": INFO}
+                streams[0].event(message(id=asked.id, result=welcome))
+            case "tools/call":
+                (another if taken.is_set() else taken).set()
+                await may_end.wait()
+                asked.status(202)
+            case _:
+                asked.status(202)
+
+    streams: list[Asked] = []
+    problems: list[UpstreamClosed] = []
+
+    async def call(connection: Connection) -> None:
+        with pytest.raises(UpstreamClosed) as caught:
+            await connection(exchange(params={"name": "t", "arguments": {"pad": "x" * 1000}}))
+        problems.append(caught.value)
+
+    async with opened_to(handle, era="session") as (connection, script, _), TaskScope() as tasks:
+        for _ in range(3):
+            tasks.start(call(connection))
+        await taken.wait()  # The first; the others wait a second for it.
+        over.set()
+        await connection.wait_closed()
+        may_end.set()  # Now it would be the turn of the next.
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await another.wait()
+    assert len(problems) == 3 and script.methods().count("tools/call") == 1
+
+
+async def test_over_sse_many_who_wait_for_room_do_not_all_take_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "PATIENCE", 20.0)
+    handed_over, arrived = 0, asyncio.Queue[Asked]()
+    write = sse.SseWire.write
+
+    def count(wire: sse.SseWire, data: bytes) -> None:
+        nonlocal handed_over
+        handed_over += len(data) > sse.MOST_UNSENT
+        write(wire, data)
+
+    monkeypatch.setattr(sse.SseWire, "write", count)
+    streams: list[Asked] = []
+
+    async def handle(asked: Asked) -> None:
+        match asked.called or asked.method:
+            case "GET":
+                asked.stream()
+                asked.event(b"/messages", event="endpoint")
+                streams.append(asked)
+                await asyncio.Event().wait()
+            case "initialize" if asked.path == "/mcp":
+                asked.status(405)
+            case "initialize":
+                asked.status(202)
+                welcome: Json = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": INFO}
+                streams[0].event(message(id=asked.id, result=welcome))
+            case "tools/call":
+                arrived.put_nowait(asked)
+                await released.wait()
+                asked.status(202)
+            case _:
+                asked.status(202)
+
+    async with opened_to(handle, era="session") as (connection, _, _), TaskScope() as tasks:
+        for number in range(1, 4):
+            released = asyncio.Event()
+            if number == 1:
+                for _ in range(10):
+                    large = exchange(params={"name": "t", "arguments": {"pad": "x" * sse.MOST_UNSENT}})
+                    tasks.start(_reply(connection, large))
+            await arrived.get()
+            assert handed_over == number
+            released.set()
+        tasks.cancel_all()
 
 
 async def test_a_message_that_is_refused_ends_the_channel() -> None:
@@ -1062,6 +1341,9 @@ async def test_configured_headers_go_along_with_every_request_of_every_way(way: 
         lambda: connect("https://user:secret@example.com/mcp"),
         lambda: connect("http://exa mple/mcp"),
         lambda: connect("http://example.com:99999/mcp"),
+        lambda: connect("http://example.com:0/mcp"),
+        lambda: connect('http://exam"ple.com/mcp'),
+        lambda: connect("http://[fe80::1%25eth0]/mcp"),
         lambda: connect("http://example.com/mcp", env={"A": "b"}),
         lambda: connect("http://example.com/mcp", cwd="/"),
         lambda: connect("http://example.com/mcp", headers={"Bad name": "x"}),
@@ -1081,3 +1363,19 @@ async def test_an_error_of_the_server_is_raised_by_the_client() -> None:
         async with connect(script.url) as client:
             with pytest.raises(RpcError, match="no such thing"):
                 await client.call("t")
+
+
+async def test_a_server_may_be_silent_for_as_long_as_its_caller_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Short(Patience, frozen=True):
+        silence: float = 0.05
+
+    for module in (site, http):
+        monkeypatch.setattr(module, "Patience", Short)
+
+    async def slow(asked: Asked) -> None:
+        await asyncio.sleep(0.3)
+        asked.result(TEXT)
+
+    async with asyncio.timeout(20), scripted(modern(lambda asked: slow(asked))) as script:
+        async with connect(script.url, timeout=10, max_timeout=10) as client:
+            assert (await client.call("t")).text == "done"

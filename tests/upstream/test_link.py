@@ -11,6 +11,7 @@ import sluicegate
 from sluicegate.errors import ErrorObject
 from sluicegate.exchange import Caller
 from sluicegate.protocol.message import Notification, Result, opened
+from sluicegate.protocol.modern import Answers, Questions
 from tests.upstream.raw_server import (
     DISCOVERED,
     Json,
@@ -568,6 +569,64 @@ async def test_the_log_level_is_set_once_before_the_first_call_that_wants_it() -
                 assert level["params"] == {"level": "debug"}
             await table.server.answer("tools/call", {"content": []})
             await outcome
+
+
+async def test_a_level_that_the_server_may_not_have_heard_is_told_again() -> None:
+    async with session_bench() as table:
+        table.start(exchange(log_level="debug"), key="first")
+        await table.server.next("logging/setLevel")
+        table.tasks.cancel("first")
+        await table.server.next("notifications/cancelled")
+        outcome = table.start(exchange(log_level="debug"))
+        await table.server.answer("logging/setLevel", {})
+        await table.server.answer("tools/call", {"content": []})
+        assert isinstance(await outcome, Result)
+
+
+@pytest.mark.parametrize(("second", "is_asked"), [("alice", True), ("bob", False)])
+async def test_a_question_of_a_call_that_was_given_up_is_not_put_to_another_caller(second: str, is_asked: bool) -> None:
+    """It may have been on its way; or the server does not heed that the call was cancelled (threats T11, T24)."""
+    async with session_bench() as table:
+        can: Json = {"elicitation": {"form": {}}}
+        sink = Recorder({"action": "accept", "content": {}})
+        given_up, other = exchange(capabilities=can), exchange(sink=sink, capabilities=can)
+        given_up.caller, other.caller = Caller("alice"), Caller(second)
+        table.start(given_up, key="alice")
+        await table.server.next("tools/call")
+        table.tasks.cancel("alice")
+        await table.server.next("notifications/cancelled")
+        outcome = table.start(other)
+        request = await table.server.next("tools/call")
+        table.server.send(id="q", method="elicitation/create", params={"message": "Alice?", "requestedSchema": {}})
+        answer = await table.server.next()
+        assert bool(sink.questions) is is_asked and ("result" in answer) is is_asked
+        table.server.send(id=request["id"], result={"content": []})
+        assert isinstance(await outcome, Result)
+
+
+async def test_a_question_ends_with_the_server_that_asked_it() -> None:
+    """Who was asked should not be left before an open form."""
+    shown, closed = asyncio.Event(), asyncio.Event()
+
+    class Person(Recorder):
+        async def ask(self, questions: Questions) -> Answers:
+            shown.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                closed.set()
+            return {}
+
+    async with session_bench() as table:
+        can: Json = {"elicitation": {"form": {}}}
+        outcome = table.start(exchange(sink=Person(), capabilities=can))
+        await table.server.next("tools/call")
+        table.server.send(id="q", method="elicitation/create", params={"message": "?", "requestedSchema": {}})
+        await shown.wait()
+        table.server.hang_up()
+        with pytest.raises(sluicegate.UpstreamClosed):
+            await outcome
+        await closed.wait()
 
 
 async def listening(server: RawServer, uris: list[str]) -> None:

@@ -162,7 +162,9 @@ class Call:
             lacking |= lacking_capability(ask.question, self.client.capabilities) or {}
         if lacking:
             refusal = missing_capability(lacking)
-            raise MissingCapability(refusal.message, data=cast(Params, refusal.data))
+            problem = MissingCapability(refusal.message, data=cast(Params, refusal.data))
+            problem.delivered = "yes"  # Whoever asks has begun, and may have done something before.
+            raise problem
         answers = await self.exchange.request_input({key: ask.question for key, ask in asks.items()})
         if missing := asks.keys() - answers.keys():
             raise InputRefused(f"The client did not answer: {', '.join(sorted(missing))}.")

@@ -56,7 +56,7 @@ def connect(
     for callback, value in callbacks.items():
         if value is not None and not callable(value):
             raise ConfigError(f"{callback} is a function, not {type(value).__name__}.")
-    upstream = _upstream(target, env, cwd, headers, era, open_timeout)
+    upstream = _upstream(target, env, cwd, headers, era, open_timeout, max(timeout, max_timeout))
     inbox = Inbox(Answerer(elicit, sample, roots), on_log, on_notification)
     host = Host(inbox.answerer.capabilities, {"name": name, "version": version}, inbox)
     return _open(upstream, host, inbox, timeout, max_timeout)
@@ -69,14 +69,18 @@ def _upstream(
     headers: Mapping[str, str] | None,
     era: Era,
     open_timeout: float,
+    most: float,
 ) -> Upstream:
     if isinstance(target, str) and is_url(target):
         if env is not None or cwd is not None:
             raise ConfigError("env and cwd are for a command; a URL takes headers.")
         # Here and not above: a program without URLs needs no HTTP.
         from sluicegate.upstream.http import HttpUpstream
+        from sluicegate.upstream.site import Patience
 
-        return HttpUpstream(target, headers=headers, era=era, open_timeout=open_timeout)
+        # Every request has its own clock. That of the connection, which knows none of them, must not run out before.
+        patience = Patience(silence=max(Patience().silence, most))
+        return HttpUpstream(target, headers=headers, era=era, open_timeout=open_timeout, patience=patience)
     if headers is not None:
         raise ConfigError("headers are for a URL.")
     if isinstance(target, str):

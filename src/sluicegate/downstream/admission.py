@@ -9,11 +9,10 @@ from typing import Final
 
 from sluicegate.downstream.doors import LATER, Refusal
 from sluicegate.downstream.places import Full, Places
-from sluicegate.errors import OVERLOADED, SHUTTING_DOWN
+from sluicegate.errors import OVERLOADED, RATE_LIMITED, SHUTTING_DOWN
 from sluicegate.exchange import Exchange, Handler
 from sluicegate.protocol.message import Reply
 
-RATE_LIMITED: Final = 1003
 STOPPING: Final = Refusal(503, "shutting_down", "The server is about to stop.", LATER, SHUTTING_DOWN)
 
 

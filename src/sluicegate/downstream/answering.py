@@ -2,6 +2,9 @@
 
 import logging
 from collections.abc import Callable
+from typing import Final
+
+import msgspec
 
 from sluicegate.asking import settle
 from sluicegate.downstream.session_era import SessionSide
@@ -14,12 +17,15 @@ from sluicegate.protocol.versions import Revision
 
 log = logging.getLogger("sluicegate")
 
+_LISTS: Final = frozenset({"tools/list", "prompts/list", "resources/list", "resources/templates/list"})
+
 
 class Answering:
     """A handler as the edges use it: always a reply, in the client's own revision."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
+        self._lists: dict[tuple[str, str], tuple[object, Reply]] = {}
 
     async def reply_to(self, exchange: Exchange) -> Reply:
         """The handler's reply, or the error that its exception is."""
@@ -27,7 +33,10 @@ class Answering:
 
     async def modern_reply(self, exchange: Exchange, listen_id: str | int) -> Reply:
         """The reply for a client of 2026-07-28; that which ends a subscription is marked as the subscription's."""
-        reply = await _safely(exchange, self._handler)
+        try:
+            reply = await self._handler(exchange)
+        except Exception as problem:  # As in `_safely`, without a coroutine in between: this is everybody's way.
+            reply = _error(exchange, problem)
         if exchange.method == "subscriptions/listen" and isinstance(reply, Result):
             return _safe(exchange, lambda: Result(marked(opened(reply), listen_id)))
         return reply
@@ -35,7 +44,21 @@ class Answering:
     async def session_reply(self, exchange: Exchange, side: SessionSide, revision: Revision) -> Reply:
         """The reply for a session-era client: rounds of asking are held with it live, and it knows no newer words."""
         reply = await _safely(exchange, side.handler_of(exchange.method) or self._settled)
+        if isinstance(reply, Result) and exchange.method in _LISTS:
+            return _safe(exchange, lambda: self._list_for_session(exchange, reply, revision))
         return _safe(exchange, lambda: reply_for_session(exchange.method, exchange.params, reply, revision))
+
+    def _list_for_session(self, exchange: Exchange, reply: Result, revision: Revision) -> Reply:
+        # A hub gives the same bytes to everybody until something changes; a thousand tools take ten milliseconds.
+        place = exchange.method, revision.version
+        kept = self._lists.get(place)
+        if kept is not None and kept[0] is reply.value:
+            return kept[1]
+        translated = reply_for_session(exchange.method, exchange.params, reply, revision)
+        if isinstance(reply.value, msgspec.Raw) and isinstance(translated, Result):
+            translated = Result(msgspec.Raw(msgspec.json.encode(translated.value)))
+            self._lists[place] = reply.value, translated
+        return translated
 
     async def listen(self, exchange: Exchange) -> Reply:
         """Hold a subscription that is opened on a client's behalf; raises what the handler raises."""

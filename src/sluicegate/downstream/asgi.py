@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, NotRequired, Self, TypedDict, cast
-from urllib.parse import quote
 
 from sluicegate.concurrency import TaskScope
 from sluicegate.downstream.doors import LOOPBACK, Doors, Fields, Refusal
@@ -18,7 +17,6 @@ from sluicegate.downstream.http_streams import HttpRequest, refuse
 from sluicegate.errors import ConfigError, LocalProtocolError
 from sluicegate.exchange import Caller, Handler
 from sluicegate.http1 import Headers, Limits
-from sluicegate.protocol.framing import encode_event
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
@@ -27,12 +25,11 @@ Send = Callable[[dict[str, object]], Awaitable[None]]
 _LIMITS: Final = Limits()
 AT_ONCE: Final = 64 * 1024
 """Bytes handed to the server in one piece, so that a slow client is seen to take some of them."""
+MOST_UNSENT: Final = 16 * 1024 * 1024
+"""Bytes of one answer that may wait when more is written: a client so far behind is given up (R24)."""
 
 _TOO_LARGE: Final = Refusal(413, "body_too_large", "The request's body is too large.")
 _TOO_SLOW: Final = Refusal(408, "slow_request", "The request did not arrive in time.")
-
-_ENDPOINT: Final = encode_event(b"/", event="endpoint").rstrip(b"\n")
-"""How the event begins that tells a client of HTTP+SSE where to post."""
 
 # How far an answer is.
 _UNANSWERED: Final = 0
@@ -227,9 +224,6 @@ class AsgiRequest:
         """Send more of the answer; what is written while the server takes the last piece leaves together."""
         if self._stage != _STREAMING:
             raise LocalProtocolError("Only between start and end can more be written.")
-        if self.root and data.startswith(_ENDPOINT):
-            # The endpoint knows its paths from where it is mounted. This is the only one it ever tells a client.
-            data = data.replace(_ENDPOINT, _ENDPOINT[:-1] + quote(self.root).encode() + b"/", 1)
         self._add(data)
 
     async def drain(self) -> None:
@@ -263,7 +257,9 @@ class AsgiRequest:
         self._news.set()
 
     def _add(self, data: bytes) -> None:
-        if not self.disconnected:
+        if self._unsent > MOST_UNSENT:
+            self.leave()  # Not all who write can wait: pings are answered as fast as a client posts them.
+        elif not self.disconnected:
             self._parts.append(data)
             self._unsent += len(data)
             self._news.set()

@@ -27,7 +27,7 @@ from sluicegate.protocol.conversation import (
 )
 from sluicegate.protocol.framing import encode_line
 from sluicegate.protocol.message import Notification, Reply, RequestId, as_object, encode
-from sluicegate.wire import Receiver, Wire
+from sluicegate.wire import Wire
 
 LONGEST_HOLD: Final = 300.0
 """Seconds that a question to the client stays open before the call goes on without its answer."""
@@ -60,6 +60,10 @@ class DuplexServer:
         """Take the next bytes of the client."""
         self.follow(self.conversation.receive(data))
 
+    def received_message(self, data: bytes) -> None:
+        """Take a message of the client from a transport that brings them whole."""
+        self.follow(self.conversation.receive_message(data))
+
     def ended(self) -> None:
         """Learn that the client says nothing more."""
         self.follow(self.conversation.finish())
@@ -67,6 +71,11 @@ class DuplexServer:
         # A shell pipe closes its end right behind the requests: what is answered at once still gets its answer.
         asyncio.get_running_loop().call_later(LAST_ANSWERS, self._finish)
         self._finish_when_idle()
+
+    def stop(self, reply: Reply) -> None:
+        """Answer all that is under way with this, because we are about to stop: whoever waits is told so (R29)."""
+        for request_id in self.conversation.requests_under_way():
+            self.respond(request_id, reply)
 
     def _finish_when_idle(self) -> None:
         if self._hung_up and not self.conversation.under_way:
@@ -177,7 +186,7 @@ class _PipeStream:
 async def serve_duplex(
     handler: Handler,
     wire: Wire,
-    attach: Callable[[Receiver], None],
+    attach: Callable[[DuplexServer], None],
     *,
     caller: Caller | None = None,
     hold: float = LONGEST_HOLD,

@@ -204,8 +204,8 @@ class HttpEndpoint:
         self._start(request, Asked(message.id, message.method, params, profile, True), takes)
 
     def _start(self, request: HttpRequest, asked: Asked, takes: Accepted) -> None:
+        caller = self._caller(request)  # First: it is somebody else's code, and a stream has a timer.
         stream = ModernStream(request, asked.id, takes)
-        caller = self._caller(request)
         state = asked.params.get("requestState")
         if isinstance(state, str) and state.startswith(PREFIX):
             comeback = Comeback(stream, asked.profile, as_object(asked.params.get("inputResponses")) or {})

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from sluicegate.concurrency import TaskScope
-from sluicegate.downstream.admission import too_many
+from sluicegate.downstream.admission import STOPPING, too_many
 from sluicegate.downstream.answering import Answering
 from sluicegate.downstream.doors import Accepted, Fields, Refusal
 from sluicegate.downstream.event_stream import SESSION_HEADER, EventStream
@@ -86,8 +86,8 @@ class HttpSession:
         """Wait until the session can take messages."""
         await self._living
 
-    def close(self) -> None:
-        """End the session, and all that is under way in it."""
+    def close(self, why: Refusal = UNKNOWN) -> None:
+        """End the session, and all that is under way in it; POSTs that wait are told why."""
         self.conversation.session.close()
         if not self._closed.done():
             self._closed.set_result(None)
@@ -96,7 +96,7 @@ class HttpSession:
             self.tasks.cancel_all()
         self._calls.clear()
         for post in list(self._posts.values()):
-            post.refuse(UNKNOWN)
+            post.refuse(why)
         self._posts.clear()
         for stream in list(self._streams.values()):
             stream.finish()
@@ -106,7 +106,7 @@ class HttpSession:
         """End the session because we are about to stop: whoever waits for an answer is told so (R29)."""
         for call in list(self._calls.values()):
             self.respond(call, STOPPED)
-        self.close()
+        self.close(STOPPING)  # what is left has not begun: an `initialize`, and what waits behind it
 
     def touch(self) -> None:
         """Take note that the client is there."""
@@ -144,7 +144,7 @@ class HttpSession:
             post.refuse(NO_ROOM)  # it gave way to others before it could begin
             return
         asked = _request_ids(value)
-        post.ids = [request_id for request_id in asked if request_id not in self._posts]
+        post.ids = {request_id for request_id in asked if request_id not in self._posts}
         for request_id in post.ids:
             self._posts[request_id] = post
         self._follow(self.conversation.take(value), post)
@@ -173,11 +173,12 @@ class HttpSession:
         self._follow(events, None)
 
     def _follow(self, events: Sequence[Event], post: Post | None) -> None:
-        withdrawn: dict[RequestId, Post] = {}
+        withdrawn: dict[Post, RequestId] = {}
+        owners: dict[RequestId, Post] = {}
         for event in events:
             match event:
                 case Outgoing(message, request_id, code):
-                    owner = None if request_id is None else withdrawn.get(request_id)
+                    owner = None if request_id is None else owners.get(request_id)
                     if owner is not None:
                         self._finish(owner, message)  # the batch whose last open request that was
                     else:
@@ -185,6 +186,7 @@ class HttpSession:
                 case Asked():
                     owner = self._posts[event.id] if post is None else post
                     self._posts[event.id] = owner
+                    owner.ids.add(event.id)  # not there yet if its batch withdrew another request of that id first
                     stream = self._calls[event.id] = PostStream(self, owner, event.id)
                     self.tasks.start(self._answer(event, stream), key=stream)
                 case Opening(request_id):
@@ -192,12 +194,14 @@ class HttpSession:
                 case Opened():
                     self._side.start_pushing()
                 case Withdrawn(request_id):
-                    call = self._calls.pop(request_id)
-                    self.tasks.cancel(call)
-                    withdrawn[request_id] = self._posts.pop(request_id)
+                    call = self._calls.pop(request_id, None)
+                    if call is not None:  # else it waits behind the handshake
+                        self.tasks.cancel(call)
+                    owner = owners[request_id] = self._posts.pop(request_id)
+                    withdrawn[owner] = request_id
                 case Answered(request_id, reply):
                     self._side.answered(request_id, reply)
-        for request_id, owner in withdrawn.items():
+        for owner, request_id in withdrawn.items():
             if not any(call.post is owner for call in self._calls.values()):
                 self._forget(owner)
                 owner.withdraw(request_id)

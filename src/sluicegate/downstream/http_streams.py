@@ -9,7 +9,8 @@ from typing import Final, Protocol
 
 from sluicegate.downstream.doors import EVENTS, JSON, Accepted, Fields, Headers, Refusal
 from sluicegate.downstream.duplex import MESSAGES_A_TURN
-from sluicegate.errors import INTERNAL_ERROR, SHUTTING_DOWN, ErrorObject
+from sluicegate.errors import INTERNAL_ERROR, OVERLOADED, RATE_LIMITED, SHUTTING_DOWN, ErrorObject
+from sluicegate.protocol.conversation import UNENCODABLE
 from sluicegate.protocol.framing import encode_comment, encode_event
 from sluicegate.protocol.message import Reply, RequestId, Response, as_object, encode
 
@@ -24,7 +25,7 @@ EVENT_FIELDS: Final[Fields] = (
 JSON_FIELDS: Final[Fields] = (("Content-Type", JSON),)
 
 _BAD_REQUEST: Final = frozenset({-32700, -32600, -32020, -32021, -32022})
-_STATUSES: Final = {1003: 429, 1004: 503, 1030: 503, 1031: 503}
+_STATUSES: Final = {RATE_LIMITED: 429, OVERLOADED: 503, 1030: 503, SHUTTING_DOWN: 503}
 STOPPED: Final = ErrorObject(
     SHUTTING_DOWN,
     "The server is about to stop; the request was cancelled and may have run in part.",
@@ -38,6 +39,8 @@ class HttpRequest(Protocol):
 
     @property
     def method(self) -> str: ...
+    @property
+    def root(self) -> str: ...  # The path that the client sees in front of `path`.
     @property
     def path(self) -> str: ...
     @property
@@ -117,7 +120,11 @@ class ModernStream:
         if self._over:
             return  # a tool that swallowed its cancellation
         self._finish()
-        body = _encoded(self.id, reply)
+        try:
+            body = encode(Response(self.id, reply))
+        except Exception:  # An edge: the encoder runs code of the values in it, which may raise anything (R34).
+            reply = UNENCODABLE
+            body = encode(Response(self.id, reply))
         status = _status_of_modern(reply)
         # An error that has a status of its own keeps it, even for a client that wants events only.
         if self._streaming or not (self._takes.json or status != 200):
@@ -156,11 +163,3 @@ def _status_of_modern(reply: Reply) -> int:
     if reply.code == INTERNAL_ERROR and (as_object(reply.data) or {}).get("reason") == "internal":
         return 500
     return status_of(reply.code, modern=True)
-
-
-def _encoded(request_id: RequestId, reply: Reply) -> bytes:
-    try:
-        return encode(Response(request_id, reply))
-    except (TypeError, ValueError, RecursionError):
-        problem = "Internal error: the answer holds something that JSON cannot express."
-        return encode(Response(request_id, ErrorObject(-32603, problem)))

@@ -77,11 +77,14 @@ class ModernSink:
         # Before anything is sent: from here on a withdrawal of this request must not find the call any more.
         self._tasks.rekey(stream, comeback)
         self.stream = None
-        await stream.reply(input_required(questions, state))
         try:
+            await stream.reply(input_required(questions, state))
             async with asyncio.timeout(self._hold):
-                retry = await comeback
+                return await comeback
         except TimeoutError:
             raise InputRefused(f"Nobody answered within {self._hold:g} s.") from None
-        self.stream = retry.stream
-        return retry
+        finally:
+            # Nobody else would take the call out of those that wait. If the retry has come, just as the time ran out
+            # or we were cancelled, it is owed an answer, too.
+            if not comeback.cancel() and not comeback.cancelled():
+                self.stream = comeback.result().stream

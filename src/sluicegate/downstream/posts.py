@@ -23,7 +23,7 @@ class Post:
         self._takes = takes
         self._number = number
         self._stream: EventStream | None = None
-        self.ids: list[RequestId] = []
+        self.ids: set[RequestId] = set()
         """The requests in it that nobody else had under way."""
         self.done = False
         self._timer: asyncio.TimerHandle | None = None

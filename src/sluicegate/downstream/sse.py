@@ -6,17 +6,16 @@ Together they are a duplex channel, so everything but the carrying is the pipe's
 import asyncio
 import secrets
 from typing import Final
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote
 
 from sluicegate.concurrency import TaskScope
 from sluicegate.downstream.admission import too_many
 from sluicegate.downstream.doors import NOT_ACCEPTABLE, Refusal, accepted
 from sluicegate.downstream.duplex import DuplexServer, serve_duplex
-from sluicegate.downstream.http_streams import EVENT_FIELDS, KEEP_ALIVE, HttpRequest, refuse
+from sluicegate.downstream.http_streams import EVENT_FIELDS, KEEP_ALIVE, STOPPED, HttpRequest, refuse
 from sluicegate.downstream.places import Full, Place, Places
 from sluicegate.exchange import Caller, Handler
-from sluicegate.protocol.framing import encode_comment, encode_event, encode_line
-from sluicegate.wire import Receiver
+from sluicegate.protocol.framing import encode_comment, encode_event
 
 _UNKNOWN: Final = Refusal(404, "unknown_session", "There is no such session; open the event stream again.")
 
@@ -46,8 +45,7 @@ class SseChannels:
         token = secrets.token_urlsafe(32)
         self._channels[token] = channel
         try:
-            # Relative, so that it is right behind any proxy.
-            channel.begin(f"/messages?session_id={token}".encode())
+            channel.begin(f"/messages?session_id={token}")
             await serve_duplex(self._handler, channel, channel.attach, caller=channel.caller, hold=self._hold)
         finally:
             del self._channels[token]
@@ -63,17 +61,20 @@ class SseChannels:
             refuse(request, _UNKNOWN)
             return
         request.respond(202)
-        channel.receiver.received(encode_line(request.body))
+        # As it is: made one line, a string with a bare line break would be JSON again, and say another thing (T1).
+        channel.receiver.received_message(request.body)
 
     def close_idle(self) -> None:
         """Hang up on those for whom nothing is under way."""
         for channel in self._channels.values():
-            if isinstance(channel.receiver, DuplexServer) and not channel.receiver.conversation.under_way:
+            if channel.receiver is not None and not channel.receiver.conversation.under_way:
                 channel.hang_up()
 
     def close(self) -> None:
-        """Hang up everywhere."""
+        """Hang up everywhere, because we are about to stop."""
         for channel in self._channels.values():
+            if channel.receiver is not None:
+                channel.receiver.stop(STOPPED)
             channel.hang_up()
 
 
@@ -82,17 +83,19 @@ class _Channel:
 
     def __init__(self, request: HttpRequest, caller: Caller) -> None:
         self.caller = caller
-        self.receiver: Receiver | None = None
+        self.receiver: DuplexServer | None = None
         self._request = request
         self._timer: asyncio.TimerHandle | None = None
         self._gone = False
 
-    def begin(self, endpoint: bytes) -> None:
+    def begin(self, endpoint: str) -> None:
         self._request.start(200, EVENT_FIELDS)
-        self._request.write(encode_event(endpoint, event="endpoint"))
+        # Without a host, so that it is right behind any proxy; a mount's path may hold what no URL does.
+        place = quote(self._request.root) + endpoint
+        self._request.write(encode_event(place.encode(), event="endpoint"))
         self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE, self._stay_alive)
 
-    def attach(self, receiver: Receiver) -> None:
+    def attach(self, receiver: DuplexServer) -> None:
         self.receiver = receiver
         self._request.on_disconnect(self.hang_up)
 

@@ -4,7 +4,7 @@ import asyncio
 import zlib
 from typing import TYPE_CHECKING, Final
 
-from sluicegate.errors import UpstreamClosed, UpstreamError, UpstreamProtocolError
+from sluicegate.errors import Truncated, UpstreamClosed, UpstreamError, UpstreamProtocolError
 
 from .heads import AnswerHead, Headers
 
@@ -14,12 +14,6 @@ if TYPE_CHECKING:
 AHEAD: Final = 256 * 1024  # What may lie here unread before the server has to wait.
 INFLATED_AT_ONCE: Final = 256 * 1024
 MOST_MEMBERS: Final = 256  # Of one gzip stream: each costs a copy of what lies behind it, and may hold nothing.
-
-
-class Truncated(UpstreamProtocolError):
-    """The answer began, and ended before it was complete: what it answers may have run."""
-
-    delivered = "unknown"
 
 
 class Answer:

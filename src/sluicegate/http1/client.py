@@ -54,6 +54,14 @@ def _place(url: str) -> _Place:
     )
 
 
+def origin_of(url: str) -> Origin | None:
+    """Where a request to a URL would go, or None if it is not one that a `Pool` can ask."""
+    try:
+        return _place(url).origin
+    except LocalProtocolError:
+        return None
+
+
 class Pool:
     """Kept connections to any number of servers. Whoever made it must `aclose` it."""
 
@@ -187,7 +195,10 @@ class Pool:
 
     async def _wait_for_room(self, origin: Origin) -> Connection | None:
         future: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(origin, deque()).append(future)
+        waiting = self._waiting.setdefault(origin, deque())
+        while waiting and waiting[0].done():
+            waiting.popleft()  # Who gave up; all wait equally long, so they are at the front.
+        waiting.append(future)
         taken = False
         try:
             async with asyncio.timeout(self.limits.connect):
@@ -230,9 +241,16 @@ class Pool:
 
     def _tls(self) -> tls.SSLContext:
         if self._context is None:
-            self._context = tls.create_default_context()  # Once: it reads every certificate of the system.
-            self._context.set_alpn_protocols(["http/1.1"])
+            self._context = _default_tls()
         return self._context
+
+
+@lru_cache(maxsize=1)
+def _default_tls() -> tls.SSLContext:
+    # Once for all pools: it reads every certificate of the system, for which the whole loop waits (65 ms and more).
+    context = tls.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 def _cannot_connect(cause: Exception) -> UpstreamUnavailable:

@@ -210,6 +210,8 @@ class Connection(asyncio.Protocol):
             if self._empty_lines > MOST_EMPTY_LINES:
                 self._refuse(400, "The request's head is malformed.")
                 return None
+        if not buffer:
+            return None  # Nothing has begun: an old client's line behind its body must not start the clock of a head.
         try:
             end = buffer.find(b"\r\n\r\n", max(0, self._scanned - 3)) + 4
             if end < 4:
@@ -286,7 +288,7 @@ class Connection(asyncio.Protocol):
         request = self._request = Request(self, head, body)
         try:
             work = self._handler(request)
-        except Exception:
+        except Exception:  # An edge: what a handler raises costs its own request, not the connection (R34).
             self._fail(request)
         else:
             if work is not None:
@@ -295,7 +297,7 @@ class Connection(asyncio.Protocol):
     async def _run(self, request: Request, work: Coroutine[object, object, None]) -> None:
         try:
             await work
-        except Exception:
+        except Exception:  # The same edge; and all connections share one scope, which an exception would end.
             self._fail(request)
         else:
             if not request.answered:

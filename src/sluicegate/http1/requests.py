@@ -39,6 +39,11 @@ class Request:
         self._listeners: list[Callable[[], object]] | None = None
 
     @property
+    def root(self) -> str:
+        """What stands before the path for the client: nothing, for nobody has taken a part of it before us."""
+        return ""
+
+    @property
     def peer(self) -> str:
         """The address the connection comes from."""
         return self._connection.peer

@@ -140,7 +140,7 @@ class Listener:
                 listening.setblocking(False)
                 bound = listening.getsockname()
                 self.addresses.append((str(bound[0]), int(bound[1])))
-        except BaseException:
+        except BaseException:  # Whatever it is, cancellation too, it travels on; nobody else would close these.
             for listening in self._sockets:
                 listening.close()
             raise

@@ -141,6 +141,12 @@ class ServerConversation:
             self._read_parsed(value, events)
         return events
 
+    def receive_message(self, data: bytes) -> list[Event]:
+        """The events in one message or batch that came whole, as it is: nothing in it ends a line."""
+        events: list[Event] = []
+        self._read_frame(data, events)
+        return events
+
     def finish(self) -> list[Event]:
         """The events in what came without a final newline, when the peer will say nothing more."""
         events: list[Event] = []
@@ -287,8 +293,9 @@ class ServerConversation:
             request_id = notification.params.get("requestId")
             if not (isinstance(request_id, str) or type(request_id) is int):
                 return
-            self._backlog.pop(request_id, None)
-            if request_id in self._under_way and request_id != self._opening:
+            if self._backlog.pop(request_id, None) is not None:
+                events.append(Withdrawn(request_id))
+            elif request_id in self._under_way and request_id != self._opening:
                 events.append(Withdrawn(request_id))
                 # At once, not when its task has ended: the client may use the id again in the next message.
                 batch = self._under_way.pop(request_id)
@@ -335,8 +342,8 @@ class ServerConversation:
             return batch.close_one(Response(request_id, _encodable(reply)))
         try:
             return encode(Response(request_id, reply))
-        except (TypeError, ValueError, RecursionError):
-            return encode(Response(request_id, _UNENCODABLE))
+        except Exception:  # as below
+            return encode(Response(request_id, UNENCODABLE))
 
     def ask(self, method: str, params: Mapping[str, object]) -> tuple[int, bytes]:
         """The id and the bytes of a question to the client; its reply comes as `Answered`. Session era only."""
@@ -348,14 +355,20 @@ class ServerConversation:
         self._questions.claim(request_id)
         return encode(Notification("notifications/cancelled", {"requestId": request_id, "reason": reason}))
 
+    def requests_under_way(self) -> list[RequestId]:
+        """The requests that have not been answered yet."""
+        return list(self._under_way)
+
     @property
     def under_way(self) -> int:
         """How many requests have not been answered yet."""
         return len(self._under_way)
 
 
-_UNENCODABLE: Final = ErrorObject(
-    INTERNAL_ERROR, "Internal error: the answer holds something that JSON cannot express."
+UNENCODABLE: Final = ErrorObject(
+    INTERNAL_ERROR,
+    "Internal error: the answer holds something that JSON cannot express.",
+    {"source": "sluicegate", "reason": "internal", "delivered": "yes", "retryable": False},
 )
 
 
@@ -363,6 +376,8 @@ def _encodable(reply: Reply) -> Reply:
     """The reply itself, or an error in its place if it cannot be written: one bad one must not cost a batch."""
     try:
         encode(Response(0, reply))
-    except (TypeError, ValueError, RecursionError):
-        return _UNENCODABLE
+    except Exception:
+        # An edge: the encoder runs code of the values in it, such as that of a time zone, which may raise anything;
+        # and whoever answers others meanwhile must not hear of it (R34).
+        return UNENCODABLE
     return reply

@@ -19,6 +19,15 @@ T = TypeVar("T")
 MOST_PAGES: Final = 64
 """After so many pages a list is taken for endless."""
 
+MOST_ENTRIES: Final = 20_000
+"""How many entries of a list are looked at, readable or not: a page of bytes can hold millions."""
+
+MOST_MALFORMED: Final = 1000
+"""How many entries may be unreadable before the rest of a list is not worth reading either."""
+
+MOST_WARNINGS: Final = 5
+"""How many of a list's faults are told; to tell them takes longer than to find them."""
+
 
 class Kind(msgspec.Struct, Generic[T], frozen=True):
     """One of the four lists: how to ask for it, where its entries are, and what tells them apart."""
@@ -38,6 +47,8 @@ class Gathering(Generic[T]):
         self._found: dict[str, T] = {}
         self._entries = 0
         self._pages = 0
+        self._malformed = 0
+        self._warnings = 0
         self._cursors: set[str] = set()
 
     @property
@@ -57,13 +68,18 @@ class Gathering(Generic[T]):
                 f"The answer of {self._who} to {self._kind.method} has no list of {self._kind.member}."
             )
         self._pages += 1
-        items = self._readable(entries)
+        left = MOST_ENTRIES - self._entries
+        items = self._readable(entries[:left])
         # Some servers mean the end by an empty cursor, and begin anew when it is sent back to them.
         if items and all(self._kind.key(item) in self._found for item in items):
             return self._stop("sent a page again")
         for item in items:
             if self._found.setdefault(self._kind.key(item), item) is not item:
-                self._warn(f"has {self._kind.key(item)!r} twice; the first one is kept")
+                self._warn(f"has {self._kind.key(item)[:100]!r} twice; the first one is kept")
+        if self._malformed > MOST_MALFORMED:
+            return self._stop(f"has more than {MOST_MALFORMED} malformed entries")
+        if len(entries) > left:
+            return self._stop(f"has more than {MOST_ENTRIES} entries")
         cursor = page.get("nextCursor")
         if cursor is None:
             return None
@@ -82,12 +98,19 @@ class Gathering(Generic[T]):
             try:
                 items.append(self._kind.read(entry))
             except msgspec.ValidationError as problem:
+                self._malformed += 1
+                if self._malformed > MOST_MALFORMED:
+                    break
                 self._warn(f"has a malformed entry, number {self._entries}, which is skipped: {problem}")
             self._entries += 1
         return items
 
     def _stop(self, problem: str) -> None:
-        self._warn(f"{problem}; the list ends here")
+        log.warning("%s: %s %s; the list ends here.", self._who, self._kind.method, problem)
 
     def _warn(self, problem: str) -> None:
-        log.warning("%s: %s %s.", self._who, self._kind.method, problem)
+        self._warnings += 1
+        if self._warnings <= MOST_WARNINGS:
+            log.warning("%s: %s %s.", self._who, self._kind.method, problem)
+        elif self._warnings == MOST_WARNINGS + 1:
+            log.warning("%s: %s has more faults, which are not told.", self._who, self._kind.method)

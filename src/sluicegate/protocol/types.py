@@ -6,7 +6,8 @@ error flag, bytes) is read exactly or not at all. Every `read_*` raises `msgspec
 read.
 """
 
-from typing import Annotated, Final, TypeVar
+from functools import cache
+from typing import Annotated, Final, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET
@@ -465,10 +466,17 @@ def _read(kind: type[T], entry: object) -> T:
     except msgspec.ValidationError:
         # Many servers write out what they have nothing to say about; null has no meaning of its own in any of these.
         members = {k: _without_nulls(v) if k in _NESTED else v for k, v in members.items() if v is not None}
-        for field in msgspec.structs.fields(kind):
-            if field.encode_name in _DESCRIPTIVE and not _fits(members.get(field.encode_name), field.type):
-                del members[field.encode_name]
+        for name, member_kind in _descriptive(kind):
+            if not _fits(members.get(name), member_kind):
+                del members[name]
         return msgspec.convert(members, kind)
+
+
+@cache
+def _descriptive(kind: type[object]) -> list[tuple[str, object]]:
+    """The members of a kind that can be left out where they make no sense, and what each should be."""
+    fields = msgspec.structs.fields(cast(type[msgspec.Struct], kind))
+    return [(field.encode_name, field.type) for field in fields if field.encode_name in _DESCRIPTIVE]
 
 
 def _without_nulls(value: object) -> object:

@@ -7,16 +7,23 @@ from contextlib import asynccontextmanager
 from typing import Final, Literal
 
 from sluicegate.concurrency import TaskScope
-from sluicegate.errors import ConfigError, UpstreamClosed, UpstreamProtocolError, UpstreamTimeout, UpstreamUnavailable
+from sluicegate.errors import (
+    ConfigError,
+    Truncated,
+    UpstreamClosed,
+    UpstreamProtocolError,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
 from sluicegate.exchange import Host
 from sluicegate.http1 import Pool
-from sluicegate.http1.answers import Truncated
+from sluicegate.http1.client import origin_of
 from sluicegate.protocol.modern import Discovery, Incompatible, Legacy, Retry, judge_probe
 from sluicegate.protocol.versions import LATEST_VERSION, SUPPORTED_VERSIONS
 from sluicegate.upstream.http_modern import ModernHttp
 from sluicegate.upstream.http_session import SessionHttp
 from sluicegate.upstream.link import Era
-from sluicegate.upstream.site import Patience, Site, checked_fields, origin_of
+from sluicegate.upstream.site import Patience, Site, checked_fields
 from sluicegate.upstream.sse import SseHttp, open_sse
 
 Transport = Literal["modern", "session", "sse"]
@@ -114,7 +121,12 @@ class HttpUpstream:
                 return await self._probe(ModernHttp(site, host, tasks, LATEST_VERSION))
             case "session":
                 connection = SessionHttp(site, host, tasks)
-                return await connection.open() or connection
+                try:
+                    seen = await connection.open()
+                except BaseException:  # Handed on, whatever it is: but a session that was begun is ended first.
+                    await connection.aclose()
+                    raise
+                return seen or connection
             case "sse":
                 return await open_sse(site, host, tasks, self._open_timeout)
 

@@ -36,6 +36,7 @@ class Hearing:
         self._memory = memory
         self._tasks = tasks
         self._tell = tell
+        self.closed = False
         self._asked: dict[int, list[RequestId]] = {}  # what each call that is under way has asked, by its exchange
 
     async def hear(self, message: Request | Notification, exchange: Exchange | None) -> None:
@@ -76,6 +77,8 @@ class Hearing:
             await exchange.emit(Notification(message.method, params))
 
     async def _hear_request(self, request: Request, exchange: Exchange | None) -> None:
+        if self.closed:
+            return  # Calls under way may come to their end, but nobody is asked anything more.
         if len(self._tasks) >= MOST_QUESTIONS:
             # Told here and now, not in a task: a server that asks and asks has to wait for our answers.
             await self._tell(Response(request.id, ErrorObject(OVERLOADED, "Too many questions are open.")))

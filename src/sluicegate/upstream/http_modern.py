@@ -7,10 +7,10 @@ from typing import Final, cast
 import msgspec
 
 from sluicegate.concurrency import TaskScope, forever
-from sluicegate.errors import HEADER_MISMATCH, ErrorObject, RemoteProtocolError, UpstreamClosed
+from sluicegate.errors import HEADER_MISMATCH, ErrorObject, RemoteProtocolError, Truncated, UpstreamClosed
 from sluicegate.exchange import Exchange, Host
 from sluicegate.http1 import Answer
-from sluicegate.http1.answers import Truncated
+from sluicegate.protocol.gathering import MOST_PAGES
 from sluicegate.protocol.headers import Marks, headers_of, marks_of
 from sluicegate.protocol.message import (
     Notification,
@@ -30,7 +30,6 @@ from sluicegate.upstream.site import ACCEPT_BOTH, Site
 
 log = logging.getLogger("sluicegate")
 
-MOST_PAGES: Final = 100
 MOST_MARKED: Final = 10_000
 _LISTEN: Final = "subscriptions/listen"
 _NO_MARKS: Final[Marks] = {}
@@ -46,6 +45,7 @@ class ModernHttp:
         self._tasks = tasks
         self._ids = itertools.count(1)
         self._marks: dict[str, Marks] = {}
+        self._closed = False
 
     async def __call__(self, exchange: Exchange) -> Reply:
         """The server's reply to an exchange; its notices go to the exchange as they come.
@@ -68,7 +68,8 @@ class ModernHttp:
         return reply
 
     async def aclose(self) -> None:
-        """Nothing to say goodbye to."""
+        """Nothing to say goodbye to; calls under way may come to their end, and leave nothing behind."""
+        self._closed = True
 
     async def wait_closed(self) -> None:
         """Never return: a server that is asked anew each time is as good as ever."""
@@ -82,6 +83,10 @@ class ModernHttp:
         """
         profile = Profile(version, self._host.capabilities, self._host.client_info)
         answer, request_id = await self._post("server/discover", {}, profile, None, _NO_MARKS)
+        if answer.status == 429 or answer.status >= 500:
+            # An outage, whatever its body says: taken for the answer of an older server it would be remembered.
+            answer.close()
+            raise self._site.status_error(answer)
         return await self._reply_in(answer, request_id, None)
 
     async def _ask(self, exchange: Exchange) -> Reply:
@@ -129,7 +134,7 @@ class ModernHttp:
                 raise self._site.protocol_error("answers something else than what was asked")
             raise ended_early(self._site.name)
         finally:
-            if over:
+            if over and not self._closed:
                 self._tasks.start(read_to_end(answer))
             else:
                 answer.close()  # To hang up tells the server to stop.

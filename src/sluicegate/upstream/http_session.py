@@ -18,6 +18,7 @@ from sluicegate.errors import (
     ErrorObject,
     LocalProtocolError,
     SluicegateError,
+    Truncated,
     UpstreamClosed,
     UpstreamError,
     UpstreamProtocolError,
@@ -25,7 +26,6 @@ from sluicegate.errors import (
 )
 from sluicegate.exchange import Exchange, Host
 from sluicegate.http1 import Answer, Fields
-from sluicegate.http1.answers import Truncated
 from sluicegate.protocol.handshake import ClientSession
 from sluicegate.protocol.headers import VERSION
 from sluicegate.protocol.message import (
@@ -108,9 +108,15 @@ class SessionHttp:
             return problem.message.rstrip(".")
         if isinstance(reply, ErrorObject) and answer.status in (400, 404, 405):
             return f"{self._site.name} answered initialize with status {answer.status} ({reply.message[:100]})"
-        self.discovery = session.accept(reply)
-        self._id = self._session_id_of(answer)
+        session_id = self._session_id_of(answer)
+        try:
+            self.discovery = session.accept(reply)
+        except UpstreamProtocolError:
+            await self._end_session(session_id)
+            raise
+        self._id = session_id
         self._session, self._opened = session, True
+        self._memory.met(session)
         await self._tell(Notification("notifications/initialized", {}))
         return None
 
@@ -121,7 +127,11 @@ class SessionHttp:
             # Without what the last session said: until there is another, everybody else goes on with that one.
             request = Request(request_id, "initialize", params)
             answer = await self._site.ask("POST", ACCEPT_BOTH, encoded(request))
-            return answer, await self._hear_out(answer, request_id, None)
+            try:
+                return answer, await self._hear_out(answer, request_id, None)
+            except BaseException:  # Handed on, a cancellation mostly: but its head may have begun a session.
+                await self._end_session(self._session_id_of(answer))
+                raise
         finally:
             self.pending.claim(request_id)
 
@@ -133,21 +143,23 @@ class SessionHttp:
 
     async def aclose(self) -> None:
         """Take no more exchanges, and tell the server that the session is over."""
-        self._closed = True
+        self._closed = self._hearing.closed = True
         for waiter in self.pending.drain():
             waiter.post(self._gone())
         self._pushes.stop()
-        await self._end_session()
+        self._tasks.cancel((self, "renewal"))
+        await self._end_session(self._id)
 
     async def wait_closed(self) -> None:
         """Never return: a session that the server forgot is begun again with the next request."""
         await forever()
 
-    async def _end_session(self) -> None:
-        if self._id is not None:
+    async def _end_session(self, session_id: str | None) -> None:
+        if session_id is not None:
+            version = ((VERSION, self._session.version),) if self._opened else ()
             with suppress(TimeoutError, SluicegateError):
                 async with asyncio.timeout(WAIT_FOR_END):
-                    (await self._site.ask("DELETE", self.fields(()))).close()
+                    (await self._site.ask("DELETE", (*version, (SESSION, session_id)))).close()
 
     def _gone(self) -> UpstreamClosed:
         return UpstreamClosed(f"The connection to {self._site.name} is closed.", delivered="no")
@@ -163,7 +175,7 @@ class SessionHttp:
         if lost is None or (unless_busy and busy):
             return
         if unless_busy:
-            await self._end_session()
+            await self._end_session(lost)
         await self._begin_again(lost)
 
     async def _begin_again(self, lost: str) -> None:
@@ -172,10 +184,12 @@ class SessionHttp:
         Raises:
             UpstreamClosed: there is none to be had.
         """
+        if self._closed:
+            raise self._gone()  # A session that is begun now would be nobody's, and never ended.
         if self._renewal is None and self._id == lost:
             # In a task, and once for all who notice: whoever noticed first may go away in the middle of it.
             self._renewal = asyncio.get_running_loop().create_future()
-            self._tasks.start(self._renew(self._renewal))
+            self._tasks.start(self._renew(self._renewal), key=(self, "renewal"))
         if self._renewal is not None:
             problem = await asyncio.shield(self._renewal)
             if problem is not None:
@@ -218,7 +232,7 @@ class SessionHttp:
         try:
             answer = await self._post_within_session(Request(request_id, exchange.method, params))
             return await self._hear_out(answer, request_id, exchange)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, UpstreamTimeout):
             # To hang up is not to cancel: the server has to be told.
             cancelled: Params = {"requestId": request_id, "reason": "The caller no longer waits."}
             self.send(Notification("notifications/cancelled", cancelled))
@@ -329,8 +343,10 @@ class SessionHttp:
                 messages = Messages(self._site, answer, request_id, last_id)
                 cut: UpstreamError = ended_early(self._site.name)
                 reply: Reply | None = None
+                has_let_go = False
                 try:
                     reply = await self._reply_in(messages, exchange)
+                    has_let_go = reply is None
                 except (Truncated, UpstreamTimeout) as problem:
                     cut = problem
                 if reply is not None:
@@ -340,10 +356,12 @@ class SessionHttp:
                 events = messages.events
                 if events is None or events.last_id is None:
                     raise cut
+                if has_let_go and exchange is not None and exchange.let_go is not None:
+                    exchange.let_go()  # The server has time, so whoever waits for us need not hold a connection either.
                 last_id = events.last_id
                 answer = await self._resumed(last_id, events.retry)
         finally:
-            if over:
+            if over and not self._closed:
                 self._tasks.start(read_to_end(answer))
             else:
                 answer.close()

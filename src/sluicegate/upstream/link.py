@@ -94,6 +94,7 @@ class Link:
         self._unattributed = Waiter(None)
         self._asking = Waiter(None)
         self._unheard = 0
+        self._questions: set[RequestId] = set()
         self._said_more = False
         self._forgone = 0
         self._minute = 0.0
@@ -338,6 +339,10 @@ class Link:
             self._gone.set()
             for waiter in self.pending.drain():
                 waiter.post(UpstreamClosed(problem(), details=self.last_words()))
+            # Nobody waits for these answers any more; who was asked should not be left before an open form.
+            for question in self._questions:
+                self._tasks.cancel((self, "question", question))
+            self._questions.clear()
 
     def _hear(self, message: Message | Unreadable, line: bytes) -> None:
         match message:
@@ -372,7 +377,14 @@ class Link:
         elif len(self._tasks) >= MOST_QUESTIONS:
             self.respond(request.id, ErrorObject(OVERLOADED, "Too many questions are open; wait for their answers."))
         else:
-            self._tasks.start(self._session_era.answer(request), key=(self, "question", request.id))
+            self._questions.add(request.id)
+            self._tasks.start(self._answer(request, self._session_era), key=(self, "question", request.id))
+
+    async def _answer(self, request: Request, session_era: SessionEra) -> None:
+        try:
+            await session_era.answer(request)
+        finally:
+            self._questions.discard(request.id)
 
     def _hear_notification(self, notification: Notification, size: int) -> None:
         match notification.method:
@@ -411,7 +423,9 @@ class Link:
         if not isinstance(request_id, str | int):
             return
         # Its own question, taken back; or, from 2026-07-28 on, the end of a subscription of ours.
-        if not self._tasks.cancel((self, "question", request_id)):
+        if self._tasks.cancel((self, "question", request_id)):
+            self._questions.discard(request_id)
+        else:
             waiter = self.pending.find(request_id)
             if waiter is not None and waiter.exchange is not None and waiter.exchange.method == "subscriptions/listen":
                 self.pending.claim(request_id)

@@ -15,9 +15,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from sluicegate.errors import LocalProtocolError, UpstreamError
+from sluicegate.errors import LocalProtocolError, Truncated, UpstreamError
 from sluicegate.http1 import Answer
-from sluicegate.http1.answers import Truncated
 from sluicegate.protocol.framing import SseDecoder, SseEvent, TooLong
 from sluicegate.protocol.message import (
     Message,

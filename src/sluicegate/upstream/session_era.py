@@ -6,7 +6,8 @@ Inside we speak 2026-07-28, where a server remembers nothing. The state that an 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from functools import partial
+from typing import Final, Protocol
 
 from sluicegate.errors import ErrorObject, InputRefused, InvalidParams, MethodNotFound, UpstreamError
 from sluicegate.exchange import Exchange, Host
@@ -40,6 +41,10 @@ from sluicegate.protocol.versions import SUPPORTED_VERSIONS
 from sluicegate.upstream.waiting import Waiter
 
 log = logging.getLogger("sluicegate")
+
+LATE_QUESTIONS: Final = 60.0
+"""Seconds in which a call that was given up may still ask something: the question was on its way, or the server does
+not heed our word. So long most servers wait for an answer."""
 
 
 class Line(Protocol):
@@ -76,6 +81,8 @@ class SessionEra:
         self._session = session
         self._level: str | None = None
         self._subscriptions: dict[str, _Subscription] = {}
+        self._forsaken: dict[str, float] = {}  # who has lately given up a call, and until when that matters
+        self._asked: list[Exchange] = []  # the calls whose callers have been asked something and have not answered yet
 
     async def reply_to(self, exchange: Exchange) -> Reply:
         """The server's reply to an exchange, in the inner shape."""
@@ -85,7 +92,17 @@ class SessionEra:
             return await self._listen(exchange)
         await self._set_level(exchange.profile.log_level)
         params = params_for_session(exchange.method, exchange.params, self._session.revision)
-        return reply_from_session(exchange.method, exchange.params, await self._line.relay(exchange, params))
+        try:
+            reply = await self._line.relay(exchange, params)
+        except asyncio.CancelledError:
+            if _may_ask(exchange.method):
+                self._note_forsaken(exchange)
+            raise
+        return reply_from_session(exchange.method, exchange.params, reply)
+
+    def met(self, session: ClientSession) -> None:
+        """Go by what was agreed on in this session from now on: it alone says which revision the server speaks."""
+        self._session = session
 
     async def restore(self, session: ClientSession, request: Callable[[str, Params], Awaitable[Reply]]) -> None:
         """Tell another session with the same server what the lost one knew of us.
@@ -100,6 +117,11 @@ class SessionEra:
             if subscription.is_held:
                 reply = await request("resources/subscribe", {"uri": uri})
                 subscription.is_held = isinstance(reply, Result)
+
+    def _note_forsaken(self, exchange: Exchange) -> None:
+        now = asyncio.get_running_loop().time()
+        self._forsaken = {caller: until for caller, until in self._forsaken.items() if until > now}
+        self._forsaken[exchange.caller.id] = now + LATE_QUESTIONS
 
     def _discover_result(self) -> Reply:
         discovery = self._line.discovery
@@ -119,8 +141,13 @@ class SessionEra:
         levels = [level, *(waiter.exchange.profile.log_level for waiter in self._line.pending if waiter.exchange)]
         wanted = min((known for known in levels if known is not None), key=LOG_LEVELS.index)
         if wanted != self._level:
+            # Noted first: who comes meanwhile need not ask for the same. A refusal is an answer, too, and noted.
             self._level = wanted
-            await self._line.request("logging/setLevel", {"level": wanted})
+            try:
+                await self._line.request("logging/setLevel", {"level": wanted})
+            except BaseException:  # Handed on, a cancellation mostly: but the server may not have heard it.
+                self._level = None
+                raise
 
     # ------------------------------------------------------------------------------------------- subscriptions
 
@@ -218,10 +245,22 @@ class SessionEra:
         causes = [w.exchange for w in self._line.pending if w.exchange is not None and _may_ask(w.exchange.method)]
         if not causes:
             return self._line.host.sink.ask, self._line.host.capabilities
-        if len({exchange.caller.id for exchange in causes}) > 1:
+        now = asyncio.get_running_loop().time()
+        forsaken = {caller for caller, until in self._forsaken.items() if until > now}
+        if len({exchange.caller.id for exchange in causes} | forsaken) > 1:
             raise MethodNotFound(f"{method} cannot be attributed to one caller and is refused.")
         # Several calls of one caller: the answer goes back under the question's own id and unblocks whichever asked.
-        return causes[0].request_input, causes[0].profile.capabilities
+        # Rather one that has not been asked yet: the caller of another may never come back with its answer.
+        unasked = [exchange for exchange in causes if not any(exchange is asked for asked in self._asked)]
+        likely = unasked[0] if unasked else causes[-1]
+        return partial(self._ask, likely), likely.profile.capabilities
+
+    async def _ask(self, cause: Exchange, questions: Questions) -> Answers:
+        self._asked.append(cause)
+        try:
+            return await cause.request_input(questions)
+        finally:
+            self._asked = [asked for asked in self._asked if asked is not cause]
 
 
 def _may_ask(method: str) -> bool:

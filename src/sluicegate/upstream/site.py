@@ -9,8 +9,9 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
 import msgspec
 
@@ -23,6 +24,7 @@ from sluicegate.errors import (
     UpstreamUnavailable,
 )
 from sluicegate.http1 import Answer, ClientLimits, Fields, Pool
+from sluicegate.http1.client import origin_of
 from sluicegate.protocol.message import Response, decode_tolerant
 
 JSON: Final = "application/json"
@@ -37,6 +39,9 @@ LARGEST_RETRY_AFTER: Final = 999_999
 """Seconds; whoever asks for more time than that has not thought about it."""
 
 MOST_REDIRECTS: Final = 3
+
+LONGEST_URL: Final = 8 * 1024
+"""Of those that a server names."""
 
 _header_name: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _header_value: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
@@ -88,20 +93,6 @@ def checked_fields(headers: Mapping[str, str]) -> Fields:
     return tuple(headers.items())
 
 
-def origin_of(url: str) -> tuple[str, str, int] | None:
-    """Scheme, host and port of a URL, or None if it is not one that we can ask."""
-    if not (url.isascii() and url.isprintable()) or " " in url:
-        return None
-    try:
-        parts = urlsplit(url)
-        scheme, port = parts.scheme.lower(), parts.port
-    except ValueError:
-        return None
-    if scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-        return None
-    return scheme, parts.hostname.lower(), port or (443 if scheme == "https" else 80)
-
-
 class Site:
     """A URL, the headers configured for it, and the connections to it."""
 
@@ -146,12 +137,13 @@ class Site:
 
     def within_origin(self, base: str, reference: str | None) -> str | None:
         """The URL that a server names, if it is of the origin we were sent to."""
-        if reference is None:
+        if reference is None or len(reference) > LONGEST_URL:
             return None
         try:
             target = urljoin(base, reference)
         except ValueError:
             return None
+        # Asked of those who will send it: two who read a URL differently would be a way to another origin.
         return target if origin_of(target) == origin_of(self.url) is not None else None
 
     async def refusal_of(self, answer: Answer) -> ErrorObject:
@@ -224,7 +216,12 @@ class Site:
 
 def media_type(answer: Answer) -> str:
     """What kind of body an answer has, in lower case and without parameters."""
-    return (answer.headers.get("content-type") or "").split(";")[0].strip().lower()
+    return _media_type(answer.headers.get("content-type") or "")
+
+
+@lru_cache(maxsize=64)
+def _media_type(value: str) -> str:
+    return value.split(";")[0].strip().lower()
 
 
 def retry_after(answer: Answer) -> int | None:
@@ -239,10 +236,10 @@ def retry_after(answer: Answer) -> int | None:
     try:
         # By its own clock, if it tells the time: ours may differ.
         now = parsedate_to_datetime(answer.headers.get("date") or "")
-    except ValueError:
+    except (ValueError, OverflowError):
         now = datetime.now(UTC)
     try:
         seconds = (parsedate_to_datetime(value) - now).total_seconds()
-    except (ValueError, TypeError):  # No date; or only one of the two says where on earth.
+    except (ValueError, OverflowError, TypeError):  # No date; or only one of the two says where on earth.
         return None
     return min(max(math.ceil(seconds), 0), LARGEST_RETRY_AFTER)

@@ -63,7 +63,9 @@ class SseWire:
             self._room.clear()
 
     async def drain(self) -> None:
-        await self._room.wait()
+        # Looked at again after each wait: of many who wait, the first may take all the room.
+        while not self._room.is_set():
+            await self._room.wait()
 
     def pause_reading(self) -> None:
         self._reading.clear()
@@ -121,6 +123,8 @@ class SseWire:
 
     def _hang_up(self, end: str) -> None:
         self._end = self._end or end
+        # Nobody waits for the answers any more, so nothing more is asked.
+        self._unsent.clear()
         self._room.set()
         self._answer.close()
         if self._link is not None:
