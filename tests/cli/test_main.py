@@ -8,7 +8,7 @@ import click
 import pytest
 
 import sluicegate
-from sluicegate.cli.main import COMMANDS
+from sluicegate.cli.main import COMMANDS, main
 from sluicegate.cli.main import sluicegate as group
 
 PROMPTLY = 15.0
@@ -30,7 +30,7 @@ def test_it_tells_its_version_and_its_commands(command: list[str]) -> None:
         assert name in help_.stdout and line.split(",")[0] in help_.stdout
 
 
-@pytest.mark.parametrize("words", [["teapot"], ["--teapot"], ["serve"], ["serve", "x.py", "--port", "66000"], []])
+@pytest.mark.parametrize("words", [["teapot"], ["--teapot"], ["call"], ["serve", "x.py", "--port", "66000"], []])
 def test_a_wrong_command_line_is_status_2_and_says_how_it_is_right(words: list[str]) -> None:
     done = ended(sys.executable, "-m", "sluicegate", *words)
     assert (done.returncode, done.stdout) == (2, "")
@@ -59,3 +59,26 @@ except SystemExit:
 """
     done = ended(sys.executable, "-c", code)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "said"),
+    [
+        (KeyboardInterrupt(), 130, "\n"),
+        (click.UsageError("so it is"), 2, "Error: so it is\n"),
+        (click.exceptions.Exit(7), 7, ""),
+    ],
+)
+def test_how_a_command_ends_is_its_exit_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raised: BaseException, status: int, said: str
+) -> None:
+    @click.command()
+    def ending() -> None:
+        raise raised
+
+    monkeypatch.setattr("sluicegate.cli.main.Commands.get_command", lambda *_: ending)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    monkeypatch.setattr(sys, "argv", ["sluicegate", "ending"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == status
+    assert capsys.readouterr().err.endswith(said)

@@ -126,9 +126,9 @@ def run_server_scenarios(npm: Path, wire: str, url: str) -> Results:
         return {name.removeprefix("server-"): _checks(result) for name, result in _results(directory).items()}
 
 
-def run_client_scenarios(npm: Path, wire: str) -> Results:
+def run_client_scenarios(npm: Path, wire: str, client: Sequence[str] = (sys.executable, str(CLIENT))) -> Results:
     """What the suite finds when our client speaks to its servers of one revision. Nothing is done for NOT_YET."""
-    command = f"{_SKIPPING_OAUTH} {shlex.join([sys.executable, str(CLIENT)])}"
+    command = f"{_SKIPPING_OAUTH} {shlex.join(client)}"
     arguments = ["--suite", "all", "--spec-version", wire, "--timeout", f"{PROMPTLY}000"]
     with tempfile.TemporaryDirectory() as directory:
         _run(npm, directory, ["client", "--command", command, *arguments])

@@ -1,15 +1,29 @@
 """`sluicegate`: finds the command that is meant, and loads no other."""
 
+import sys
 from importlib import import_module
+from keyword import iskeyword
 
 import click
 
 from sluicegate import __version__
 
 # What each command does, as its own help begins: said without loading it, and a test keeps both in step. The command
-# NAME is the function of that name in `cli/NAME.py`.
+# NAME is the function of that name in `cli/NAME.py`; where Python has that word for itself, with a `_` behind it.
 COMMANDS = {
-    "serve": "Serve the MCP server in FILE.py, over HTTP or stdio.",
+    "serve": "Serve all servers of this folder as one, or the one in FILE.py.",
+    "status": "Show how each server is, and why one is not ready.",
+    "tools": "List the tools of all servers, with the names that clients see.",
+    "resources": "List the resources of all servers, and the templates of others.",
+    "prompts": "List the prompts of all servers, with the names that clients see.",
+    "call": "Call a tool and print the text of its result.",
+    "logs": "Print what a server wrote to its stderr: its last 1,000 lines.",
+    "restart": "Start a server of the running gateway anew, now.",
+    "check": "Show what would run, and what is wrong with the configuration.",
+    "doctor": "Look for what is wrong, and say what to do about it.",
+    "init": "Write a commented sluicegate.toml that changes nothing yet.",
+    "import": "Take over servers from other programs into .mcp.json.",
+    "connect": "Write this gateway into a client's own configuration.",
 }
 
 
@@ -24,7 +38,8 @@ class Commands(click.Group):
         """The command of that name, or None."""
         if cmd_name not in COMMANDS:
             return None
-        command: object = getattr(import_module(f"sluicegate.cli.{cmd_name}"), cmd_name)
+        name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
+        command: object = getattr(import_module(f"sluicegate.cli.{name}"), name)
         assert isinstance(command, click.Command), cmd_name
         return command
 
@@ -37,15 +52,27 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="sluicegate", message="%(prog)s %(version)s")
 def sluicegate() -> None:
-    """MCP servers out of Python files, for clients of every revision of the protocol.
+    """One MCP endpoint in front of every MCP server you have.
+
+    Servers come from .mcp.json, and what is done with them from sluicegate.toml; neither has to exist.
 
     \b
     Examples:
-      sluicegate serve server.py            at http://127.0.0.1:4747/mcp
-      sluicegate serve server.py --stdio    for a client that starts it
+      sluicegate serve                              at http://127.0.0.1:4747/mcp
+      sluicegate call demo__echo text=hello
+      sluicegate connect cursor
+      sluicegate serve server.py --stdio            one server out of a Python file
     """
 
 
 def main() -> None:
     """Run the command that the program's arguments name, and exit with its status."""
-    sluicegate(prog_name="sluicegate")
+    try:
+        status: object = sluicegate.main(prog_name="sluicegate", standalone_mode=False)
+    except click.ClickException as problem:
+        problem.show()
+        sys.exit(problem.exit_code)
+    except click.Abort:
+        # Click would say "Aborted!"; whoever pressed Ctrl+C knows.
+        sys.exit(130)
+    sys.exit(status if isinstance(status, int) else 0)

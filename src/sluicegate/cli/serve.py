@@ -1,44 +1,74 @@
-"""`sluicegate serve FILE.py`: the server in a file, over HTTP or stdio, without a line of its own for that."""
+"""`sluicegate serve`: the gateway of a folder, or the server in a file, over HTTP or stdio."""
 
 import errno
+import json
+import logging
 import socket
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 from click.core import ParameterSource
 
 from sluicegate import serving
-from sluicegate.cli.failure import NotStarted
-from sluicegate.cli.loading import load_server
+from sluicegate.cli.failure import Failure, NotStarted
+from sluicegate.cli.places import places_of, show_problems, with_demo, with_places
+from sluicegate.errors import ConfigError
 
+if TYPE_CHECKING:
+    from sluicegate.config import Loaded
+    from sluicegate.fronts import Running
+
+_HOST: Final = "127.0.0.1"
 _PORT: Final = 4747
 
 
 @click.command()
-@click.argument("target", metavar="FILE.py[:NAME]")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address of this machine to listen on.")
+@click.argument("target", metavar="[FILE.py[:NAME]]", required=False)
+@click.option("--host", default=_HOST, help="Address of this machine to listen on.  [default: 127.0.0.1]")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=_PORT,
-    show_default=True,
-    help="Port to listen on; 0 takes a free one and says which.",
+    help="Port to listen on; 0 takes a free one and says which.  [default: 4747]",
 )
 @click.option("--stdio", is_flag=True, help="Serve one client on stdin and stdout instead.")
+@click.option("--http", is_flag=True, help="With --stdio: serve HTTP as well.")
+@click.option("--profile", default="", metavar="NAME", help="Only this part of it, as sluicegate.toml has it.")
+@click.option("--demo", is_flag=True, help="Offer the demo server too.")
+@with_places
 @click.pass_context
-def serve(context: click.Context, target: str, host: str, port: int, stdio: bool) -> None:
-    """Serve the MCP server in FILE.py, over HTTP or stdio.
+def serve(
+    context: click.Context,
+    target: str | None,
+    host: str,
+    port: int,
+    stdio: bool,
+    http: bool,
+    profile: str,
+    demo: bool,
+    config: str | None,
+    folder: str | None,
+) -> None:
+    """Serve all servers of this folder as one, or the one in FILE.py.
 
-    The file is loaded, but not what it does under `if __name__ == "__main__"`. If it has several servers, NAME says
-    which of its variables is meant. Every revision of the protocol is spoken.
+    Without FILE.py it is the gateway: the servers of ~/.mcp.json and of the folder's .mcp.json, as sluicegate.toml
+    says, at one address. Changes of these files are taken over while it runs. Where there is none of them, a demo
+    server is offered. Profiles are at /mcp/NAME.
 
-    Over HTTP it listens on addresses of this machine only, since nobody is asked who they are, until Ctrl+C or
-    SIGTERM; what is under way then has ten seconds to finish. The address is printed to stderr.
+    With FILE.py it is the one server in that file. The file is loaded, but not what it does under
+    `if __name__ == "__main__"`. If it has several servers, NAME says which of its variables is meant.
+
+    Every revision of the protocol is spoken. Over HTTP it listens on addresses of this machine only, since nobody is
+    asked who they are, until Ctrl+C or SIGTERM; what is under way then has ten seconds to finish. The address, and
+    what else there is to say, is printed to stderr.
 
     \b
     Examples:
+      sluicegate serve
+      sluicegate serve --port 8000 --demo
+      sluicegate serve --stdio --profile reading
+      sluicegate serve --config other.json
       sluicegate serve examples/demo.py
-      sluicegate serve examples/demo.py --port 8000
       sluicegate serve examples/demo.py:server --stdio
 
     \b
@@ -46,22 +76,171 @@ def serve(context: click.Context, target: str, host: str, port: int, stdio: bool
       0  stopped by a signal, or by the client of --stdio
       1  the file cannot be loaded, or has no server
       2  the command line is wrong
-      3  the address cannot be listened on
+      3  the configuration has errors, or the address cannot be listened on
     """
-    serving.open_standard_streams()  # Before the file is loaded, which may open others.
-    if stdio:
-        for option in ("host", "port"):
-            if context.get_parameter_source(option) is not ParameterSource.DEFAULT:
-                raise click.UsageError(f"--{option} is for HTTP and --stdio is not; leave one of them out.")
-        serving.run(load_server(target))
+    serving.open_standard_streams()  # Before anything is loaded, which may open others.
+    given = {name for name in context.params if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
+    if stdio and not http and (wrong := given & {"host", "port"}):
+        raise click.UsageError(f"--{min(wrong)} is for HTTP and --stdio is not; leave one of them out.")
+    if http and not stdio:
+        raise click.UsageError("--http goes with --stdio; without it, HTTP is served anyway.")
+    if target is not None:
+        if wrong := given & {"http", "profile", "demo", "config", "folder"}:
+            raise click.UsageError(f"--{min(wrong)} is for the gateway, and FILE.py is not; leave one of them out.")
+        _serve_file(target, host, port, stdio=stdio)
         return
-    if not serving.is_loopback(host):
+    front = {name: context.params[name] for name in ("host", "port") if name in given}
+    _serve_folder(front, stdio=stdio, http=http or not stdio, profile=profile, demo=demo, config=config, folder=folder)
+
+
+# ------------------------------------------------------------------------------------------------------------ one file
+
+
+def _serve_file(target: str, host: str, port: int, *, stdio: bool) -> None:
+    from sluicegate.loading import load_server
+
+    if not stdio and not serving.is_loopback(host):
         raise NotStarted(f"others can reach {host}, and this server asks nobody who they are; use --host 127.0.0.1.")
-    server = load_server(target)
+    try:
+        server = load_server(target)
+    except ConfigError as problem:
+        raise Failure(problem.message) from None
+    if stdio:
+        serving.run(server)
+        return
     try:
         serving.run(server, http=True, host=host, port=port)
     except OSError as problem:
         raise NotStarted(_why_not(problem, host, port)) from None
+
+
+# --------------------------------------------------------------------------------------------------------- the gateway
+
+
+def _serve_folder(
+    front: dict[str, object],
+    *,
+    stdio: bool,
+    http: bool,
+    profile: str,
+    demo: bool,
+    config: str | None,
+    folder: str | None,
+) -> None:
+    from msgspec.structs import replace
+
+    from sluicegate.cli.render import say
+    from sluicegate.config import exposure, load
+    from sluicegate.fronts import serve_gateway
+    from sluicegate.loading import load_server
+
+    places = places_of(config, folder)
+    ourselves = _as_called()
+
+    def adjust(loaded: "Loaded") -> "Loaded":
+        """What the command line says counts more than the files, whenever these are read."""
+        loaded = with_demo(loaded, places, always=demo)
+        if loaded.config is None or not front:
+            return loaded
+        return replace(loaded, config=replace(loaded.config, http=replace(loaded.config.http, **front)))
+
+    loaded = adjust(load(places))
+    show_problems(loaded, notes=not stdio)
+    if loaded.config is None:
+        raise NotStarted("the configuration has errors; nothing was started.")
+    address = loaded.config.http
+    if http and (why := exposure(address)) is not None:
+        raise NotStarted(why)
+    _log_to_stderr()
+    serve = serve_gateway(
+        loaded,
+        places,
+        http=address if http else None,
+        stdio=stdio,
+        profile=profile,
+        say=say,
+        opened=None if not http else lambda running: _opened(running, profile),
+        settled=None if not http else lambda running: _settled(running, ourselves),
+        load_file=load_server,
+        adjust=adjust,
+    )
+    try:
+        serving.run_in_loop(serve)
+    except ConfigError as problem:
+        raise NotStarted(problem.message) from None
+    except OSError as problem:
+        raise NotStarted(_why_not(problem, address.host, address.port)) from None
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("sluicegate: %(message)s"))
+    logging.getLogger("sluicegate").addHandler(handler)
+
+
+def _opened(running: "Running", profile: str) -> None:
+    """Say where clients come in, and how they are told."""
+    from sluicegate.cli.render import say
+
+    url = f"{running.address.rstrip('/')}/{profile}" if profile else running.address
+    entry = {"mcpServers": {"sluicegate": {"type": "http", "url": url}}}
+    say(f"serving at {url} (Ctrl+C to stop)")
+    for profile in running.gateway.config.profiles:
+        click.echo(f"  profile {profile}: {running.address.rstrip('/')}/{profile}", err=True)
+    click.echo(f"  Claude Code:   claude mcp add --transport http sluicegate {url}", err=True)
+    click.echo(f"  other clients: {json.dumps(entry)}", err=True)
+    click.echo("                 or let `sluicegate connect CLIENT` write it", err=True)
+
+
+def _as_called() -> str:
+    """How our command is written in the shell that we were started from."""
+    import os
+    import shutil
+    import sys
+
+    called = sys.argv[0]
+    if os.path.basename(called) != "sluicegate":
+        return "python -m sluicegate"
+    if shutil.which("sluicegate"):
+        return "sluicegate"
+    near = os.path.relpath(called)
+    return called if near.startswith(os.pardir) else near
+
+
+def _settled(running: "Running", ourselves: str) -> None:
+    """Say which servers are there, why others are not, and what to try."""
+    from sluicegate.cli.render import clean, say
+
+    status = running.gateway.status()
+    ready = [server for server in status if server.state == "ready"]
+    tools = sum(server.tools for server in ready)
+    names = f": {', '.join(server.name for server in ready)}" if ready else ""
+    say(f"{len(ready)} of {len(status)} servers ready, {tools} tools{names}")
+    for server in status:
+        if server.state not in ("ready", "disabled"):
+            click.echo(f"  {server.name}: {clean(server.sentence)}", err=True)
+    if all(server.state == "disabled" for server in status):
+        click.echo(
+            "  nothing is there to run: put servers into .mcp.json, or see `sluicegate import`, or try --demo", err=True
+        )
+    elif ready:
+        click.echo(f"  try:           {ourselves} {_to_try(running)}", err=True)
+
+
+def _to_try(running: "Running") -> str:
+    """The words that call a tool which does no harm and needs nothing, if there is one."""
+    from sluicegate.protocol.message import as_array, as_object
+
+    tools = running.gateway.hub.catalog.tools
+    demo = next((name for name in tools if name.endswith("demo__echo")), None)
+    if demo is not None:
+        return f"call {demo} text=hello"
+    for name, entry in tools.items():
+        schema = as_object(entry.definition.get("inputSchema")) or {}
+        hints = as_object(entry.definition.get("annotations")) or {}
+        if not as_array(schema.get("required")) and hints.get("readOnlyHint") is True:
+            return f"call {name}"
+    return "tools"
 
 
 def _why_not(problem: OSError, host: str, port: int) -> str:

@@ -84,12 +84,15 @@ class HttpEndpoint:
         doors: Doors | None = None,
         hold: float = LONGEST_HOLD,
         limits: HttpLimits | None = None,
+        beside: "HttpEndpoint | None" = None,
         caller: Callable[[HttpRequest], Caller] = lambda request: Caller(),
     ) -> None:
+        """`beside` is an endpoint of the same gateway: both together have the places of one."""
         limits = limits or HttpLimits()
-        self._admission = Admission(handler, Places(limits.calls, limits.calls_of_one))
+        self._calls = Places(limits.calls, limits.calls_of_one) if beside is None else beside._calls
+        self._streams = Places(limits.streams, limits.streams_of_one) if beside is None else beside._streams
+        self._admission = Admission(handler, self._calls)
         self._answering = Answering(self._admission)
-        self._streams = Places(limits.streams, limits.streams_of_one)
         self._doors = doors or Doors()
         # A client sends few different heads, and `http1` gives the same object for the same bytes: looked at once each.
         self._look_at = lru_cache(maxsize=128)(partial(_look_at, self._doors))

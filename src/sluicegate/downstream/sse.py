@@ -111,7 +111,8 @@ class _Channel:
         self._request.end()
 
     def write(self, data: bytes) -> None:
-        self._request.write(encode_event(data.rstrip(b"\n"), event="message"))
+        if not self._request.answered:  # What is said in parting, to withdraw a question, may come after the end.
+            self._request.write(encode_event(data.rstrip(b"\n"), event="message"))
 
     async def drain(self) -> None:
         await self._request.drain()

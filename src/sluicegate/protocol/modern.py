@@ -213,6 +213,9 @@ def input_required(questions: Questions, state: str | None) -> Result:
     return Result(value)
 
 
+_COMPLETE: Final = b'{"resultType":"complete"'
+
+
 def read_input_required(method: str, reply: Reply) -> InputRequired | None:
     """The questions in a reply, or None if it is final.
 
@@ -224,6 +227,8 @@ def read_input_required(method: str, reply: Reply) -> InputRequired | None:
     raw = reply.value
     # Most replies are final and stay bytes: only one that has the word in it, or may spell it otherwise, is opened.
     if isinstance(raw, msgspec.Raw):
+        if bytes(memoryview(raw)[: len(_COMPLETE)]) == _COMPLETE:
+            return None  # As most servers begin, and no matter how long it is.
         data = bytes(raw)
         if b'"resultType"' not in data and b"\\u" not in data:
             return None

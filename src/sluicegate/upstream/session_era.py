@@ -82,7 +82,8 @@ class SessionEra:
         self._level: str | None = None
         self._subscriptions: dict[str, _Subscription] = {}
         self._forsaken: dict[str, float] = {}  # who has lately given up a call, and until when that matters
-        self._asked: list[Exchange] = []  # the calls whose callers have been asked something and have not answered yet
+        # The calls whose callers have been asked something and have not answered yet, and what ends the wait for that.
+        self._asked: list[tuple[Exchange, asyncio.Timeout]] = []
 
     async def reply_to(self, exchange: Exchange) -> Reply:
         """The server's reply to an exchange, in the inner shape."""
@@ -97,6 +98,7 @@ class SessionEra:
         except asyncio.CancelledError:
             if _may_ask(exchange.method):
                 self._note_forsaken(exchange)
+                self._take_back_questions(exchange)
             raise
         return reply_from_session(exchange.method, exchange.params, reply)
 
@@ -251,16 +253,27 @@ class SessionEra:
             raise MethodNotFound(f"{method} cannot be attributed to one caller and is refused.")
         # Several calls of one caller: the answer goes back under the question's own id and unblocks whichever asked.
         # Rather one that has not been asked yet: the caller of another may never come back with its answer.
-        unasked = [exchange for exchange in causes if not any(exchange is asked for asked in self._asked)]
+        unasked = [exchange for exchange in causes if not any(exchange is asked for asked, _ in self._asked)]
         likely = unasked[0] if unasked else causes[-1]
         return partial(self._ask, likely), likely.profile.capabilities
 
     async def _ask(self, cause: Exchange, questions: Questions) -> Answers:
-        self._asked.append(cause)
         try:
-            return await cause.request_input(questions)
-        finally:
-            self._asked = [asked for asked in self._asked if asked is not cause]
+            async with asyncio.timeout(None) as patience:
+                asked = cause, patience
+                self._asked.append(asked)
+                try:
+                    return await cause.request_input(questions)
+                finally:
+                    self._asked = [other for other in self._asked if other is not asked]
+        except TimeoutError:
+            raise InputRefused("The call that this was about has been given up.") from None
+
+    def _take_back_questions(self, cause: Exchange) -> None:
+        """Ask no longer on behalf of a call: nobody should be left before a form that is of no use any more."""
+        for exchange, patience in self._asked:
+            if exchange is cause:
+                patience.reschedule(asyncio.get_running_loop().time())
 
 
 def _may_ask(method: str) -> bool:

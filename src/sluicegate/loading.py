@@ -10,10 +10,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-import click
-
 from sluicegate import serving
-from sluicegate.cli.failure import Failure
 from sluicegate.errors import ConfigError
 from sluicegate.server import Server
 
@@ -22,11 +19,11 @@ def load_server(target: str) -> Server:
     """The server in `FILE.py`, or the one that `FILE.py:NAME` names.
 
     Raises:
-        Failure: the file is not there, cannot be loaded, or does not say which server is meant.
+        ConfigError: the file is not there, cannot be loaded, or does not say which server is meant.
     """
     path, name = _parts(target)
     if not path.is_file():
-        raise Failure(f"{path} is a folder; name a Python file." if path.is_dir() else f"there is no file {path}.")
+        raise ConfigError(f"{path} is a folder; name a Python file." if path.is_dir() else f"there is no file {path}.")
     module = _load(path)
     if name is not None:
         return _named(module, path, name)
@@ -35,9 +32,9 @@ def load_server(target: str) -> Server:
         ((_, server),) = found.values()
         return server
     if not found:
-        raise Failure(f"{path} has no server: none of its variables is a sluicegate.Server.")
+        raise ConfigError(f"{path} has no server: none of its variables is a sluicegate.Server.")
     names = [key for key, _ in found.values()]
-    raise Failure(f"{path} has several servers; say which: {' or '.join(f'{path}:{key}' for key in names)}.")
+    raise ConfigError(f"{path} has several servers; say which: {' or '.join(f'{path}:{key}' for key in names)}.")
 
 
 def _parts(target: str) -> tuple[Path, str | None]:
@@ -53,8 +50,8 @@ def _named(module: ModuleType, path: Path, name: str) -> Server:
     if isinstance(value, Server):
         return value
     if not hasattr(module, name):
-        raise Failure(f"{path} has no variable {name}.")
-    raise Failure(f"{name} in {path} is no sluicegate.Server, but of type {type(value).__name__}.")
+        raise ConfigError(f"{path} has no variable {name}.")
+    raise ConfigError(f"{name} in {path} is no sluicegate.Server, but of type {type(value).__name__}.")
 
 
 def _load(path: Path) -> ModuleType:
@@ -73,12 +70,12 @@ def _load(path: Path) -> ModuleType:
         with _talk_on_stderr(), serving.only_loaded():
             spec.loader.exec_module(module)
     except ConfigError as problem:
-        raise Failure(f"{path} could not be loaded: {problem}") from None
+        raise ConfigError(f"{path} could not be loaded: {problem}") from None
     except SystemExit as leaving:
-        raise Failure(f"{path} ends the program while it is loaded: {_code(leaving)}.") from None
+        raise ConfigError(f"{path} ends the program while it is loaded: {_code(leaving)}.") from None
     except Exception as problem:  # noqa: BLE001 - whatever it is, it is the author's to see
         _show(problem, str(file))
-        raise Failure(f"{path} could not be loaded: {type(problem).__name__}.") from None
+        raise ConfigError(f"{path} could not be loaded: {type(problem).__name__}.") from None
     return module
 
 
@@ -105,7 +102,9 @@ def _show(problem: Exception, file: str) -> None:
     own: TracebackType | None = problem.__traceback__
     while own is not None and own.tb_frame.f_code.co_filename != file:
         own = own.tb_next
-    click.echo("".join(traceback.format_exception(type(problem), problem, own)), err=True, nl=False)
+    if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison] - started without one
+        sys.stderr.write("".join(traceback.format_exception(type(problem), problem, own)))
+        sys.stderr.flush()
 
 
 def _code(leaving: SystemExit) -> str:

@@ -1,0 +1,211 @@
+"""`sluicegate call`: one tool, called from the command line."""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from sluicegate.cli.failure import Failure
+from sluicegate.cli.places import places_of, with_places
+
+if TYPE_CHECKING:
+    from sluicegate.cli.reaching import Reached
+    from sluicegate.client.client import Client
+    from sluicegate.config import GatewayConfig, Places
+    from sluicegate.protocol.message import Params
+    from sluicegate.protocol.types import LogEvent, ProgressEvent, Tool, ToolResult
+
+
+@click.command()
+@click.argument("tool", metavar="SERVER__TOOL")
+@click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
+@click.option("--json", "text", metavar="OBJECT", help="All arguments as one JSON object; - reads it from stdin.")
+@click.option("--raw", is_flag=True, help="Print the whole result as JSON.")
+@with_places
+def call(
+    tool: str, words: tuple[str, ...], text: str | None, raw: bool, config: str | None, folder: str | None
+) -> None:
+    """Call a tool and print the text of its result.
+
+    Values are taken as the tool's schema has them: numbers, true and false, JSON for objects and lists; a list may
+    also be given item by item, its key each time. @FILE is the text of a file, @- that of stdin, and @@ a plain @.
+    Progress is shown on a terminal. What the server asks is asked there too, and declined where there is none.
+
+    Asks the gateway that runs for this folder; where none does, or with --config, the tool's server is started for
+    this and ended.
+
+    \b
+    Examples:
+      sluicegate call demo__echo text=hello times=2
+      sluicegate call demo__count to=20
+      sluicegate call files__write_file path=a.txt content=@draft.txt
+      sluicegate call demo__echo --json '{"text": "hello"}' --raw
+
+    \b
+    Exit status:
+      0  the tool did its work
+      1  it failed, or the call was refused, or there is no such tool
+      2  the arguments are wrong
+      3  the configuration has errors
+    """
+    from sluicegate.cli.running import run
+
+    if text is not None and words:
+        raise click.UsageError("--json holds all arguments; leave the others out.")
+    # Read before the loop runs, in which Ctrl+C would not be heard while we wait for the end of it.
+    wants_stdin = text == "-" or any(word.partition("=")[2] == "@-" for word in words)
+    piped = _text_of_stdin() if wants_stdin else ""
+    run(_work(places_of(config, folder), tool, words, piped if text == "-" else text, raw, piped))
+
+
+async def _work(places: "Places", name: str, words: Sequence[str], text: str | None, raw: bool, piped: str) -> int:
+    from sluicegate.cli.questions import Terminal
+    from sluicegate.cli.reaching import reached
+
+    bar = Bar()
+    gateway_of_all = reached(places, choose=_needed(name), elicit=Terminal(bar.pause), on_log=bar.log)
+    async with gateway_of_all as gateway:
+        found = await _found(gateway, name)
+        arguments = _arguments(found, words, text, piped)
+        with bar:
+            result = await _called(gateway.hub, name, arguments, bar)
+    _show(result, raw=raw)
+    return 1 if result.is_error else 0
+
+
+def _needed(name: str):
+    """Which servers have to be started for one tool, where a name tells."""
+
+    def choose(config: "GatewayConfig") -> list[str]:
+        if config.naming == "collide":
+            return []
+        plain = name.removeprefix("mcp__") if config.naming == "claude" else name
+        servers = config.servers.values()
+        own = [each.name for each in servers if each.prefix and plain.startswith(f"{each.prefix}__")]
+        return own and [*own, *(each.name for each in servers if not each.prefix)]
+
+    return choose
+
+
+async def _found(gateway: "Reached", name: str) -> "Tool":
+    """The tool of that name.
+
+    Raises:
+        Failure: there is none; with the nearest names, or why its server is not there.
+    """
+    from sluicegate.cli.reaching import unknown
+
+    tools = {tool.name: tool for tool in await gateway.hub.tools()}
+    if name in tools:
+        return tools[name]
+    for server in (await gateway.report()).servers:
+        prefix = server.prefix or server.name
+        if server.state != "ready" and name.removeprefix("mcp__").startswith(f"{prefix}__"):
+            raise Failure(f"{server.name} is not ready: {server.sentence}")
+    raise Failure(unknown("tool", name, list(tools)))
+
+
+def _arguments(tool: "Tool", words: Sequence[str], text: str | None, piped: str) -> "Params":
+    from sluicegate.cli.arguments import Wrong, json_arguments, typed_arguments
+
+    def read(file: str) -> str:
+        return piped if file == "-" else _text_of(file)
+
+    try:
+        return json_arguments(text) if text is not None else typed_arguments(words, tool.input_schema, read)
+    except Wrong as problem:
+        raise click.UsageError(str(problem)) from None
+
+
+def _text_of_stdin() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError:
+        raise click.UsageError("stdin is no text in UTF-8.") from None
+
+
+def _text_of(file: str) -> str:
+    """The text of a file. Raises ValueError with a sentence if it is none."""
+    try:
+        with open(file, encoding="utf-8", newline="") as opened:
+            return opened.read()
+    except UnicodeDecodeError:
+        raise ValueError(f"{file} is no text in UTF-8.") from None
+    except OSError as problem:
+        raise ValueError(f"{file} cannot be read: {problem.strerror}.") from None
+
+
+async def _called(hub: "Client", name: str, arguments: "Params", bar: "Bar") -> "ToolResult":
+    return await hub.call(name, arguments, on_progress=bar.progress)
+
+
+class Bar:
+    """A call's progress on the terminal that stderr is, and its log lines above; only these where it is none."""
+
+    def __init__(self) -> None:
+        self._bar = None
+        self._is_shown = False
+        if sys.stderr.isatty():
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+            from sluicegate.cli.render import on_terminal
+
+            columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+            self._bar = Progress(*columns, TimeElapsedColumn(), console=on_terminal(err=True), transient=True)
+            self._task = self._bar.add_task("waiting", total=None)
+
+    def __enter__(self) -> "Bar":
+        if self._bar is not None:
+            self._bar.start()
+            self._is_shown = True
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._is_shown = False
+
+    def progress(self, event: "ProgressEvent") -> None:
+        """Show how far it is."""
+        from sluicegate.cli.render import clean
+
+        if self._bar is not None:
+            words = clean(event.message) if event.message else "working"
+            self._bar.update(self._task, completed=event.progress, total=event.total, description=words, refresh=True)
+
+    def log(self, event: "LogEvent") -> None:
+        """Show a line of the server's log."""
+        from sluicegate.cli.render import clean
+
+        text = event.data if isinstance(event.data, str) else str(event.data)
+        line = clean(f"{event.level}: {text}")
+        if self._bar is not None:
+            self._bar.console.print(line, soft_wrap=True)
+        else:
+            click.echo(line, err=True)
+
+    def pause(self, is_paused: bool) -> None:
+        """Leave the terminal to somebody, or take it again."""
+        if self._bar is not None and self._is_shown:
+            self._bar.stop() if is_paused else self._bar.start()
+
+
+def _show(result: "ToolResult", *, raw: bool) -> None:
+    from msgspec import UNSET
+
+    from sluicegate.cli.render import say, show_json, show_text
+    from sluicegate.protocol.types import TextContent
+
+    if raw:
+        show_json(result.raw)
+        return
+    if result.text:
+        show_text(result.text)
+    elif result.structured_content is not UNSET:
+        show_json(result.structured_content)
+    others = [type(block).__name__ for block in result.content if not isinstance(block, TextContent)]
+    if others:
+        say(f"the result also holds {', '.join(others)}; --raw prints all of it.")
+    if result.is_error:
+        say("the tool failed.")

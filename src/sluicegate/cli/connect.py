@@ -1,0 +1,198 @@
+"""`sluicegate connect CLIENT`: this gateway, written into the configuration of a program that uses servers."""
+
+import asyncio
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Final, Literal, cast
+
+import click
+
+from sluicegate.cli.failure import Failure
+from sluicegate.cli.places import places_of, with_folder
+
+if TYPE_CHECKING:
+    from sluicegate.config import Places
+    from sluicegate.config.clients import Client
+
+_NAMES: Final = ("claude-desktop", "claude-code", "cursor", "vscode", "codex", "gemini")
+_BACKUP: Final = ".before-sluicegate"
+_PATIENCE: Final = 5.0
+
+
+@click.command()
+@click.argument("client", type=click.Choice(_NAMES))
+@click.option("--user", "scope", flag_value="user", help="For all folders; the default where there is no other.")
+@click.option("--project", "scope", flag_value="project", help="For this folder; the default where there is such.")
+@click.option("--stdio", is_flag=True, help="Let the client start a gateway, instead of using the one that runs.")
+@click.option("--name", default="sluicegate", show_default=True, help="What the client calls it.")
+@click.option("--profile", default="", help="Only this part of it, as sluicegate.toml has it.")
+@click.option("--undo", is_flag=True, help="Take it out again, and leave the file as it was before.")
+@click.option("--yes", "-y", is_flag=True, help="Write without asking.")
+@with_folder
+def connect(
+    client: str,
+    scope: Literal["user", "project"] | None,
+    stdio: bool,
+    name: str,
+    profile: str,
+    undo: bool,
+    yes: bool,
+    folder: str | None,
+) -> None:
+    """Write this gateway into a client's own configuration.
+
+    CLIENT is claude-desktop, claude-code, cursor, vscode, codex or gemini. What is written is shown first, and written
+    with --yes, or when you say so on the terminal; everything else in the file stays, and the file as it was is kept
+    beside it. A client that can use a URL is given that of the running gateway, or of the one that `sluicegate serve`
+    would start; others start it themselves.
+
+    \b
+    Examples:
+      sluicegate connect claude-code
+      sluicegate connect cursor --user
+      sluicegate connect vscode --undo
+
+    \b
+    Exit status: 0 written, or it is so already; 1 not written
+    """
+    from sluicegate.cli.render import say
+    from sluicegate.config.clients import CLIENTS, client_file
+
+    chosen = CLIENTS[client]
+    places = places_of(None, folder)
+    scope = scope or ("project" if chosen.project is not None else "user")
+    file = client_file(chosen, scope, home=places.home, root=places.root, environ=places.environ)
+    if file is None:
+        raise Failure(f"{chosen.title} has no file for a folder; use --user.")
+    if undo:
+        _undo(chosen, file, name, is_yes=yes)
+        return
+    _write(chosen, file, name, places, stdio=stdio, profile=profile, is_yes=yes)
+    say(f"start {chosen.title} again if it runs; `sluicegate connect {client} --undo` takes it out.")
+
+
+def _write(
+    client: "Client", file: str, name: str, places: "Places", *, stdio: bool, profile: str, is_yes: bool
+) -> None:
+    from msgspec.structs import replace
+
+    from sluicegate.cli.files import replace_file, text_of
+    from sluicegate.cli.render import say
+    from sluicegate.cli.running import agreed
+    from sluicegate.config.clients import entry_for, with_entry
+    from sluicegate.config.jsonc import Fault
+
+    command = [*_ourselves(), "serve", "--stdio", "--folder", places.root]
+    command += ["--profile", profile] if profile else []
+    entry = entry_for(replace(client, by_url=None) if stdio else client, url=_address(places, profile), command=command)
+    if client.typed and "command" in entry:
+        entry = {"type": "stdio", **entry}
+    text = text_of(file) or ""
+    changed = with_entry(client, text, name, entry)
+    if isinstance(changed, Fault):
+        raise Failure(f"{file}: {changed.sentence}")
+    if changed == text:
+        say(f"{client.title} has it already, in {file}.")
+        return
+    say(f"{file} gets, under {'.'.join((*client.table, name))}:")
+    click.echo(json.dumps(entry, indent=2), err=True)
+    if not agreed("Write it?", is_yes=is_yes):
+        raise Failure("nothing was written; --yes writes it.")
+    # The first backup is the one from before us; a second connect must not put ourselves into it.
+    backup = None if os.path.exists(file + _BACKUP) else file + _BACKUP
+    kept = replace_file(file, changed, backup=backup)
+    say(f"wrote {file}{f'; as it was, it is kept as {kept}' if kept else ''}.")
+    if client.by_url is not None and not stdio:
+        say("it works while `sluicegate serve` runs.")
+
+
+def _undo(client: "Client", file: str, name: str, *, is_yes: bool) -> None:
+    from sluicegate.cli.files import replace_file, text_of
+    from sluicegate.cli.render import say
+    from sluicegate.cli.running import agreed
+    from sluicegate.config.clients import without_entry
+    from sluicegate.config.jsonc import Fault
+
+    text = text_of(file)
+    changed = None if text is None else without_entry(client, text, name)
+    if isinstance(changed, Fault):
+        raise Failure(f"{file}: {changed.sentence}")
+    if changed is None or changed == text:
+        say(f"{name} is not in {file}; there is nothing to undo.")
+        return
+    before = text_of(file + _BACKUP)
+    if before is not None and _same(client, changed, before, name):
+        # Nothing else has changed since: not a byte is to be different from what it was.
+        changed = before
+    elif before is not None:
+        say(f"{file} has changed since, so only {name} is taken out; {file + _BACKUP} stays.")
+        before = None
+    is_ours = before is None and not os.path.exists(file + _BACKUP) and _is_empty(client, changed)
+    say(f"{file} {'is removed, there was none before' if is_ours else f'is left without {name}'}.")
+    if not agreed("Do it?", is_yes=is_yes):
+        raise Failure("nothing was changed; --yes changes it.")
+    if is_ours:
+        os.unlink(file)
+    else:
+        replace_file(file, changed)
+    if before is not None:
+        os.unlink(file + _BACKUP)
+    say("done.")
+
+
+def _same(client: "Client", one: str, other: str, name: str) -> bool:
+    """Whether two texts say the same but for an entry of that name."""
+    from sluicegate.config.clients import without_entry
+
+    plain = without_entry(client, other, name)
+    return isinstance(plain, str) and _meaning(client, one) == _meaning(client, plain)
+
+
+def _is_empty(client: "Client", text: str) -> bool:
+    return _meaning(client, text) == {}
+
+
+def _meaning(client: "Client", text: str) -> object:
+    """What a file says; an empty list of servers says as much as none."""
+    import tomllib
+
+    from sluicegate.config import jsonc
+    from sluicegate.protocol.message import as_object
+
+    if client.form == "toml":
+        page: dict[str, object] = tomllib.loads(text)
+    else:
+        page = cast("dict[str, object]", jsonc.plain(jsonc.read(text))) if text.strip() else {}  # pyright: ignore[reportArgumentType]
+    if as_object(page.get(client.table[0])) == {}:
+        del page[client.table[0]]
+    return page
+
+
+def _ourselves() -> list[str]:
+    """The command that starts this very program, from any folder."""
+    script = os.path.join(os.path.dirname(sys.executable), "sluicegate")
+    return [script] if os.access(script, os.X_OK) else [sys.executable, "-m", "sluicegate"]
+
+
+def _address(places: "Places", profile: str) -> str:
+    """Where the gateway of the folder is, or would be."""
+    address = asyncio.run(_running_address(places))
+    if not address:
+        from sluicegate.config import GatewayConfig, load
+
+        http = (load(places).config or GatewayConfig(root=places.root)).http
+        host = f"[{http.host}]" if ":" in http.host else http.host
+        address = f"http://{host}:{http.port or 4747}{http.path}"
+    return f"{address.rstrip('/')}/{profile}" if profile else address
+
+
+async def _running_address(places: "Places") -> str:
+    from sluicegate.cli.reaching import running
+    from sluicegate.errors import UpstreamError
+
+    try:
+        async with asyncio.timeout(_PATIENCE), running(places) as gateway:
+            return (await gateway.report()).address
+    except (UpstreamError, TimeoutError):
+        return ""

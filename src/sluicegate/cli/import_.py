@@ -1,0 +1,162 @@
+"""`sluicegate import`: servers of other programs, taken over into .mcp.json."""
+
+import os
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import click
+
+from sluicegate.cli.failure import Failure
+from sluicegate.cli.places import places_of, with_folder
+
+if TYPE_CHECKING:
+    from sluicegate.config import Places
+    from sluicegate.config.clients import Client, Entry
+
+_NAMES: Final = ("claude-desktop", "claude-code", "cursor", "vscode", "codex", "gemini")
+
+
+@click.command("import")
+@click.argument("clients", metavar="[CLIENT]...", nargs=-1, type=click.Choice(_NAMES))
+@click.option("--yes", "-y", is_flag=True, help="Write without asking.")
+@click.option("--user", is_flag=True, help="Into ~/.mcp.json, for all folders, instead of this folder's.")
+@click.option("--json", "as_json", is_flag=True, help="Print what would be added as JSON, and stop.")
+@with_folder
+def import_(clients: tuple[str, ...], yes: bool, user: bool, as_json: bool, folder: str | None) -> None:
+    """Take over servers from other programs into .mcp.json.
+
+    CLIENT is claude-desktop, claude-code, cursor, vscode, codex or gemini; without one, all are looked at. What would
+    be written is shown first, with values of variables and headers as ***; it is written with --yes, or when you say
+    so on the terminal. What is in .mcp.json stays as it is: a server whose name is taken is left out.
+
+    \b
+    Examples:
+      sluicegate import
+      sluicegate import cursor vscode --yes
+      sluicegate import --user
+
+    \b
+    Exit status: 0 written, or nothing to write; 1 not written
+    """
+    from sluicegate.cli.files import replace_file, text_of
+    from sluicegate.cli.render import say, show_json
+    from sluicegate.cli.running import agreed
+    from sluicegate.config.clients import CLIENTS, OURS, client_file, with_entry
+    from sluicegate.config.jsonc import Fault
+
+    places = places_of(None, folder)
+    scope = "user" if user else "project"
+    target = client_file(OURS, scope, home=places.home, root=places.root, environ=places.environ)
+    assert target is not None
+    text = text_of(target) or ""
+    found = _found([CLIENTS[name] for name in clients or _NAMES], places, target)
+    fresh = _sorted_out(found, target, text)
+    if as_json:
+        show_json([{**_shown(each), "added": each in fresh} for each in found])
+        return
+    _preview(found, fresh, target)
+    if not fresh:
+        say("there is nothing to import.")
+        return
+    for each in fresh:
+        changed = with_entry(OURS, text, each.name, each.entry)
+        if isinstance(changed, Fault):
+            raise Failure(f"{target}: {changed.sentence}")
+        text = changed
+    if not agreed(f"Write {len(fresh)} to {target}?", is_yes=yes):
+        raise Failure("nothing was written; --yes writes it.")
+    replace_file(target, text)
+    say(f"wrote {', '.join(each.name for each in fresh)} to {target}.")
+    if any(_has_values(each.entry) for each in fresh):
+        say("it holds values of variables or headers now: mind that before you share it, or write ${NAME} for them.")
+    say("`sluicegate check` shows what would run, `sluicegate serve` runs it.")
+
+
+class Found(NamedTuple):
+    """A server of another program."""
+
+    name: str
+    entry: "Entry"
+    client: str
+    file: str
+
+
+def _found(clients: "list[Client]", places: "Places", target: str) -> list[Found]:
+    """The servers of these programs, as their files have them."""
+    from sluicegate.cli.files import text_of
+    from sluicegate.cli.render import say
+    from sluicegate.config.clients import client_files, read_client
+    from sluicegate.config.jsonc import Fault
+
+    found: list[Found] = []
+    for client in clients:
+        for file in client_files(client, home=places.home, root=places.root, environ=places.environ):
+            if os.path.realpath(file) == os.path.realpath(target):
+                continue  # Claude Code's file for a folder is our own.
+            try:
+                text = text_of(file)
+            except Failure as problem:
+                say(problem.message)
+                continue
+            if text is None:
+                continue
+            read = read_client(client, text, root=places.root)
+            if isinstance(read, Fault):
+                say(f"{file}: {read.sentence}")
+                continue
+            for note in read.notes:
+                say(note)
+            found += [Found(name, entry, client.title, file) for name, entry in read.servers.items()]
+    return found
+
+
+def _sorted_out(found: list[Found], target: str, text: str) -> list[Found]:
+    """Those that can be added: nobody's name is taken, and of two that share one, the first counts."""
+    from sluicegate.config.clients import OURS, read_client
+    from sluicegate.config.jsonc import Fault
+
+    there = read_client(OURS, text) if text.strip() else None
+    if isinstance(there, Fault):
+        raise Failure(f"{target}: {there.sentence}")
+    taken = set(there.servers) if there is not None else set[str]()
+    fresh: list[Found] = []
+    for each in found:
+        if each.name not in taken:
+            taken.add(each.name)
+            fresh.append(each)
+    return fresh
+
+
+def _shown(each: Found) -> dict[str, object]:
+    return {"name": each.name, "what": _what(each.entry), "from": each.client, "file": each.file}
+
+
+def _preview(found: list[Found], fresh: list[Found], target: str) -> None:
+    from sluicegate.cli.render import show_rows
+
+    if found:
+        rows = [
+            [each.name, "is added" if each in fresh else "is there already", _what(each.entry), each.client, each.file]
+            for each in found
+        ]
+        show_rows(("server", os.path.basename(target), "what", "from", "file"), rows)
+
+
+def _what(entry: "Entry") -> str:
+    """What an entry runs, in a line, with what may be secret masked."""
+    from sluicegate.config.secrets import masked_args, masked_url
+    from sluicegate.protocol.message import as_array, as_object
+
+    for key in ("url", "httpUrl", "serverUrl"):
+        if isinstance(url := entry.get(key), str):
+            return masked_url(url)
+    args = [str(arg) for arg in as_array(entry.get("args")) or []]
+    words = [str(entry.get("command", "-")), *masked_args(args)]
+    env = [f"{name}=***" for name in as_object(entry.get("env")) or {}]
+    return " ".join([*env, *words])
+
+
+def _has_values(entry: "Entry") -> bool:
+    from sluicegate.protocol.message import as_object
+
+    tables = [as_object(entry.get(key)) or {} for key in ("env", "headers")]
+    return any(isinstance(value, str) and value and "${" not in value for table in tables for value in table.values())

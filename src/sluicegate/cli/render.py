@@ -1,0 +1,97 @@
+"""How commands show things: tables and colours on a terminal, lines with tabs elsewhere, JSON where it is asked for.
+
+The one rule: what a server wrote never moves the cursor. On a terminal, characters that do not print are replaced.
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import click
+import msgspec
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+STATES: Final = {
+    "ready": "green",
+    "starting": "yellow",
+    "installing": "yellow",
+    "degraded": "red",
+    "failed": "bold red",
+    "disabled": "dim",
+}
+
+
+def say(sentence: str) -> None:
+    """Tell whoever runs the command something that is not its result."""
+    click.echo(f"sluicegate: {sentence}", err=True)
+
+
+def is_terminal() -> bool:
+    """Whether a person reads what we write to stdout."""
+    return sys.stdout.isatty()
+
+
+def on_terminal(*, err: bool = False) -> "Console":
+    """A console with colours if it is a terminal that has them and NO_COLOR is not set."""
+    from rich.console import Console  # Rich takes longer to import than most commands take.
+
+    return Console(stderr=err, highlight=False, emoji=False, markup=False)
+
+
+def clean(text: str) -> str:
+    """The text with every character replaced that does something else than print."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
+
+
+def first_line(text: str | None) -> str:
+    """What a description begins with."""
+    return (text or "").strip().partition("\n")[0].strip()
+
+
+def show_json(value: object) -> None:
+    """Print a value as JSON that a person can read too."""
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+def show_text(text: str) -> None:
+    """Print a text that is not ours: as it is into a pipe or a file, harmless on a terminal."""
+    # color=True: not a byte of it is taken out. On a terminal, there is nothing left that could be one.
+    click.echo(clean(text) if is_terminal() else text, color=True)
+
+
+def show_rows(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = ()) -> None:
+    """Print rows: a table on a terminal, else a line each with tabs between and no head.
+
+    `numbers` are the columns that stand to the right.
+    """
+    if is_terminal():
+        show(table(head, rows, numbers=numbers))
+        return
+    for row in rows:
+        click.echo("\t".join(" ".join(cell.split()) for cell in row))
+
+
+def show(renderable: "RenderableType") -> None:
+    """Print something of Rich's to stdout."""
+    on_terminal().print(renderable)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = ()) -> "Table":
+    """The rows under their heads. A column called "state" has the state's colour."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
+    for number, title in enumerate(head):
+        made.add_column(title, justify="right" if title in numbers else "left", no_wrap=number == 0, overflow="fold")
+    for row in rows:
+        cells = [
+            Text(clean(cell), style=STATES.get(cell, "") if title == "state" else "")
+            for title, cell in zip(head, row, strict=True)
+        ]
+        made.add_row(*cells)
+    return made

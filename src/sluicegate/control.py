@@ -1,0 +1,80 @@
+"""What whoever runs a gateway may do with it while it runs: a small MCP server of its own, behind a local socket.
+
+The one rule: nothing here can add or change what is run. Commands come from files on disk only (threats T27).
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+import msgspec
+
+from sluicegate.activation.define import Structured, ToolError
+from sluicegate.gateway import Gateway
+from sluicegate.server import Server
+
+Reload = Callable[[], Awaitable[list[str]]]
+
+
+def control_server(gateway: Gateway, address: str, reload: Reload) -> Server:
+    """The server that answers the commands: `status`, `offers`, `logs`, `restart`, `reload`.
+
+    `reload` reads the configuration again and says what came of it, sentence by sentence.
+    """
+    server = Server("sluicegate-control")
+
+    @server.tool
+    def status() -> Structured:
+        """How the gateway and each of its servers are."""
+        value = {
+            "address": address,
+            "root": gateway.config.root,
+            "profiles": list(gateway.config.profiles),
+            "servers": msgspec.to_builtins(gateway.status()),
+            "findings": list(gateway.hub.catalog.findings),
+            "naming": gateway.config.naming,
+        }
+        return Structured(value)
+
+    @server.tool
+    def offers(kind: Literal["tools", "prompts", "resources", "templates"], server: str = "") -> Structured:
+        """What the servers offer, or one of them: whose it is, what it is called there, and as clients see it."""
+        if server and server not in gateway.config.servers:
+            raise ToolError(_unknown(gateway, server))
+        entries = gateway.hub.catalog.of(kind).values()
+        items = [
+            {"server": entry.mount, "own": entry.own, "definition": entry.definition}
+            for entry in entries
+            if server in ("", entry.mount)
+        ]
+        return Structured({"items": items})
+
+    @server.tool
+    def logs(name: str) -> Structured:
+        """The last lines that a server wrote to its stderr."""
+        try:
+            return Structured({"lines": gateway.logs(name)})
+        except KeyError:
+            raise ToolError(_unknown(gateway, name)) from None
+
+    @server.tool
+    async def restart(name: str) -> str:
+        """Start a server anew, now."""
+        try:
+            gateway.restart(name)
+        except KeyError:
+            raise ToolError(_unknown(gateway, name)) from None
+        return f"{name} is being started anew."
+
+    @server.tool(name="reload")
+    async def reload_files() -> Structured:
+        """Read the configuration again; only what changed is touched."""
+        return Structured({"said": await reload()})
+
+    return server
+
+
+def _unknown(gateway: Gateway, name: str) -> str:
+    known = ", ".join(gateway.config.servers) or "none"
+    if name in gateway.config.servers:
+        return f"{name} is not running, so it cannot be started anew; `sluicegate status` says why."
+    return f"There is no server {name!r}; there are: {known}."

@@ -1,0 +1,254 @@
+"""`Gateway`: the servers of a configuration behind one hub, kept in step with its files.
+
+It alone knows every room: it builds what the configuration names, and owns how long each thing lives.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from sluicegate.causes import explain
+from sluicegate.config import Changes, GatewayConfig, Http, PythonFile, ServerConfig, Stdio
+from sluicegate.config import changes as changes_between
+from sluicegate.config.values import Profile as ProfileConfig
+from sluicegate.errors import ConfigError
+from sluicegate.exchange import Handler, Upstream
+from sluicegate.hub.catalog import Patterns, Profile
+from sluicegate.hub.hub import Hub
+from sluicegate.hub.mount import Mount, MountSettings, State
+from sluicegate.hub.offers import OfferLimits
+
+log = logging.getLogger("sluicegate")
+
+LOG_LINES: Final = 1000
+"""Lines of a server's stderr that are kept for whoever asks."""
+
+_RUNNERS: Final = frozenset({"npx", "uvx", "pipx", "bunx", "pnpm", "yarn", "uv", "docker"})
+
+
+class ServerStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How one server is, for whoever runs the gateway."""
+
+    name: str
+    state: str
+    sentence: str
+    kind: str
+    version: str = ""
+    prefix: str = ""
+    tools: int = 0
+    prompts: int = 0
+    resources: int = 0
+    calls: int = 0
+    errors: int = 0
+    latency_ms: float = 0.0
+    in_flight: int = 0
+    waiting: int = 0
+    restarts: int = 0
+    seconds: float = 0.0
+    """How long it has been in this state."""
+    details: str = ""
+    """What the server itself said of its end; not for clients."""
+    lost: Mapping[str, int] = {}
+    """What could not be carried between its era and its callers', and how often."""
+
+
+class Gateway:
+    """A running gateway: `async with` connects all servers, in parallel, and ends them."""
+
+    def __init__(self, config: GatewayConfig, *, load_file: Callable[[str], Upstream] | None = None) -> None:
+        """`load_file` makes a server of a Python file; without it, such servers cannot run."""
+        self.config = config
+        self.hub = Hub(
+            naming=config.naming,
+            longest_name=config.catalog.max_name,
+            page_size=config.catalog.page_size,
+            grace=config.catalog.grace,
+        )
+        self._load_file = load_file
+        self._logs: dict[str, deque[str]] = {}
+        self._broken: dict[str, str] = {}
+        for server in config.servers.values():
+            self._mount(server)
+        for name, profile in config.profiles.items():
+            self.hub.view(name, _profile(profile))
+
+    async def __aenter__(self) -> "Gateway":
+        await self.hub.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.hub.__aexit__(*error)
+
+    def handler(self, profile: str = "") -> Handler:
+        """What answers the clients of a profile, or of everything.
+
+        Raises:
+            ConfigError: there is no such profile.
+        """
+        if profile and profile not in self.config.profiles:
+            known = ", ".join(self.config.profiles) or "none"
+            raise ConfigError(f"There is no profile {profile!r}; there are: {known}.")
+        return self.hub.view(profile)
+
+    async def apply(self, config: GatewayConfig) -> Changes:
+        """Take over another configuration: only what it changes is touched, and calls under way finish."""
+        changes = changes_between(self.config, config)
+        old, self.config = self.config, config
+        await asyncio.gather(*(self._unmount(name) for name in (*changes.removed, *changes.reconnect)))
+        for name in (*changes.added, *changes.reconnect):
+            self._mount(config.servers[name])
+        for name in changes.adjusted:
+            if self.hub.find(name) is not None:
+                self.hub.adjust(name, _settings(config.servers[name], config))
+        self.hub.arrange(list(config.servers))
+        for name in old.profiles.keys() - config.profiles.keys():
+            self.hub.close_view(name)
+        for name, profile in config.profiles.items():
+            self.hub.view(name, _profile(profile))
+        return changes
+
+    def status(self) -> list[ServerStatus]:
+        """How every configured server is, in the order of the configuration."""
+        return [self._status(server) for server in self.config.servers.values()]
+
+    def logs(self, name: str) -> list[str]:
+        """The last lines that a server wrote to its stderr. Raises KeyError if there is no such server."""
+        if name not in self.config.servers:
+            raise KeyError(name)
+        return list(self._logs.get(name, ()))
+
+    def restart(self, name: str) -> None:
+        """Start a server anew, now. Raises KeyError if there is none that runs."""
+        mount = self.hub.find(name)
+        if mount is None:
+            raise KeyError(name)
+        mount.restart()
+
+    # ------------------------------------------------------------------------------------------------------ building
+
+    def _mount(self, server: ServerConfig) -> None:
+        self._broken.pop(server.name, None)
+        if not server.enabled:
+            return
+        try:
+            self.hub.mount(server.name, self._upstream(server), _settings(server, self.config))
+        except ConfigError as problem:
+            # One that cannot be built never stops the others.
+            self._broken[server.name] = problem.message
+            log.warning("%s: %s", server.name, problem.message)
+
+    async def _unmount(self, name: str) -> None:
+        self._broken.pop(name, None)
+        if self.hub.find(name) is not None:
+            await self.hub.unmount(name)
+
+    def _upstream(self, server: ServerConfig) -> Upstream:
+        settings = server.settings
+        match server.source:
+            case Stdio() as source:
+                from sluicegate.upstream.stdio import StdioUpstream
+
+                lines = self._logs.setdefault(server.name, deque(maxlen=LOG_LINES))
+                return StdioUpstream(
+                    source.argv(),
+                    env=source.environment(),
+                    cwd=source.cwd,
+                    era=settings.era,
+                    name=server.name,
+                    probe_timeout=settings.probe_timeout,
+                    open_timeout=settings.start_timeout,
+                    stop_grace=settings.stop_grace,
+                    on_line=lines.append,
+                )
+            case Http() as source:
+                from sluicegate.upstream.http import HttpUpstream
+                from sluicegate.upstream.site import Patience
+
+                longest = max(settings.longest_call, settings.timeout, *settings.tool_timeouts.values(), 0.0)
+                return HttpUpstream(
+                    source.url.reveal(),
+                    headers=source.fields(),
+                    # The oldest transport is tried after the session era's other one, on the same URL.
+                    era="session" if source.transport == "sse" and settings.era == "auto" else settings.era,
+                    name=server.name,
+                    probe_timeout=settings.probe_timeout,
+                    open_timeout=settings.start_timeout,
+                    # How long a call may be silent is decided by its own deadline, not by the connection.
+                    patience=Patience(silence=max(Patience().silence, longest)),
+                )
+            case PythonFile(file=file):
+                if self._load_file is None:
+                    raise ConfigError("Python files are not loaded here.")
+                return self._load_file(file)
+            case None:
+                raise ConfigError(server.disabled or "Its entry cannot be read.")
+
+    # -------------------------------------------------------------------------------------------------------- status
+
+    def _status(self, server: ServerConfig) -> ServerStatus:
+        mount = self.hub.find(server.name)
+        if mount is None:
+            broken = self._broken.get(server.name)
+            state = State.FAILED if broken else State.DISABLED
+            sentence = broken or server.disabled or "It is being taken away."
+            return ServerStatus(name=server.name, state=state.value, sentence=sentence, kind=server.kind)
+        return _status_of(mount, server.kind)
+
+
+def _status_of(mount: Mount, kind: str) -> ServerStatus:
+    offer, figures = mount.offer, mount.figures
+    state = State.DEGRADED if mount.is_failing and mount.state is State.READY else mount.state
+    return ServerStatus(
+        name=mount.name,
+        state=state.value,
+        sentence=mount.sentence,
+        kind=kind,
+        version=mount.discovery.version if mount.discovery is not None else "",
+        prefix=mount.prefix,
+        tools=len(offer.tools) if offer is not None else 0,
+        prompts=len(offer.prompts) if offer is not None else 0,
+        resources=len(offer.resources) if offer is not None else 0,
+        calls=figures.calls,
+        errors=figures.errors,
+        latency_ms=round(1000 * figures.seconds / figures.calls, 1) if figures.calls else 0.0,
+        in_flight=mount.in_flight,
+        waiting=mount.waiting,
+        restarts=figures.restarts,
+        seconds=round(time.monotonic() - mount.since, 1),
+        details=mount.problem.details.strip() if mount.problem is not None else "",
+        lost=dict(mount.losses),
+    )
+
+
+def _settings(server: ServerConfig, config: GatewayConfig) -> MountSettings:
+    own, limits = server.settings, config.limits
+    words = server.source.argv() if isinstance(server.source, Stdio) else []
+    program = words[0].replace("\\", "/").rpartition("/")[2] if words else ""
+    return MountSettings(
+        prefix=server.prefix,
+        tools=Patterns(own.tools, own.hide),
+        concurrency=own.concurrency,
+        queue=own.queue,
+        queue_wait=own.queue_wait,
+        timeout=own.timeout,
+        longest_call=own.longest_call,
+        tool_timeouts=tuple(own.tool_timeouts.items()),
+        installs=program.removesuffix(".cmd") in _RUNNERS,
+        offers=OfferLimits(limits.tools_per_server, limits.description, limits.schema),
+        offer_timeout=own.start_timeout,
+        debounce=config.catalog.debounce,
+        resend=own.resend,
+        roots=own.roots,
+        instructions=own.instructions,
+        explain=partial(explain, server.name),
+    )
+
+
+def _profile(profile: ProfileConfig) -> Profile:
+    return Profile(profile.servers, Patterns(profile.tools, profile.hide))

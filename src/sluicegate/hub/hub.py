@@ -1,0 +1,224 @@
+"""`Hub`: named mounts behind one handler. One that fails never stops the others, nor delays them."""
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from sluicegate import __version__
+from sluicegate.concurrency import TaskScope
+from sluicegate.errors import ConfigError
+from sluicegate.exchange import Exchange, Upstream
+from sluicegate.hub.catalog import Catalog, Profile, Share, build_catalog
+from sluicegate.hub.mount import Mount, MountSettings, State
+from sluicegate.hub.naming import LONGEST_NAME, Naming
+from sluicegate.hub.states import States
+from sluicegate.hub.view import View
+from sluicegate.protocol.message import Reply
+
+log = logging.getLogger("sluicegate")
+
+PAGE_SIZE: Final = 1000
+GRACE: Final = 30.0
+"""Seconds that the tools of a server that is away stay in the lists."""
+DRAIN: Final = 10.0
+"""Seconds that calls have when their server is taken away."""
+LONGEST_INSTRUCTIONS: Final = 4000
+
+
+class Hub:
+    """Many servers as one. `async with` keeps them; it is itself a `Handler`, which shows all of them.
+
+    Args:
+        name: what clients see as the server's name.
+        naming: how names are told apart: "prefix" (`server__tool`), "collide" (bare unless two have it), or "claude"
+            (`mcp__server__tool`).
+    """
+
+    def __init__(
+        self,
+        name: str = "sluicegate",
+        *,
+        version: str = __version__,
+        naming: Naming = "prefix",
+        longest_name: int = LONGEST_NAME,
+        page_size: int = PAGE_SIZE,
+        grace: float = GRACE,
+    ) -> None:
+        self.info: Mapping[str, object] = {"name": name, "version": version}
+        self.page_size = page_size
+        self.states = States()
+        self.catalog = Catalog()
+        self._naming: Naming = naming
+        self._longest_name = longest_name
+        self._grace = grace
+        self._mounts: dict[str, Mount] = {}
+        self._views: dict[str, View] = {}
+        self._main = self.view("")
+        self._tasks: TaskScope | None = None
+        self._shares: list[Share] = []
+        self._is_rebuilding = False
+
+    async def __aenter__(self) -> "Hub":
+        self._tasks = await TaskScope().__aenter__()
+        for mount in self._mounts.values():
+            self._tasks.start(mount.run(), key=mount)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for view in self._views.values():
+            view.close()
+        if self._tasks is not None:
+            self._tasks.cancel_all()
+            await self._tasks.__aexit__(None, None, None)
+            self._tasks = None
+
+    async def __call__(self, exchange: Exchange) -> Reply:
+        """The reply to an exchange, of whichever mount it is for."""
+        return await self._main(exchange)
+
+    # ------------------------------------------------------------------------------------------------------ mounts
+
+    @property
+    def mounts(self) -> Sequence[Mount]:
+        """All mounts, in their order."""
+        return list(self._mounts.values())
+
+    def find(self, name: str) -> Mount | None:
+        """The mount of that name."""
+        return self._mounts.get(name)
+
+    def mount(self, name: str, upstream: Upstream, settings: MountSettings | None = None) -> Mount:
+        """Offer a server from now on, under its name.
+
+        Raises:
+            ConfigError: there is a mount of that name, or another without a prefix.
+        """
+        settings = settings or MountSettings(prefix=name)
+        if name in self._mounts:
+            raise ConfigError(f"There is a server {name!r} already.")
+        self._check_prefix(name, settings.prefix)
+        mount = Mount(
+            name,
+            upstream,
+            settings,
+            client_info=self.info,
+            on_change=self._changed,
+            on_update=self._updated,
+            on_told=self._told,
+        )
+        self._mounts[name] = mount
+        if self._tasks is not None:
+            self._tasks.start(mount.run(), key=mount)
+        return mount
+
+    async def unmount(self, name: str) -> None:
+        """Offer a server no more. Calls under way have a while to finish. Raises KeyError if there is none."""
+        mount = self._mounts.pop(name)
+        self._rebuild()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN):
+                await mount.wait_idle()
+        if self._tasks is not None:
+            self._tasks.cancel(mount)
+        mount.dismissed()
+
+    def adjust(self, name: str, settings: MountSettings) -> None:
+        """Treat a server in another way, without touching its connection."""
+        self._check_prefix(name, settings.prefix)
+        self._mounts[name].adjust(settings)
+        self._rebuild()
+
+    def arrange(self, names: Sequence[str]) -> None:
+        """Put the mounts into this order, which is that of all lists; what is not named comes last."""
+        order = {name: place for place, name in enumerate(names)}
+        self._mounts = dict(sorted(self._mounts.items(), key=lambda item: order.get(item[0], len(order))))
+        self._rebuild()
+
+    async def settled(self) -> None:
+        """Return once every mount has connected or failed to, for the first time, and the catalog has its offer."""
+        for mount in self.mounts:
+            await mount.settled()
+        self._rebuild()
+
+    def _check_prefix(self, name: str, prefix: str) -> None:
+        for other in self._mounts.values():
+            if other.name != name and other.prefix == prefix:
+                what = f"the prefix {prefix!r}" if prefix else "no prefix"
+                raise ConfigError(f"{name} and {other.name} both have {what}; their names could not be told apart.")
+
+    # ----------------------------------------------------------------------------------------------------- catalog
+
+    def view(self, name: str, profile: Profile | None = None) -> View:
+        """The handler of a named part of the catalog; one that exists is shown through the new profile."""
+        view = self._views.get(name)
+        if view is None:
+            view = self._views[name] = View(self, profile or Profile(), self.catalog)
+        elif profile is not None:
+            view.show(self.catalog, profile)
+        return view
+
+    def close_view(self, name: str) -> None:
+        """Show it no more."""
+        self._views.pop(name).close()
+
+    def instructions(self, names: Mapping[str, str]) -> str | None:
+        """How the tools of these mounts are best used, each server in its own words."""
+        parts: list[str] = []
+        for name in names:
+            mount = self._mounts.get(name)
+            text = mount.discovery.instructions if mount is not None and mount.discovery is not None else None
+            if mount is not None and text and mount.settings.instructions:
+                parts.append(f"## {name}\n\n{text[:LONGEST_INSTRUCTIONS]}")
+        if not parts:
+            return None
+        if len(names) == 1 and "" in names.values():
+            return parts[0].partition("\n\n")[2]  # Alone and without a prefix, it is as if it were spoken to directly.
+        head = "Tools and prompts of several servers; the name of each begins with that of its server."
+        return "\n\n".join([head, *parts])
+
+    def life(self, names: Mapping[str, str]) -> tuple[int, str]:
+        """How long lists of these mounts may be kept, and by whom."""
+        offers = [mount.offer if mount.is_ready else None for name in names if (mount := self._mounts.get(name))]
+        known = [offer for offer in offers if offer is not None]
+        if not known or len(known) < len(offers):
+            return 0, "private"
+        return min(offer.ttl_ms for offer in known), "public" if all(o.is_public for o in known) else "private"
+
+    def _changed(self, mount: Mount) -> None:
+        if mount.state not in (State.READY, State.DISABLED) and mount.offer is not None:
+            # It may be back soon; only a long absence takes its tools out of the lists.
+            asyncio.get_running_loop().call_later(self._grace, self._rebuild)
+        if not self._is_rebuilding:
+            self._is_rebuilding = True
+            asyncio.get_running_loop().call_soon(self._rebuild)
+
+    def _updated(self, mount: Mount, uri: str, subscribed: str) -> None:
+        for view in self._views.values():
+            view.updated(mount, uri, subscribed)
+
+    def _told(self, mount: Mount, notices: Collection[str]) -> None:
+        # Without a prefix it is as if it were spoken to directly, so its word passes even where we see no change.
+        # Of all others clients hear only what changes their lists (protocol §4.6).
+        if not mount.prefix:
+            for view in self._views.values():
+                view.told(mount, notices)
+
+    def _rebuild(self) -> None:
+        self._is_rebuilding = False
+        shares = [
+            Share(mount.name, mount.prefix, offer, mount.settings.tools)
+            for mount in self._mounts.values()
+            if (offer := mount.shown_offer(self._grace)) is not None
+        ]
+        if shares == self._shares:
+            return
+        self._shares = shares
+        before = self.catalog.findings
+        self.catalog = build_catalog(shares, naming=self._naming, longest_name=self._longest_name)
+        for finding in self.catalog.findings:
+            if finding not in before:
+                log.warning("%s", finding)
+        for view in self._views.values():
+            view.show(self.catalog)

@@ -1,0 +1,313 @@
+"""One client-facing side of the hub: what a profile shows of the catalog, and the way of each request to its mount."""
+
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
+from typing import Final, Protocol
+
+import msgspec
+
+from sluicegate.changes import RESOURCE_UPDATED, Changes, Filter, read_filter
+from sluicegate.errors import (
+    METHOD_NOT_FOUND,
+    URL_ELICITATION_REQUIRED,
+    ErrorObject,
+    InvalidParams,
+    MethodNotFound,
+    RemoteProtocolError,
+    UnknownTarget,
+    UpstreamProtocolError,
+)
+from sluicegate.exchange import Exchange
+from sluicegate.hub.catalog import Catalog, Entry, Profile, seen_through
+from sluicegate.hub.links_required import settle_links
+from sluicegate.hub.losses import losses_in, revision_of
+from sluicegate.hub.mount import Mount
+from sluicegate.hub.rewriting import reply_rewritten
+from sluicegate.hub.states import States
+from sluicegate.hub.uris import exposed_uri
+from sluicegate.protocol.headers import check_marks
+from sluicegate.protocol.message import Notification, Params, Reply, Result, as_array, as_object, opened
+from sluicegate.protocol.methods import LIST_CHANGES
+from sluicegate.protocol.modern import ACKNOWLEDGED, SERVER_INFO_KEY, complete
+from sluicegate.protocol.seal import Sealer
+from sluicegate.protocol.versions import SUPPORTED_VERSIONS
+
+SNAPSHOTS: Final = 16
+"""Older states of the lists that cursors may still point into."""
+
+MOST_COMPLETIONS: Final = 100
+
+# Static, as a session-era client is told once and servers come and go: an empty list is legal, a missing one is not.
+CAPABILITIES: Final[Params] = {
+    "tools": {"listChanged": True},
+    "prompts": {"listChanged": True},
+    "resources": {"listChanged": True, "subscribe": True},
+    "completions": {},
+    "logging": {},
+}
+
+_LISTS: Final[Mapping[str, tuple[str, str]]] = {
+    "tools/list": ("tools", "tools"),
+    "prompts/list": ("prompts", "prompts"),
+    "resources/list": ("resources", "resources"),
+    "resources/templates/list": ("templates", "resourceTemplates"),
+}
+"""For each method: its list in a catalog, and the member of the result."""
+
+_NOTICES: Final = {
+    "tools": LIST_CHANGES["toolsListChanged"],
+    "prompts": LIST_CHANGES["promptsListChanged"],
+    "resources": LIST_CHANGES["resourcesListChanged"],
+    "templates": LIST_CHANGES["resourcesListChanged"],
+}
+
+
+class Mounts(Protocol):
+    """The hub, as a view needs it."""
+
+    @property
+    def info(self) -> Mapping[str, object]: ...
+    @property
+    def page_size(self) -> int: ...
+    @property
+    def states(self) -> States: ...
+    def find(self, name: str) -> Mount | None: ...
+    def instructions(self, names: Mapping[str, str]) -> str | None: ...
+    def life(self, names: Mapping[str, str]) -> tuple[int, str]: ...
+
+
+class View:
+    """A `Handler` for the clients of one profile."""
+
+    def __init__(self, hub: Mounts, profile: Profile, catalog: Catalog) -> None:
+        self.profile = profile
+        self.catalog = seen_through(catalog, profile)
+        self._hub = hub
+        self._changes = Changes()
+        self._sealer = Sealer(secrets.token_bytes(32))
+        self._snapshot = 0
+        self._snapshots: dict[int, Catalog] = {0: self.catalog}
+        self._pages: dict[tuple[str, int], Result] = {}
+        self._methods: dict[str, Callable[[Exchange], Awaitable[Reply]]] = {
+            "server/discover": self._discover,
+            "tools/call": partial(self._call, "tools", "tool"),
+            "prompts/get": partial(self._call, "prompts", "prompt"),
+            "resources/read": self._read,
+            "completion/complete": self._complete,
+            "subscriptions/listen": self._listen,
+            **{method: self._list for method in _LISTS},
+        }
+
+    def __call__(self, exchange: Exchange) -> Awaitable[Reply]:
+        """The reply to an exchange; names and URIs are those of this view.
+
+        Raises:
+            SluicegateError: nobody answers it, or whoever should could not.
+        """
+        answer = self._methods.get(exchange.method)
+        if answer is None:
+            raise MethodNotFound(f"Method not found: {exchange.method[:100]}")
+        return answer(exchange)
+
+    def show(self, catalog: Catalog, profile: Profile | None = None) -> None:
+        """Show another catalog from now on; who listens is told of the lists that really changed."""
+        self.profile = profile or self.profile
+        before, self.catalog = self.catalog, seen_through(catalog, self.profile)
+        self._pages.clear()
+        changed = {notice for kind, notice in _NOTICES.items() if _differs(before.of(kind), self.catalog.of(kind))}
+        if changed:
+            self._snapshot += 1
+            self._snapshots[self._snapshot] = self.catalog
+            self._snapshots.pop(self._snapshot - SNAPSHOTS, None)
+        for notice in changed:
+            self._changes.note(notice)
+
+    def updated(self, mount: Mount, uri: str, subscribed: str) -> None:
+        """Tell who listens to a resource of a mount that it changed."""
+        if mount.name in self.catalog.prefixes:
+            self._changes.note(RESOURCE_UPDATED, exposed_uri(mount.prefix, uri))
+            if not uri.startswith(subscribed):
+                self._changes.note(RESOURCE_UPDATED, exposed_uri(mount.prefix, subscribed))
+
+    def told(self, mount: Mount, notices: Collection[str]) -> None:
+        """Pass on a mount's word that its lists changed, though they look as before."""
+        if mount.name in self.catalog.prefixes:
+            for notice in notices:
+                self._changes.note(notice)
+
+    def close(self) -> None:
+        """End all listening, in order."""
+        self._changes.close()
+
+    # ------------------------------------------------------------------------------------------------- what there is
+
+    async def _discover(self, exchange: Exchange) -> Reply:
+        value: Params = {
+            "supportedVersions": list(SUPPORTED_VERSIONS),
+            "capabilities": CAPABILITIES,
+            "_meta": {SERVER_INFO_KEY: dict(self._hub.info)},
+        }
+        instructions = self._hub.instructions(self.catalog.prefixes)
+        if instructions is not None:
+            value["instructions"] = instructions
+        return Result(complete(value, ttl_ms=60_000))
+
+    async def _list(self, exchange: Exchange) -> Reply:
+        kind, member = _LISTS[exchange.method]
+        cursor = exchange.params.get("cursor")
+        number, start = self._snapshot, 0
+        if cursor is not None:
+            opened_cursor = self._sealer.open(cursor, (kind, exchange.caller.id))
+            number, start = _place_in(opened_cursor) if opened_cursor is not None else (-1, 0)
+        catalog = self._snapshots.get(number)
+        if catalog is None:
+            raise InvalidParams("Invalid params: the cursor is not one that this list gave; start again without it.")
+        entries = list(catalog.of(kind).values())
+        end = start + self._hub.page_size
+        # The first and only page is what nearly everybody asks for, again and again: it is kept as bytes.
+        whole = cursor is None and end >= len(entries)
+        ttl_ms, scope = self._hub.life(catalog.prefixes)
+        if whole and (kept := self._pages.get((kind, ttl_ms))) is not None:
+            return kept
+        value: Params = {member: [entry.encoded for entry in entries[start:end]]}
+        if end < len(entries):
+            place = number.to_bytes(8, "big") + end.to_bytes(8, "big")
+            value["nextCursor"] = self._sealer.seal(place, (kind, exchange.caller.id))
+        value["_meta"] = {SERVER_INFO_KEY: dict(self._hub.info), **self._absences(catalog)}
+        result = Result(msgspec.Raw(msgspec.json.encode(complete(value, ttl_ms=ttl_ms, scope=scope))))
+        if whole:
+            self._pages[kind, ttl_ms] = result
+        return result
+
+    def _absences(self, catalog: Catalog) -> Params:
+        """Which servers are away now, so that nobody takes a shorter list for the whole."""
+        mounts = ((name, self._hub.find(name)) for name in catalog.prefixes)
+        away = {name: mount.state.value for name, mount in mounts if mount is not None and not mount.is_ready}
+        return {"dev.sluicegate/servers": away} if away else {}
+
+    # -------------------------------------------------------------------------------------------------- where it goes
+
+    def _call(self, kind: str, noun: str, exchange: Exchange) -> Awaitable[Reply]:
+        name = exchange.params.get("name")
+        entry = self.catalog.of(kind).get(name) if isinstance(name, str) else None
+        if entry is None:
+            raise UnknownTarget(f"Unknown {noun}: {str(name)[:200]}")
+        if entry.marks and exchange.headers is not None:
+            check_marks(exchange.headers, None, exchange.params, entry.marks)
+        return self._relay(exchange, self._mount(entry), "name", entry.own)
+
+    async def _read(self, exchange: Exchange) -> Reply:
+        mount, own = self._owner(exchange.params.get("uri"))
+        return await self._relay(exchange, mount, "uri", own)
+
+    def _owner(self, uri: object) -> tuple[Mount, str]:
+        found = self.catalog.owner_of_uri(uri) if isinstance(uri, str) else None
+        mount = self._hub.find(found[0]) if found is not None else None
+        if found is None or mount is None:
+            raise UnknownTarget(f"Resource not found: {str(uri)[:200]}", data={"uri": uri})
+        return mount, found[1]
+
+    def _mount(self, entry: Entry) -> Mount:
+        mount = self._hub.find(entry.mount)
+        if mount is None:  # Taken away between two turns of the loop.
+            raise UnknownTarget(f"{entry.mount} is not there any more.")
+        return mount
+
+    async def _relay(self, exchange: Exchange, mount: Mount, member: str, own: str) -> Reply:
+        """The reply of a mount, which knows its own names only."""
+        params = self._hub.states.unwrapped(exchange, mount.name)
+        outgoing = exchange.again({**params, member: own})
+        reply = await mount(outgoing)
+        if isinstance(reply, ErrorObject) and reply.code == URL_ELICITATION_REQUIRED:
+            reply = await settle_links(mount, outgoing, reply)
+        reply = self._hub.states.wrapped(exchange, mount.name, reply, mount.prefix)
+        for loss in losses_in(exchange.method, reply, revision_of(exchange.profile.version)):
+            mount.lost(loss)
+        if not mount.prefix:
+            return reply
+        try:
+            return reply_rewritten(exchange.method, reply, partial(exposed_uri, mount.prefix))
+        except RemoteProtocolError as problem:
+            raise UpstreamProtocolError(f"{mount.name}: {problem.message}") from None
+
+    async def _complete(self, exchange: Exchange) -> Reply:
+        reference = as_object(exchange.params.get("ref")) or {}
+        match reference.get("type"):
+            case "ref/prompt":
+                name = reference.get("name")
+                entry = self.catalog.prompts.get(name) if isinstance(name, str) else None
+                if entry is None:
+                    raise UnknownTarget(f"Unknown prompt: {str(name)[:200]}")
+                mount, own = self._mount(entry), {**reference, "name": entry.own}
+            case "ref/resource":
+                uri = reference.get("uri")
+                template = self.catalog.templates.get(uri) if isinstance(uri, str) else None
+                if template is not None:
+                    mount, own = self._mount(template), {**reference, "uri": template.own}
+                else:
+                    mount, own_uri = self._owner(uri)
+                    own = {**reference, "uri": own_uri}
+            case _:
+                raise InvalidParams("Invalid params: the type of ref is ref/prompt or ref/resource.")
+        reply = await mount(exchange.again({**exchange.params, "ref": own}))
+        if isinstance(reply, ErrorObject):
+            # We say that we complete, on behalf of all; a server that does not has nothing to propose.
+            unable = reply.code == METHOD_NOT_FOUND
+            return Result(complete({"completion": {"values": []}})) if unable else reply
+        return _at_most_a_hundred(reply)
+
+    async def _listen(self, exchange: Exchange) -> Reply:
+        wanted = read_filter(exchange.params)
+        owned: list[tuple[Mount, str]] = []
+        names: dict[str, str] = {}
+        try:
+            for uri in wanted.uris:
+                try:
+                    mount, own = self._owner(uri)
+                except UnknownTarget:
+                    continue
+                owned.append((mount, own))
+                if await mount.watch(own):
+                    names[uri] = exposed_uri(mount.prefix, own)
+            honoured = Filter(wanted.lists, tuple(dict.fromkeys(names.values())))
+            said = {**honoured.wire(), **({"resourceSubscriptions": list(names)} if names else {})}
+            with self._changes.listener(honoured) as listener:
+                await exchange.emit(Notification(ACKNOWLEDGED, {"notifications": said}))
+                while (notice := await listener.wait()) is not None:
+                    await exchange.emit(_as_named(notice, names))
+        finally:
+            for mount, own in owned:
+                mount.unwatch(own)
+        return Result(complete({}))
+
+
+def _as_named(notice: Notification, names: Mapping[str, str]) -> Notification:
+    """An update of a resource under the name that the client subscribed to: it may have used a server's own URI."""
+    uri = notice.params.get("uri")
+    if notice.method != RESOURCE_UPDATED or not isinstance(uri, str):
+        return notice
+    for given, exposed in names.items():
+        if given != exposed and (uri == exposed or uri.startswith(exposed.rstrip("/") + "/")):
+            return Notification(notice.method, {**notice.params, "uri": given + uri.removeprefix(exposed)})
+    return notice
+
+
+def _differs(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> bool:
+    if len(before) != len(after):
+        return True
+    pairs = zip(before.values(), after.values(), strict=True)
+    return any(old is not new and old.encoded != new.encoded for old, new in pairs)
+
+
+def _place_in(cursor: bytes) -> tuple[int, int]:
+    return int.from_bytes(cursor[:8], "big"), int.from_bytes(cursor[8:], "big")
+
+
+def _at_most_a_hundred(reply: Result) -> Reply:
+    value = opened(reply)
+    completion = as_object(value.get("completion")) or {}
+    values = as_array(completion.get("values")) or []
+    if len(values) <= MOST_COMPLETIONS:
+        return reply
+    return Result({**value, "completion": {**completion, "values": values[:MOST_COMPLETIONS], "hasMore": True}})

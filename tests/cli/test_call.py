@@ -1,0 +1,134 @@
+"""`sluicegate call`: values in, text out, and a status that scripts can rely on; with a running gateway and without."""
+
+import json
+import signal
+
+import pytest
+
+from tests.cli.folders import COUNTING, ENDING, NOTES, PROMPTLY, Folder
+
+ALONE = "for this command alone"
+
+
+def test_a_tool_of_the_running_gateway_is_called(gateway: Folder) -> None:
+    done = gateway.run("call", "demo__echo", "text=hello", "times=2")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "hello\nhello\n", "")
+
+
+def test_a_tool_of_a_server_that_is_a_command_is_called(gateway: Folder) -> None:
+    assert "monday" in gateway.out("call", "notes__write", "day=monday", "text=Rest.").lower()
+
+
+def test_all_arguments_may_come_as_json(gateway: Folder) -> None:
+    assert gateway.out("call", "demo__echo", "--json", '{"text": "hello"}') == "hello\n"
+    done = gateway.run("call", "demo__echo", "--json", "-", stdin='{"text": "from a pipe"}')
+    assert (done.returncode, done.stdout) == (0, "from a pipe\n")
+
+
+def test_a_value_may_be_a_file_or_stdin(gateway: Folder) -> None:
+    gateway.write("draft.txt", "two\nlines")
+    assert gateway.out("call", "demo__echo", "text=@draft.txt") == "two\nlines\n"
+    assert gateway.run("call", "demo__echo", "text=@-", stdin="piped").stdout == "piped\n"
+
+
+def test_the_whole_result_can_be_had(gateway: Folder) -> None:
+    result = json.loads(gateway.out("call", "demo__echo", "text=hello", "--raw"))
+    assert result["content"] == [{"type": "text", "text": "hello"}] and result["resultType"] == "complete"
+
+
+def test_a_tool_that_fails_is_status_1_and_its_text_still_on_stdout(gateway: Folder) -> None:
+    done = gateway.run("call", "demo__fail", "reason=so it is")
+    assert (done.returncode, done.stdout) == (1, "This tool always fails: so it is.\n")
+    assert done.stderr == "sluicegate: the tool failed.\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("demo__ecko", "there is no tool 'demo__ecko'. Did you mean demo__echo"),
+        ("echo", "there is no tool 'echo'. Did you mean demo__echo?"),
+        ("broken__anything", "broken is not ready: "),
+    ],
+)
+def test_a_tool_that_is_not_there_is_status_1_with_the_nearest_or_the_reason(
+    gateway: Folder, name: str, sentence: str
+) -> None:
+    done = gateway.run("call", name)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert sentence in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "text is missing. It takes: text=<string> [times=<integer>]"),
+        (["text=a", "times=often"], "times is a whole number; 'often' is not."),
+        (["text=a", "tims=2"], "the tool has no argument 'tims'. Did you mean 'times'?"),
+        (["text"], "'text' is no argument: write key=value."),
+        (["text=@nowhere.txt"], "text: nowhere.txt cannot be read: No such file or directory."),
+        (["--json", "{"], "the arguments are no JSON"),
+        (["--json", "[]"], "the arguments are no JSON object."),
+        (["text=a", "--json", "{}"], "--json holds all arguments; leave the others out."),
+    ],
+)
+def test_wrong_arguments_are_status_2_and_never_reach_the_tool(
+    gateway: Folder, words: list[str], sentence: str
+) -> None:
+    done = gateway.run("call", "demo__echo", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert sentence in done.stderr and "Traceback" not in done.stderr
+
+
+def test_what_the_server_refuses_is_status_1(gateway: Folder) -> None:
+    done = gateway.run("call", "demo__echo", "text=a", "times=101")
+    assert done.returncode == 1 and "100" in done.stdout + done.stderr
+
+
+def test_a_question_is_declined_where_there_is_no_terminal(gateway: Folder) -> None:
+    done = gateway.run("call", "demo__greet")
+    assert (done.returncode, done.stdout) == (0, "Hello, whoever you are.\n")
+    assert "Who are you?" in done.stderr and "Declined" in done.stderr
+
+
+def test_without_a_gateway_only_the_server_that_is_needed_is_started(folder: Folder) -> None:
+    folder.servers(counting=COUNTING, notes=NOTES, broken=ENDING)
+    done = folder.run("call", "counting__count", "to=2")
+    assert (done.returncode, done.stdout) == (0, "counted to 2\n")
+    assert done.stderr == f"sluicegate: no gateway runs for this folder, so counting is started {ALONE}.\n"
+
+
+def test_with_bare_names_all_servers_are_started(folder: Folder) -> None:
+    folder.servers(counting=COUNTING).write("sluicegate.toml", 'naming = "collide"\n')
+    assert folder.out("call", "count", "to=2") == "counted to 2\n"
+
+
+def test_with_the_names_of_claude_the_server_is_found_too(folder: Folder) -> None:
+    folder.servers(counting=COUNTING, broken=ENDING).write("sluicegate.toml", 'naming = "claude"\n')
+    done = folder.run("call", "mcp__counting__count", "to=2")
+    assert (done.returncode, done.stdout) == (0, "counted to 2\n") and "broken" not in done.stderr
+
+
+def test_with_nothing_configured_there_is_the_demo(folder: Folder) -> None:
+    assert folder.out("call", "demo__echo", "text=hello") == "hello\n"
+
+
+def test_a_file_asked_for_by_name_counts_although_a_gateway_runs(gateway: Folder) -> None:
+    gateway.write("other.json", json.dumps({"mcpServers": {"counting": COUNTING}}))
+    done = gateway.run("call", "--config", "other.json", "counting__count", "to=2")
+    assert (done.returncode, done.stdout) == (0, "counted to 2\n") and ALONE in done.stderr
+
+
+def test_a_configuration_with_errors_is_status_3(folder: Folder) -> None:
+    folder.write("sluicegate.toml", "naming = 3\n")
+    done = folder.run("call", "demo__echo", "text=a")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "sluicegate.toml:1" in done.stderr and "nothing was started" in done.stderr
+
+
+def test_control_c_is_quiet_and_status_130(folder: Folder) -> None:
+    with folder.started("call", "demo__count", "to=10000", "pause=1") as process:
+        assert process.stderr is not None
+        assert ALONE in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PROMPTLY) == 130
+        assert process.stderr.read() == ""

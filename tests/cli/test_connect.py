@@ -1,0 +1,116 @@
+"""`sluicegate connect`: this gateway in the files of other programs, and out again, byte for byte."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.cli.folders import Folder
+
+PROJECT = {
+    "claude-code": ".mcp.json",
+    "cursor": ".cursor/mcp.json",
+    "vscode": ".vscode/mcp.json",
+    "codex": ".codex/config.toml",
+    "gemini": ".gemini/settings.json",
+}
+URL = "http://127.0.0.1:4747/mcp"
+OTHERS = {
+    ".mcp.json": '{ "mcpServers": {\n    "mine": {"command": "x"} // stays\n  } }',
+    ".cursor/mcp.json": '{"mcpServers":{"mine":{"command":"x"}}}',
+    ".vscode/mcp.json": '{\n\t"servers": {\n\t\t"mine": {"command": "x"},\n\t},\n\t"inputs": []\n}\n',
+    ".codex/config.toml": '# mine\nmodel = "m"\n\n[mcp_servers.mine]\ncommand = "x"\n',
+    ".gemini/settings.json": '{"theme": "dark"}',
+}
+
+
+def entry_in(file: Path) -> "dict[str, object]":
+    text = file.read_text()
+    if file.suffix == ".toml":
+        return tomllib.loads(text)["mcp_servers"]["sluicegate"]
+    page = json.loads("\n".join(line.partition("// ")[0] for line in text.replace("},\n\t},", "}\n\t},").splitlines()))
+    return page[next(key for key in ("mcpServers", "servers") if key in page)]["sluicegate"]
+
+
+@pytest.mark.parametrize("client", PROJECT)
+def test_each_client_is_told_our_address_in_its_own_words(folder: Folder, client: str) -> None:
+    done = folder.invoke("connect", client, "--yes")
+    assert done.returncode == 0, done.stderr
+    entry = entry_in(folder.path / PROJECT[client])
+    assert URL in entry.values() and URL in done.stderr
+
+
+@pytest.mark.parametrize("client", PROJECT)
+def test_undo_leaves_every_byte_as_it_was(folder: Folder, client: str) -> None:
+    file = folder.write(PROJECT[client], OTHERS[PROJECT[client]])
+    assert folder.invoke("connect", client, "--yes").returncode == 0
+    assert URL in file.read_text()
+    assert folder.invoke("connect", client, "--undo", "--yes").returncode == 0
+    assert file.read_text() == OTHERS[PROJECT[client]]
+    assert [each.name for each in file.parent.iterdir() if each.is_file()] == [file.name]
+
+
+@pytest.mark.parametrize("client", PROJECT)
+def test_undo_removes_a_file_that_was_not_there(folder: Folder, client: str) -> None:
+    folder.invoke("connect", client, "--yes")
+    assert folder.invoke("connect", client, "--undo", "--yes").returncode == 0
+    assert not (folder.path / PROJECT[client]).exists()
+
+
+def test_undo_after_other_changes_takes_out_only_ours(folder: Folder) -> None:
+    file = folder.write(".cursor/mcp.json", '{"mcpServers": {"mine": {"command": "x"}}}')
+    folder.invoke("connect", "cursor", "--yes")
+    page = json.loads(file.read_text())
+    page["mcpServers"]["later"] = {"command": "y"}
+    file.write_text(json.dumps(page))
+    done = folder.invoke("connect", "cursor", "--undo", "--yes")
+    assert done.returncode == 0 and "has changed since" in done.stderr
+    assert list(json.loads(file.read_text())["mcpServers"]) == ["mine", "later"]
+
+
+def test_without_yes_and_without_a_terminal_nothing_is_written(folder: Folder) -> None:
+    done = folder.invoke("connect", "cursor")
+    assert done.returncode == 1 and "--yes" in done.stderr and URL in done.stderr
+    assert not (folder.path / ".cursor").exists()
+
+
+def test_a_client_that_only_starts_commands_starts_us_for_this_folder(folder: Folder) -> None:
+    assert folder.invoke("connect", "claude-desktop", "--yes").returncode == 0
+    entry = entry_in(folder.home / ".config/Claude/claude_desktop_config.json")
+    assert entry["args"] == ["serve", "--stdio", "--folder", str(folder.path)]
+    assert Path(str(entry["command"])).is_absolute()
+
+
+def test_any_client_may_start_us_itself(folder: Folder) -> None:
+    assert folder.invoke("connect", "vscode", "--stdio", "--yes").returncode == 0
+    entry = entry_in(folder.path / ".vscode/mcp.json")
+    assert entry["type"] == "stdio" and "--stdio" in str(entry["args"])
+
+
+def test_a_running_gateway_is_named_by_where_it_is(gateway: Folder) -> None:
+    address = json.loads(gateway.out("status", "--json"))["address"]
+    assert gateway.run("connect", "cursor", "--profile", "reading", "--yes").returncode == 0
+    assert entry_in(gateway.path / ".cursor/mcp.json") == {"url": f"{address}/reading"}
+
+
+def test_the_same_again_changes_nothing(folder: Folder) -> None:
+    folder.invoke("connect", "cursor", "--yes")
+    done = folder.invoke("connect", "cursor", "--yes")
+    assert done.returncode == 0 and "has it already" in done.stderr
+
+
+def test_undo_of_nothing_is_said(folder: Folder) -> None:
+    done = folder.invoke("connect", "cursor", "--undo", "--yes")
+    assert done.returncode == 0 and "nothing to undo" in done.stderr
+
+
+def test_a_broken_file_is_left_alone(folder: Folder) -> None:
+    file = folder.write(".cursor/mcp.json", "{ broken")
+    done = folder.invoke("connect", "cursor", "--yes")
+    assert done.returncode == 1 and ".cursor/mcp.json" in done.stderr and file.read_text() == "{ broken"
+
+
+def test_a_client_without_a_file_for_folders_is_told(folder: Folder) -> None:
+    done = folder.invoke("connect", "claude-desktop", "--project", "--yes")
+    assert done.returncode == 1 and "--user" in done.stderr

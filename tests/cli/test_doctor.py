@@ -1,0 +1,135 @@
+"""`sluicegate doctor`: each thing that can be wrong is found, with what to do; and where nothing is, that is said."""
+
+import json
+import socket
+import sys
+
+from sluicegate.cli.doctor import Finding, of_servers, of_tools
+from sluicegate.cli.reaching import Offered, Report
+from sluicegate.config import GatewayConfig
+from sluicegate.gateway import ServerStatus
+from tests.cli.folders import COUNTING, ENDING, NOTES, Folder
+
+LONG = "a_tool_with_a_name_that_goes_on_and_on_for_longer_than_any_model_api_takes"
+
+
+def findings(folder: Folder, status: int = 1) -> list[Finding]:
+    done = folder.run("doctor", "--json")
+    assert done.returncode == status, done.stdout + done.stderr
+    return [Finding(**each) for each in json.loads(done.stdout)]
+
+
+def about(found: list[Finding], name: str) -> str:
+    return "\n".join(f"{each.severity}: {each.sentence} {each.remedy}" for each in found if each.about == name)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+def test_where_nothing_is_wrong_it_says_so(folder: Folder) -> None:
+    folder.servers(notes=NOTES).write("sluicegate.toml", f"[http]\nport = {free_port()}\n")
+    done = folder.run("doctor")
+    assert (done.returncode, done.stdout) == (0, "") and done.stderr.endswith("sluicegate: nothing is wrong.\n")
+
+
+def test_servers_that_do_not_run_are_found_with_the_reason(folder: Folder) -> None:
+    folder.servers(
+        broken=ENDING,
+        lost={"command": "no-such-program-anywhere"},
+        needy={**NOTES, "env": {"A": "${NOT_SET_ANYWHERE}"}},
+        old={
+            "command": sys.executable,
+            "args": ["-c", "raise ImportError(\"cannot import name 'x' from 'mcp.server'\")"],
+        },
+    )
+    folder.write("sluicegate.toml", f"[http]\nport = {free_port()}\n")
+    found = findings(folder)
+    assert "error: broken exited with status 4" in about(found, "broken") and "it is broken" in about(found, "broken")
+    assert "was not found" in about(found, "lost")
+    assert "warning: The variable NOT_SET_ANYWHERE is not set" in about(found, "needy")
+    assert 'pin "mcp<2"' in about(found, "old")
+
+
+def test_a_taken_port_is_found_only_if_it_is_not_ours(folder: Folder) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        folder.servers(notes=NOTES).write("sluicegate.toml", f"[http]\nport = {port}\n")
+        found = findings(folder)
+    assert "is taken by another program" in about(found, f"port {port}") and "--port" in about(found, f"port {port}")
+
+
+def test_a_running_gateway_is_looked_at_and_its_port_is_no_problem(gateway: Folder) -> None:
+    found = findings(gateway)
+    assert {each.about for each in found if each.severity == "error"} == {"broken"}
+
+
+def test_floating_versions_and_the_same_server_twice_are_found(folder: Folder) -> None:
+    folder.servers(one=COUNTING, two=COUNTING, floating={"command": "npx", "args": ["-y", "thing"], "disabled": True})
+    folder.write("sluicegate.toml", f"[http]\nport = {free_port()}\n")
+    found = findings(folder)
+    assert "is one server configured several times?" in about(found, "one, two")
+    assert "note:" in about(found, "floating") and "thing" in about(found, "floating")
+
+
+def test_a_file_that_others_may_write_to_is_found(folder: Folder) -> None:
+    folder.servers(notes=NOTES)
+    (folder.path / ".mcp.json").chmod(0o666)
+    assert "others may write to it" in about(findings(folder), str(folder.path / ".mcp.json"))
+
+
+def test_a_configuration_with_errors_is_status_3(folder: Folder) -> None:
+    folder.write("sluicegate.toml", "naming = 3\n")
+    assert any(each.severity == "error" for each in findings(folder, 3))
+
+
+# ------------------------------------------------------------------------------------------------ what needs no process
+
+
+def report(*servers: ServerStatus, findings: list[str] | None = None) -> Report:
+    return Report(address="", root="/", profiles=[], servers=list(servers), findings=findings or [], naming="prefix")
+
+
+def ready(name: str, **more: object) -> ServerStatus:
+    return ServerStatus(name=name, state="ready", sentence="", kind="stdio", prefix=name, **more)  # pyright: ignore[reportArgumentType]
+
+
+def tool(server: str, own: str, name: str = "") -> Offered:
+    return Offered(server=server, own=own, definition={"name": name or f"{server}__{own}"})
+
+
+def test_names_that_had_to_be_cut_are_found() -> None:
+    config = GatewayConfig(root="/")
+    (found,) = of_tools(
+        [tool("files", LONG, "files__a_tool_12345678"), tool("files", "read")], report(ready("files")), config
+    )
+    assert LONG in found.sentence and "files__a_tool_12345678" in found.sentence and "prefix" in found.remedy
+
+
+def test_single_tools_that_two_servers_have_are_noted() -> None:
+    tools = [tool("a", "search"), tool("a", "read"), tool("b", "search")]
+    (found,) = of_tools(tools, report(ready("a"), ready("b")), GatewayConfig(root="/"))
+    assert (found.severity, found.about) == ("note", "a, b") and "search" in found.sentence
+
+
+def test_more_tools_than_models_take_are_found() -> None:
+    tools = [tool("a", f"tool{number}") for number in range(129)]
+    (found,) = of_tools(tools, report(ready("a")), GatewayConfig(root="/"))
+    assert "129" in found.sentence and "profiles" in found.remedy
+
+
+def test_what_was_left_out_of_the_catalog_is_found() -> None:
+    (found,) = of_tools([], report(findings=["b: 'x' of its tools is left out."]), GatewayConfig(root="/"))
+    assert found.severity == "warning" and "left out" in found.sentence
+
+
+def test_slow_starts_old_eras_restarts_and_losses_are_found() -> None:
+    server = ready("a", version="2025-11-25", restarts=2, lost={"log messages that belong to no call": 3})
+    said = [each.sentence for each in of_servers([server], {"a": 12.0})]
+    assert said == [
+        "took 12 s to start.",
+        "speaks 2025-11-25; newer clients reach it over a bridge.",
+        "ended 2 times by itself.",
+        "3 log messages that belong to no call could not be handed on.",
+    ]

@@ -1,0 +1,111 @@
+"""`sluicegate import`: servers of other programs, into .mcp.json, and nothing that is there is lost."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.folders import NOTES, Folder
+
+SECRET = "s3cret-value"
+ENTRY = {"command": "some-server", "args": ["--verbose"], "env": {"API_TOKEN": SECRET}}
+
+FILES = {
+    "claude-desktop": (".config/Claude/claude_desktop_config.json", {"mcpServers": {"found": ENTRY}}),
+    "claude-code": (".claude.json", {"mcpServers": {"found": ENTRY}, "other": 1}),
+    "cursor": (".cursor/mcp.json", {"mcpServers": {"found": ENTRY}}),
+    "vscode": (".config/Code/User/mcp.json", {"servers": {"found": {"type": "stdio", **ENTRY}}}),
+    "gemini": (".gemini/settings.json", {"mcpServers": {"found": ENTRY}, "theme": "dark"}),
+}
+
+
+def put(home: Path, name: str, text: str) -> None:
+    (home / name).parent.mkdir(parents=True, exist_ok=True)
+    (home / name).write_text(text)
+
+
+def servers_of(folder: Folder) -> "dict[str, dict[str, object]]":
+    return json.loads((folder.path / ".mcp.json").read_text())["mcpServers"]
+
+
+@pytest.mark.parametrize("client", FILES)
+def test_servers_of_each_client_are_taken_over(folder: Folder, client: str) -> None:
+    file, page = FILES[client]
+    put(folder.home, file, json.dumps(page))
+    done = folder.invoke("import", client, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert (
+        done.stdout.startswith("found\tis added\tAPI_TOKEN=*** some-server --verbose\t") and SECRET not in done.stdout
+    )
+    assert servers_of(folder)["found"]["command"] == "some-server"
+    assert servers_of(folder)["found"]["env"] == {"API_TOKEN": SECRET}
+    assert json.loads((folder.home / file).read_text()) == page
+
+
+def test_servers_of_codex_are_taken_over(folder: Folder) -> None:
+    put(folder.home, ".codex/config.toml", '[mcp_servers.found]\ncommand = "some-server"\nargs = ["-v"]\n')
+    assert folder.invoke("import", "codex", "--yes").returncode == 0
+    assert servers_of(folder)["found"] == {"command": "some-server", "args": ["-v"]}
+
+
+def test_without_yes_and_without_a_terminal_nothing_is_written(folder: Folder) -> None:
+    put(folder.home, *_json("cursor"))
+    done = folder.invoke("import")
+    assert done.returncode == 1 and "found\tis added" in done.stdout and "--yes" in done.stderr
+    assert not (folder.path / ".mcp.json").exists() and SECRET not in done.stdout + done.stderr
+
+
+def test_what_is_there_stays_with_its_comments(folder: Folder) -> None:
+    put(folder.home, ".cursor/mcp.json", json.dumps({"mcpServers": {"found": ENTRY, "notes": ENTRY}}))
+    mine = folder.write(".mcp.json", f'{{\n  // mine\n  "mcpServers": {{"notes": {json.dumps(NOTES)}}},\n}}\n')
+    done = folder.invoke("import", "--yes")
+    assert done.returncode == 0 and "notes\tis there already" in done.stdout
+    text = mine.read_text()
+    assert "// mine" in text and json.dumps(NOTES) in text and '"found"' in text
+    assert "read " in folder.invoke("check").stderr
+
+
+def test_the_same_again_has_nothing_to_do(folder: Folder) -> None:
+    put(folder.home, *_json("cursor"))
+    assert folder.invoke("import", "--yes").returncode == 0
+    before = (folder.path / ".mcp.json").read_bytes()
+    done = folder.invoke("import", "--yes")
+    assert done.returncode == 0 and "nothing to import" in done.stderr
+    assert (folder.path / ".mcp.json").read_bytes() == before
+
+
+def test_into_the_users_own_file(folder: Folder) -> None:
+    put(folder.home, *_json("cursor"))
+    assert folder.invoke("import", "--user", "--yes").returncode == 0
+    assert json.loads((folder.home / ".mcp.json").read_text())["mcpServers"]["found"] == ENTRY
+    assert not (folder.path / ".mcp.json").exists()
+
+
+def test_a_broken_file_of_a_client_does_not_stop_the_others(folder: Folder) -> None:
+    put(folder.home, ".gemini/settings.json", "{ broken")
+    put(folder.home, *_json("cursor"))
+    done = folder.invoke("import", "--yes")
+    assert done.returncode == 0 and ".gemini/settings.json" in done.stderr and "found" in servers_of(folder)
+
+
+def test_a_broken_file_of_our_own_is_left_alone(folder: Folder) -> None:
+    put(folder.home, *_json("cursor"))
+    mine = folder.write(".mcp.json", "{ broken")
+    done = folder.invoke("import", "--yes")
+    assert done.returncode == 1 and ".mcp.json" in done.stderr and mine.read_text() == "{ broken"
+
+
+def test_json_shows_what_would_be_added_and_writes_nothing(folder: Folder) -> None:
+    put(folder.home, *_json("cursor"))
+    rows = json.loads(folder.invoke("import", "--json").stdout)
+    assert rows[0]["name"] == "found" and rows[0]["added"] is True and SECRET not in json.dumps(rows)
+    assert not (folder.path / ".mcp.json").exists()
+
+
+def test_an_unknown_client_is_status_2(folder: Folder) -> None:
+    assert folder.invoke("import", "emacs").returncode == 2
+
+
+def _json(client: str) -> tuple[str, str]:
+    file, page = FILES[client]
+    return file, json.dumps(page)

@@ -1,0 +1,58 @@
+"""`sluicegate tools`, `resources` and `prompts`: what is offered, under the names that clients see."""
+
+import json
+
+import pytest
+
+from tests.cli.folders import COUNTING, NOTES, Folder
+
+
+def test_tools_come_with_their_arguments_and_what_they_do(gateway: Folder) -> None:
+    done = gateway.run("tools")
+    lines = done.stdout.splitlines()
+    assert "demo__echo\ttext [times]\tSay the text again, as often as you like." in lines
+    assert any(line.startswith("notes__write\tday text\t") for line in lines)
+    assert done.stderr == "sluicegate: without broken, not ready now; `sluicegate status` says why.\n"
+
+
+def test_only_those_of_one_server(gateway: Folder) -> None:
+    done = gateway.run("tools", "--server", "notes")
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["notes__write", "notes__forget"]
+    assert done.stderr == ""
+
+
+def test_json_has_the_whole_definition_and_whose_it_is(gateway: Folder) -> None:
+    echo = json.loads(gateway.out("tools", "--server", "demo", "--json"))[0]
+    assert (echo["name"], echo["server"], echo["own"]) == ("demo__echo", "demo", "echo")
+    assert echo["inputSchema"]["required"] == ["text"]
+
+
+def test_resources_and_their_templates(gateway: Folder) -> None:
+    lines = gateway.run("resources").stdout.splitlines()
+    assert "demo+demo://about\ttext/plain\tWhat this server is." in lines
+    assert any("{" in line.split("\t")[0] for line in lines)
+    assert json.loads(gateway.out("resources", "--server", "demo", "--json"))[0]["uri"] == "demo+demo://about"
+
+
+def test_prompts_come_with_their_arguments(gateway: Folder) -> None:
+    assert "demo__summarise\ttext\tAsk a model for a summary.\n" in gateway.run("prompts").stdout
+
+
+@pytest.mark.parametrize("command", ["tools", "resources", "prompts"])
+def test_a_server_that_is_not_there_is_status_1_with_the_nearest(gateway: Folder, command: str) -> None:
+    done = gateway.run(command, "--server", "note")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "sluicegate: there is no server 'note'. Did you mean notes?\n"
+
+
+def test_without_a_gateway_only_the_server_that_is_asked_for_is_started(folder: Folder) -> None:
+    folder.servers(counting=COUNTING, notes=NOTES)
+    done = folder.run("tools", "--server", "counting")
+    assert done.stdout == "counting__count\tto\tCount aloud, one number at a time.\n"
+    assert "so counting is started" in done.stderr
+
+
+def test_nothing_is_said_to_be_nothing(folder: Folder) -> None:
+    folder.servers(counting=COUNTING)
+    done = folder.run("prompts")
+    assert (done.returncode, done.stdout) == (0, "") and "there are none" in done.stderr

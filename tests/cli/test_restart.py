@@ -1,0 +1,26 @@
+"""`sluicegate restart`: one server anew, and what came of it."""
+
+import json
+
+import pytest
+
+from tests.cli.folders import Folder
+
+
+@pytest.mark.parametrize("server", ["notes", "demo"])
+def test_a_server_is_started_anew_and_ready_again(gateway: Folder, server: str) -> None:
+    done = gateway.run("restart", server)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith(f"sluicegate: {server} is ready, with ")
+    status = json.loads(gateway.out("status", "--json"))
+    assert {each["name"]: each["state"] for each in status["servers"]}[server] == "ready"
+
+
+def test_it_does_not_have_to_be_waited_for(gateway: Folder) -> None:
+    done = gateway.run("restart", "notes", "--no-wait")
+    assert (done.returncode, done.stderr) == (0, "sluicegate: notes is being started anew.\n")
+
+
+def test_one_that_does_not_come_up_is_status_1_with_the_reason(gateway: Folder) -> None:
+    done = gateway.run("restart", "broken")
+    assert done.returncode == 1 and "broken exited with status 4" in done.stderr

@@ -1,0 +1,106 @@
+"""Commands on a terminal: bars, tables, colours and questions, which no pipe ever sees."""
+
+import json
+import re
+
+from tests.cli.folders import NOTES, Folder
+
+COLOUR = "\x1b[3"
+
+
+def plain(drawn: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn)
+
+
+def test_progress_is_drawn_as_it_comes_and_only_the_result_stays(gateway: Folder) -> None:
+    with gateway.terminal("call", "demo__count", "to=5") as terminal:
+        terminal.until(r"2 of 5")
+        assert terminal.ended() == 0
+        assert "━" in terminal.drawn and "counted to 5" in terminal.drawn
+        assert plain(terminal.drawn).rstrip().endswith("counted to 5")
+
+
+def test_the_status_is_a_table_with_sentences_below(gateway: Folder) -> None:
+    with gateway.terminal("status") as terminal:
+        assert terminal.ended() == 0
+    page = plain(terminal.drawn)
+    assert COLOUR in terminal.drawn or "\x1b[1" in terminal.drawn
+    assert re.search(r"server\s+state\s+protocol\s+kind\s+tools\s+calls\s+errors\s+latency", page)
+    assert re.search(r"notes\s+ready\s+2026-07-28\s+stdio\s+2", page)
+    assert re.search(r"broken: .*broken", page) and "it is broken" in page
+
+
+def test_no_color_is_respected(gateway: Folder) -> None:
+    with gateway.terminal("status", NO_COLOR="1") as terminal:
+        assert terminal.ended() == 0
+    assert COLOUR not in terminal.drawn
+
+
+def test_watching_ends_quietly(gateway: Folder) -> None:
+    with gateway.terminal("status", "--watch") as terminal:
+        terminal.until("latency")
+        terminal.interrupt()
+        assert terminal.ended() == 130
+    assert "Traceback" not in terminal.drawn and "Abort" not in terminal.drawn
+
+
+def test_a_question_is_asked_and_answered(gateway: Folder) -> None:
+    with gateway.terminal("call", "demo__greet") as terminal:
+        terminal.until(r"Who are you\?")
+        terminal.until(r"Answer\?")
+        terminal.type("y\n")
+        terminal.until(r"name")
+        terminal.type("Ada\n")
+        assert terminal.ended() == 0
+    assert "Hello, Ada." in plain(terminal.drawn)
+
+
+def test_a_question_may_be_declined(gateway: Folder) -> None:
+    with gateway.terminal("call", "demo__greet") as terminal:
+        terminal.until(r"Answer\?")
+        terminal.type("n\n")
+        assert terminal.ended() == 0
+    assert "Hello, whoever you are." in plain(terminal.drawn)
+
+
+def test_control_c_at_a_question_ends_it_at_once(gateway: Folder) -> None:
+    with gateway.terminal("call", "demo__greet") as terminal:
+        terminal.until(r"Answer\?")
+        terminal.interrupt()
+        assert terminal.ended() == 130
+    assert "Traceback" not in terminal.drawn
+
+
+def test_what_a_server_says_never_moves_the_cursor(gateway: Folder) -> None:
+    with gateway.terminal("call", "demo__echo", "text=\x1b[2Jgone") as terminal:
+        assert terminal.ended() == 0
+    assert "\x1b[2Jgone" not in terminal.drawn and "[2Jgone" in terminal.drawn
+    assert gateway.out("call", "demo__echo", "text=\x1b[2Jgone") == "\x1b[2Jgone\n"
+
+
+def test_the_doctor_and_the_lists_are_for_people_there(gateway: Folder) -> None:
+    with gateway.terminal("doctor") as terminal:
+        assert terminal.ended() == 1
+    assert "✗ broken: " in plain(terminal.drawn)
+    with gateway.terminal("tools") as terminal:
+        assert terminal.ended() == 0
+    assert re.search(r"tool\s+arguments\s+what it does", plain(terminal.drawn))
+
+
+def test_import_asks_before_it_writes(folder: Folder) -> None:
+    (folder.home / ".cursor").mkdir()
+    (folder.home / ".cursor" / "mcp.json").write_text(json.dumps({"mcpServers": {"notes": NOTES}}))
+    for answer, is_written in (("n\n", False), ("y\n", True)):
+        with folder.terminal("import") as terminal:
+            terminal.until(r"Write 1 to .*\?")
+            terminal.type(answer)
+            assert terminal.ended() == (0 if is_written else 1)
+        assert (folder.path / ".mcp.json").exists() is is_written
+
+
+def test_connect_asks_before_it_writes_and_control_c_means_no(folder: Folder) -> None:
+    with folder.terminal("connect", "cursor") as terminal:
+        terminal.until(r"Write it\?")
+        terminal.interrupt()
+        assert terminal.ended() == 130
+    assert not (folder.path / ".cursor").exists()

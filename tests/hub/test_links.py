@@ -1,0 +1,137 @@
+"""A server of 2025-11-25 that wants a page visited first, and callers of every revision."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import pytest
+
+from sluicegate.errors import INTERNAL_ERROR, MISSING_CAPABILITY, URL_ELICITATION_REQUIRED, ErrorObject, InputRefused
+from sluicegate.exchange import Exchange
+from sluicegate.hub.links_required import settle_links
+from sluicegate.hub.losses import PAGES
+from sluicegate.hub.mount import Mount
+from sluicegate.protocol.message import Notification, Params, Reply, Result, opened
+from sluicegate.protocol.modern import Answers, Profile, Questions, complete
+
+PAGE: Params = {"mode": "url", "message": "Sign in.", "url": "https://example.com/in", "elicitationId": "e1"}
+WANTED = ErrorObject(URL_ELICITATION_REQUIRED, "Sign in first.", {"elicitations": [PAGE]})
+DONE = Result(complete({"content": []}))
+ABLE: Params = {"elicitation": {"form": {}, "url": {}}}
+
+
+class Server:
+    """A mount, as far as it is needed here."""
+
+    name, prefix = "mail", "mail"
+
+    def __init__(self, *replies: Reply) -> None:
+        self.replies = list(replies)
+        self.waited: list[set[str]] = []
+        self.losses: list[str] = []
+
+    async def __call__(self, exchange: Exchange) -> Reply:
+        return self.replies.pop(0)
+
+    async def completed(self, ids: set[str], seconds: float) -> None:
+        self.waited.append(ids)
+
+    def lost(self, what: str) -> None:
+        self.losses.append(what)
+
+
+class Person:
+    """Whoever is asked to visit pages."""
+
+    def __init__(self, action: str = "accept") -> None:
+        self.action = action
+        self.asked: list[Questions] = []
+
+    async def emit(self, notification: Notification) -> None:
+        raise AssertionError(notification)
+
+    async def ask(self, questions: Questions) -> Answers:
+        self.asked.append(questions)
+        if self.action == "away":
+            raise InputRefused("Nobody came back.")
+        return {key: {"action": self.action} for key in questions}
+
+
+async def settled(
+    server: Server,
+    person: Person,
+    *,
+    version: str = "2026-07-28",
+    capabilities: Params = ABLE,
+    error: ErrorObject = WANTED,
+    method: str = "tools/call",
+) -> Reply:
+    exchange = Exchange(method, {"name": "t"}, person, Profile(version, capabilities))
+    return await settle_links(cast(Mount, server), exchange, error)
+
+
+def text_of(reply: Reply) -> str:
+    """The words of a failed result."""
+    assert isinstance(reply, Result)
+    value = opened(reply)
+    assert value["isError"] is True
+    (block,) = cast(Sequence[Params], value["content"])
+    return str(block["text"])
+
+
+async def test_the_caller_visits_the_page_and_the_call_is_made_again_once_the_server_saw_that() -> None:
+    server, person = Server(DONE), Person()
+    assert await settled(server, person) is DONE
+    (questions,) = person.asked
+    (question,) = questions.values()
+    assert question.params == {"mode": "url", "message": "[mail] Sign in.", "url": "https://example.com/in"}
+    assert server.waited == [{"e1"}]
+
+
+async def test_a_client_of_that_very_revision_gets_the_error_itself() -> None:
+    server, person = Server(), Person()
+    assert await settled(server, person, version="2025-11-25") is WANTED
+    assert not person.asked
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18"])
+async def test_a_client_of_an_older_revision_is_told_where_to_go_and_that_is_counted(version: str) -> None:
+    server, person = Server(), Person()
+    assert "Sign in. https://example.com/in" in text_of(await settled(server, person, version=version, capabilities={}))
+    assert server.losses == [PAGES]
+    assert not person.asked
+
+
+async def test_where_there_are_no_failed_results_it_is_an_error() -> None:
+    reply = await settled(Server(), Person(), version="2025-06-18", capabilities={}, method="prompts/get")
+    assert isinstance(reply, ErrorObject)
+    assert reply.code == INTERNAL_ERROR and "https://example.com/in" in reply.message
+
+
+async def test_a_client_of_2026_that_cannot_be_sent_to_pages_hears_what_is_missing() -> None:
+    reply = await settled(Server(), Person(), capabilities={"elicitation": {}})
+    assert isinstance(reply, ErrorObject) and reply.code == MISSING_CAPABILITY
+    assert reply.data == {"requiredCapabilities": {"elicitation": {"url": {}}}}
+
+
+@pytest.mark.parametrize("action", ["decline", "cancel"])
+async def test_who_declines_is_told_that_it_was_needed(action: str) -> None:
+    server = Server()
+    assert "mail needs a page to be visited" in text_of(await settled(server, Person(action)))
+
+
+async def test_who_never_comes_back_ends_the_call() -> None:
+    assert text_of(await settled(Server(), Person("away"))) == "Nobody came back."
+
+
+async def test_a_server_that_still_wants_it_is_not_asked_for_ever_and_its_error_does_not_leak() -> None:
+    server, person = Server(WANTED), Person()
+    assert "https://example.com/in" in text_of(await settled(server, person))
+    assert len(person.asked) == 1
+
+
+@pytest.mark.parametrize("data", [None, {}, {"elicitations": []}, {"elicitations": "here"}])
+async def test_a_server_that_does_not_say_which_page(data: object) -> None:
+    person = Person()
+    error = ErrorObject(URL_ELICITATION_REQUIRED, "Sign in first.", data)
+    assert "does not say which" in text_of(await settled(Server(), person, error=error))
+    assert not person.asked

@@ -1,0 +1,63 @@
+"""Places at the moments in which two things happen at once, and when there are more or fewer of them."""
+
+import asyncio
+
+import pytest
+
+from sluicegate.errors import LimitExceeded
+from sluicegate.hub.places import Places
+
+
+async def test_who_leaves_just_before_a_place_is_freed_is_passed_over() -> None:
+    places = Places("files", concurrency=1)
+    assert places.take_now()
+    leaving = asyncio.ensure_future(places.take())
+    staying = asyncio.ensure_future(places.take())
+    await asyncio.sleep(0)
+    leaving.cancel()
+    places.free()  # Before the one that leaves has had its turn to say so.
+    async with asyncio.timeout(5):
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        await staying
+    places.free()
+    assert (places.taken, places.waiting) == (0, 0)
+
+
+async def test_more_places_go_to_those_who_wait() -> None:
+    places = Places("files", concurrency=1)
+    assert places.take_now()
+    waiting = [asyncio.ensure_future(places.take()) for _ in range(3)]
+    await asyncio.sleep(0)
+    places.adjust(concurrency=3, queue=10, longest_wait=5)
+    async with asyncio.timeout(5):
+        await asyncio.gather(*waiting[:2])
+    assert (places.taken, places.waiting) == (3, 1)
+    places.free()
+    async with asyncio.timeout(5):
+        await waiting[2]
+    assert (places.taken, places.waiting) == (3, 0)
+
+
+async def test_fewer_places_count_from_the_next_one_that_is_freed() -> None:
+    places = Places("files", concurrency=3, longest_wait=0.01)
+    assert all(places.take_now() for _ in range(3))
+    places.adjust(concurrency=1, queue=10, longest_wait=0.01)
+    places.free()
+    with pytest.raises(LimitExceeded):
+        await places.take()
+    places.free()
+    places.free()
+    assert places.taken == 0 and places.take_now() and not places.take_now()
+
+
+async def test_calls_under_way_before_a_change_are_waited_for() -> None:
+    places = Places("files", concurrency=3)
+    assert places.take_now()
+    places.adjust(concurrency=9, queue=1, longest_wait=1)
+    idle = asyncio.ensure_future(places.wait_empty())
+    await asyncio.sleep(0)
+    assert not idle.done()
+    places.free()
+    async with asyncio.timeout(5):
+        await idle

@@ -1,0 +1,78 @@
+"""When a server is tried again: sooner at first, then later, and at last once a minute (R7, R19)."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicegate.hub.plan import Circuit, Pause, Restarts
+
+
+def test_each_end_within_a_minute_doubles_the_pause_and_the_fifth_is_a_failure() -> None:
+    restarts = Restarts()
+    assert [restarts.ended(now, 0.5) for now in (0.0, 1.0, 3.0, 6.0, 10.0)] == [
+        Pause(0.5),
+        Pause(1.0),
+        Pause(2.0),
+        Pause(4.0),
+        Pause(60.0, is_failed=True),
+    ]
+    assert restarts.ended(70.0, 0.5) == Pause(1.0), "what is older than a minute is forgotten"
+
+
+def test_a_server_that_ends_now_and_then_is_started_again_at_once() -> None:
+    restarts = Restarts()
+    assert {restarts.ended(100.0 * n, 0.5) for n in range(50)} == {Pause(0.5)}
+
+
+def test_who_asks_for_a_restart_begins_anew() -> None:
+    restarts = Restarts()
+    for now in range(5):
+        restarts.ended(float(now), 0.5)
+    restarts.forget()
+    assert restarts.ended(6.0, 0.5) == Pause(0.5)
+
+
+@given(st.lists(st.floats(0, 30), max_size=20), st.floats(0, 1))
+def test_a_pause_is_never_nothing_and_never_more_than_a_minute(gaps: list[float], lot: float) -> None:
+    restarts, now = Restarts(), 0.0
+    for gap in gaps:
+        now += gap
+        assert 0.4 <= restarts.ended(now, lot).seconds <= 60.0
+
+
+def test_five_failures_within_ten_seconds_open_the_circuit_and_one_call_tries_it() -> None:
+    circuit = Circuit()
+    for now in (0.0, 1.0, 2.0, 3.0):
+        circuit.failed(now)
+        assert circuit.admit(now)
+    circuit.failed(4.0)
+    assert not circuit.admit(13.9)
+    assert circuit.admit(14.0)
+    assert not circuit.admit(14.0), "one at a time"
+    circuit.failed(14.1)
+    assert not circuit.admit(24.0)
+    assert circuit.admit(24.1)
+    circuit.succeeded()
+    assert circuit.admit(24.2) and circuit.admit(24.2)
+
+
+def test_failures_far_apart_leave_it_closed() -> None:
+    circuit = Circuit()
+    for now in range(0, 100, 3):
+        circuit.failed(float(now))
+        assert not circuit.is_open
+
+
+def test_who_tried_and_left_lets_the_next_one_try() -> None:
+    circuit = Circuit()
+    for _ in range(5):
+        circuit.failed(0.0)
+    assert circuit.admit(11.0)
+    circuit.gave_up()
+    assert circuit.admit(11.0)
+
+
+def test_what_a_server_asks_for_is_respected() -> None:
+    circuit = Circuit()
+    circuit.failed(0.0, retry_after=40.0)
+    assert not circuit.admit(39.0)
+    assert circuit.admit(40.0)

@@ -1,0 +1,124 @@
+"""The way back from a server to the caller of one call: time, names, and what is counted on it."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from sluicegate.hub.deadlines import Deadlines
+from sluicegate.hub.losses import BETWEEN_ROUNDS, SWITCHES, WORDS
+from sluicegate.hub.relay import Relay, labelled
+from sluicegate.protocol.message import Notification, Params
+from sluicegate.protocol.modern import Answers, Question, Questions
+
+FORM = Question("elicitation/create", {"mode": "form", "message": "Which?", "requestedSchema": {"type": "object"}})
+SEVERAL: Params = {"type": "object", "properties": {"toppings": {"type": "array", "items": {"enum": ["ham"]}}}}
+
+
+class Caller:
+    """A sink that keeps what it gets, and answers when it is let."""
+
+    def __init__(self) -> None:
+        self.notices: list[Notification] = []
+        self.asked: list[Questions] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def emit(self, notification: Notification) -> None:
+        self.notices.append(notification)
+
+    async def ask(self, questions: Questions) -> Answers:
+        self.asked.append(questions)
+        await self.may_answer.wait()
+        return {key: {"action": "accept", "said": question.params["message"]} for key, question in questions.items()}
+
+
+class Bench:
+    """A relay, the caller at its end, and what was counted."""
+
+    def __init__(self, version: str, label: str = "files") -> None:
+        self.caller = Caller()
+        self.lost: Counter[str] = Counter()
+        self.relay = Relay(self.caller, Deadlines("files").deadline(60, 60), label, version, self._lost)
+
+    def _lost(self, what: str) -> None:
+        self.lost[what] += 1
+
+
+def progress(**more: object) -> Notification:
+    return Notification("notifications/progress", {"progressToken": 1, "progress": 1, **more})
+
+
+async def test_notices_pass_as_they_are() -> None:
+    bench = Bench("2026-07-28")
+    notice = progress(message="at 1")
+    await bench.relay.emit(notice)
+    assert bench.caller.notices == [notice]
+    assert bench.caller.notices[0] is notice
+    assert not bench.lost
+
+
+async def test_a_question_says_who_asks_and_the_answer_comes_back_under_the_servers_own_key() -> None:
+    bench = Bench("2026-07-28")
+    answers = await bench.relay.ask({"mine": FORM})
+    assert list(bench.caller.asked[0]) == ["files-1"]
+    assert answers == {"mine": {"action": "accept", "said": "[files] Which?"}}
+
+
+async def test_no_two_questions_of_a_call_have_one_key() -> None:
+    bench = Bench("2026-07-28")
+    await bench.relay.ask({"mine": FORM, "other": FORM})
+    await bench.relay.ask({"mine": FORM})
+    keys = [key for asked in bench.caller.asked for key in asked]
+    assert keys == ["files-1", "files-2", "files-3"]
+
+
+async def test_an_answer_to_what_was_not_asked_is_left_out() -> None:
+    class Talkative(Caller):
+        async def ask(self, questions: Questions) -> Answers:
+            return {**await super().ask(questions), "surplus": {}}
+
+    relay = Relay(Talkative(), Deadlines("files").deadline(60, 60), "files", "2026-07-28", lambda what: None)
+    assert list(await relay.ask({"mine": FORM})) == ["mine"]
+
+
+def test_only_what_a_person_is_shown_is_labelled_and_only_with_a_label() -> None:
+    sampling = Question("sampling/createMessage", {"message": "no words for a person", "messages": []})
+    assert labelled(sampling, "files") is sampling
+    assert labelled(FORM, "") is FORM
+    assert labelled(FORM, "files").params["message"] == "[files] Which?"
+    assert FORM.params["message"] == "Which?", "what the server asked is left as it is"
+
+
+@pytest.mark.parametrize(("version", "times"), [("2024-11-05", 1), ("2025-03-26", 0), ("2026-07-28", 0)])
+async def test_words_of_progress_are_counted_where_the_caller_has_numbers_only(version: str, times: int) -> None:
+    bench = Bench(version)
+    await bench.relay.emit(progress(message="at 1"))
+    await bench.relay.emit(progress())
+    assert bench.lost[WORDS] == times
+
+
+@pytest.mark.parametrize(("version", "times"), [("2025-11-25", 0), ("2026-07-28", 2)])
+async def test_notices_between_two_rounds_are_counted_for_callers_who_have_no_stream_then(
+    version: str, times: int
+) -> None:
+    bench = Bench(version)
+    bench.caller.may_answer.clear()
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        asking = group.create_task(bench.relay.ask({"mine": FORM}))
+        while not bench.caller.asked:  # noqa: ASYNC110 - the next turn of the loop is all it takes
+            await asyncio.sleep(0)
+        await bench.relay.emit(progress())
+        await bench.relay.emit(Notification("notifications/message", {"level": "info", "data": 1}))
+        bench.caller.may_answer.set()
+        await asking
+        await bench.relay.emit(progress())
+    assert bench.lost[BETWEEN_ROUNDS] == times
+
+
+@pytest.mark.parametrize(("version", "times"), [("2025-06-18", 1), ("2025-11-25", 0)])
+async def test_choices_that_become_switches_are_counted(version: str, times: int) -> None:
+    bench = Bench(version)
+    await bench.relay.ask({"mine": Question("elicitation/create", {**FORM.params, "requestedSchema": SEVERAL})})
+    await bench.relay.ask({"mine": FORM})
+    assert bench.lost[SWITCHES] == times

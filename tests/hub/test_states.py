@@ -1,0 +1,95 @@
+"""A server's request state on its way through a client's hands: hidden from nobody, of use to nobody else."""
+
+import msgspec
+import pytest
+
+from sluicegate.errors import ErrorObject, InvalidParams
+from sluicegate.exchange import Caller, Exchange
+from sluicegate.hub import states as module
+from sluicegate.hub.states import States
+from sluicegate.protocol.message import Params, Result, opened
+from sluicegate.protocol.modern import Question, complete, input_required
+from tests.upstream.raw_server import Recorder
+
+FORM = Question("elicitation/create", {"mode": "form", "message": "Which?", "requestedSchema": {}})
+
+
+def exchange(method: str = "tools/call", caller: str = "ada", **params: object) -> Exchange:
+    return Exchange(method, {"name": "t", "arguments": {"a": 1}, **params}, Recorder(), caller=Caller(caller))
+
+
+def asked(states: States, state: str | None = "theirs") -> Params:
+    reply = states.wrapped(exchange(), "files", input_required({"k": FORM}, state), "files")
+    assert isinstance(reply, Result)
+    return opened(reply)
+
+
+def test_a_state_comes_back_to_the_server_as_it_gave_it() -> None:
+    states = States()
+    needed = asked(states)
+    assert needed["requestState"] != "theirs"
+    params = states.unwrapped(exchange(requestState=needed["requestState"], inputResponses={"k": {}}), "files")
+    assert params["requestState"] == "theirs"
+    assert params["inputResponses"] == {"k": {}}
+
+
+def test_a_server_that_gave_none_gets_none_back() -> None:
+    states = States()
+    params = states.unwrapped(exchange(requestState=asked(states, None)["requestState"]), "files")
+    assert "requestState" not in params
+
+
+def test_questions_say_which_server_asks() -> None:
+    questions = asked(States())["inputRequests"]
+    assert msgspec.to_builtins(questions)["k"]["params"]["message"] == "[files] Which?"
+
+
+@pytest.mark.parametrize(
+    "retry",
+    [
+        exchange(caller="eve"),
+        exchange(arguments={"a": 2}),
+        exchange(name="other"),
+        exchange("prompts/get"),
+    ],
+    ids=["another caller", "other arguments", "another tool", "another method"],
+)
+def test_a_state_is_of_no_use_for_anything_else(retry: Exchange) -> None:
+    states = States()
+    retry.params["requestState"] = asked(states)["requestState"]
+    with pytest.raises(InvalidParams, match="requestState is not valid"):
+        states.unwrapped(retry, "files")
+
+
+def test_a_state_is_of_no_use_at_another_server_nor_in_another_process() -> None:
+    states = States()
+    retry = exchange(requestState=asked(states)["requestState"])
+    with pytest.raises(InvalidParams):
+        states.unwrapped(retry, "mail")
+    with pytest.raises(InvalidParams):
+        States().unwrapped(retry, "files")
+
+
+@pytest.mark.parametrize("state", [7, None, "", "theirs", "sg2.", "sg2.AAAA", {"a": 1}])
+def test_a_state_that_we_never_gave_is_refused(state: object) -> None:
+    with pytest.raises(InvalidParams):
+        States().unwrapped(exchange(requestState=state), "files")
+
+
+def test_a_state_is_good_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = States()
+    monkeypatch.setattr(module, "GOOD_FOR", -1.0)
+    with pytest.raises(InvalidParams):
+        states.unwrapped(exchange(requestState=asked(states)["requestState"]), "files")
+
+
+def test_what_asks_for_nothing_passes_as_it_is() -> None:
+    states = States()
+    for reply in (
+        Result(complete({"content": []})),
+        Result(msgspec.Raw(b'{"content":[{"type":"text","text":"input_required"}]}')),
+        ErrorObject(-32603, "no"),
+    ):
+        assert states.wrapped(exchange(), "files", reply, "files") is reply
+    request = exchange()
+    assert states.unwrapped(request, "files") is request.params
