@@ -87,6 +87,7 @@ class _Channel:
         self._request = request
         self._timer: asyncio.TimerHandle | None = None
         self._gone = False
+        self._ended = False
 
     def begin(self, endpoint: str) -> None:
         self._request.start(200, EVENT_FIELDS)
@@ -106,12 +107,13 @@ class _Channel:
                 self.receiver.ended()
 
     def end(self) -> None:
+        self._ended = True
         if self._timer is not None:
             self._timer.cancel()
         self._request.end()
 
     def write(self, data: bytes) -> None:
-        if not self._request.answered:  # What is said in parting, to withdraw a question, may come after the end.
+        if not self._ended:  # What is said in parting, to withdraw a question, may come after the end.
             self._request.write(encode_event(data.rstrip(b"\n"), event="message"))
 
     async def drain(self) -> None:

@@ -1,0 +1,312 @@
+"""A gateway over a folder of its own, in this process or in another, with a hostile server and a good one behind it.
+
+async with staged(tmp_path, {"bad": hostile("era=session"), "good": hostile()}) as stage:
+    async with stage.client() as client:
+        await client.call("bad__echo", text="hello")
+"""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Final, TypeVar, cast
+
+import pytest
+
+import sluicegate
+from sluicegate import RpcError
+from sluicegate.config import GatewayConfig, HttpFront, Places, control_socket, load
+from sluicegate.errors import ErrorObject
+from sluicegate.fronts import Running, as_loaded
+from sluicegate.gateway import Gateway, ServerStatus
+from sluicegate.hub.mount import Mount
+from sluicegate.upstream.link import Era
+from sluicegate.upstream.local import SocketUpstream
+from tests.faults.load import Wire
+
+PATIENCE: Final = 40.0
+"""Seconds for anything, on a machine with much else to do."""
+HOSTILE: Final = str(Path(__file__).with_name("gateway_hostile.py"))
+
+Json = dict[str, object]
+T = TypeVar("T")
+
+
+def hostile(*words: str, **entry: object) -> Json:
+    """The entry of a hostile server in `.mcp.json`; without a word, it behaves."""
+    return {"command": sys.executable, "args": ["-I", "-S", HOSTILE, *words], **entry}
+
+
+class Folder:
+    """A folder with its configuration, and the variables of whoever serves it."""
+
+    def __init__(self, base: Path, servers: Mapping[str, object], settings: str = "") -> None:
+        self.root = base / "root"
+        self.home = base / "home"
+        self.root.mkdir()
+        self.home.mkdir()
+        # The path of a socket is short by nature, those of tests are long.
+        self.runtime = tempfile.mkdtemp(prefix="sg-")
+        self.environ = {**os.environ, "HOME": str(self.home), "XDG_RUNTIME_DIR": self.runtime}
+        self.environ.pop("XDG_CONFIG_HOME", None)
+        self.servers(servers)
+        self.settings(settings)
+
+    def servers(self, servers: Mapping[str, object]) -> None:
+        """Write `.mcp.json`."""
+        self._write(".mcp.json", json.dumps({"mcpServers": servers}))
+
+    def settings(self, text: str) -> None:
+        """Write `sluicegate.toml`."""
+        self._write("sluicegate.toml", text)
+
+    def _write(self, name: str, text: str) -> None:
+        # As editors do it: nobody ever sees half of it.
+        (self.root / f"{name}.new").write_text(text)
+        (self.root / f"{name}.new").rename(self.root / name)
+
+    @property
+    def places(self) -> Places:
+        return Places(root=str(self.root), home=str(self.home), environ=self.environ)
+
+    def config(self) -> GatewayConfig:
+        loaded = load(self.places)
+        assert loaded.config is not None, loaded.problems
+        return loaded.config
+
+    @property
+    def socket(self) -> str:
+        """Where commands are met."""
+        return control_socket(self.config(), self.environ)
+
+    @property
+    def has_socket(self) -> bool:
+        """Whether there is a socket of a gateway, served or not."""
+        return any(name.endswith(".sock") for _, _, names in os.walk(self.runtime) for name in names)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.runtime, ignore_errors=True)
+
+
+class Stage:
+    """A gateway in this process, with its HTTP front."""
+
+    def __init__(self, folder: Folder, gateway: Gateway, running: Running) -> None:
+        self.folder = folder
+        self.gateway = gateway
+        self.running = running
+
+    def client(self, era: Era = "modern") -> AbstractAsyncContextManager[sluicegate.Client]:
+        """A client of ours, by HTTP."""
+        return sluicegate.connect(self.running.address, era=era, timeout=PATIENCE)
+
+    @property
+    def port(self) -> int:
+        return port_of(self.running.address)
+
+    def mount(self, name: str) -> Mount:
+        mount = self.gateway.hub.find(name)
+        assert mount is not None
+        return mount
+
+    def status(self, name: str) -> ServerStatus:
+        return next(status for status in self.gateway.status() if status.name == name)
+
+    async def until(self, name: str, is_so: Callable[[ServerStatus], bool]) -> ServerStatus:
+        """The status of a server when it is so."""
+        return await until(lambda: self.status(name), is_so)
+
+    async def ready(self, *names: str) -> None:
+        """Return when these are ready."""
+        for name in names:
+            await self.until(name, lambda status: status.state == "ready")
+
+
+def port_of(address: str) -> int:
+    """The port of an endpoint; 0 if it has none."""
+    found = re.fullmatch(r"http://127\.0\.0\.1:([0-9]+)/mcp", address)
+    return int(found[1]) if found else 0
+
+
+async def wires(port: int, count: int) -> list[Wire]:
+    """So many connections to an endpoint."""
+    loop = asyncio.get_running_loop()
+    found: list[Wire] = []
+    while len(found) < count:
+        more = min(200, count - len(found))
+        opened = await asyncio.gather(*(loop.create_connection(Wire, "127.0.0.1", port) for _ in range(more)))
+        found += [wire for _, wire in opened]
+    return found
+
+
+async def until(look: Callable[[], T], is_so: Callable[[T], object]) -> T:
+    """What is seen when it is so, looked at again and again: there is nobody who would tell."""
+    async with asyncio.timeout(PATIENCE):
+        while not is_so(seen := look()):  # noqa: ASYNC110 - see above
+            await asyncio.sleep(0.01)
+    return seen
+
+
+async def until_called(look: Callable[[], Awaitable[T]], is_so: Callable[[T], object]) -> T:
+    """As `until`, for what has to be waited for."""
+    async with asyncio.timeout(PATIENCE):
+        while not is_so(seen := await look()):  # noqa: ASYNC110 - see above
+            await asyncio.sleep(0.01)
+    return seen
+
+
+@asynccontextmanager
+async def staged(
+    base: Path, servers: Mapping[str, object], settings: str = "", *, ready: Sequence[str] | None = None
+) -> AsyncGenerator[Stage]:
+    """A gateway in this process, once those servers are ready that must be, or all."""
+    folder = Folder(base, servers, settings)
+    try:
+        async with Gateway(folder.config()) as gateway:
+            running = Running(gateway, folder.places, lambda sentence: None, as_loaded)
+            async with running.http(HttpFront(port=0)):
+                stage = Stage(folder, gateway, running)
+                await stage.ready(*(servers if ready is None else ready))
+                yield stage
+    finally:
+        folder.remove()
+
+
+# ---------------------------------------------------------------------------------------------- a process of its own
+
+PROGRAM: Final = """
+import sys, logging
+from sluicegate.config import HttpFront, Places, load
+from sluicegate.fronts import serve_gateway
+from sluicegate.serving import run_in_loop
+
+logging.basicConfig(level=logging.ERROR)
+root, stdio = sys.argv[1:]
+places = Places.here(root=root)
+front = None if stdio else HttpFront(port=0)
+tell = lambda running: print(running.address, flush=True, file=sys.stderr if stdio else sys.stdout)
+run_in_loop(serve_gateway(load(places), places, http=front, stdio=bool(stdio), opened=tell, say=lambda said: None))
+"""
+
+
+def servers_in(status: object) -> list[Json]:
+    """The servers that the tool `status` tells of."""
+    return cast(list[Json], cast(Json, status)["servers"])
+
+
+class Process:
+    """A gateway as a process."""
+
+    def __init__(self, folder: Folder, process: asyncio.subprocess.Process, address: str) -> None:
+        self.folder = folder
+        self.process = process
+        self.address = address
+        self.port = port_of(address)
+
+    def client(self, era: Era = "modern") -> AbstractAsyncContextManager[sluicegate.Client]:
+        return sluicegate.connect(self.address, era=era, timeout=PATIENCE)
+
+    def control(self) -> AbstractAsyncContextManager[sluicegate.Client]:
+        """A client of its management tools."""
+        return sluicegate.connect(SocketUpstream(self.folder.socket))
+
+    async def ready(self, *names: str) -> None:
+        """Return when these servers are ready."""
+
+        async def states() -> dict[str, str]:
+            result = await client.call("status")
+            return {str(server["name"]): str(server["state"]) for server in servers_in(result.structured_content)}
+
+        async with self.control() as client:
+            await until_called(states, lambda seen: all(seen.get(name) == "ready" for name in names))
+
+    async def stopped(self) -> int:
+        """The status with which it ends, after SIGTERM."""
+        self.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(PATIENCE):
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def gateway_process(folder: Folder, *, stdio: bool = False, descriptors: int = 0) -> AsyncGenerator[Process]:
+    """A gateway process that serves a folder; with few file descriptors, if so many are given."""
+    words = [sys.executable, "-c", PROGRAM, str(folder.root), "stdio" if stdio else ""]
+    if descriptors:
+        words = ["/bin/sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *words]
+    process = await asyncio.create_subprocess_exec(
+        *words,
+        env=folder.environ,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE if stdio else None,
+        cwd=str(Path(__file__).parents[2]),
+    )
+    try:
+        told = process.stderr if stdio else process.stdout
+        assert told is not None
+        async with asyncio.timeout(PATIENCE):
+            address = (await told.readline()).decode().strip()
+        yield Process(folder, process, address)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+# ----------------------------------------------------------------------------------------------------- what is seen
+
+
+async def refusal(call: Awaitable[object]) -> ErrorObject:
+    """The error that a call is answered with."""
+    with pytest.raises(RpcError) as caught:
+        await call
+    return caught.value.error
+
+
+def why(error: ErrorObject) -> tuple[object, object]:
+    """The reason of an error, and whether the call was delivered."""
+    data = data_of(error)
+    assert error.code == -32603 and data["source"] == "sluicegate", error
+    return data["reason"], data["delivered"]
+
+
+def data_of(error: ErrorObject) -> Json:
+    """What an error of ours says besides its sentence."""
+    data: object = error.data
+    assert isinstance(data, dict), error
+    return cast(Json, data)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except FileNotFoundError:
+        return False
+
+
+async def gone(*pids: int) -> None:
+    """Return when none of these processes is left."""
+    await until(lambda: [pid for pid in pids if is_alive(pid)], lambda left: not left)
+
+
+def children() -> set[int]:
+    """The processes that this one has started and that have not ended."""
+    found: set[int] = set()
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/children") as file:
+            found.update(int(pid) for pid in file.read().split())
+    return {pid for pid in found if is_alive(pid)}
+
+
+def descriptors() -> int:
+    """Files and sockets that this process has open."""
+    return len(os.listdir("/proc/self/fd"))

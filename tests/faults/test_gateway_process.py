@@ -1,0 +1,291 @@
+"""A gateway as a process: told to stop, killed, configured anew, out of descriptors, left alone (R20, R29–R33)."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+import sluicegate
+from sluicegate.fronts import hub_socket
+from sluicegate.protocol.types import ProgressEvent, ToolResult
+from sluicegate.upstream.local import SocketUpstream
+from tests.downstream.raw_client import Json, modern
+from tests.faults.gateway_stage import (
+    PATIENCE,
+    Folder,
+    Process,
+    gateway_process,
+    gone,
+    hostile,
+    is_alive,
+    refusal,
+    until,
+    until_called,
+    why,
+    wires,
+)
+from tests.faults.load import Answer, Wire, call_of, post_of
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+
+TWO = {"bad": hostile("stubborn"), "good": hostile()}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Generator[Folder]:
+    made = Folder(tmp_path, TWO, "[servers.bad]\nstop_grace = 0.2\n[limits]\ndrain = 1\n")
+    yield made
+    made.remove()
+
+
+async def pid_of(client: sluicegate.Client, server: str) -> int:
+    return int((await client.call(f"{server}__pid")).text)
+
+
+def guardians(process: int) -> list[int]:
+    """The processes that a process has started."""
+    found: list[int] = []
+    for task in os.listdir(f"/proc/{process}/task"):
+        with open(f"/proc/{process}/task/{task}/children") as file:
+            found += [int(pid) for pid in file.read().split()]
+    return found
+
+
+async def family(gateway: Process) -> list[int]:
+    """Every process that stands behind a gateway."""
+    await gateway.ready("bad", "good")
+    async with gateway.client() as client:
+        left_behind = int((await client.call("bad__spawn", kind="daemon")).text)
+        return [await pid_of(client, "bad"), await pid_of(client, "good"), left_behind, *guardians(gateway.process.pid)]
+
+
+async def hold(gateway: Process, calls: int) -> "list[asyncio.Future[Answer]]":
+    """Calls that never end, once all are under way."""
+    waiting = [wire.ask(call_of("bad__hang", {})) for wire in await wires(gateway.port, calls)]
+    async with gateway.client() as client:
+
+        async def count() -> int:
+            return int((await client.call("bad__count_open")).text)
+
+        await until_called(count, lambda opened: opened == calls)
+    return waiting
+
+
+# ------------------------------------------------------------------------------------------------ told to stop (R29)
+
+
+async def test_sigterm_under_load_answers_everybody_ends_the_servers_and_exits_0(folder: Folder) -> None:
+    async with gateway_process(folder) as gateway:
+        behind = await family(gateway)
+        stuck = await hold(gateway, 50)
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        wanted = modern({"notifications": {"toolsListChanged": True}})
+        writer.write(post_of("subscriptions/listen", wanted, accept="text/event-stream"))
+        answered = 0
+
+        async def go_on(wire: Wire, number: int) -> None:
+            nonlocal answered
+            while wire.is_open:
+                try:
+                    answer = await wire.ask(call_of("good__echo", {"text": f"{number}"}))
+                except ConnectionError:
+                    return
+                if answer.status == 503:
+                    assert answer.reason == "shutting_down"
+                    return
+                assert answer.text == f"{number}"
+                answered += 1
+
+        async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+            for number, wire in enumerate(await wires(gateway.port, 20)):
+                group.create_task(go_on(wire, number))
+            await until(lambda: answered, lambda count: count >= 200)
+            gateway.process.send_signal(signal.SIGTERM)
+        for answer in await asyncio.gather(*stuck):
+            data = cast(Json, cast(Json, answer.message["error"])["data"])
+            assert (data["reason"], data["delivered"]) in (
+                ("shutting_down", "unknown"),
+                ("backend_crashed", "unknown"),
+            )
+        async with asyncio.timeout(PATIENCE):
+            assert b'"resultType":"complete"' in await reader.read(), "a subscription ends with its result"
+            assert await gateway.process.wait() == 0
+        writer.close()
+    await gone(*behind)
+    assert not folder.has_socket, "the sockets are gone too"
+
+
+async def test_a_second_signal_means_at_once_and_leaves_no_server_behind(folder: Folder) -> None:
+    folder.settings("[limits]\ndrain = 60\n")
+    async with gateway_process(folder) as gateway:
+        behind = await family(gateway)
+        stuck = await hold(gateway, 5)
+        gateway.process.send_signal(signal.SIGTERM)
+
+        async def is_refused() -> bool:
+            try:
+                (wire,) = await wires(gateway.port, 1)
+            except OSError:
+                return True
+            wire.close()
+            return False
+
+        await until_called(is_refused, bool)
+        gateway.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(PATIENCE):
+            assert await gateway.process.wait() == 1
+        assert all(isinstance(end, Exception) for end in await asyncio.gather(*stuck, return_exceptions=True))
+    await gone(*behind)
+
+
+async def test_a_client_that_closes_the_pipe_ends_the_gateway_and_all_behind_it(folder: Folder) -> None:
+    begun, other = folder.root / "begun", folder.root / "other"
+    folder.servers({"bad": hostile("stubborn", f"begun={begun}"), "good": hostile(f"begun={other}")})
+    async with gateway_process(folder, stdio=True) as gateway:
+        await gateway.ready("bad", "good")
+        behind = [int(file.read_text()) for file in (begun, other)] + guardians(gateway.process.pid)
+        pipe = gateway.process.stdin
+        assert pipe is not None
+        call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": modern({"name": "bad__hang"})}
+        pipe.write(json.dumps(call).encode() + b"\n")
+        await pipe.drain()
+        pipe.close()
+        async with asyncio.timeout(PATIENCE):
+            assert await gateway.process.wait() == 0
+    await gone(*behind)
+
+
+# ------------------------------------------------------------------------------------------------------ killed (R30)
+
+
+async def test_sigkill_leaves_no_server_behind_and_the_next_one_starts_over_what_is_left(folder: Folder) -> None:
+    for _ in range(2):
+        async with gateway_process(folder) as gateway:
+            behind = await family(gateway)
+            stuck = await hold(gateway, 10)
+            gateway.process.kill()
+            assert await gateway.process.wait() == -signal.SIGKILL
+            await asyncio.gather(*stuck, return_exceptions=True)
+        await gone(*behind)
+        assert folder.has_socket, "left behind, and no obstacle"
+    async with gateway_process(folder) as gateway:
+        await gateway.ready("bad", "good")
+        async with gateway.client() as client, sluicegate.connect(SocketUpstream(hub_socket(folder.socket))) as other:
+            assert (await client.call("bad__echo", text="x")).text == (await other.call("good__echo", text="x")).text
+        async with gateway_process(folder) as second:
+            assert await second.process.wait() != 0, "of two that run, the second one is told"
+        assert await gateway.stopped() == 0
+
+
+# ------------------------------------------------------------------------------------------ another configuration (R32)
+
+BROKEN = {
+    ".mcp.json": ["", "{", '{"mcpServers": {"good": {"command": "x"', "[]", "\x00\x01"],
+    "sluicegate.toml": ["[", "naming = 3", "[limits]\nno_such_thing = 1", "[servers.good]\ntimeout = -1"],
+}
+
+
+async def test_a_broken_file_changes_nothing_and_a_mended_one_does(folder: Folder) -> None:
+    async with gateway_process(folder) as gateway, gateway.control() as control:
+        await gateway.ready("bad", "good")
+        async with gateway.client() as client:
+            before = [await pid_of(client, name) for name in ("bad", "good")]
+            names = [tool.name for tool in await client.tools()]
+            for file, texts in BROKEN.items():
+                path = folder.root / file
+                whole = path.read_bytes()
+                for text in texts:
+                    path.write_text(text)
+                    said = (await control.call("reload")).structured_content
+                    assert said is not None and file in json.dumps(said), (text, said)
+                    assert [await pid_of(client, name) for name in ("bad", "good")] == before, text
+                    assert [tool.name for tool in await client.tools()] == names, text
+                path.write_bytes(whole)
+            folder.servers({**TWO, "new": hostile()})
+            # Nobody has to say so: the files are watched.
+            await until_called(client.tools, lambda tools: any(tool.name == "new__echo" for tool in tools))
+            assert [await pid_of(client, name) for name in ("bad", "good")] == before
+
+
+async def test_a_change_touches_only_what_it_names_and_calls_under_way_finish(folder: Folder) -> None:
+    async with gateway_process(folder) as gateway, gateway.control() as control, gateway.client() as client:
+        await gateway.ready("bad", "good")
+        pids = {name: await pid_of(client, name) for name in TWO}
+        going = client.stream("bad__progress", pause=0.2, times=6)
+        assert isinstance(await anext(going), ProgressEvent)
+        # The one in the middle of a call is taken away; the other is only treated differently.
+        folder.servers({"good": TWO["good"], "new": hostile("era=session")})
+        folder.settings('[servers.good]\nprefix = "kind"\ntimeout = 7\n')
+        reloading = asyncio.ensure_future(control.call("reload"))
+        heard = [event async for event in going]
+        assert isinstance(heard[-1], ToolResult) and heard[-1].text == "done"
+        await reloading
+        await gateway.ready("good", "new")
+        names = await until_called(client.tools, lambda tools: any(tool.name == "new__echo" for tool in tools))
+        assert {tool.name.partition("__")[0] for tool in names} == {"kind", "new"}
+        assert int((await client.call("kind__pid")).text) == pids["good"] and is_alive(pids["good"])
+        await gone(pids["bad"])
+        assert (await refusal(client.call("bad__echo", text="x"))).code == -32602
+        # With another command it is another server.
+        folder.servers({"good": hostile("tools=more")})
+        await control.call("reload")
+        await gateway.ready("good")
+        await until_called(client.tools, lambda tools: any(tool.name == "kind__more" for tool in tools))
+        await gone(pids["good"])
+
+
+# ------------------------------------------------------------------------------------------- few descriptors (R33)
+
+
+def seconds_of_cpu(pid: int) -> float:
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def test_a_gateway_without_descriptors_waits_and_goes_on_when_it_has_some_again(folder: Folder) -> None:
+    async with gateway_process(folder, descriptors=64) as gateway:
+        await gateway.ready("good")
+        crowd = await wires(gateway.port, 150)
+        waiting = [wire.ask(call_of("good__echo", {"text": f"{n}"})) for n, wire in enumerate(crowd)]
+        await asyncio.wait(waiting, timeout=3)
+        before = seconds_of_cpu(gateway.process.pid)
+        await asyncio.wait([asyncio.ensure_future(asyncio.Event().wait())], timeout=1)  # in which nothing happens
+        assert seconds_of_cpu(gateway.process.pid) - before < 0.5, "it does not spin"
+        assert any(call.done() and not call.exception() for call in waiting), "some were served"
+        for wire in crowd:
+            wire.close()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+        async def is_answered() -> bool:
+            try:
+                async with gateway.client() as client:
+                    return (await client.call("good__echo", text="next")).text == "next"
+            except (sluicegate.UpstreamError, sluicegate.RpcError):
+                return False
+
+        assert await until_called(is_answered, bool)
+        assert await gateway.stopped() == 0
+
+
+async def test_a_server_that_cannot_be_started_for_want_of_descriptors_is_started_later(folder: Folder) -> None:
+    async with gateway_process(folder, descriptors=64) as gateway, gateway.client() as client:
+        await gateway.ready("bad", "good")
+        crowd = await wires(gateway.port, 100)
+        pid = await pid_of(client, "bad")
+        os.kill(pid, signal.SIGKILL)
+        error = await refusal(client.call("bad__echo", text="x"))
+        assert why(error)[0] in ("backend_unavailable", "backend_crashed")
+        assert (await client.call("good__echo", text="here")).text == "here"
+        for wire in crowd:
+            wire.close()
+        async with gateway.control() as control:
+            await control.call("restart", name="bad")
+        await gateway.ready("bad")
+        assert await pid_of(client, "bad") != pid
