@@ -15,7 +15,7 @@ STRANGERS = Path(__file__).parents[1] / ".strangers"
 
 @pytest.fixture(scope="session")
 def stranger() -> Callable[[str], Path]:
-    """Return where a stranger (mcp1, mcp2 or npm) is installed, or skip the test and say why it is not."""
+    """Return where a stranger (mcp1, mcp2, pypi or npm) is installed, or skip the test and say why it is not."""
 
     def find(name: str) -> Path:
         # scripts/strangers copies the lock last, so it is there only if all else is.

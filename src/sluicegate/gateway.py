@@ -100,8 +100,14 @@ class Gateway:
         """Take over another configuration: only what it changes is touched, and calls under way finish."""
         changes = changes_between(self.config, config)
         old, self.config = self.config, config
+        # New ones do not wait for the calls of those that go, unless they take over a prefix.
+        leaving = {old.servers[name].prefix for name in (*changes.removed, *changes.reconnect)}
+        later = [name for name in changes.added if config.servers[name].prefix in leaving]
+        for name in changes.added:
+            if name not in later:
+                self._mount(config.servers[name])
         await asyncio.gather(*(self._unmount(name) for name in (*changes.removed, *changes.reconnect)))
-        for name in (*changes.added, *changes.reconnect):
+        for name in (*later, *changes.reconnect):
             self._mount(config.servers[name])
         for name in changes.adjusted:
             if self.hub.find(name) is not None:

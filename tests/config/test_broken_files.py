@@ -37,6 +37,8 @@ WHOLE = {
     "YAML": "mcpServers:\n  a:\n    url: x\n",
     "HTML": "<!doctype html>",
     "no servers": '{"mcpserver": {}}',
+    "a list of servers": '{"mcpServers": []}',
+    "null for servers": '{"mcpServers": null}',
     "too deep": '{"mcpServers": ' + "[" * 200 + "]" * 200 + "}",
     "a merge conflict": '{"mcpServers": {\n<<<<<<< HEAD\n"a": {}\n=======\n"b": {}\n>>>>>>> x\n}}',
 }

@@ -84,6 +84,8 @@ def read_servers(text: str, file: str, variables: Variables) -> ServerFile:
     if not tables and document.members:
         return _broken(file, 'The file has no "mcpServers" and no "servers".', 1, 1)
     entries: dict[str, Entry] = {}
+    # Where no table is one, the file says nothing that can be read: at a reload it must not take every server away.
+    is_broken = bool(tables) and not any(isinstance(table.value, Object) for _, table in tables)
     for path, table in tables:
         if not isinstance(table.value, Object):
             page.say("warning", f'"{path[-1]}" should be an object of servers.', table.value, path)
@@ -93,7 +95,7 @@ def read_servers(text: str, file: str, variables: Variables) -> ServerFile:
             if member.key in entries:
                 page.say("warning", f'The server "{member.key}" is there twice; this one counts.', member, path)
             entries[member.key] = _EntryReader(page, member, (*path, member.key)).entry()
-    return ServerFile(entries=entries, problems=tuple(page.problems))
+    return ServerFile(entries=entries, problems=tuple(page.problems), broken=is_broken)
 
 
 def _broken(file: str, sentence: str, line: int, column: int, key: str = "") -> ServerFile:

@@ -176,15 +176,16 @@ class ClientSession:
         if self.stage is not Stage.INITIALIZING:
             raise LocalProtocolError(f"A session that is {self.stage.value} expects no welcome.")
         if not isinstance(reply, Result):
-            raise UpstreamProtocolError(f"The server refused initialize: {reply.message} ({reply.code}).")
+            problem = f"The server refused initialize ({reply.code})."
+            raise UpstreamProtocolError(problem, details=f" It says: {reply.message[:500]}")
         try:
             welcome = msgspec.convert(opened(reply), _Welcome)
         except (msgspec.ValidationError, RemoteProtocolError):
             raise UpstreamProtocolError("The server's answer to initialize cannot be read.") from None
         if welcome.protocolVersion not in SESSION_VERSIONS:
             raise UpstreamProtocolError(
-                f"The server answered initialize with revision {welcome.protocolVersion!r}; "
-                f"we speak {', '.join(SESSION_VERSIONS)}."
+                f"The server answered initialize with another revision than ours: {', '.join(SESSION_VERSIONS)}.",
+                details=f" It says: {welcome.protocolVersion[:100]!r}",
             )
         self.version = welcome.protocolVersion
         self.stage = Stage.OPERATING

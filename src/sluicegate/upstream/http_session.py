@@ -107,7 +107,7 @@ class SessionHttp:
             # What answers neither a message nor an error of the protocol may still be an older transport.
             return problem.message.rstrip(".")
         if isinstance(reply, ErrorObject) and answer.status in (400, 404, 405):
-            return f"{self._site.name} answered initialize with status {answer.status} ({reply.message[:100]})"
+            return f"{self._site.name} answered initialize with status {answer.status} and the error {reply.code}"
         session_id = self._session_id_of(answer)
         try:
             self.discovery = session.accept(reply)

@@ -142,8 +142,8 @@ class Link:
                     problem = f"{self._name} speaks {', '.join(supported)}; we speak {', '.join(SUPPORTED_VERSIONS)}."
                     raise UpstreamUnavailable(problem)
                 case Legacy() if era == "modern":
-                    cause = reply.message if isinstance(reply, ErrorObject) else "it names no revision of that era"
-                    raise UpstreamUnavailable(f"{self._name} does not speak 2026-07-28: {cause}")
+                    cause = f" It says: {reply.message[:500]}" if isinstance(reply, ErrorObject) else ""
+                    raise UpstreamUnavailable(f"{self._name} does not speak 2026-07-28.", details=cause)
                 case Legacy():
                     return False
         raise UpstreamUnavailable(f"{self._name} refused server/discover twice, though it speaks 2026-07-28.")
