@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from bench import envelope, framing, http, imports, memory, stdio
+from bench import envelope, framing, gateway, http, imports, memory, stdio
 from bench.measure import FULL, QUICK, Effort, Row
 from bench.report import as_json, table
 
@@ -15,6 +15,7 @@ BENCHMARKS: Final[Mapping[str, Callable[[Effort], list[Row]]]] = {
     "memory": memory.run,
     "stdio": stdio.run,
     "http": http.run,
+    "gateway": gateway.run,
     "import": imports.run,
 }
 

@@ -1,6 +1,7 @@
 """A tour in one command: meet the demo server over stdio, see what travels, call a tool from Python.
 
-Run it with `python examples/tour.py`. Arrows show the protocol as it is: `→` is what a client writes, `←` what the server answers.
+Run it with `python examples/tour.py`. Arrows show the protocol as it is: `→` is what a client writes, `←` what the
+server answers.
 """
 
 import asyncio

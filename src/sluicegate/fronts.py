@@ -8,23 +8,24 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
 from sluicegate import http1
 from sluicegate.concurrency import TaskScope
-from sluicegate.config import GatewayConfig, HttpFront, Loaded, Places, control_socket, load, settle, watch
+from sluicegate.config import Changes, GatewayConfig, HttpFront, Loaded, Places, control_socket, load, settle, watch
 from sluicegate.control import control_server
-from sluicegate.downstream.doors import LOOPBACK, Doors
+from sluicegate.downstream.doors import LOOPBACK, NOT_FOUND, Doors, Refusal
 from sluicegate.downstream.http import HttpEndpoint
-from sluicegate.downstream.http_streams import HttpRequest
+from sluicegate.downstream.http_streams import HttpRequest, refuse
 from sluicegate.downstream.local import serve_socket
 from sluicegate.downstream.places import HttpLimits
 from sluicegate.downstream.stdio import serve_stdio
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Exchange, Handler, Upstream
 from sluicegate.gateway import Gateway
+from sluicegate.hub.mount import Mount, State
 from sluicegate.protocol.message import Reply
 from sluicegate.sockets import check_free
 
@@ -34,6 +35,9 @@ LAST_WORDS: Final = 1.0
 """Seconds that those have to read it who are told that we stop."""
 PATIENCE: Final = 5.0
 """Seconds after our start in which lists wait for servers that are still starting."""
+GLANCE: Final = 0.5
+"""Seconds between two looks at which servers are there."""
+_LONGEST_SHOWN: Final = 64
 
 # The methods whose answer depends on which servers are there, and the list that has what they name.
 _OFFERED: Final = {
@@ -129,13 +133,30 @@ class Endpoints:
                     doors=_doors(config.http),
                     limits=_limits(config),
                     beside=self._endpoints.get(path),
+                    sse=config.http.sse,
                 )
                 self._endpoints[place] = await self._stack.enter_async_context(endpoint)
         self._main = self._endpoints[path]
 
     def __call__(self, request: HttpRequest) -> None:
         """Answer a request."""
-        self._endpoints.get(request.path, self._main)(request)
+        endpoint = self._endpoints.get(request.path)
+        if endpoint is not None:
+            endpoint(request)
+        elif request.path.removeprefix(f"{self._path}/") not in ("", request.path):
+            self._refuse_profile(request)
+        else:
+            self._main(request)
+
+    def _refuse_profile(self, request: HttpRequest) -> None:
+        """Say that there is no such profile, and to whoever may know which there are."""
+        config = self._gateway.config
+        refusal = _doors(config.http).check(request.headers) or NOT_FOUND
+        if refusal is NOT_FOUND and not config.http.anyone_may_connect:
+            known = f"there are: {', '.join(config.profiles)}" if config.profiles else "sluicegate.toml has none"
+            name = request.path[len(self._path) + 1 :][:_LONGEST_SHOWN]
+            refusal = Refusal(404, "not_found", f"There is no profile {name!r}; {known}.")
+        refuse(request, refusal)
 
     def stop_taking(self) -> None:
         """Begin nothing from now on."""
@@ -160,13 +181,18 @@ def _limits(config: GatewayConfig) -> HttpLimits:
         calls_of_one=limits.in_flight_per_caller,
         streams_of_one=limits.streams_per_caller,
         sessions_of_one=limits.sessions_per_caller,
+        session_idle=limits.session_idle,
+        session_lifetime=limits.session_lifetime,
     )
 
 
 class Running:
     """A gateway with its fronts open."""
 
-    def __init__(self, gateway: Gateway, places: Places, say: Say, adjust: Adjust) -> None:
+    def __init__(
+        self, gateway: Gateway, places: Places, say: Say, adjust: Adjust, complaints: Iterable[str] = ()
+    ) -> None:
+        """`complaints` are the problems of the files that have been told already."""
         self.gateway = gateway
         self.address = ""
         """Where clients come in by HTTP; empty if they do not."""
@@ -174,6 +200,7 @@ class Running:
         self._places = places
         self._adjust = adjust
         self._say = say
+        self._complaints = frozenset(complaints)
         self._endpoints: Endpoints | None = None
         self._turn = asyncio.Lock()
 
@@ -182,22 +209,24 @@ class Running:
         async with self._turn:
             loaded = settle(self.gateway.config, self._adjust(load(self._places)))
             said = [str(problem) for problem in loaded.problems if problem.severity != "note"]
-            if loaded.config is None:
+            complaints = frozenset(said)
+            try:
+                changes = None if loaded.config is None else self.gateway.apply(loaded.config)
+            except ConfigError as problem:
+                changes = None
+                said.append(problem.message)
+            if changes is None:
+                # What a broken file means for a start, it does not mean here.
+                said = [sentence.removesuffix(" No server of this file is used.") for sentence in said]
                 said.append("The configuration stays as it was.")
             else:
-                changes = await self.gateway.apply(loaded.config)
                 if self._endpoints is not None:
                     await self._endpoints.follow()
-                for verb, names in (
-                    ("added", changes.added),
-                    ("removed", changes.removed),
-                    ("started anew", changes.reconnect),
-                    ("adjusted", changes.adjusted),
-                ):
-                    said += [f"{name} was {verb}." for name in names]
-                said += [f"{key} takes effect when the gateway is started the next time." for key in changes.restart]
+                said += _told(changes, self.gateway.config) or ["The files were read again; nothing is different."]
         for sentence in said:
-            self._say(sentence)
+            if sentence not in self._complaints:
+                self._say(sentence)
+        self._complaints = complaints
         return said
 
     @asynccontextmanager
@@ -243,6 +272,45 @@ class Running:
     async def _reload_quietly(self) -> None:
         await self.reload()
 
+    async def tell_comings(self) -> None:
+        """Say of each server that it is ready when it comes, or comes again, until cancelled."""
+        # One stay of a server is told from the next by when it began: it may have been away for a moment only.
+        stays = dict(self._stays())
+        while True:
+            await asyncio.sleep(GLANCE)
+            for name, stay in self._stays():
+                if stays.get(name) != stay:
+                    again = " again" if name in stays else ""
+                    stays[name] = stay
+                    tools = len(offer.tools) if (offer := stay[0].offer) is not None else 0
+                    self._say(f"{name} is ready{again}, {tools} tool{'' if tools == 1 else 's'}.")
+
+    def _stays(self) -> list[tuple[str, tuple[Mount, float]]]:
+        mounts = self.gateway.hub.mounts
+        return [(mount.name, (mount, mount.since)) for mount in mounts if mount.state is State.READY]
+
+
+def _told(changes: Changes, config: GatewayConfig) -> list[str]:
+    """What a reload did, sentence by sentence."""
+    said: list[str] = []
+    for verb, names in (
+        ("added", changes.added),
+        ("removed", changes.removed),
+        ("started anew", changes.reconnect),
+        ("adjusted", changes.adjusted),
+    ):
+        for name in names:
+            why = config.servers[name].disabled if verb != "removed" else ""
+            if not why:
+                said.append(f"{name} was {verb}.")
+            else:
+                done = "was stopped" if verb == "started anew" else "does not run"
+                said.append(f"{name} {done}: {why[:1].lower()}{why[1:]}")
+    if changes.settings:
+        said.append(f"sluicegate.toml was read again; changed: {', '.join(changes.settings)}.")
+    said += [f"{key} takes effect when the gateway is started the next time." for key in changes.restart]
+    return said
+
 
 def hub_socket(control: str) -> str:
     """The path of the socket where the hub itself is met, beside that of its control."""
@@ -258,7 +326,7 @@ async def serve_gateway(
     profile: str = "",
     say: Say = log.info,
     opened: Callable[[Running], None] | None = None,
-    settled: Callable[[Running], None] | None = None,
+    settled: Callable[[Running, bool], None] | None = None,
     load_file: Callable[[str], Upstream] | None = None,
     adjust: Adjust = as_loaded,
 ) -> None:
@@ -266,7 +334,8 @@ async def serve_gateway(
 
     Args:
         opened: called when clients can come.
-        settled: called when every server is ready or has failed, for the first time.
+        settled: called when every server is ready or has failed, for the first time: with True; before that once with
+            False, if it takes longer than a few seconds.
         adjust: done to what the files say when they change; to `loaded` it has been done.
 
     Raises:
@@ -275,15 +344,15 @@ async def serve_gateway(
     """
     if loaded.config is None:
         raise ConfigError("The configuration has errors.")
-    if http is not None:
-        _check_address(http)
     if not stdio:
         check_free(control_socket(loaded.config, places.environ))
+    if http is not None:
+        _check_address(http)
     stop = asyncio.Event()
     _on_signals(stop)
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(Gateway(loaded.config, load_file=load_file))
-        running = Running(gateway, places, say, adjust)
+        running = Running(gateway, places, say, adjust, map(str, loaded.problems))
         handler = running.beginning.handler(profile)
         if http is not None:
             await stack.enter_async_context(running.http(http))
@@ -298,17 +367,29 @@ async def serve_gateway(
         tasks.start(running.follow_files(), key="files")
         if opened is not None:
             opened(running)
-        if settled is not None:
-            tasks.start(_tell_settled(running, settled), key="settled")
+        tasks.start(_tell_servers(running, settled), key="servers")
         if stdio:
-            tasks.start(_serve_pipe(handler, stop), key="pipe")
+            tasks.start(_serve_pipe(handler, gateway.config.limits.drain, stop), key="pipe")
         await stop.wait()
         tasks.cancel_all()
 
 
-async def _tell_settled(running: Running, settled: Callable[[Running], None]) -> None:
-    await settled_catalog(running.gateway)
-    settled(running)
+async def _tell_servers(running: Running, settled: Callable[[Running, bool], None] | None) -> None:
+    """Tell how the servers came up, all together if they are quick, and then of each that comes or comes again."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await settled_catalog(running.gateway)
+        is_all = True
+    except TimeoutError:
+        is_all = False
+    if settled is not None:
+        settled(running, is_all)
+    async with TaskScope() as tasks:
+        tasks.start(running.tell_comings())
+        if not is_all:
+            await settled_catalog(running.gateway)
+            if settled is not None:
+                settled(running, True)
 
 
 def _check_address(http: HttpFront) -> None:
@@ -318,9 +399,9 @@ def _check_address(http: HttpFront) -> None:
         socket.create_server((http.host.strip("[]"), http.port), family=family).close()
 
 
-async def _serve_pipe(handler: Handler, stop: asyncio.Event) -> None:
+async def _serve_pipe(handler: Handler, drain: float, stop: asyncio.Event) -> None:
     try:
-        await serve_stdio(handler)
+        await serve_stdio(handler, drain=drain)
     finally:
         stop.set()
 

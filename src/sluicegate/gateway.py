@@ -3,7 +3,6 @@
 It alone knows every room: it builds what the configuration names, and owns how long each thing lives.
 """
 
-import asyncio
 import logging
 import time
 from collections import deque
@@ -29,6 +28,7 @@ log = logging.getLogger("sluicegate")
 LOG_LINES: Final = 1000
 """Lines of a server's stderr that are kept for whoever asks."""
 
+_NOTHING: Final = Profile(servers=())
 _RUNNERS: Final = frozenset({"npx", "uvx", "pipx", "bunx", "pnpm", "yarn", "uv", "docker"})
 
 
@@ -69,6 +69,7 @@ class Gateway:
             longest_name=config.catalog.max_name,
             page_size=config.catalog.page_size,
             grace=config.catalog.grace,
+            longest_instructions=config.catalog.instructions,
         )
         self._load_file = load_file
         self._logs: dict[str, deque[str]] = {}
@@ -96,25 +97,39 @@ class Gateway:
             raise ConfigError(f"There is no profile {profile!r}; there are: {known}.")
         return self.hub.view(profile)
 
-    async def apply(self, config: GatewayConfig) -> Changes:
-        """Take over another configuration: only what it changes is touched, and calls under way finish."""
+    def apply(self, config: GatewayConfig) -> Changes:
+        """Take over another configuration: only what it changes is touched, and calls under way finish.
+
+        It waits for nothing, so that nobody who leaves meanwhile could have it done by half.
+
+        Raises:
+            ConfigError: two servers would have one prefix; everything is as it was.
+        """
+        _check_prefixes(config)
         changes = changes_between(self.config, config)
         old, self.config = self.config, config
-        # New ones do not wait for the calls of those that go, unless they take over a prefix.
-        leaving = {old.servers[name].prefix for name in (*changes.removed, *changes.reconnect)}
-        later = [name for name in changes.added if config.servers[name].prefix in leaving]
-        for name in changes.added:
-            if name not in later:
-                self._mount(config.servers[name])
-        await asyncio.gather(*(self._unmount(name) for name in (*changes.removed, *changes.reconnect)))
-        for name in (*later, *changes.reconnect):
+        for name in changes.removed:
+            self._dismiss(name)
+        # Prefixes first, and all at once: one may take over what another gives up.
+        mounted = [server for server in config.servers.values() if self.hub.find(server.name) is not None]
+        for server in mounted:
+            if not server.enabled:
+                self._dismiss(server.name)
+        self.hub.adjust({server.name: _settings(server, config) for server in mounted if server.enabled})
+        for name in (*changes.reconnect, *changes.added):
             self._mount(config.servers[name])
-        for name in changes.adjusted:
-            if self.hub.find(name) is not None:
-                self.hub.adjust(name, _settings(config.servers[name], config))
+        catalog = config.catalog
+        self.hub.configure(
+            naming=config.naming,
+            longest_name=catalog.max_name,
+            page_size=catalog.page_size,
+            grace=catalog.grace,
+            longest_instructions=catalog.instructions,
+        )
         self.hub.arrange(list(config.servers))
         for name in old.profiles.keys() - config.profiles.keys():
-            self.hub.close_view(name)
+            # Not taken away: a client on our pipe may have been given it, and it may come back.
+            self.hub.view(name, _NOTHING)
         for name, profile in config.profiles.items():
             self.hub.view(name, _profile(profile))
         return changes
@@ -142,17 +157,20 @@ class Gateway:
         self._broken.pop(server.name, None)
         if not server.enabled:
             return
+        is_mounted = self.hub.find(server.name) is not None
         try:
-            self.hub.mount(server.name, self._upstream(server), _settings(server, self.config))
+            upstream, settings = self._upstream(server), _settings(server, self.config)
+            (self.hub.replace if is_mounted else self.hub.mount)(server.name, upstream, settings)
         except ConfigError as problem:
             # One that cannot be built never stops the others.
+            self._dismiss(server.name)
             self._broken[server.name] = problem.message
             log.warning("%s: %s", server.name, problem.message)
 
-    async def _unmount(self, name: str) -> None:
+    def _dismiss(self, name: str) -> None:
         self._broken.pop(name, None)
         if self.hub.find(name) is not None:
-            await self.hub.unmount(name)
+            self.hub.dismiss(name)
 
     def _upstream(self, server: ServerConfig) -> Upstream:
         settings = server.settings
@@ -254,6 +272,14 @@ def _settings(server: ServerConfig, config: GatewayConfig) -> MountSettings:
         instructions=own.instructions,
         explain=partial(explain, server.name),
     )
+
+
+def _check_prefixes(config: GatewayConfig) -> None:
+    owners: dict[str, str] = {}
+    for server in config.servers.values():
+        if server.enabled and (other := owners.setdefault(server.prefix, server.name)) != server.name:
+            what = f"the prefix {server.prefix!r}" if server.prefix else "no prefix"
+            raise ConfigError(f"{server.name} and {other} both have {what}; their names could not be told apart.")
 
 
 def _profile(profile: ProfileConfig) -> Profile:

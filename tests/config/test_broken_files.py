@@ -113,6 +113,7 @@ SETTINGS = {
     "dotted keys": ("\nlimits.body = 1\n", 2),
     "a limit too low": ("[limits]\nbody = 10\n", 2),
     "too deep": ("a = " + "[" * 5000 + "]" * 5000, 1),
+    "a number that is too long": ("[limits]\nbody = " + "9" * 5000, 2),
     "two times the same prefix": ('[servers.a]\nprefix = ""\n[servers.b]\nprefix = ""\n', 4),
     "an activation that is a server": ('\n[activations.a]\nfile = "a.py"\n', 2),
 }

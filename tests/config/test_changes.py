@@ -55,9 +55,7 @@ def test_another_secret_needs_a_new_connection(folders: Folders) -> None:
     assert changes(old, after(folders, {"a": entry, "b": B})) == Changes(reconnect=("a",))
 
 
-@pytest.mark.parametrize(
-    "setting", ['era = "session"', 'sessions = "per-principal"', "start_timeout = 3", 'roots = ["/x"]']
-)
+@pytest.mark.parametrize("setting", ['era = "session"', "start_timeout = 3", 'roots = ["/x"]'])
 def test_what_a_connection_begins_with_needs_a_new_one(folders: Folders, setting: str) -> None:
     old = after(folders, {"a": A, "b": B})
     assert changes(old, after(folders, {"a": A, "b": B}, f"[servers.a]\n{setting}\n")) == Changes(reconnect=("a",))
@@ -79,13 +77,13 @@ def test_a_server_that_does_not_run_needs_no_connection(folders: Folders) -> Non
 def test_settings_of_the_gateway_are_live_or_wait_for_a_restart(folders: Folders) -> None:
     old = after(folders, {})
     settings = (
-        'naming = "claude"\n[http]\nport = 1\nallowed_hosts = ["h"]\n[control]\nport = 2\n[catalog]\ngrace = 1\n'
+        'naming = "claude"\n[http]\nport = 1\nallowed_hosts = ["h"]\n[control]\nsocket = "x"\n[catalog]\ngrace = 1\n'
         "[limits]\nbody = 5000\nin_flight = 3\n[profiles.p]\n"
     )
     found = changes(old, after(folders, {}, settings))
     assert found == Changes(
-        settings=("naming", "http.allowed_hosts", "catalog.grace", "limits.in_flight", "profiles.p"),
-        restart=("http.port", "control.port", "limits.body"),
+        settings=("naming", "catalog.grace", "profiles.p"),
+        restart=("http.port", "http.allowed_hosts", "control.socket", "limits.body", "limits.in_flight"),
     )
 
 

@@ -266,9 +266,10 @@ async def http_client(
     doors: Doors | None = None,
     limits: Limits | None = None,
     places: HttpLimits | None = None,
+    sse: bool = True,
 ) -> AsyncGenerator[HttpClient]:
     """A client of a handler that is served over loopback; all connections are gone when both have ended."""
-    async with HttpEndpoint(handler, hold=hold, doors=doors, limits=places, caller=by_token) as endpoint:
+    async with HttpEndpoint(handler, hold=hold, doors=doors, limits=places, caller=by_token, sse=sse) as endpoint:
         async with serve(endpoint, limits=limits) as listener:
             client = HttpClient(endpoint, listener)
             try:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.downstream import event_stream, journal, posts, sessions
+from sluicegate.downstream import event_stream, journal, posts
 from sluicegate.downstream.http_session import HttpSession
 from sluicegate.downstream.journal import Journal, Memory
 from sluicegate.downstream.places import HttpLimits
@@ -919,9 +919,9 @@ async def test_an_idle_session_expires_and_one_in_use_does_not() -> None:
             waiting = group.create_task(calling.request(1, "tools/call", call("wait")))
             await stage.started.wait()
             now = asyncio.get_running_loop().time()
-            live(client).expire(now + sessions.LONGEST_IDLE - 1)
+            live(client).expire(now + HttpLimits().session_idle - 1)
             assert len(live(client)._sessions) == 3  # pyright: ignore[reportPrivateUsage]
-            live(client).expire(now + sessions.LONGEST_IDLE + 1)
+            live(client).expire(now + HttpLimits().session_idle + 1)
             assert await reason(await idle.request(1, "ping"), 404) == "unknown_session"
             assert await echoed(listening)
             stage.go.set()
@@ -932,7 +932,7 @@ async def test_no_session_lives_longer_than_a_day_whatever_it_does() -> None:
     async with http_client(Stage().server) as client:
         session = await client.initialize()
         stream = await session.listen()
-        live(client).expire(asyncio.get_running_loop().time() + sessions.LONGEST_LIFE + 1)
+        live(client).expire(asyncio.get_running_loop().time() + HttpLimits().session_lifetime + 1)
         assert len(await stream.events()) == 1
         assert (await session.request(1, "ping")).status == 404
 
@@ -942,7 +942,7 @@ async def test_idle_time_begins_when_the_last_stream_is_cut() -> None:
         session = await client.initialize()
         stream = await session.listen()
         await stream.event()
-        only(client).last_used -= sessions.LONGEST_IDLE
+        only(client).last_used -= HttpLimits().session_idle
         await client.aclose()
         await client.all_closed()
         live(client).expire(asyncio.get_running_loop().time() + 1)

@@ -284,3 +284,9 @@ async def test_the_end_of_the_endpoint_ends_the_stream() -> None:
             channel = await connect(client)
         assert await channel.stream.events() == []
         await client.aclose()
+
+
+async def test_where_the_oldest_transport_is_switched_off_there_is_nothing() -> None:
+    async with http_client(Stage().server, sse=False) as client:
+        assert (await client.open("GET", "/sse", [("Accept", "text/event-stream")])).status == 404
+        assert (await client.post(initialize("2024-11-05"), path="/messages?session_id=x")).status == 404

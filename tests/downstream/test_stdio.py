@@ -179,3 +179,27 @@ def test_the_pipes_are_blocking_again_for_those_who_share_them() -> None:
         assert os.get_blocking(read)
     finally:
         os.close(read)
+
+
+def test_a_signal_leaves_nobody_without_an_answer(running: Running) -> None:
+    running.send(line(1, "wait"))
+    assert b"waiting\n" in iter(running.stderr.readline, b"")
+    running.process.send_signal(signal.SIGTERM)
+    (answer,) = answers(running.stdout.readline())
+    assert answer["id"] == 1
+    told = cast(dict[str, dict[str, str]], answer["error"])["data"]
+    assert (told["reason"], told["delivered"]) == ("shutting_down", "unknown")
+    assert running.exit_status() == 0
+
+
+def test_a_signal_ends_subscriptions_in_order(running: Running) -> None:
+    params = modern({"notifications": {"toolsListChanged": True}})
+    listen = {"jsonrpc": "2.0", "id": 7, "method": "subscriptions/listen", "params": params}
+    running.send(json.dumps(listen).encode() + b"\n")
+    (acknowledged,) = answers(running.stdout.readline())
+    assert acknowledged["method"] == "notifications/subscriptions/acknowledged"
+    running.process.send_signal(signal.SIGTERM)
+    ended, withdrawn = answers(running.stdout.readline() + running.stdout.readline())
+    assert (ended["id"], "result" in ended) == (7, True)
+    assert withdrawn["method"] == "notifications/cancelled"
+    assert running.exit_status() == 0

@@ -68,13 +68,18 @@ async def family(gateway: Process) -> list[int]:
 async def hold(gateway: Process, calls: int) -> "list[asyncio.Future[Answer]]":
     """Calls that never end, once all are under way."""
     waiting = [wire.ask(call_of("bad__hang", {})) for wire in await wires(gateway.port, calls)]
-    async with gateway.client() as client:
+    await begun(gateway, calls)
+    return waiting
+
+
+async def begun(gateway: Process, calls: int) -> None:
+    """Return when so many calls that never end are under way."""
+    async with sluicegate.connect(SocketUpstream(hub_socket(gateway.folder.socket))) as client:
 
         async def count() -> int:
             return int((await client.call("bad__count_open")).text)
 
         await until_called(count, lambda opened: opened == calls)
-    return waiting
 
 
 # ------------------------------------------------------------------------------------------------ told to stop (R29)
@@ -152,13 +157,31 @@ async def test_a_client_that_closes_the_pipe_ends_the_gateway_and_all_behind_it(
         behind = [int(file.read_text()) for file in (begun, other)] + guardians(gateway.process.pid)
         pipe = gateway.process.stdin
         assert pipe is not None
-        call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": modern({"name": "bad__hang"})}
+        params = modern({"name": "bad__hang", "arguments": {}})
+        call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
         pipe.write(json.dumps(call).encode() + b"\n")
         await pipe.drain()
         pipe.close()
         async with asyncio.timeout(PATIENCE):
             assert await gateway.process.wait() == 0
     await gone(*behind)
+
+
+async def test_sigterm_answers_the_client_of_the_pipe_before_it_ends(folder: Folder) -> None:
+    async with gateway_process(folder, stdio=True) as gateway:
+        await gateway.ready("bad", "good")
+        pipe, answers = gateway.process.stdin, gateway.process.stdout
+        assert pipe is not None and answers is not None
+        params = modern({"name": "bad__hang", "arguments": {}})
+        call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        pipe.write(json.dumps(call).encode() + b"\n")
+        await pipe.drain()
+        await begun(gateway, 1)
+        gateway.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(PATIENCE):
+            answer = json.loads(await answers.readline())
+            assert (answer["id"], answer["error"]["data"]["reason"]) == (1, "shutting_down")
+            assert await gateway.process.wait() == 0
 
 
 # ------------------------------------------------------------------------------------------------------ killed (R30)

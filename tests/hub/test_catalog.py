@@ -110,3 +110,24 @@ def test_a_leaked_uri_reaches_no_server_that_merely_has_its_scheme_for_a_name() 
 def test_what_nobody_knows_goes_to_the_server_without_a_prefix() -> None:
     catalog = build_catalog([resources("a", "file:///x"), resources("bare", prefix="")])
     assert owner(catalog, "new:thing") == ("bare", "new:thing")
+
+
+# ------------------------------------------------------------------------------------------------------- built again
+
+
+def test_what_did_not_change_is_not_made_again_and_what_did_is() -> None:
+    one, two = share("a", tool("x"), tool("y")), share("b", tool("x", _meta={"ui/resourceUri": "ui://page"}))
+    known = build_catalog([one, two])
+    changed = share("a", tool("x", title="new"), tool("y"))
+    catalog = build_catalog([changed, two], known=known)
+    assert catalog == build_catalog([changed, two])
+    assert catalog.tools["b__x"] is known.tools["b__x"]
+    assert catalog.tools["a__x"].definition["title"] == "new"
+
+
+def test_the_same_name_with_another_prefix_is_another_entry() -> None:
+    definition = tool("x", _meta={"ui/resourceUri": "ui://page"})
+    bare, named = share("a", definition, prefix=""), share("a", definition, prefix="p")
+    known = build_catalog([bare], naming="collide")
+    catalog = build_catalog([named], naming="collide", known=known)
+    assert catalog.tools["x"].definition["_meta"] == {"ui/resourceUri": "ui://p+page"}

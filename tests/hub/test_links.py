@@ -1,12 +1,15 @@
 """A server of 2025-11-25 that wants a page visited first, and callers of every revision."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import cast
 
 import pytest
 
+import sluicegate
 from sluicegate.errors import INTERNAL_ERROR, MISSING_CAPABILITY, URL_ELICITATION_REQUIRED, ErrorObject, InputRefused
 from sluicegate.exchange import Exchange
+from sluicegate.hub.hub import Hub
 from sluicegate.hub.links_required import settle_links
 from sluicegate.hub.losses import PAGES
 from sluicegate.hub.mount import Mount
@@ -135,3 +138,12 @@ async def test_a_server_that_does_not_say_which_page(data: object) -> None:
     error = ErrorObject(URL_ELICITATION_REQUIRED, "Sign in first.", data)
     assert "does not say which" in text_of(await settled(Server(), person, error=error))
     assert not person.asked
+
+
+async def test_visits_that_nobody_waited_for_do_not_keep_us_from_seeing_the_next() -> None:
+    hub = Hub()
+    mount = hub.mount("s", sluicegate.Server("s"))
+    for number in range(3000):
+        await mount.note_completed(str(number))
+    async with asyncio.timeout(5):
+        await mount.completed({"2999"}, 60)

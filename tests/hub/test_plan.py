@@ -15,7 +15,8 @@ def test_each_end_within_a_minute_doubles_the_pause_and_the_fifth_is_a_failure()
         Pause(4.0),
         Pause(60.0, is_failed=True),
     ]
-    assert restarts.ended(70.0, 0.5) == Pause(1.0), "what is older than a minute is forgotten"
+    assert [restarts.ended(10.0 + 61 * n, 0.5) for n in range(1, 5)] == [Pause(60.0, is_failed=True)] * 4
+    assert restarts.ended(400.0, 0.5, lived=61.0) == Pause(0.5), "one that has lived for a minute is trusted again"
 
 
 def test_a_server_that_ends_now_and_then_is_started_again_at_once() -> None:

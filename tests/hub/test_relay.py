@@ -1,6 +1,7 @@
 """The way back from a server to the caller of one call: time, names, and what is counted on it."""
 
 import asyncio
+import math
 from collections import Counter
 
 import pytest
@@ -39,7 +40,8 @@ class Bench:
     def __init__(self, version: str, label: str = "files") -> None:
         self.caller = Caller()
         self.lost: Counter[str] = Counter()
-        self.relay = Relay(self.caller, Deadlines("files").deadline(60, 60), label, version, self._lost)
+        self.deadline = Deadlines("files").deadline(60, 60)
+        self.relay = Relay(self.caller, self.deadline, label, version, self._lost)
 
     def _lost(self, what: str) -> None:
         self.lost[what] += 1
@@ -122,3 +124,21 @@ async def test_choices_that_become_switches_are_counted(version: str, times: int
     await bench.relay.ask({"mine": Question("elicitation/create", {**FORM.params, "requestedSchema": SEVERAL})})
     await bench.relay.ask({"mine": FORM})
     assert bench.lost[SWITCHES] == times
+
+
+async def test_no_time_passes_while_anybody_is_asked_whatever_the_server_says_meanwhile() -> None:
+    bench = Bench("2025-11-25")
+    bench.caller.may_answer.clear()
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        first = group.create_task(bench.relay.ask({"mine": FORM}))
+        second = group.create_task(bench.relay.ask({"other": FORM}))
+        while len(bench.caller.asked) < 2:  # noqa: ASYNC110 - the next turn of the loop is all it takes
+            await asyncio.sleep(0)
+        await bench.relay.emit(progress())
+        assert bench.deadline.expires == math.inf
+        first.cancel()
+        await asyncio.wait([first])
+        assert bench.deadline.expires == math.inf
+        bench.caller.may_answer.set()
+        await second
+    assert bench.deadline.expires < math.inf

@@ -6,19 +6,18 @@ import msgspec
 
 from sluicegate.config.values import GatewayConfig, ServerConfig
 
-_CONNECTION: Final = ("era", "sessions", "start_timeout", "probe_timeout", "stop_grace", "roots")
+_CONNECTION: Final = ("era", "start_timeout", "probe_timeout", "stop_grace", "roots")
 """Settings of a server that a connection has from its beginning."""
 
 _NEED_RESTART: Final = (
-    "http.host",
-    "http.port",
-    "http.path",
-    "http.sse",
-    "http.anyone_may_connect",
+    "http.",
     "control.",
     "limits.body",
+    "limits.in_flight",
+    "limits.streams",
+    "limits.session",
 )
-"""Settings that open sockets have from their beginning."""
+"""Settings that the fronts, or what they hold for clients, have from their beginning."""
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):

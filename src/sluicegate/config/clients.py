@@ -208,7 +208,7 @@ def _read_codex(text: str) -> Imported | Fault:
 
     try:
         table: object = tomllib.loads(text).get("mcp_servers", {})
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         return Fault(f"The file is no TOML: {error}.", 0)
     servers: dict[str, Entry] = {}
     for name, entry in cast(Entry, table).items() if isinstance(table, dict) else ():

@@ -88,7 +88,7 @@ def toml_without(text: str, table: str, name: str) -> str | Fault:
     """The TOML text without the table `[TABLE.NAME]` and those below it; the same text if there is none."""
     try:
         wanted = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         return Fault(f"The file is no TOML: {error}.", 0)
     tables = wanted.get(table)
     if not isinstance(tables, dict) or name not in tables:
@@ -252,7 +252,7 @@ def _tail(lines: list[str]) -> list[str]:
 def _checked_toml(text: str, wanted: dict[str, object], maybe_empty: str = "") -> str | Fault:
     try:
         found = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+    except ValueError:
         found = None
     if found is not None and maybe_empty and wanted.get(maybe_empty) == {} and maybe_empty not in found:
         found[maybe_empty] = {}

@@ -30,7 +30,7 @@ def read_settings(text: str, file: str) -> SettingsFile:
     """The checked table of a file. Pure; never raises."""
     try:
         table: Table = tomllib.loads(text.removeprefix("\ufeff"))
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # Also for a number that is too long to be one.
         return SettingsFile(problems=(_unreadable(str(error), text, file),))
     except RecursionError:
         return SettingsFile(problems=(Problem(severity="error", file=file, line=1, sentence="Nested too deep."),))

@@ -19,7 +19,6 @@ Globs = tuple[str, ...]
 
 Naming = Literal["prefix", "collide", "claude"]
 Era = Literal["auto", "session", "modern"]
-Sessions = Literal["auto", "shared", "per-principal", "per-profile"]
 Transport = Literal["auto", "http", "sse"]
 Kind = Literal["stdio", "http", "python", "invalid"]
 
@@ -74,8 +73,6 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """What stands before its names; without it, its key. Empty for one server at most."""
     era: Era = "auto"
     """Which protocol it speaks: found out, or insisted on."""
-    sessions: Sessions = "auto"
-    """Who shares a connection: one local user all, several callers each their own."""
     concurrency: Count = 64
     """Calls under way at once."""
     queue: Annotated[int, Meta(ge=0, le=1_000_000)] = 256
@@ -175,10 +172,6 @@ class HttpFront(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class ControlFront(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where whoever runs the gateway comes in: `[control]`."""
 
-    host: str = "127.0.0.1"
-    """The address to listen on."""
-    port: Port = 4748
-    """Its port; 0 for any that is free."""
     socket: str = ""
     """The local socket of the commands; empty for one of this folder's own."""
 
@@ -194,8 +187,6 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """How long what a server offered stays listed after it went away."""
     debounce: Annotated[float, Meta(ge=0, le=60)] = 0.25
     """How long changes are collected before clients are told."""
-    snapshot_time: Seconds = 300.0
-    """How long a client may take from one page of a list to the next."""
     instructions: Annotated[int, Meta(ge=0, le=1 << 20)] = 4096
     """Characters of each server's instructions that clients see."""
 
@@ -205,8 +196,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     body: Size = 4 * 1024 * 1024
     """One request of a client by HTTP."""
-    message: Annotated[int, Meta(ge=64 * 1024, le=64 * 1024 * 1024)] = 16 * 1024 * 1024
-    """One message of a server, or of a client over a pipe."""
     in_flight: Count = 1000
     """Requests under way in the whole gateway."""
     in_flight_per_caller: Count = 100
@@ -225,8 +214,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """One tool's description."""
     schema: Size = 256 * 1024
     """One tool's schema."""
-    pages: Count = 64
-    """Pages of a server's list that are read."""
     drain: Annotated[float, Meta(ge=0, le=3600)] = 10.0
     """What is under way gets this long when the gateway is told to stop."""
 

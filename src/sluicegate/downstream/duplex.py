@@ -26,7 +26,8 @@ from sluicegate.protocol.conversation import (
     Withdrawn,
 )
 from sluicegate.protocol.framing import encode_line
-from sluicegate.protocol.message import Notification, Reply, RequestId, as_object, encode
+from sluicegate.protocol.message import Notification, Params, Reply, RequestId, Result, as_object, encode
+from sluicegate.protocol.modern import complete, marked
 from sluicegate.wire import Wire
 
 LONGEST_HOLD: Final = 300.0
@@ -55,6 +56,9 @@ class DuplexServer:
         self._streams: dict[RequestId, _PipeStream] = {}
         self._session_side = SessionSide(self)
         self._hung_up = False
+        self._last_answers = LAST_ANSWERS
+        self._farewell: Reply | None = None
+        self._listens: dict[RequestId, _PipeStream] = {}
 
     def received(self, data: bytes) -> None:
         """Take the next bytes of the client."""
@@ -69,8 +73,19 @@ class DuplexServer:
         self.follow(self.conversation.finish())
         self._hung_up = True
         # A shell pipe closes its end right behind the requests: what is answered at once still gets its answer.
-        asyncio.get_running_loop().call_later(LAST_ANSWERS, self._finish)
+        asyncio.get_running_loop().call_later(self._last_answers, self._finish)
         self._finish_when_idle()
+
+    def leave_after(self, seconds: float, farewell: Reply) -> None:
+        """Learn that it is we who will hang up: what is under way then has so long, and gets this for an answer."""
+        self._last_answers, self._farewell = seconds, farewell
+        # Subscriptions would go on for ever; they end in order, as they do when there is nothing more to hear.
+        for request_id, stream in list(self._listens.items()):
+            self.respond(request_id, Result(marked(complete({}), request_id)))
+            stream.end_listening()
+            self.tasks.cancel(stream)
+        if self._hung_up:
+            self._finish()  # Told once more: whoever says so twice means at once.
 
     def stop(self, reply: Reply) -> None:
         """Answer all that is under way with this, because we are about to stop: whoever waits is told so (R29)."""
@@ -82,6 +97,9 @@ class DuplexServer:
             self._finish()
 
     def _finish(self) -> None:
+        if not self.finished.done() and self._farewell is not None:
+            farewell, self._farewell = self._farewell, None
+            self.stop(farewell)
         if not self.finished.done():
             self.finished.set_result(None)
 
@@ -123,16 +141,17 @@ class DuplexServer:
 
     async def _answer_modern(self, asked: Asked, stream: "_PipeStream") -> None:
         sink = ModernSink(stream, asked, self.caller, self.tasks, self._parked, self.hold)
-        reply = await self.answering.modern_reply(sink.exchange, asked.id)
+        if asked.method == "subscriptions/listen":
+            self._listens[asked.id] = stream
+        try:
+            reply = await self.answering.modern_reply(sink.exchange, asked.id)
+        finally:
+            self._listens.pop(asked.id, None)
         if sink.stream is None:
             return  # nobody came back for it
         await sink.stream.reply(reply)
         if asked.method == "subscriptions/listen" and not stream.withdrawn:
-            # The specification wants this end on a pipe, and that one (protocol §7): both are said.
-            ended = Notification(
-                "notifications/cancelled", {"requestId": asked.id, "reason": "The subscription ended."}
-            )
-            stream.send_now(encode(ended))
+            stream.end_listening()
 
     async def _answer_session(self, asked: Asked, stream: "_PipeStream") -> None:
         sink = SessionSink(self._session_side, stream, asked.profile)
@@ -172,6 +191,12 @@ class _PipeStream:
     def send_now(self, message: bytes) -> None:
         """Send a message without waiting."""
         self._server.wire.write(encode_line(message))
+
+    def end_listening(self) -> None:
+        """Say that a subscription is over, behind its reply."""
+        # The specification wants this end on a pipe, and that one (protocol §7): both are said.
+        params: Params = {"requestId": self.id, "reason": "The subscription ended."}
+        self.send_now(encode(Notification("notifications/cancelled", params)))
 
     async def reply(self, reply: Reply) -> None:
         """Send the reply."""

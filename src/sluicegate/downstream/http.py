@@ -85,9 +85,13 @@ class HttpEndpoint:
         hold: float = LONGEST_HOLD,
         limits: HttpLimits | None = None,
         beside: "HttpEndpoint | None" = None,
+        sse: bool = True,
         caller: Callable[[HttpRequest], Caller] = lambda request: Caller(),
     ) -> None:
-        """`beside` is an endpoint of the same gateway: both together have the places of one."""
+        """`beside` is an endpoint of the same gateway: both together have the places of one.
+
+        `sse` is whether the oldest transport, HTTP+SSE, is served too.
+        """
         limits = limits or HttpLimits()
         self._calls = Places(limits.calls, limits.calls_of_one) if beside is None else beside._calls
         self._streams = Places(limits.streams, limits.streams_of_one) if beside is None else beside._streams
@@ -108,11 +112,12 @@ class HttpEndpoint:
             ("POST", path): self._post,
             ("GET", path): self._get,
             ("DELETE", path): self._delete,
-            ("GET", "/sse"): self._open_channel,
-            ("POST", "/messages"): self._post_to_channel,
             ("GET", "/healthz"): lambda request: request.respond(200, JSON_FIELDS, b'{"status":"ok"}'),
             ("GET", "/readyz"): self._ready,
         }
+        if sse:
+            self._routes["GET", "/sse"] = self._open_channel
+            self._routes["POST", "/messages"] = self._post_to_channel
 
     async def __aenter__(self) -> "HttpEndpoint":
         await self._tasks.__aenter__()

@@ -27,6 +27,10 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
     streams_of_one: int = 50
     sessions: int = 10_000
     sessions_of_one: int = 100
+    session_idle: float = 30 * 60.0
+    """Seconds after which a session that nobody uses is over."""
+    session_lifetime: float = 24 * 3600.0
+    """Seconds after which any session is."""
     remembered: int = 256 * 1024 * 1024
     """Bytes of events that are kept for clients of all sessions who may come back for them."""
 

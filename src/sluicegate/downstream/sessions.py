@@ -18,8 +18,6 @@ from sluicegate.protocol.headers import VERSION
 from sluicegate.protocol.message import as_object
 
 RETRY_MS: Final = 1000
-LONGEST_IDLE: Final = 30 * 60.0
-LONGEST_LIFE: Final = 24 * 3600.0
 _LOOK_EVERY: Final = 60.0
 
 MISSING: Final = Refusal(400, "session_required", f"Send {SESSION_HEADER}, or initialize to get one.")
@@ -34,6 +32,7 @@ class Sessions:
     ) -> None:
         self._answering = answering
         self._tasks = tasks
+        self._limits = limits
         self._places = Places(limits.sessions, limits.sessions_of_one)
         self._streams = streams
         self._memory = Memory(limits.remembered)
@@ -99,7 +98,8 @@ class Sessions:
     def expire(self, now: float) -> None:
         """End the sessions whose time is over."""
         for session in list(self._sessions.values()):
-            if now - session.born > LONGEST_LIFE or (session.idle and now - session.last_used > LONGEST_IDLE):
+            is_forgotten = session.idle and now - session.last_used > self._limits.session_idle
+            if is_forgotten or now - session.born > self._limits.session_lifetime:
                 self._end(session)
 
     def _open(self, request: HttpRequest, value: object, takes: Accepted, caller: Caller) -> None:

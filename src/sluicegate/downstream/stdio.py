@@ -15,31 +15,54 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Final, cast
 
-from sluicegate.downstream.duplex import LONGEST_HOLD, serve_duplex
+from sluicegate.downstream.duplex import LAST_ANSWERS, LONGEST_HOLD, DuplexServer, serve_duplex
+from sluicegate.errors import SHUTTING_DOWN, ErrorObject
 from sluicegate.exchange import Handler
 from sluicegate.wire import Receiver
 
 _CHUNK: Final = 65536
 _LOOK_EVERY: Final = 0.5
 _STUCK_AFTER: Final = 3.0
+_STOPPED: Final = ErrorObject(
+    SHUTTING_DOWN,
+    "The server is about to stop; the request was cancelled and may have run in part.",
+    {"source": "sluicegate", "reason": "shutting_down", "delivered": "unknown", "retryable": False},
+)
 _LAST_WRITE: Final = 2.0
 """Seconds that a client which stopped reading may keep us from leaving."""
 
 
 async def serve_stdio(
-    handler: Handler, *, hold: float = LONGEST_HOLD, on_stuck: Callable[[], None] | None = None
+    handler: Handler,
+    *,
+    hold: float = LONGEST_HOLD,
+    on_stuck: Callable[[], None] | None = None,
+    drain: float = LAST_ANSWERS,
 ) -> None:
     """Answer the client on stdin and stdout until it closes them, or until SIGTERM or SIGINT.
 
     Args:
+        drain: seconds that calls under way have after a signal; the rest is answered that we stop.
         on_stuck: called when work under way has not let itself be cancelled for a while, or on a second signal.
     """
     with _own_pipes() as (stdin, stdout):
         wire = await StdioWire.open(stdin, stdout)
         wire.on_stuck = on_stuck
-        with _on_signal(wire.told_to_stop):
+        server: DuplexServer | None = None
+
+        def attach(receiver: DuplexServer) -> None:
+            nonlocal server
+            server = receiver
+            wire.attach(receiver)
+
+        def told_to_stop() -> None:
+            if server is not None:
+                server.leave_after(drain, _STOPPED)
+            wire.told_to_stop()
+
+        with _on_signal(told_to_stop):
             try:
-                await serve_duplex(handler, wire, wire.attach, hold=hold)
+                await serve_duplex(handler, wire, attach, hold=hold)
             finally:
                 await wire.aclose()
 

@@ -35,6 +35,8 @@ class Patterns(msgspec.Struct, frozen=True):
 
     def let(self, *names: str) -> bool:
         """Whether something that goes by these names is let through."""
+        if not self.hide and "*" in self.only:
+            return True  # Nearly always, and asked for every tool whenever one changes.
         return _matches(self.only, names) and not _matches(self.hide, names)
 
 
@@ -60,6 +62,8 @@ class Entry(msgspec.Struct, frozen=True):
     definition: Params
     encoded: msgspec.Raw
     marks: Marks = {}
+    source: Params = {}
+    """The very definition that the server gave: as long as that is the same object, so may the entry be."""
 
 
 class Catalog(msgspec.Struct, frozen=True):
@@ -103,8 +107,21 @@ class Catalog(msgspec.Struct, frozen=True):
         return (bare[0], uri) if bare else None
 
 
-def build_catalog(shares: Iterable[Share], *, naming: Naming = "prefix", longest_name: int = LONGEST_NAME) -> Catalog:
-    """The catalog of all shares; who comes first keeps a name that two would have (T22)."""
+EMPTY: Final = Catalog()
+
+
+def build_catalog(
+    shares: Iterable[Share],
+    *,
+    naming: Naming = "prefix",
+    longest_name: int = LONGEST_NAME,
+    known: Catalog = EMPTY,
+) -> Catalog:
+    """The catalog of all shares; who comes first keeps a name that two would have (T22).
+
+    What is in the `known` one already is taken from there: to write twenty thousand definitions anew because one
+    server has another tool would hold up everybody.
+    """
     shares = list(shares)
     found: dict[str, dict[str, Entry]] = {kind: {} for kind in KINDS}
     findings: list[str] = []
@@ -120,9 +137,17 @@ def build_catalog(shares: Iterable[Share], *, naming: Naming = "prefix", longest
                 if exposed is None or exposed in found[kind]:
                     findings.append(f"{share.mount}: {own!r} of its {kind} is left out, another server has that name.")
                     continue
-                found[kind][exposed] = _entry(kind, member, share, own, exposed, definition)
+                old = known.of(kind).get(exposed)
+                if old is None or not _is_still(old, share, definition, known):
+                    old = _entry(kind, member, share, own, exposed, definition)
+                found[kind][exposed] = old
     prefixes = {share.mount: share.prefix for share in shares}
     return Catalog(**found, prefixes=prefixes, findings=findings)
+
+
+def _is_still(entry: Entry, share: Share, definition: Params, known: Catalog) -> bool:
+    same = entry.source is definition and entry.mount == share.mount
+    return same and known.prefixes.get(share.mount) == share.prefix
 
 
 def _begins_like(template: str, uri: str) -> bool:
@@ -134,17 +159,19 @@ def _exposed(kind: str, names: Names, prefix: str, own: str) -> str | None:
     return names.give(prefix, own) if kind in ("tools", "prompts") else exposed_uri(prefix, own)
 
 
-def _entry(kind: str, member: str, share: Share, own: str, exposed: str, definition: Params) -> Entry:
+def _entry(kind: str, member: str, share: Share, own: str, exposed: str, source: Params) -> Entry:
+    definition = source
     if share.prefix:
         definition = definition_rewritten(definition, partial(exposed_uri, share.prefix))
     definition = {**definition, member: exposed}
     marks: Marks = {}
     if kind == "tools":
         # A server of the session era, or on a pipe, may have marks that are none: a client would leave out its tool.
-        marks = marks_of(definition.get("inputSchema")) or {}
-        if marks_of(definition.get("inputSchema")) is None:
+        found = marks_of(definition.get("inputSchema"))
+        marks = found or {}
+        if found is None:
             definition = {**definition, "inputSchema": _without_marks(definition.get("inputSchema"))}
-    return Entry(share.mount, own, definition, msgspec.Raw(msgspec.json.encode(definition)), marks)
+    return Entry(share.mount, own, definition, msgspec.Raw(msgspec.json.encode(definition)), marks, source)
 
 
 def _without_marks(schema: object) -> object:
@@ -168,8 +195,13 @@ class Profile(msgspec.Struct, frozen=True):
     tools: Patterns = Patterns()
 
 
+EVERYTHING: Final = Profile()
+
+
 def seen_through(catalog: Catalog, profile: Profile) -> Catalog:
     """The part of a catalog that a profile shows."""
+    if profile == EVERYTHING:
+        return catalog
     kept = {mount: prefix for mount, prefix in catalog.prefixes.items() if _matches(profile.servers, (mount, prefix))}
 
     def shows(kind: str, entry: Entry) -> bool:

@@ -24,7 +24,7 @@ GRACE: Final = 30.0
 """Seconds that the tools of a server that is away stay in the lists."""
 DRAIN: Final = 10.0
 """Seconds that calls have when their server is taken away."""
-LONGEST_INSTRUCTIONS: Final = 4000
+LONGEST_INSTRUCTIONS: Final = 4096
 
 
 class Hub:
@@ -45,6 +45,7 @@ class Hub:
         longest_name: int = LONGEST_NAME,
         page_size: int = PAGE_SIZE,
         grace: float = GRACE,
+        longest_instructions: int = LONGEST_INSTRUCTIONS,
     ) -> None:
         self.info: Mapping[str, object] = {"name": name, "version": version}
         self.page_size = page_size
@@ -52,6 +53,7 @@ class Hub:
         self.catalog = Catalog()
         self._naming: Naming = naming
         self._longest_name = longest_name
+        self._longest_instructions = longest_instructions
         self._grace = grace
         self._mounts: dict[str, Mount] = {}
         self._views: dict[str, View] = {}
@@ -59,6 +61,7 @@ class Hub:
         self._tasks: TaskScope | None = None
         self._shares: list[Share] = []
         self._is_rebuilding = False
+        self._graces: dict[Mount, asyncio.TimerHandle] = {}
 
     async def __aenter__(self) -> "Hub":
         self._tasks = await TaskScope().__aenter__()
@@ -73,6 +76,9 @@ class Hub:
             self._tasks.cancel_all()
             await self._tasks.__aexit__(None, None, None)
             self._tasks = None
+        for timer in self._graces.values():
+            timer.cancel()
+        self._graces.clear()
 
     async def __call__(self, exchange: Exchange) -> Reply:
         """The reply to an exchange, of whichever mount it is for."""
@@ -98,8 +104,70 @@ class Hub:
         settings = settings or MountSettings(prefix=name)
         if name in self._mounts:
             raise ConfigError(f"There is a server {name!r} already.")
-        self._check_prefix(name, settings.prefix)
-        mount = Mount(
+        self._check_prefixes({name: settings})
+        mount = self._mounts[name] = self._made(name, upstream, settings)
+        if self._tasks is not None:
+            self._tasks.start(mount.run(), key=mount)
+        return mount
+
+    def replace(self, name: str, upstream: Upstream, settings: MountSettings) -> Mount:
+        """Have another server under a name that is taken: its calls finish, its listeners go over to the new one.
+
+        Until that is there, the lists are as they were. Raises KeyError if there is none of that name.
+        """
+        old = self._mounts[name]
+        self._check_prefixes({name: settings})
+        mount = self._mounts[name] = self._made(name, upstream, settings)
+        mount.inherit(old)
+        self._let_go(old)
+        if self._tasks is not None:
+            self._tasks.start(mount.run(), key=mount)
+        return mount
+
+    async def unmount(self, name: str) -> None:
+        """Offer a server no more; return when its calls have finished, or had a while to. KeyError if there is none."""
+        mount = self._mounts[name]
+        self.dismiss(name)
+        await mount.gone()
+
+    def dismiss(self, name: str) -> None:
+        """Offer a server no more, without waiting for its calls, which finish. Raises KeyError if there is none."""
+        mount = self._mounts.pop(name)
+        self._rebuild()
+        self._let_go(mount)
+
+    def adjust(self, settings: Mapping[str, MountSettings]) -> None:
+        """Treat servers in another way, without touching their connections.
+
+        All at once, for two of them may change places.
+
+        Raises:
+            ConfigError: two would have one prefix; nothing was changed.
+        """
+        self._check_prefixes(settings)
+        for name, own in settings.items():
+            self._mounts[name].adjust(own)
+        self._rebuild()
+
+    def configure(
+        self, *, naming: Naming, longest_name: int, page_size: int, grace: float, longest_instructions: int
+    ) -> None:
+        """Name and list everything in another way from now on."""
+        self.page_size = page_size
+        self._longest_instructions = longest_instructions
+        if grace != self._grace:
+            self._grace = grace
+            for mount, timer in list(self._graces.items()):
+                timer.cancel()
+                del self._graces[mount]
+                self._await_end_of_grace(mount)
+        if (naming, longest_name) != (self._naming, self._longest_name):
+            self._naming, self._longest_name = naming, longest_name
+            self._shares = []
+        self._rebuild()
+
+    def _made(self, name: str, upstream: Upstream, settings: MountSettings) -> Mount:
+        return Mount(
             name,
             upstream,
             settings,
@@ -108,27 +176,23 @@ class Hub:
             on_update=self._updated,
             on_told=self._told,
         )
-        self._mounts[name] = mount
-        if self._tasks is not None:
-            self._tasks.start(mount.run(), key=mount)
-        return mount
 
-    async def unmount(self, name: str) -> None:
-        """Offer a server no more. Calls under way have a while to finish. Raises KeyError if there is none."""
-        mount = self._mounts.pop(name)
-        self._rebuild()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(DRAIN):
-                await mount.wait_idle()
+    def _let_go(self, mount: Mount) -> None:
         if self._tasks is not None:
-            self._tasks.cancel(mount)
-        mount.dismissed()
+            self._tasks.start(self._drain(mount))
+        else:
+            mount.dismissed()
 
-    def adjust(self, name: str, settings: MountSettings) -> None:
-        """Treat a server in another way, without touching its connection."""
-        self._check_prefix(name, settings.prefix)
-        self._mounts[name].adjust(settings)
-        self._rebuild()
+    async def _drain(self, mount: Mount) -> None:
+        # A task of our own: whoever wanted it taken away may leave before that is done.
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(DRAIN):
+                    await mount.wait_idle()
+        finally:
+            if self._tasks is not None:
+                self._tasks.cancel(mount)
+            mount.dismissed()
 
     def arrange(self, names: Sequence[str]) -> None:
         """Put the mounts into this order, which is that of all lists; what is not named comes last."""
@@ -142,11 +206,16 @@ class Hub:
             await mount.settled()
         self._rebuild()
 
-    def _check_prefix(self, name: str, prefix: str) -> None:
-        for other in self._mounts.values():
-            if other.name != name and other.prefix == prefix:
+    def _check_prefixes(self, settings: Mapping[str, MountSettings]) -> None:
+        """Raise ConfigError if two mounts would have one prefix, with these settings."""
+        prefixes = {mount.name: mount.prefix for mount in self._mounts.values()}
+        prefixes |= {name: own.prefix for name, own in settings.items()}
+        owners: dict[str, str] = {}
+        for name, prefix in prefixes.items():
+            other = owners.setdefault(prefix, name)
+            if other != name:
                 what = f"the prefix {prefix!r}" if prefix else "no prefix"
-                raise ConfigError(f"{name} and {other.name} both have {what}; their names could not be told apart.")
+                raise ConfigError(f"{name} and {other} both have {what}; their names could not be told apart.")
 
     # ----------------------------------------------------------------------------------------------------- catalog
 
@@ -159,10 +228,6 @@ class Hub:
             view.show(self.catalog, profile)
         return view
 
-    def close_view(self, name: str) -> None:
-        """Show it no more."""
-        self._views.pop(name).close()
-
     def instructions(self, names: Mapping[str, str]) -> str | None:
         """How the tools of these mounts are best used, each server in its own words."""
         parts: list[str] = []
@@ -170,7 +235,7 @@ class Hub:
             mount = self._mounts.get(name)
             text = mount.discovery.instructions if mount is not None and mount.discovery is not None else None
             if mount is not None and text and mount.settings.instructions:
-                parts.append(f"## {name}\n\n{text[:LONGEST_INSTRUCTIONS]}")
+                parts.append(f"## {name}\n\n{text[: self._longest_instructions]}")
         if not parts:
             return None
         if len(names) == 1 and "" in names.values():
@@ -189,10 +254,21 @@ class Hub:
     def _changed(self, mount: Mount) -> None:
         if mount.state not in (State.READY, State.DISABLED) and mount.offer is not None:
             # It may be back soon; only a long absence takes its tools out of the lists.
-            asyncio.get_running_loop().call_later(self._grace, self._rebuild)
+            self._await_end_of_grace(mount)
+        for view in self._views.values():
+            view.forget_pages()
         if not self._is_rebuilding:
             self._is_rebuilding = True
             asyncio.get_running_loop().call_soon(self._rebuild)
+
+    def _await_end_of_grace(self, mount: Mount) -> None:
+        # The first timer is the right one: it began when the server went away, however often it is tried since.
+        if mount not in self._graces:
+            self._graces[mount] = asyncio.get_running_loop().call_later(self._grace, self._grace_is_over, mount)
+
+    def _grace_is_over(self, mount: Mount) -> None:
+        del self._graces[mount]
+        self._rebuild()
 
     def _updated(self, mount: Mount, uri: str, subscribed: str) -> None:
         for view in self._views.values():
@@ -216,7 +292,8 @@ class Hub:
             return
         self._shares = shares
         before = self.catalog.findings
-        self.catalog = build_catalog(shares, naming=self._naming, longest_name=self._longest_name)
+        known = self.catalog
+        self.catalog = build_catalog(shares, naming=self._naming, longest_name=self._longest_name, known=known)
         for finding in self.catalog.findings:
             if finding not in before:
                 log.warning("%s", finding)

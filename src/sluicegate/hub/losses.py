@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from sluicegate.errors import MISSING_CAPABILITY, ErrorObject, RemoteProtocolError
-from sluicegate.protocol.message import Params, Reply, Result, as_array, as_object, mentions, opened
-from sluicegate.protocol.modern import InputRequired, Question, read_input_required
+from sluicegate.protocol.message import Params, Reply, as_array, as_object, mentions, opened
+from sluicegate.protocol.modern import Question, read_input_required
 from sluicegate.protocol.translate_content import members_of
 from sluicegate.protocol.versions import REVISIONS, Revision
 
@@ -23,8 +23,9 @@ PAGES: Final = "pages to visit said as text"
 WORDS: Final = "words of progress"
 BETWEEN_ROUNDS: Final = "notices between two rounds of a call"
 
-# A reply without any of these has nothing that a revision could lack, and is not opened.
-_HINTS: Final = (b'"structuredContent"', b'"audio"', b'"resource_link"')
+# A reply without these words has nothing that a revision could lack, and is not opened: the first counts for all, the
+# second before 2025-11-25, the others before 2025-06-18.
+_HINTS: Final = (b'"structuredContent"', b'"inputRequests"', b'"resource_link"', b'"audio"')
 
 
 def revision_of(version: str) -> Revision:
@@ -39,16 +40,17 @@ def losses_in(method: str, reply: Reply, revision: Revision) -> Iterator[str]:
         if reply.code == MISSING_CAPABILITY and "upstream" not in (as_object(reply.data) or {}):
             yield UNASKED
         return
-    raw = reply.value
     if revision.modern:
+        return  # Nothing that is spoken inside is missing there.
+    raw = reply.value
+    hints = _HINTS if not revision.resource_links else _HINTS[:1] if revision.elicitation_modes else _HINTS[:2]
+    if isinstance(raw, msgspec.Raw) and not mentions(bytes(raw), hints):
         return
-    if not revision.elicitation_modes and (needed := _needed(method, reply)) is not None:
-        for question in needed.questions.values():
+    if not revision.elicitation_modes:
+        needed = read_input_required(method, reply)
+        for question in needed.questions.values() if needed is not None else ():
             yield from losses_in_question(question, revision)
     if method not in ("tools/call", "prompts/get"):
-        return
-    hints = _HINTS if not revision.resource_links else _HINTS[:1]
-    if isinstance(raw, msgspec.Raw) and not mentions(bytes(raw), hints):
         return
     try:
         # One level, of which nothing is decoded: a result may be long, and most are objects, as they should be.
@@ -66,13 +68,6 @@ def losses_in(method: str, reply: Reply, revision: Revision) -> Iterator[str]:
         yield SOUNDS
     if "resource_link" in kinds and not revision.resource_links:
         yield LINKS
-
-
-def _needed(method: str, reply: Result) -> InputRequired | None:
-    """What a reply asks for; those that ask for nothing are not opened."""
-    if isinstance(reply.value, msgspec.Raw) and not mentions(bytes(reply.value), (b'"inputRequests"',)):
-        return None
-    return read_input_required(method, reply)
 
 
 def losses_in_question(question: Question, revision: Revision) -> Iterator[str]:

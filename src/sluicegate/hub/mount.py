@@ -1,20 +1,19 @@
 """A named server, kept alive: connected, watched, asked within limits, connected again (threats R1, R2, R6–R9, R12)."""
 
 import asyncio
-import enum
 import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from sluicegate.concurrency import TaskScope
 from sluicegate.errors import (
-    METHOD_NOT_FOUND,
     ErrorObject,
     InputRefused,
     RemoteProtocolError,
@@ -26,94 +25,32 @@ from sluicegate.errors import (
 )
 from sluicegate.exchange import Connection, Exchange, Host, Upstream
 from sluicegate.hub.asking_rights import AskingRights
-from sluicegate.hub.catalog import Patterns
 from sluicegate.hub.deadlines import Deadlines
-from sluicegate.hub.offers import Nobody, Offer, OfferLimits, changed_lists, fetch_offer
-from sluicegate.hub.places import CONCURRENCY, QUEUE, QUEUE_WAIT, Places
+from sluicegate.hub.listening import LONGEST_PAUSE, SHORTEST_PAUSE, ListChanges, ResourceUpdates, listen
+from sluicegate.hub.offers import Nobody, Offer, changed_lists, fetch_offer
+from sluicegate.hub.places import Places
 from sluicegate.hub.plan import MOST_RESTARTS, Circuit, Restarts
 from sluicegate.hub.relay import Relay
 from sluicegate.hub.roots import RootsAnswered, roots_answer
-from sluicegate.protocol.message import Notification, Params, Reply, Result, as_array, as_object, opened
+from sluicegate.hub.treatment import Figures, MountSettings, State
+from sluicegate.hub.watches import Watches
+from sluicegate.protocol.message import Notification, Params, Reply, Result, as_object, opened
 from sluicegate.protocol.methods import LIST_CHANGES
-from sluicegate.protocol.modern import ACKNOWLEDGED, Answers, Discovery, Profile, Questions, complete
+from sluicegate.protocol.modern import Answers, Discovery, Questions, complete
 from sluicegate.protocol.versions import SESSION_VERSIONS
 
 log = logging.getLogger("sluicegate")
 
-LISTEN: Final = "subscriptions/listen"
-DEBOUNCE: Final = 0.25
-"""Seconds between a server's word that a list changed and our asking for it: changes come in swarms."""
 INSTALLS_AFTER: Final = 3.0
 """Seconds after which a package runner that says nothing is taken to be downloading its package."""
-LONGEST_LISTEN_PAUSE: Final = 30.0
+MOST_VISITS: Final = 1000
+"""Visits to pages that a server tells of and nobody has waited for yet."""
 _HEAD: Final = 200  # Bytes of a result in which its type is looked for first.
 
 # What we say to servers of the session era, once for all callers: a connection outlives any of them. Whether the
 # caller at hand can be asked is looked at when a question comes. Roots are left out: many a server would take them in
 # place of the folders that its command line names.
 ASKABLE: Final[Mapping[str, object]] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}}
-
-
-class State(enum.StrEnum):
-    """How a mount is."""
-
-    STARTING = "starting"
-    INSTALLING = "installing"
-    READY = "ready"
-    DEGRADED = "degraded"
-    FAILED = "failed"
-    DISABLED = "disabled"
-
-
-class MountSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How one server is treated."""
-
-    prefix: str
-    tools: Patterns = Patterns()
-    concurrency: int = CONCURRENCY
-    queue: int = QUEUE
-    queue_wait: float = QUEUE_WAIT
-    timeout: float = 120.0
-    longest_call: float = 3600.0
-    tool_timeouts: Sequence[tuple[str, float]] = ()
-    installs: bool = False
-    """Whether its command fetches a package before it runs it."""
-    offers: OfferLimits = OfferLimits()
-    offer_timeout: float = 30.0
-    """Seconds that it has to tell all that it offers."""
-    debounce: float = DEBOUNCE
-    resend: Sequence[str] = ()
-    """Tools that may be called again when it is not known whether the first call ran: globs, the operator's word."""
-    roots: Sequence[str] = ()
-    """Folders that it is told of when it asks; without any, it is not told that it may ask."""
-    instructions: bool = True
-    explain: Callable[[UpstreamError], str] = lambda problem: problem.message
-    """A sentence that names the cause and the way out; it must be safe to show to a client."""
-
-    def timeout_of(self, tool: str | None) -> float:
-        """Seconds that a call of this tool has."""
-        if tool is not None:
-            for pattern, seconds in self.tool_timeouts:
-                if fnmatchcase(tool, pattern):
-                    return seconds
-        return self.timeout
-
-
-class Figures(msgspec.Struct):
-    """What is counted of a mount's calls."""
-
-    calls: int = 0
-    errors: int = 0
-    seconds: float = 0.0
-    restarts: int = 0
-
-
-class _Watch:
-    """One resource of the server, listened to once for all who want to hear of it."""
-
-    def __init__(self) -> None:
-        self.listeners = 0
-        self.accepted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
 
 class Mount:
@@ -149,7 +86,7 @@ class Mount:
         self._on_change = on_change
         self._on_update = on_update
         self._on_told = on_told
-        askable = {**ASKABLE, "roots": {}} if settings.roots else ASKABLE
+        askable: Mapping[str, object] = {**ASKABLE, "roots": {}} if settings.roots else ASKABLE
         self._host = Host(askable, client_info, _Unasked(self))
         self._connection: Connection | None = None
         self._decided = asyncio.Event()  # It is ready, or will not be for a while: no use in waiting.
@@ -161,10 +98,13 @@ class Mount:
         self._deadlines = Deadlines(name)
         self._circuit = Circuit()
         self._restarts = Restarts()
-        self._watches: dict[str, _Watch] = {}
+        self._ready_since: float | None = None
+        self._watches = Watches()
         self._completed = asyncio.Condition()
-        self._completed_ids: set[str] = set()
-        self._attending: TaskScope | None = None
+        self._completed_ids: dict[str, None] = {}  # Those that came last.
+        self._opening: asyncio.Timeout | None = None
+        self._gone = asyncio.Event()
+        self._has_heir = False
 
     @property
     def prefix(self) -> str:
@@ -212,6 +152,10 @@ class Mount:
         """End the connection and begin anew at once, however often that was tried before."""
         self._restarts.forget()
         self._again.set()
+        if self._opening is not None:
+            # One that hangs while it starts is not waited for: its time is over now.
+            self._opening.reschedule(asyncio.get_running_loop().time())
+            self._opening = None
 
     async def wait_idle(self) -> None:
         """Return when no call is under way."""
@@ -220,6 +164,18 @@ class Mount:
     def dismissed(self) -> None:
         """Learn that it is taken away: nobody waits for it any longer."""
         self._enter(State.DISABLED, f"{self.name} was taken away.")
+        self._gone.set()
+
+    async def gone(self) -> None:
+        """Return when it is taken away."""
+        await self._gone.wait()
+
+    def inherit(self, other: "Mount") -> None:
+        """Take the place of another: what it offers is shown until we know better, who listens to it hears of us."""
+        self.offer = other.offer
+        self._last_seen = time.monotonic() if other.is_ready else other._last_seen
+        self._watches = other._watches
+        other._has_heir = True
 
     # ---------------------------------------------------------------------------------------------- its life
 
@@ -227,17 +183,22 @@ class Mount:
         """Keep it connected, until cancelled."""
         while True:
             self._again.clear()
+            self._ready_since = None
             self._enter(State.STARTING, f"{self.name} is starting.")
             problem = await self._live()
             if self._again.is_set():
                 continue  # A person asked for it: no pause, and nothing went wrong.
             self.figures.restarts += 1
-            pause = self._restarts.ended(asyncio.get_running_loop().time(), random.random())
+            now = asyncio.get_running_loop().time()
+            lived = 0.0 if self._ready_since is None else now - self._ready_since
+            pause = self._restarts.ended(now, random.random(), lived=lived)
+            is_news = self.problem is None or str(self.problem) != str(problem)
             self.problem = problem
             cause = self.settings.explain(problem)
             if self.name not in cause:
                 cause = f"{self.name}: {cause}"
-            log.warning("%s: %s", self.name, problem)
+            # One that fails in the same way each minute is not told each minute.
+            log.log(logging.WARNING if is_news else logging.DEBUG, "%s: %s", self.name, problem)
             if pause.is_failed:
                 self._enter(
                     State.FAILED,
@@ -255,20 +216,23 @@ class Mount:
         """One connection from its beginning to its end; why it ended."""
         installing = asyncio.get_running_loop().call_later(INSTALLS_AFTER, self._seems_to_install)
         try:
-            async with self._upstream.connect(self._host) as connection:
+            async with asyncio.timeout(None) as self._opening, self._upstream.connect(self._host) as connection:
                 offer = await self._fetch_offer(connection)
+                self._opening = None
                 installing.cancel()
                 self._connected(connection, offer)
                 await self._attend(connection)
                 return await self._end_of(connection)
         except UpstreamError as problem:
             return problem
+        except TimeoutError:
+            return UpstreamTimeout(f"{self.name} did not start in time.")
         except Exception as problem:  # The edge: whatever a server does, it is supervised.
             log.exception("%s: the connection failed", self.name)
             return UpstreamUnavailable(f"{self.name} could not be connected: {type(problem).__name__}.")
         finally:
             installing.cancel()
-            self._connection = None
+            self._connection = self._opening = None
 
     async def _end_of(self, connection: Connection) -> UpstreamError:
         """What became of a connection: whoever asks it now is told."""
@@ -287,11 +251,14 @@ class Mount:
         self._connection = connection
         self.discovery = connection.discovery
         self.offer = offer
+        self._ready_since = asyncio.get_running_loop().time()
         self.problem = None
         self._circuit.succeeded()
         self._enter(State.READY, f"{self.name} is ready.")
 
     def _enter(self, state: State, sentence: str) -> None:
+        if self.state is State.DISABLED:
+            return  # Taken away for good; what its connection says of its own end is nobody's business.
         if state is not self.state:
             self.since = time.monotonic()
         self.state = state
@@ -312,13 +279,12 @@ class Mount:
             tasks.start(_then(self._again.wait(), over))
             tasks.start(self._hear_changes(connection))
             tasks.start(self._fetch_again(connection))
-            for uri, watch in self._watches.items():
-                tasks.start(self._hold(connection, uri, watch), key=uri)
-            self._attending = tasks
+            if not self._has_heir:
+                self._watches.begin(tasks, partial(self._hold, connection))
             try:
                 await over.wait()
             finally:
-                self._attending = None
+                self._watches.end(tasks)
                 self._lose(connection)
                 tasks.cancel_all()
 
@@ -338,23 +304,11 @@ class Mount:
             if kind.get("listChanged") is True:
                 wanted[flag] = True
         if wanted:
-            await self._listen(connection, {"notifications": wanted}, _Changes(self._told.add, self._stale.set))
-
-    async def _listen(self, connection: Connection, params: Params, sink: "_Changes | _Updates") -> None:
-        """Hold a subscription for as long as the connection lasts, however often the server lets go of it."""
-        pause = 1.0
-        while True:
-            try:
-                reply = await connection(Exchange(LISTEN, params, sink, Profile()))
-                if isinstance(reply, ErrorObject) and reply.code == METHOD_NOT_FOUND:
-                    return
-            except UpstreamError as problem:
-                log.debug("%s: a subscription ended: %s", self.name, problem)
-            sink.ended()
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_LISTEN_PAUSE)
+            await listen(self.name, connection, wanted, ListChanges(self._told.add, self._stale.set))
 
     async def _fetch_again(self, connection: Connection) -> None:
+        """Fetch its lists whenever they changed; where that fails, until it does not: the server says it only once."""
+        pause = SHORTEST_PAUSE
         while True:
             await self._stale.wait()
             await asyncio.sleep(self.settings.debounce)
@@ -365,7 +319,12 @@ class Mount:
                 offer = await self._fetch_offer(connection)
             except UpstreamError as problem:
                 log.warning("%s: its lists could not be fetched again: %s", self.name, problem)
+                self._told |= told
+                self._stale.set()
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
                 continue
+            pause = SHORTEST_PAUSE
             if offer != before:
                 self.offer = offer
                 self._on_change(self)
@@ -379,9 +338,9 @@ class Mount:
                 return await fetch_offer(self.name, connection, self.settings.offers)
         except TimeoutError:
             raise UpstreamTimeout(f"{self.name} did not tell what it offers within {seconds:g} s.") from None
-        except UpstreamProtocolError as problem:
+        except (UpstreamProtocolError, RemoteProtocolError) as problem:
             # What the server said may hold anything, and our sentence is for everybody.
-            details = f" ({problem.message}){problem.details}"
+            details = f" ({problem.message}){problem.details if isinstance(problem, UpstreamError) else ''}"
             raise UpstreamProtocolError(f"{self.name} does not tell what it offers.", details=details) from None
 
     # -------------------------------------------------------------------------------------------------- asking
@@ -437,7 +396,7 @@ class Mount:
         if self.discovery is not None and self.discovery.version in SESSION_VERSIONS:
             # It asks what it was told that can be asked; whether this caller can be is looked at here.
             sink = rights = AskingRights(sink, profile.capabilities, self.lost)
-            capabilities = ASKABLE
+            capabilities: Mapping[str, object] = ASKABLE
             if settings.roots:
                 # Asked in the middle of a call, it is told the same folders as at any other time.
                 sink = RootsAnswered(sink, settings.roots)
@@ -483,37 +442,19 @@ class Mount:
 
     # ---------------------------------------------------------------------------------------------- resources
 
-    async def watch(self, uri: str) -> bool:
-        """Listen to a resource until `unwatch`; whether the server lets us. Listened to once, whoever wants it."""
-        watch = self._watches.get(uri)
-        if watch is None:
-            watch = self._watches[uri] = _Watch()
-            if self._attending is not None and self._connection is not None:
-                self._attending.start(self._hold(self._connection, uri, watch), key=uri)
-        watch.listeners += 1
-        try:
-            async with asyncio.timeout(self.settings.queue_wait):
-                return await asyncio.shield(watch.accepted)
-        except TimeoutError:
-            return False
+    def watch(self, uri: str) -> "asyncio.Future[bool]":
+        """Listen to a resource until `unwatch`; the future says whether the server lets us, once that is known."""
+        return self._watches.watch(uri)
 
     def unwatch(self, uri: str) -> None:
         """Listen no more, if nobody else does."""
-        watch = self._watches.get(uri)
-        if watch is None:
-            return
-        watch.listeners -= 1
-        if watch.listeners == 0:
-            del self._watches[uri]
-            watch.accepted.cancel()
-            if self._attending is not None:
-                self._attending.cancel(uri)
+        self._watches.unwatch(uri)
 
-    async def _hold(self, connection: Connection, uri: str, watch: _Watch) -> None:
-        sink = _Updates(uri, watch.accepted, lambda updated: self._on_update(self, updated, uri))
-        await self._listen(connection, {"notifications": {"resourceSubscriptions": [uri]}}, sink)
-        if not watch.accepted.done():
-            watch.accepted.set_result(False)
+    async def _hold(self, connection: Connection, uri: str, accepted: "asyncio.Future[bool]") -> None:
+        sink = ResourceUpdates(uri, accepted, lambda updated: self._on_update(self, updated, uri))
+        await listen(self.name, connection, {"resourceSubscriptions": [uri]}, sink)
+        if not accepted.done():
+            accepted.set_result(False)
 
     # ------------------------------------------------------------------------------------- what belongs to no call
 
@@ -525,16 +466,18 @@ class Mount:
         """Wait until the server says that these elicitations are completed, but not for ever."""
         try:
             async with asyncio.timeout(seconds), self._completed:
-                await self._completed.wait_for(lambda: ids <= self._completed_ids)
+                await self._completed.wait_for(lambda: ids <= self._completed_ids.keys())
         except TimeoutError:
             pass
-        self._completed_ids -= ids
+        for known in ids:
+            self._completed_ids.pop(known, None)
 
     async def note_completed(self, elicitation: str) -> None:
         """Remember that an elicitation is completed."""
         async with self._completed:
-            if len(self._completed_ids) < 1000:
-                self._completed_ids.add(elicitation)
+            self._completed_ids[elicitation] = None
+            if len(self._completed_ids) > MOST_VISITS:
+                del self._completed_ids[next(iter(self._completed_ids))]  # Nobody waited for it.
             self._completed.notify_all()
 
 
@@ -597,51 +540,3 @@ class _Unasked:
             return dict.fromkeys(questions, roots_answer(self._mount.settings.roots))
         self._mount.lost("questions that belong to no call")
         raise InputRefused("Nobody is there to be asked: no call caused this.")
-
-
-class _Changes:
-    """Hears that lists changed."""
-
-    def __init__(self, told: Callable[[str], None], heard: Callable[[], None]) -> None:
-        self._told = told
-        self._heard = heard
-
-    async def emit(self, notification: Notification) -> None:
-        if notification.method != ACKNOWLEDGED:
-            self._told(notification.method)
-            self._heard()
-
-    async def ask(self, questions: Questions) -> Answers:
-        raise InputRefused("Nobody is there to be asked.")
-
-    def ended(self) -> None:
-        # Between this end and the next beginning something may have changed unheard.
-        self._heard()
-
-
-class _Updates:
-    """Hears that a resource changed."""
-
-    def __init__(self, uri: str, accepted: "asyncio.Future[bool]", heard: Callable[[str], None]) -> None:
-        self._uri = uri
-        self._accepted = accepted
-        self._heard = heard
-
-    async def emit(self, notification: Notification) -> None:
-        if notification.method == ACKNOWLEDGED:
-            honoured = as_object(notification.params.get("notifications")) or {}
-            is_accepted = self._uri in (as_array(honoured.get("resourceSubscriptions")) or [])
-            if not self._accepted.done():
-                self._accepted.set_result(is_accepted)
-            elif is_accepted:
-                self._heard(self._uri)  # Listened to again, after a while in which anything may have happened.
-        elif notification.method == "notifications/resources/updated":
-            uri = notification.params.get("uri")
-            self._heard(uri if isinstance(uri, str) else self._uri)
-
-    async def ask(self, questions: Questions) -> Answers:
-        raise InputRefused("Nobody is there to be asked.")
-
-    def ended(self) -> None:
-        if not self._accepted.done():
-            self._accepted.set_result(False)

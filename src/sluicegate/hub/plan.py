@@ -32,19 +32,28 @@ class Restarts:
 
     def __init__(self) -> None:
         self._ends: deque[float] = deque(maxlen=MOST_RESTARTS)
+        self._has_failed = False
 
-    def ended(self, now: float, lot: float) -> Pause:
-        """The pause after an end at `now`. `lot`, drawn from 0 to 1, keeps many from coming back at the same moment."""
+    def ended(self, now: float, lot: float, *, lived: float = 0.0) -> Pause:
+        """The pause after an end at `now`, of a connection that was ready for `lived` seconds.
+
+        `lot`, drawn from 0 to 1, keeps many from coming back at the same moment.
+        """
+        if lived >= RESTARTS_WITHIN:
+            self.forget()
         self._ends.append(now)
         recent = [end for end in self._ends if now - end <= RESTARTS_WITHIN]
-        if len(recent) >= MOST_RESTARTS:
+        # Once it has failed it is tried singly until it lives: else the minute's pause would let it count anew.
+        if self._has_failed or len(recent) >= MOST_RESTARTS:
+            self._has_failed = True
             return Pause(PROBE_PAUSE, is_failed=True)
         pause = min(SHORTEST_PAUSE * 2 ** (len(recent) - 1), LONGEST_PAUSE)
         return Pause(pause * (1 + SPREAD * (2 * lot - 1)))
 
     def forget(self) -> None:
-        """Begin anew: a person asked for it."""
+        """Begin anew: a person asked for it, or it has proved itself."""
         self._ends.clear()
+        self._has_failed = False
 
 
 class Circuit:

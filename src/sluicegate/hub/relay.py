@@ -30,7 +30,8 @@ class Relay:
     async def emit(self, notification: Notification) -> None:
         """Pass a notice on."""
         if notification.method == PROGRESS:
-            self._deadline.again()
+            if not self._asking:  # Else no time passes at all, which progress must not change.
+                self._deadline.again()
             if not self._revision.progress_message and "message" in notification.params:
                 self._lost(WORDS)
         if self._asking and self._revision.modern:
@@ -53,7 +54,8 @@ class Relay:
             answers = await self._sink.ask(asked)
         finally:
             self._asking -= 1
-            self._deadline.again()
+            if not self._asking:
+                self._deadline.again()
         return {keys[key]: answer for key, answer in answers.items() if key in keys}
 
 

@@ -42,7 +42,7 @@ class States:
         needed = read_input_required(exchange.method, reply)
         if needed is None:
             return reply
-        content = msgspec.json.encode(_Wrapped(time.time() + GOOD_FOR, needed.state))
+        content = msgspec.json.encode(_Wrapped(time.monotonic() + GOOD_FOR, needed.state))
         state = PREFIX + self._sealer.seal(content, _binding(exchange, mount))
         return input_required({key: labelled(asked, label) for key, asked in needed.questions.items()}, state)
 
@@ -60,7 +60,7 @@ class States:
         if isinstance(state, str) and state.startswith(PREFIX):
             content = self._sealer.open(state.removeprefix(PREFIX), _binding(exchange, mount))
         wrapped = None if content is None else msgspec.json.decode(content, type=_Wrapped)
-        if wrapped is None or wrapped.expires < time.time():
+        if wrapped is None or wrapped.expires < time.monotonic():
             raise InvalidParams("Invalid params: requestState is not valid; send the request again without it.")
         rest = {key: value for key, value in params.items() if key != "requestState"}
         return rest if wrapped.state is None else {**rest, "requestState": wrapped.state}

@@ -1,5 +1,6 @@
 """One client-facing side of the hub: what a profile shows of the catalog, and the way of each request to its mount."""
 
+import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
@@ -118,10 +119,15 @@ class View:
         changed = {notice for kind, notice in _NOTICES.items() if _differs(before.of(kind), self.catalog.of(kind))}
         if changed:
             self._snapshot += 1
-            self._snapshots[self._snapshot] = self.catalog
             self._snapshots.pop(self._snapshot - SNAPSHOTS, None)
+        # The same lists, but perhaps of other servers.
+        self._snapshots[self._snapshot] = self.catalog
         for notice in changed:
             self._changes.note(notice)
+
+    def forget_pages(self) -> None:
+        """Make lists anew: how a server is, which is told with them, is not as it was."""
+        self._pages.clear()
 
     def updated(self, mount: Mount, uri: str, subscribed: str) -> None:
         """Tell who listens to a resource of a mount that it changed."""
@@ -260,6 +266,7 @@ class View:
     async def _listen(self, exchange: Exchange) -> Reply:
         wanted = read_filter(exchange.params)
         owned: list[tuple[Mount, str]] = []
+        asked: dict[str, asyncio.Future[bool]] = {}
         names: dict[str, str] = {}
         try:
             for uri in wanted.uris:
@@ -268,7 +275,10 @@ class View:
                 except UnknownTarget:
                     continue
                 owned.append((mount, own))
-                if await mount.watch(own):
+                asked[uri] = mount.watch(own)
+            await _wait_for(asked.values(), max((mount.settings.queue_wait for mount, _ in owned), default=0.0))
+            for (uri, accepted), (mount, own) in zip(asked.items(), owned, strict=True):
+                if accepted.done() and accepted.result():
                     names[uri] = exposed_uri(mount.prefix, own)
             honoured = Filter(wanted.lists, tuple(dict.fromkeys(names.values())))
             said = {**honoured.wire(), **({"resourceSubscriptions": list(names)} if names else {})}
@@ -280,6 +290,12 @@ class View:
             for mount, own in owned:
                 mount.unwatch(own)
         return Result(complete({}))
+
+
+async def _wait_for(futures: Collection["asyncio.Future[bool]"], seconds: float) -> None:
+    """Return when all are done, or the time is over. All share it: a client may name a thousand."""
+    if futures:
+        await asyncio.wait(futures, timeout=seconds)
 
 
 def _as_named(notice: Notification, names: Mapping[str, str]) -> Notification:

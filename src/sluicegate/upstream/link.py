@@ -117,8 +117,9 @@ class Link:
                 if era == "session" or not await self._probe(era, probe_timeout):
                     await self._initialize(probed=era == "auto")
         except TimeoutError:
-            problem = f"{self._name} did not answer the handshake within {limit:g} s"
-            raise UpstreamUnavailable(problem, details=self.last_words()) from None
+            details = self.last_words()
+            problem = f"{self._name} did not answer the handshake within {limit:g} s{'' if details else '.'}"
+            raise UpstreamUnavailable(problem, details=details) from None
 
     async def _probe(self, era: Era, probe_timeout: float) -> bool:
         """Whether the server is of 2026-07-28: by its answer to `server/discover`, or by having none."""

@@ -1,0 +1,162 @@
+"""Gateways in processes of their own, and what they cost: all of their processes but the servers that they started."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.servers import wait_until_open
+from bench.workers import ROOT
+
+PYTHON = sys.executable
+SERVER = (PYTHON, "-m", "bench.peers_gateway.server")
+
+
+class Gate(NamedTuple):
+    """A gateway that runs."""
+
+    process: "subprocess.Popen[bytes]"
+    servers: Path
+    """A folder that holds the process ids of the servers behind it."""
+    port: int = 0
+
+    def cpu(self) -> int:
+        """The CPU time of its processes so far, in nanoseconds."""
+        return sum(map(_cpu_of, self._own()))
+
+    def resident(self) -> int:
+        """The bytes of memory that they hold."""
+        return sum(map(_resident_of, self._own()))
+
+    def with_servers(self) -> int:
+        """The bytes of memory of all that it started."""
+        return sum(map(_resident_of, _tree(self.process.pid)))
+
+    def _own(self) -> list[int]:
+        others = {int(file.name) for file in self.servers.iterdir()}
+        return [pid for pid in _tree(self.process.pid) if pid not in others]
+
+
+def _tree(root: int) -> list[int]:
+    """A process and all its descendants."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                stat = Path(f"/proc/{entry}/stat").read_bytes()
+            except OSError:
+                continue  # gone meanwhile
+            children.setdefault(int(stat.rpartition(b")")[2].split()[1]), []).append(int(entry))
+    found = [root]
+    for pid in found:  # grows while it is walked
+        found += children.get(pid, ())
+    return found
+
+
+def _cpu_of(pid: int) -> int:
+    try:
+        return time.clock_gettime_ns((~pid << 3) | 2)
+    except OSError:
+        return 0
+
+
+def _resident_of(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+    except OSError:
+        return 0
+
+
+@contextmanager
+def folder(servers: Mapping[str, object], settings: str = "") -> Generator[Path]:
+    """A folder with a `.mcp.json` of these servers."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as home:
+        place = Path(home)
+        (place / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
+        if settings:
+            (place / "sluicegate.toml").write_text(settings)
+        yield place
+
+
+def by_pipe(pids: Path) -> dict[str, object]:
+    """An entry for the server as a child process."""
+    command, *arguments = [*SERVER, "stdio", str(pids)]
+    return {"command": command, "args": arguments, "cwd": str(ROOT), "env": {"PYTHONPATH": str(ROOT)}}
+
+
+@contextmanager
+def web_server() -> Generator[Gate]:
+    """The server over HTTP."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as pids, tempfile.TemporaryDirectory(prefix="bench-") as none:
+        command = [*SERVER, "http", pids]
+        with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as process:
+            assert process.stderr
+            try:
+                line = process.stderr.readline().decode()
+                yield Gate(process, Path(none), int(line.partition("127.0.0.1:")[2].partition("/")[0]))
+            finally:
+                process.terminate()
+
+
+@contextmanager
+def twenty_servers() -> Generator[int]:
+    """The port of twenty servers with fifty tools each."""
+    command = [PYTHON, "-m", "bench.peers_gateway.twenty"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        yield int(process.stdout.readline())
+
+
+@contextmanager
+def started(
+    command: Sequence[str],
+    pids: Path,
+    port: int = 0,
+    *,
+    cwd: Path = ROOT,
+    environment: Mapping[str, str] | None = None,
+) -> Generator[Gate]:
+    """A gateway by its command, open on its port; without one it is asked on its stdin."""
+    log = tempfile.TemporaryFile()
+    pipe = subprocess.PIPE if not port else subprocess.DEVNULL
+    out = subprocess.PIPE if not port else log
+    with (
+        log,
+        subprocess.Popen(
+            command, cwd=cwd, env=os.environ | (environment or {}), stdin=pipe, stdout=out, stderr=log
+        ) as process,
+    ):
+        try:
+            if port:
+                try:
+                    wait_until_open(port)
+                except TimeoutError:
+                    log.seek(0)
+                    words = log.read().decode(errors="replace").strip().splitlines()
+                    raise RuntimeError(f"it did not start: {words[-1] if words else 'it said nothing'}") from None
+            yield Gate(process, pids, port)
+        finally:
+            for pid in reversed(_tree(process.pid)):
+                with_no_mercy(pid)
+
+
+def with_no_mercy(pid: int) -> None:
+    """Kill a process that we started, or that one of these did."""
+    try:
+        os.kill(pid, 9)
+    except ProcessLookupError:
+        pass
+
+
+def free_port() -> int:
+    """A port that nobody has now."""
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        return place.getsockname()[1]

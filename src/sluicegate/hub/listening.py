@@ -1,0 +1,95 @@
+"""Subscriptions that we hold at a server, to its lists and to its resources: taken up again whenever they end."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, InputRefused, UpstreamError
+from sluicegate.exchange import Connection, Exchange
+from sluicegate.protocol.message import Notification, Params, as_array, as_object
+from sluicegate.protocol.modern import ACKNOWLEDGED, Answers, Profile, Questions
+
+log = logging.getLogger("sluicegate")
+
+LISTEN: Final = "subscriptions/listen"
+SHORTEST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 30.0
+"""Seconds between the end of a subscription and the next try; one that held for so long begins with a short one."""
+
+
+class ListChanges:
+    """Hears that lists changed, of a server that says so, or may have while it was not listened to."""
+
+    def __init__(self, told: Callable[[str], None], heard: Callable[[], None]) -> None:
+        self._told = told
+        self._heard = heard
+        self._is_again = False
+
+    async def emit(self, notification: Notification) -> None:
+        """Learn what the server says."""
+        if notification.method != ACKNOWLEDGED:
+            self._told(notification.method)
+            self._heard()
+        elif self._is_again:
+            self._heard()  # Between the last end and this beginning something may have changed unheard.
+        self._is_again = True
+
+    async def ask(self, questions: Questions) -> Answers:
+        """Refuse."""
+        raise InputRefused("Nobody is there to be asked.")
+
+    def ended(self) -> None:
+        """Learn that the server lets go. It may be for long, so what changed until now is looked for already."""
+        self._heard()
+
+
+class ResourceUpdates:
+    """Hears that a resource changed."""
+
+    def __init__(self, uri: str, accepted: "asyncio.Future[bool]", heard: Callable[[str], None]) -> None:
+        """`accepted` learns whether the server lets us listen."""
+        self._uri = uri
+        self._accepted = accepted
+        self._heard = heard
+
+    async def emit(self, notification: Notification) -> None:
+        """Learn what the server says."""
+        if notification.method == ACKNOWLEDGED:
+            honoured = as_object(notification.params.get("notifications")) or {}
+            is_accepted = self._uri in (as_array(honoured.get("resourceSubscriptions")) or [])
+            if not self._accepted.done():
+                self._accepted.set_result(is_accepted)
+            elif is_accepted:
+                self._heard(self._uri)  # Listened to again, after a while in which anything may have happened.
+        elif notification.method == "notifications/resources/updated":
+            uri = notification.params.get("uri")
+            self._heard(uri if isinstance(uri, str) else self._uri)
+
+    async def ask(self, questions: Questions) -> Answers:
+        """Refuse."""
+        raise InputRefused("Nobody is there to be asked.")
+
+    def ended(self) -> None:
+        """Learn that the server lets go."""
+        if not self._accepted.done():
+            self._accepted.set_result(False)
+
+
+async def listen(name: str, connection: Connection, wanted: Params, sink: ListChanges | ResourceUpdates) -> None:
+    """Hold a subscription for as long as the connection lasts, however often the server lets go of it."""
+    loop = asyncio.get_running_loop()
+    pause = SHORTEST_PAUSE
+    while True:
+        began = loop.time()
+        try:
+            reply = await connection(Exchange(LISTEN, {"notifications": wanted}, sink, Profile()))
+            if isinstance(reply, ErrorObject) and reply.code == METHOD_NOT_FOUND:
+                return
+        except UpstreamError as problem:
+            log.debug("%s: a subscription ended: %s", name, problem)
+        sink.ended()
+        if loop.time() - began >= LONGEST_PAUSE:
+            pause = SHORTEST_PAUSE
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, LONGEST_PAUSE)

@@ -1,0 +1,70 @@
+"""How a mount is, how it is treated, and what is counted of it: values, without any of its life."""
+
+import enum
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
+import msgspec
+
+from sluicegate.errors import UpstreamError
+from sluicegate.hub.catalog import Patterns
+from sluicegate.hub.offers import OfferLimits
+from sluicegate.hub.places import CONCURRENCY, QUEUE, QUEUE_WAIT
+
+DEBOUNCE: Final = 0.25
+"""Seconds between a server's word that a list changed and our asking for it: changes come in swarms."""
+
+
+class State(enum.StrEnum):
+    """How a mount is."""
+
+    STARTING = "starting"
+    INSTALLING = "installing"
+    READY = "ready"
+    DEGRADED = "degraded"
+    FAILED = "failed"
+    DISABLED = "disabled"
+
+
+class MountSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How one server is treated."""
+
+    prefix: str
+    tools: Patterns = Patterns()
+    concurrency: int = CONCURRENCY
+    queue: int = QUEUE
+    queue_wait: float = QUEUE_WAIT
+    timeout: float = 120.0
+    longest_call: float = 3600.0
+    tool_timeouts: Sequence[tuple[str, float]] = ()
+    installs: bool = False
+    """Whether its command fetches a package before it runs it."""
+    offers: OfferLimits = OfferLimits()
+    offer_timeout: float = 30.0
+    """Seconds that it has to tell all that it offers."""
+    debounce: float = DEBOUNCE
+    resend: Sequence[str] = ()
+    """Tools that may be called again when it is not known whether the first call ran: globs, the operator's word."""
+    roots: Sequence[str] = ()
+    """Folders that it is told of when it asks; without any, it is not told that it may ask."""
+    instructions: bool = True
+    explain: Callable[[UpstreamError], str] = lambda problem: problem.message
+    """A sentence that names the cause and the way out; it must be safe to show to a client."""
+
+    def timeout_of(self, tool: str | None) -> float:
+        """Seconds that a call of this tool has."""
+        if tool is not None:
+            for pattern, seconds in self.tool_timeouts:
+                if fnmatchcase(tool, pattern):
+                    return seconds
+        return self.timeout
+
+
+class Figures(msgspec.Struct):
+    """What is counted of a mount's calls."""
+
+    calls: int = 0
+    errors: int = 0
+    seconds: float = 0.0
+    restarts: int = 0

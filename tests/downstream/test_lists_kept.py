@@ -1,0 +1,72 @@
+"""A list that does not change is made ready for older clients once, and never kept when it does change."""
+
+import msgspec
+
+from sluicegate.downstream.answering import Answering
+from sluicegate.downstream.session_era import SessionSide, Unheard
+from sluicegate.exchange import Exchange
+from sluicegate.protocol.message import Reply, Result, opened
+from sluicegate.protocol.versions import REVISIONS
+
+
+class NoSide:
+    """A client that is owed nothing."""
+
+    def handler_of(self, method: str) -> None:
+        return None
+
+
+def listed(*names: str) -> Result:
+    tools = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
+    return Result(msgspec.Raw(msgspec.json.encode({"resultType": "complete", "tools": tools, "ttlMs": 5})))
+
+
+class Shelf:
+    """Answers with the list that is on it."""
+
+    def __init__(self, reply: Reply) -> None:
+        self.reply = reply
+
+    async def __call__(self, exchange: Exchange) -> Reply:
+        return self.reply
+
+
+async def ask(answering: Answering, version: str) -> Reply:
+    side: SessionSide = NoSide()  # pyright: ignore[reportAssignmentType] - all that is asked of it
+    return await answering.session_reply(Exchange("tools/list", {}, Unheard()), side, REVISIONS[version])
+
+
+def names_in(reply: Reply) -> list[object]:
+    assert isinstance(reply, Result)
+    value = opened(reply)
+    assert "resultType" not in value and "ttlMs" not in value
+    return [tool["name"] for tool in value["tools"]]  # pyright: ignore
+
+
+async def test_the_same_list_is_the_same_answer_and_another_is_another() -> None:
+    shelf = Shelf(listed("one"))
+    answering = Answering(shelf)
+    first = await ask(answering, "2025-11-25")
+    assert names_in(first) == ["one"]
+    assert await ask(answering, "2025-11-25") is first
+    shelf.reply = listed("one", "two")
+    assert names_in(await ask(answering, "2025-11-25")) == ["one", "two"]
+
+
+async def test_each_revision_has_its_own() -> None:
+    icon = {"src": "https://example.com/i.png"}
+    tool = {"name": "one", "inputSchema": {"type": "object"}, "icons": [icon]}
+    answering = Answering(Shelf(Result(msgspec.Raw(msgspec.json.encode({"resultType": "complete", "tools": [tool]})))))
+    newer, older = await ask(answering, "2025-11-25"), await ask(answering, "2025-06-18")
+    assert isinstance(newer, Result) and isinstance(older, Result)
+    assert b"icons" in msgspec.json.encode(newer.value)
+    assert b"icons" not in msgspec.json.encode(older.value)
+
+
+async def test_a_list_that_is_made_anew_each_time_is_not_kept() -> None:
+    tools = [{"name": "one", "inputSchema": {"type": "object"}}]
+    shelf = Shelf(Result({"resultType": "complete", "tools": tools}))
+    answering = Answering(shelf)
+    assert names_in(await ask(answering, "2025-11-25")) == ["one"]
+    tools.append({"name": "two", "inputSchema": {"type": "object"}})
+    assert names_in(await ask(answering, "2025-11-25")) == ["one", "two"]

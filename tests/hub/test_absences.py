@@ -1,0 +1,192 @@
+"""Servers that are away, new or put in another's place: what clients are told meanwhile."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import sluicegate
+from sluicegate.concurrency import TaskScope
+from sluicegate.errors import InputRefused
+from sluicegate.exchange import Exchange
+from sluicegate.hub.hub import Hub
+from sluicegate.hub.mount import MountSettings, State
+from sluicegate.protocol.message import Notification, Params, Reply, Result, as_object, opened
+from sluicegate.protocol.modern import Answers, Questions
+from sluicegate.testing import MemoryUpstream
+from tests.hub.scripted import Scripted, tools, until
+
+STATES = "dev.sluicegate/servers"
+
+
+class Heard:
+    """A sink that hands out what it gets, in order."""
+
+    def __init__(self) -> None:
+        self._notices: asyncio.Queue[Notification] = asyncio.Queue()
+
+    async def emit(self, notification: Notification) -> None:
+        self._notices.put_nowait(notification)
+
+    async def ask(self, questions: Questions) -> Answers:
+        raise InputRefused("nobody is there")
+
+    async def next(self) -> Notification:
+        async with asyncio.timeout(5):
+            return await self._notices.get()
+
+
+async def listed(hub: Hub) -> Params:
+    reply = await hub(Exchange("tools/list", {}, Heard()))
+    assert isinstance(reply, Result)
+    return opened(reply)
+
+
+async def told_of(hub: Hub) -> object:
+    """The servers that are said to be away, with the tools."""
+    return (as_object((await listed(hub)).get("_meta")) or {}).get(STATES)
+
+
+async def one_tool(exchange: Exchange) -> Reply:
+    return tools("one", ttl_ms=60_000)
+
+
+async def becomes(hub: Hub, name: str, state: State) -> None:
+    await until(lambda: (mount := hub.find(name)) is not None and mount.state is state)
+
+
+async def test_a_list_says_who_is_away_only_while_it_is() -> None:
+    async def answer(exchange: Exchange) -> Reply:
+        return tools("one")
+
+    hub, server = Hub(), Scripted(answer, {"tools": {}})
+    hub.mount("a", server)
+    async with asyncio.timeout(10), hub:
+        await hub.settled()
+        assert await told_of(hub) is None
+        server.way.clear()
+        server.connections[-1].hang_up()
+        await becomes(hub, "a", State.DEGRADED)
+        assert await told_of(hub) == {"a": "degraded"}
+        server.way.set()
+        await becomes(hub, "a", State.READY)
+        assert await told_of(hub) is None
+
+
+async def test_a_new_server_is_told_of_before_it_offers_anything_and_nobody_keeps_the_list_for_long() -> None:
+    hub, new = Hub(), Scripted(one_tool, {"tools": {}})
+    hub.mount("a", Scripted(one_tool, {"tools": {}}))
+    async with asyncio.timeout(10), hub:
+        await hub.settled()
+        assert (await listed(hub))["ttlMs"] == 60_000
+        new.way.clear()
+        hub.mount("b", new)
+        await until(lambda: "b" in hub.catalog.prefixes)
+        assert await told_of(hub) == {"b": "starting"}
+        assert (await listed(hub))["ttlMs"] == 0
+
+
+async def test_subscriptions_to_a_server_that_is_away_wait_for_it_all_together() -> None:
+    async def answer(exchange: Exchange) -> Reply:
+        member = {"resources/list": "resources"}.get(exchange.method, "resourceTemplates")
+        return Result(
+            {member: [{"uri": f"x://{n}", "name": str(n)} for n in range(40)] if member == "resources" else []}
+        )
+
+    hub, server, heard = Hub(), Scripted(answer, {"resources": {}}), Heard()
+    hub.mount("a", server, MountSettings(prefix="a", queue_wait=0.2))
+    async with asyncio.timeout(10), hub, TaskScope() as tasks:
+        await hub.settled()
+        server.way.clear()
+        server.connections[-1].hang_up()
+        await becomes(hub, "a", State.DEGRADED)
+        uris = [f"a+x://{n}" for n in range(40)]
+        wanted: Params = {"notifications": {"resourceSubscriptions": uris}}
+        tasks.start(answered(hub, Exchange("subscriptions/listen", wanted, heard)))
+        assert (await heard.next()).params == {"notifications": {}}  # One after another it would take eight seconds.
+        tasks.cancel_all()
+
+
+async def answered(hub: Hub, exchange: Exchange) -> None:
+    await hub(exchange)
+
+
+# -------------------------------------------------------------------------------------------- one in another's place
+
+
+@asynccontextmanager
+async def holding(server: sluicegate.Server) -> AsyncGenerator[tuple[Hub, MemoryUpstream]]:
+    hub, upstream = Hub(), MemoryUpstream(server)
+    hub.mount("n", upstream)
+    async with asyncio.timeout(10), hub:
+        await hub.settled()
+        yield hub, upstream
+
+
+async def test_who_listens_to_a_resource_hears_of_it_from_the_server_that_takes_the_others_place() -> None:
+    server, heard = sluicegate.Server("notes"), Heard()
+    server.add_resource("note://one", lambda: "1", name="one")
+    async with holding(server) as (hub, upstream), TaskScope() as tasks:
+        wanted: Params = {"notifications": {"resourceSubscriptions": ["n+note://one"]}}
+        tasks.start(answered(hub, Exchange("subscriptions/listen", wanted, heard)))
+        assert (await heard.next()).params == wanted
+        mount = hub.replace("n", upstream, MountSettings(prefix="n"))
+        await mount.settled()
+        # Anything may have happened between the two, so it is told of as changed; and then of what really changes.
+        assert (await heard.next()).params == {"uri": "n+note://one"}
+        server.resource_updated("note://one")
+        assert (await heard.next()).params == {"uri": "n+note://one"}
+        tasks.cancel_all()
+
+
+async def test_lists_stay_as_they_are_until_the_server_in_the_others_place_is_there_and_calls_wait_for_it() -> None:
+    server = sluicegate.Server("greeter")
+    server.add_tool(lambda: "hello", name="greet")
+    late = Scripted(one_tool, {"tools": {}})
+    late.way.clear()
+    async with holding(server) as (hub, upstream):
+        hub.replace("n", late, MountSettings(prefix="n"))
+        await asyncio.sleep(0)
+        assert list(hub.catalog.tools) == ["n__greet"]
+        hub.replace("n", upstream, MountSettings(prefix="n"))
+        async with sluicegate.connect(MemoryUpstream(hub)) as client:
+            assert (await client.call("n__greet")).text == "hello"
+
+
+async def test_a_server_is_taken_away_though_whoever_wanted_it_did_not_wait() -> None:
+    server, release = sluicegate.Server("slow"), asyncio.Event()
+
+    @server.tool
+    async def hold() -> str:  # pyright: ignore[reportUnusedFunction]
+        await release.wait()
+        return "held"
+
+    async with holding(server) as (hub, _), sluicegate.connect(MemoryUpstream(hub)) as client, TaskScope() as tasks:
+        mount, texts = hub.find("n"), list[str]()
+        assert mount is not None
+
+        async def call() -> None:
+            texts.append((await client.call("n__hold")).text)
+
+        tasks.start(call())
+        await until(lambda: mount.in_flight == 1)
+        tasks.start(hub.unmount("n"), key="unmount")
+        await until(lambda: hub.find("n") is None)
+        tasks.cancel("unmount")
+        release.set()
+        await mount.gone()
+        assert (mount.state, mount.sentence) == (State.DISABLED, "n was taken away.")
+        await until(lambda: texts == ["held"])
+
+
+async def test_one_that_hangs_while_it_starts_is_started_anew_at_once_when_told() -> None:
+    hub, server = Hub(), Scripted(one_tool, {"tools": {}})
+    server.way.clear()
+    mount = hub.mount("a", server)
+    async with asyncio.timeout(10), hub:
+        await until(lambda: server.attempts == 1)
+        mount.restart()
+        await until(lambda: server.attempts == 2)
+        assert mount.state is State.STARTING
+        server.way.set()
+        await until(lambda: mount.is_ready)
+        assert (server.attempts, len(server.connections)) == (2, 1)
