@@ -41,6 +41,15 @@ def test_what_is_not_known_leads_to_the_log() -> None:
     assert explain("files", problem) == "files exited with status 4; see `sluicegate logs files`."
 
 
+def test_one_that_said_nothing_has_no_log_to_look_into() -> None:
+    assert explain("files", UpstreamClosed("files exited with status 4")) == "files exited with status 4."
+
+
+def test_every_sentence_ends_as_one() -> None:
+    problem = UpstreamUnavailable("files did not answer within 40 s", details="; its last words: boom")
+    assert explain("files", problem) == "files did not answer within 40 s."
+
+
 def test_our_own_sentence_stays_and_has_the_name() -> None:
     problem = UpstreamUnavailable("The server's command 'x' was not found; install it, or give its full path.")
     assert explain("files", problem) == f"files does not run. {problem.message}"

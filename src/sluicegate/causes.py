@@ -7,6 +7,9 @@ import msgspec
 
 from sluicegate.errors import UpstreamError, UpstreamUnavailable
 
+LAST_WORDS: Final = "its last words:"
+"""What stands in an error's details before the end of what the server wrote to its stderr."""
+
 
 class _Cause(msgspec.Struct, frozen=True):
     pattern: re.Pattern[str]
@@ -74,5 +77,8 @@ def explain(name: str, problem: UpstreamError) -> str:
             return f"{name} does not run. {cause.sentence}"
     if isinstance(problem, UpstreamUnavailable):
         # Our own sentence, which has the way out in it, though perhaps not the name.
-        return problem.message if name in problem.message else f"{name} does not run. {problem.message}"
-    return f"{problem.message.rstrip('.')}; see `sluicegate logs {name}`."
+        message = problem.message if problem.message.endswith((".", "?", "!")) else f"{problem.message}."
+        return message if name in message else f"{name} does not run. {message}"
+    message = problem.message.rstrip(".")
+    # Only one that said something has a log to look into; one at a URL has none here.
+    return f"{message}; see `sluicegate logs {name}`." if LAST_WORDS in problem.details else f"{message}."

@@ -4,15 +4,39 @@ The one rule: nothing here can add or change what is run. Commands come from fil
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from sluicegate.activation.define import Structured, ToolError
-from sluicegate.gateway import Gateway
+from sluicegate.gateway import Gateway, ServerStatus
 from sluicegate.server import Server
 
 Reload = Callable[[], Awaitable[list[str]]]
+
+
+LONG: Final = 10.0
+"""Seconds after which a server that is still starting has something to be said of it."""
+
+
+def statuses(gateway: Gateway) -> list[ServerStatus]:
+    """How every server is; of one that has been starting for long, what it may be, and why it failed the last time."""
+    return [_with_doubts(gateway, server) for server in gateway.status()]
+
+
+def _with_doubts(gateway: Gateway, server: ServerStatus) -> ServerStatus:
+    mount = gateway.hub.find(server.name)
+    if mount is None or server.state not in ("starting", "installing"):
+        return server
+    sentence = server.sentence
+    if server.seconds >= LONG:
+        doubt = "is it an MCP server on stdio?" if server.kind == "stdio" else "is it an MCP server?"
+        if server.state == "installing":
+            doubt = "its package is probably still being downloaded."
+        sentence = f"{server.name} has not answered for {server.seconds:.0f} s; {doubt}"
+    if mount.problem is not None:
+        sentence += f" The last time: {mount.settings.explain(mount.problem)}"
+    return msgspec.structs.replace(server, sentence=sentence)
 
 
 def control_server(gateway: Gateway, address: str, reload: Reload) -> Server:
@@ -29,7 +53,7 @@ def control_server(gateway: Gateway, address: str, reload: Reload) -> Server:
             "address": address,
             "root": gateway.config.root,
             "profiles": list(gateway.config.profiles),
-            "servers": msgspec.to_builtins(gateway.status()),
+            "servers": msgspec.to_builtins(statuses(gateway)),
             "findings": list(gateway.hub.catalog.findings),
             "naming": gateway.config.naming,
         }

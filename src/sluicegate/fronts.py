@@ -15,6 +15,7 @@ from typing import Final
 from sluicegate import http1
 from sluicegate.concurrency import TaskScope
 from sluicegate.config import Changes, GatewayConfig, HttpFront, Loaded, Places, control_socket, load, settle, watch
+from sluicegate.config.entries import NOTHING_USED
 from sluicegate.control import control_server
 from sluicegate.downstream.doors import LOOPBACK, NOT_FOUND, Doors, Refusal
 from sluicegate.downstream.http import HttpEndpoint
@@ -217,7 +218,7 @@ class Running:
                 said.append(problem.message)
             if changes is None:
                 # What a broken file means for a start, it does not mean here.
-                said = [sentence.removesuffix(" No server of this file is used.") for sentence in said]
+                said = [sentence.removesuffix(NOTHING_USED) for sentence in said]
                 said.append("The configuration stays as it was.")
             else:
                 if self._endpoints is not None:

@@ -36,6 +36,10 @@ def run(server: Handler, *, http: bool = False, host: str = "127.0.0.1", port: i
         raise TypeError(f"run() serves a Server, not {type(server).__name__}")
     open_standard_streams()
     if not http:
+        # With our own command it is `__main__.py` or `sluicegate`, which is no file to serve.
+        name = sys.argv[0] if sys.argv else ""
+        is_script = name.endswith(".py") and os.path.basename(name) != "__main__.py"
+        say_if_terminal(f"sluicegate serve {name if is_script else 'FILE.py'}")
         run_in_loop(serve_stdio(server, on_stuck=_leave))
     else:
         if not is_loopback(host):
@@ -73,7 +77,11 @@ async def serve_http(server: Handler, host: str, port: int) -> None:
             loop.add_signal_handler(number, stop)
         address, port = listener.addresses[0][:2]
         shown = f"[{address}]" if ":" in address else address
-        _say(f"sluicegate: serving at http://{shown}:{port}/mcp (Ctrl+C to stop)")
+        url = f"http://{shown}:{port}/mcp"
+        _say(f"sluicegate: serving at {url} (Ctrl+C to stop)")
+        for line in client_lines(url):
+            _say(line)
+        _say("  This is one server without a gateway, so `sluicegate call` and `status` do not ask it.")
         await told.wait()
         endpoint.stop_taking()
         listener.close()
@@ -81,6 +89,26 @@ async def serve_http(server: Handler, host: str, port: int) -> None:
             # What is left is answered that we stop, which takes a moment to be read.
             endpoint.give_up()
             await listener.drain(1.0)
+
+
+def client_lines(url: str) -> list[str]:
+    """What to tell clients so that they come to a URL, a line for each way."""
+    import json  # here and not above: a server on a pipe never needs it
+
+    entry = {"mcpServers": {"sluicegate": {"type": "http", "url": url}}}
+    return [
+        f"  Claude Code:   claude mcp add --transport http sluicegate {url}",
+        f"  other clients: {json.dumps(entry)}",
+    ]
+
+
+def say_if_terminal(instead: str) -> None:
+    """Tell a person who started a server for stdin and stdout on a terminal what it waits for, and what to do."""
+    if sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison] - started without
+        _say(
+            "sluicegate: this is an MCP server for the client that starts it, over stdin and stdout; it waits for one"
+            f" now (Ctrl+D ends it). To have it at a URL: {instead}"
+        )
 
 
 def _say(line: str) -> None:

@@ -20,6 +20,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Generator[Folder]:
     """A folder whose gateway runs, with a server that is a command, one that is a file, and one that is broken."""
     with folder_in(tmp_path_factory.mktemp("gateway")) as made:
         made.servers(notes=NOTES, broken=ENDING)
-        made.write("sluicegate.toml", f'[activations.demo]\nfile = "{DEMO}"\n')
+        profile = '[profiles.reading]\nservers = ["notes"]\n'
+        made.write("sluicegate.toml", f'[activations.demo]\nfile = "{DEMO}"\n\n{profile}')
         with made.serving():
             yield made

@@ -112,7 +112,7 @@ class Folder:
     def serving(self, *words: str) -> Generator[tuple["subprocess.Popen[str]", str, list[str]]]:
         """A gateway that all servers of have come up or failed, its URL, and what it said so far."""
         with self.started("serve", "--port", "0", *words) as process:
-            said = lines_until(process, r"servers ready")
+            said = lines_until(process, r"servers? ready")
             url = re.search(r"serving at (\S+)", "".join(said))
             assert url is not None, said
             yield process, url[1], said

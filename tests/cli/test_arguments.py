@@ -89,7 +89,7 @@ def test_a_key_that_comes_again_is_a_list() -> None:
         (["pause=inf"], "pause is a number"),
         (["loud=perhaps"], "loud is true or false"),
         (["point=x"], "point is a JSON object"),
-        (["point={"], "point is no JSON"),
+        (["point={"], "point is not JSON"),
         (["colour=blue"], "colour is one of red, green"),
         (["level=3"], "level is one of 1, 2"),
         (["to=1", "to=2"], "to is given 2 times and is no list."),

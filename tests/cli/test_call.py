@@ -65,9 +65,11 @@ def test_a_tool_that_is_not_there_is_status_1_with_the_nearest_or_the_reason(
         (["text=a", "times=often"], "times is a whole number; 'often' is not."),
         (["text=a", "tims=2"], "the tool has no argument 'tims'. Did you mean 'times'?"),
         (["text"], "'text' is no argument: write key=value."),
+        (["--text", "a"], "there is no option --text; an argument of the tool is written text=a"),
+        (["--text=a"], "an argument of the tool is written text=a"),
         (["text=@nowhere.txt"], "text: nowhere.txt cannot be read: No such file or directory."),
-        (["--json", "{"], "the arguments are no JSON"),
-        (["--json", "[]"], "the arguments are no JSON object."),
+        (["--json", "{"], "the arguments are not JSON"),
+        (["--json", "[]"], "the arguments are not a JSON object."),
         (["text=a", "--json", "{}"], "--json holds all arguments; leave the others out."),
     ],
 )

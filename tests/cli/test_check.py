@@ -28,6 +28,7 @@ def test_a_warning_names_file_and_line_and_is_no_failure(folder: Folder) -> None
     assert done.returncode == 0
     assert f"{folder.path}/.mcp.json:" in done.stderr and "NOT_SET_ANYWHERE" in done.stderr
     assert "warning:" in done.stderr and "no-such-program-anywhere" in done.stderr
+    assert "lost\tno: its command was not found" in done.stdout
     assert "needy\tno: The variable NOT_SET_ANYWHERE is not set" in done.stdout
 
 

@@ -1,6 +1,7 @@
 """`sluicegate connect`: this gateway in the files of other programs, and out again, byte for byte."""
 
 import json
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -114,3 +115,37 @@ def test_a_broken_file_is_left_alone(folder: Folder) -> None:
 def test_a_client_without_a_file_for_folders_is_told(folder: Folder) -> None:
     done = folder.invoke("connect", "claude-desktop", "--project", "--yes")
     assert done.returncode == 1 and "--user" in done.stderr
+
+
+def test_the_way_back_has_the_options_that_were_given(folder: Folder) -> None:
+    done = folder.invoke("connect", "cursor", "--user", "--name", "our tools", "--folder", str(folder.path), "--yes")
+    back = f"sluicegate connect cursor --user --name 'our tools' --folder {folder.path} --undo"
+    assert f"`{back}` takes it out" in done.stderr
+    file = folder.home / ".cursor/mcp.json"
+    assert file.exists()
+    assert folder.invoke(*shlex.split(back)[1:], "--yes").returncode == 0 and not file.exists()
+
+
+@pytest.mark.parametrize(("written", "undone"), [("--user", "--project"), ("--project", "--user")])
+def test_undo_in_the_wrong_place_names_the_right_one(folder: Folder, written: str, undone: str) -> None:
+    folder.invoke("connect", "cursor", written, "--yes")
+    done = folder.invoke("connect", "cursor", undone, "--undo", "--yes")
+    base = folder.home if written == "--user" else folder.path
+    assert f"it is in {base}/.cursor/mcp.json: add {written}." in done.stderr
+    assert (base / ".cursor/mcp.json").exists()
+
+
+def test_a_profile_that_is_not_there_is_not_written(folder: Folder) -> None:
+    folder.write("sluicegate.toml", "[profiles.reading]\n")
+    done = folder.invoke("connect", "cursor", "--profile", "raeding", "--yes")
+    assert (done.returncode, done.stderr) == (1, "sluicegate: there is no profile 'raeding'; there are: reading.\n")
+    assert not (folder.path / ".cursor").exists()
+
+
+@pytest.mark.parametrize("scope", ["--user", "--project"])
+def test_claude_code_starts_the_same_servers_and_that_is_said(folder: Folder, scope: str) -> None:
+    folder.servers(mine={"command": "x"})
+    done = folder.invoke("connect", "claude-code", scope, "--yes")
+    assert done.returncode == 0 and "starts mine itself" in done.stderr
+    assert '{"disabledMcpjsonServers": ["mine"]}' in done.stderr
+    assert "itself" not in folder.invoke("connect", "cursor", "--yes").stderr

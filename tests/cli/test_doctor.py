@@ -124,6 +124,12 @@ def test_what_was_left_out_of_the_catalog_is_found() -> None:
     assert found.severity == "warning" and "left out" in found.sentence
 
 
+def test_only_a_server_that_we_start_has_a_log_to_look_into() -> None:
+    for kind, remedy in (("stdio", "See `sluicegate logs a`."), ("http", "")):
+        (found,) = of_servers([ServerStatus(name="a", kind=kind, state="failed", sentence="a is away.")], {})
+        assert found.remedy == remedy
+
+
 def test_slow_starts_old_eras_restarts_and_losses_are_found() -> None:
     server = ready("a", version="2025-11-25", restarts=2, lost={"log messages that belong to no call": 3})
     said = [each.sentence for each in of_servers([server], {"a": 12.0})]

@@ -2,16 +2,21 @@
 
 import asyncio
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 
 import pytest
 
 import sluicegate
-from tests.cli.folders import COUNTING, DEMO, ENDING, NOTES, PROMPTLY, Folder, lines_until
+from tests.cli.folders import COUNTING, DEMO, ENDING, NOTES, PROMPTLY, ROOT, Folder, lines_until
+
+ARGS = [str(ROOT / "examples" / "demo.py")]
 
 
 @pytest.mark.parametrize("era", ["modern", "session"])
@@ -38,6 +43,16 @@ def test_it_says_what_to_try_and_that_works(folder: Folder) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n", "")
 
 
+def test_what_it_says_to_try_shows_no_secrets(folder: Folder) -> None:
+    head = "import sluicegate\nserver = sluicegate.Server('s')\n"
+    tool = "@server.tool(annotations={{'readOnlyHint': True}})\ndef {}() -> str:\n    return ''\n"
+    folder.write("sluicegate.toml", '[activations.own]\nfile = "own.py"\n')
+    for names, tried in ((["print_env", "get_time"], "call own__get_time"), (["print_env"], "tools")):
+        folder.write("own.py", head + "".join(map(tool.format, names)))
+        with folder.started("serve", "--port", "0") as process:
+            assert lines_until(process, "try:")[-1].endswith(f"sluicegate {tried}\n")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_with_status_0(folder: Folder, number: signal.Signals) -> None:
     folder.servers(counting=COUNTING)
@@ -50,7 +65,7 @@ def test_a_signal_ends_it_with_status_0(folder: Folder, number: signal.Signals) 
 
 def test_with_no_files_the_demo_is_offered_until_there_are_some(folder: Folder) -> None:
     with folder.serving() as (process, _, said):
-        assert "1 of 1 servers ready, 5 tools: demo" in "".join(said)
+        assert "1 of 1 server ready, 5 tools: demo" in "".join(said)
         folder.servers(counting=COUNTING)
         lines_until(process, r"demo was removed")
         folder.out_once("counting__count\tto\tCount aloud, one number at a time.\n", "tools")
@@ -77,6 +92,81 @@ def test_a_file_with_nothing_but_ourselves_in_it_is_served_with_a_word_on_what_t
     folder.servers(sluicegate={"type": "http", "url": "http://127.0.0.1:4747/mcp"})
     with folder.started("serve", "--port", "0") as process:
         assert "sluicegate import" in lines_until(process, "nothing is there to run")[-1]
+
+
+def test_ourselves_in_the_file_are_left_out_also_at_a_port_that_only_the_command_line_knows(folder: Folder) -> None:
+    folder.servers(counting=COUNTING)
+    with folder.serving() as (process, url, _):
+        folder.servers(counting=COUNTING, mirror={"type": "http", "url": url})
+        assert "this gateway itself" in lines_until(process, "mirror")[-1]
+        assert folder.out("tools") == "counting__count\tto\tCount aloud, one number at a time.\n"
+
+
+def test_the_words_that_connect_clients_are_as_ours_were(folder: Folder) -> None:
+    with folder.serving() as (_, _, said):
+        (line,) = (line for line in said if "connect CLIENT" in line)
+        assert "python -m sluicegate connect CLIENT (claude-desktop, claude-code, cursor," in line
+
+
+def test_with_no_files_it_says_so_and_how_to_get_some(folder: Folder) -> None:
+    with folder.serving() as (_, _, said):
+        assert "no .mcp.json" in said[0] and "import" in said[0]
+    folder.servers(counting=COUNTING)
+    with folder.serving() as (_, _, said):
+        assert "no .mcp.json" not in "".join(said)
+
+
+def test_a_slow_server_does_not_keep_the_others_from_being_told(folder: Folder) -> None:
+    os.mkfifo(folder.path / "go")
+    slow = {"command": "sh", "args": ["-c", 'read line <go && exec "$0" "$@"', COUNTING["command"], *ARGS]}
+    folder.servers(notes=NOTES, slow=slow, off={**NOTES, "disabled": True})
+    with folder.started("serve", "--port", "0") as process:
+        said = lines_until(process, "still starting")
+        assert said[-2].endswith("1 of 2 servers are ready so far (1 disabled), 2 tools: notes\n")
+        assert said[-1] == "  still starting: slow\n"
+        (folder.path / "go").write_text("go\n")
+        later = "".join(lines_until(process, "servers ready"))
+        assert "2 of 2 servers ready (1 disabled), 3 tools: notes, slow" in later
+        lines_until(process, "slow is ready, 1 tool\\.") if "slow is ready, 1 tool." not in later else None
+
+
+def test_what_a_changed_file_does_is_said(folder: Folder) -> None:
+    folder.servers(counting=COUNTING, notes=NOTES)
+    with folder.serving() as (process, _, _):
+        folder.servers(counting=COUNTING, notes={**NOTES, "disabled": True})
+        assert "notes was stopped: it is disabled in its file." in lines_until(process, "notes was")[-1]
+        folder.servers(counting=COUNTING, notes=NOTES)
+        lines_until(process, r"notes is ready again, 2 tools\.")
+        folder.write("sluicegate.toml", '[profiles.few]\nservers = ["notes"]\n')
+        assert "changed: profiles.few." in lines_until(process, "sluicegate.toml was read again")[-1]
+        folder.write(".mcp.json", "{")
+        broken = "".join(lines_until(process, "stays as it was"))
+        assert ".mcp.json:1" in broken and "No server of this file is used" not in broken
+        folder.servers(counting=COUNTING, notes=NOTES)
+        lines_until(process, "read again; nothing is different")
+
+
+def test_a_server_that_ends_is_told_when_it_is_back(folder: Folder) -> None:
+    ending = "import os, sluicegate\ns = sluicegate.Server('s')\n@s.tool\ndef end() -> None:\n    os._exit(3)\n"
+    folder.write("ending.py", f"{ending}sluicegate.run(s)\n")
+    folder.servers(ending={"command": sys.executable, "args": ["ending.py"]})
+    with folder.serving() as (process, _, _):
+        assert folder.run("call", "ending__end").returncode == 1
+        lines_until(process, r"ending is ready again, 1 tool\.")
+
+
+def test_a_profile_that_is_not_there_is_told_with_those_that_are(gateway: Folder) -> None:
+    url = json.loads(gateway.out("status", "--json"))["address"]
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{url}/raeding", b"{}", timeout=PROMPTLY)
+    with refused.value as answer:
+        assert answer.code == 404
+        assert json.load(answer)["error"]["message"] == "There is no profile 'raeding'; there are: reading."
+    request = urllib.request.Request(f"{url}/raeding", b"{}", {"Host": "example.com"})
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=PROMPTLY)
+    with refused.value as answer:
+        assert answer.code == 421 and b"reading" not in answer.read()
 
 
 def test_python_files_of_the_configuration_are_loaded(folder: Folder) -> None:
@@ -132,13 +222,20 @@ async def test_both_fronts_at_once(folder: Folder) -> None:
 def test_a_second_gateway_for_the_folder_is_status_3(gateway: Folder) -> None:
     done = gateway.run("serve", "--port", "0")
     assert (done.returncode, done.stdout) == (3, "")
-    assert "Another gateway serves this folder already" in done.stderr
+    url = json.loads(gateway.out("status", "--json"))["address"]
+    assert done.stderr == f"sluicegate: sluicegate already serves this folder at {url}; `sluicegate status` shows it.\n"
 
 
 def test_a_place_for_the_socket_that_cannot_be_had_is_status_3_and_said(folder: Folder) -> None:
     done = folder.run("serve", "--port", "0", XDG_RUNTIME_DIR="/dev/null")
     assert (done.returncode, done.stdout) == (3, "")
     assert "socket = under [control]" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_second_gateway_at_the_same_port_is_told_where_the_first_is(gateway: Folder) -> None:
+    url = json.loads(gateway.out("status", "--json"))["address"]
+    done = gateway.run("serve", "--port", url.split(":")[2].split("/")[0])
+    assert done.returncode == 3 and f"already serves this folder at {url};" in done.stderr
 
 
 def test_a_port_that_is_taken_is_status_3_and_no_server_was_started(folder: Folder) -> None:
@@ -207,3 +304,4 @@ def test_help_of_every_command_has_examples_and_exit_statuses() -> None:
             check=False,
         )
         assert done.returncode == 0 and "Examples:" in done.stdout and "Exit status:" in done.stdout, name
+        assert "\b" not in done.stdout and "\\b" not in done.stdout, name

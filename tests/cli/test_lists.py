@@ -56,3 +56,17 @@ def test_nothing_is_said_to_be_nothing(folder: Folder) -> None:
     folder.servers(counting=COUNTING)
     done = folder.run("prompts")
     assert (done.returncode, done.stdout) == (0, "") and "there are none" in done.stderr
+
+
+def test_one_tool_is_shown_in_full(gateway: Folder) -> None:
+    page = gateway.out("tools", "demo__echo")
+    assert page.startswith("demo__echo  (echo of demo)\n\nSay the text again, as often as you like.\n")
+    assert "It says of itself: only reads." in page
+    assert "  text: string\n  times: integer, optional, default 1, at least 1, at most 100\n" in page
+    assert json.loads(gateway.out("tools", "demo__echo", "--json"))["own"] == "echo"
+
+
+def test_one_tool_that_is_not_there_is_status_1_with_the_nearest(gateway: Folder) -> None:
+    done = gateway.run("tools", "demo__ecko")
+    assert (done.returncode, done.stdout) == (1, "") and "Did you mean demo__echo" in done.stderr
+    assert gateway.run("tools", "demo__echo", "--server", "demo").returncode == 2

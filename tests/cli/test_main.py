@@ -37,6 +37,10 @@ def test_a_wrong_command_line_is_status_2_and_says_how_it_is_right(words: list[s
     assert "Usage: sluicegate" in done.stderr and "Traceback" not in done.stderr
 
 
+def test_a_command_that_is_nearly_there_is_named() -> None:
+    assert "Did you mean 'serve'?" in ended(sys.executable, "-m", "sluicegate", "serv").stderr
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_table_says_of_a_command_what_its_own_help_says(name: str) -> None:
     with click.Context(group) as context:

@@ -277,3 +277,11 @@ async def test_a_file_may_have_any_name_and_neighbours_that_import_it(tmp_path: 
         command = [*COMMAND, "serve", file, "--stdio"]
         async with asyncio.timeout(PROMPTLY), sluicegate.connect(command, cwd=tmp_path) as client:
             assert (await client.call("ask")).structured_content == {"name": name}
+
+
+def test_a_file_is_served_with_what_to_tell_clients_and_what_does_not_ask_it() -> None:
+    with serving(DEMO, "--port", "0") as (process, url):
+        assert process.stderr is not None
+        lines = [process.stderr.readline() for _ in range(3)]
+    assert lines[0] == f"  Claude Code:   claude mcp add --transport http sluicegate {url}\n"
+    assert f'"url": "{url}"' in lines[1] and "without a gateway" in lines[2]

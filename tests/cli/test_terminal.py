@@ -2,8 +2,11 @@
 
 import json
 import re
+import sys
 
-from tests.cli.folders import NOTES, Folder
+import pytest
+
+from tests.cli.folders import NOTES, ROOT, Folder, Terminal
 
 COLOUR = "\x1b[3"
 
@@ -27,7 +30,8 @@ def test_the_status_is_a_table_with_sentences_below(gateway: Folder) -> None:
     assert COLOUR in terminal.drawn or "\x1b[1" in terminal.drawn
     assert re.search(r"server\s+state\s+protocol\s+kind\s+tools\s+calls\s+errors\s+latency", page)
     assert re.search(r"notes\s+ready\s+2026-07-28\s+stdio\s+2", page)
-    assert re.search(r"broken: .*broken", page) and "it is broken" in page
+    assert re.search(r"\nbroken (exited|is starting)", page) and "  Its last words: it is broken" in page
+    assert re.search(r"http://\S+/mcp/reading  \(profile reading\)", page)
 
 
 def test_no_color_is_respected(gateway: Folder) -> None:
@@ -46,9 +50,7 @@ def test_watching_ends_quietly(gateway: Folder) -> None:
 
 def test_a_question_is_asked_and_answered(gateway: Folder) -> None:
     with gateway.terminal("call", "demo__greet") as terminal:
-        terminal.until(r"Who are you\?")
-        terminal.until(r"Answer\?")
-        terminal.type("y\n")
+        terminal.until(r"Who are you\? \(Ctrl\+D declines\)")
         terminal.until(r"name")
         terminal.type("Ada\n")
         assert terminal.ended() == 0
@@ -57,15 +59,15 @@ def test_a_question_is_asked_and_answered(gateway: Folder) -> None:
 
 def test_a_question_may_be_declined(gateway: Folder) -> None:
     with gateway.terminal("call", "demo__greet") as terminal:
-        terminal.until(r"Answer\?")
-        terminal.type("n\n")
+        terminal.until(r"name")
+        terminal.type("\x04")
         assert terminal.ended() == 0
     assert "Hello, whoever you are." in plain(terminal.drawn)
 
 
 def test_control_c_at_a_question_ends_it_at_once(gateway: Folder) -> None:
     with gateway.terminal("call", "demo__greet") as terminal:
-        terminal.until(r"Answer\?")
+        terminal.until(r"name")
         terminal.interrupt()
         assert terminal.ended() == 130
     assert "Traceback" not in terminal.drawn
@@ -81,7 +83,7 @@ def test_what_a_server_says_never_moves_the_cursor(gateway: Folder) -> None:
 def test_the_doctor_and_the_lists_are_for_people_there(gateway: Folder) -> None:
     with gateway.terminal("doctor") as terminal:
         assert terminal.ended() == 1
-    assert "✗ broken: " in plain(terminal.drawn)
+    assert "✗ broken " in plain(terminal.drawn)
     with gateway.terminal("tools") as terminal:
         assert terminal.ended() == 0
     assert re.search(r"tool\s+arguments\s+what it does", plain(terminal.drawn))
@@ -104,3 +106,53 @@ def test_connect_asks_before_it_writes_and_control_c_means_no(folder: Folder) ->
         terminal.interrupt()
         assert terminal.ended() == 130
     assert not (folder.path / ".cursor").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "instead"),
+    [
+        ([str(ROOT / "examples" / "demo.py")], r"sluicegate serve \S+/examples/demo\.py"),
+        (["-m", "sluicegate", "serve", "--stdio"], r"python -m sluicegate serve\s"),
+    ],
+)
+def test_a_server_for_a_pipe_says_on_a_terminal_what_it_waits_for(
+    folder: Folder, words: list[str], instead: str
+) -> None:
+    terminal = Terminal([sys.executable, *words], folder.path, {**folder.env, "TERM": "xterm"})
+    try:
+        terminal.until("this is an MCP server for the client that starts it")
+        terminal.until(instead)
+        terminal.type("\x04")
+        assert terminal.ended() == 0
+    finally:
+        terminal.close()
+
+
+def test_a_narrow_terminal_has_fewer_columns_and_whole_words(gateway: Folder) -> None:
+    with gateway.terminal("status", COLUMNS="40") as terminal:
+        assert terminal.ended() == 0
+    page = plain(terminal.drawn)
+    assert re.search(r"server\s+state\s+tools\s", page) and "latency" not in page
+    assert re.search(r"notes\s+ready\s", page)
+
+
+def test_only_the_first_sentence_of_a_description_is_in_the_list(folder: Folder) -> None:
+    folder.write(
+        "wordy.py",
+        "import sluicegate\nserver = sluicegate.Server('w')\n@server.tool\ndef talk() -> str:\n"
+        "    '''Talk, e.g. of\n    nothing. And go on.\n\n    For long.'''\n    return ''\n",
+    )
+    folder.write("sluicegate.toml", '[activations.wordy]\nfile = "wordy.py"\n')
+    with folder.terminal("tools") as terminal:
+        assert terminal.ended() == 0
+    page = plain(terminal.drawn)
+    assert "Talk, e.g. of nothing." in page and "go on" not in page
+    assert "And go on.\n\nFor long." in folder.out("tools", "wordy__talk")
+
+
+def test_control_c_ends_the_gateway_on_a_line_of_its_own(folder: Folder) -> None:
+    with folder.terminal("serve", "--port", "0") as terminal:
+        terminal.until("try:.*\n")
+        terminal.interrupt()
+        assert terminal.ended() == 0
+    assert terminal.drawn.endswith("\r\n\r\n")

@@ -52,10 +52,10 @@ def json_arguments(text: str) -> Params:
     try:
         value: object = json.loads(text)
     except ValueError as problem:
-        raise Wrong(f"the arguments are no JSON: {problem}.") from None
+        raise Wrong(f"the arguments are not JSON: {problem}.") from None
     arguments = as_object(value)
     if arguments is None:
-        raise Wrong("the arguments are no JSON object.")
+        raise Wrong("the arguments are not a JSON object.")
     return arguments
 
 
@@ -111,7 +111,7 @@ def _read(key: str, text: str, types: frozenset[str]) -> object:
             return cast(object, json.loads(text))
         except ValueError as problem:
             if "string" not in types:
-                raise Wrong(f"{key} is no JSON: {problem}.") from None
+                raise Wrong(f"{key} is not JSON: {problem}.") from None
     if "string" in types:
         return text
     if "boolean" in types and lowered in _TRUE | _FALSE:

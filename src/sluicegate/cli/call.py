@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sluicegate.protocol.types import LogEvent, ProgressEvent, Tool, ToolResult
 
 
-@click.command()
+@click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("tool", metavar="SERVER__TOOL")
 @click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option("--json", "text", metavar="OBJECT", help="All arguments as one JSON object; - reads it from stdin.")
@@ -51,6 +51,10 @@ def call(
     """
     from sluicegate.cli.running import run
 
+    for place, word in enumerate(words):
+        if word.startswith("-") and (key := word.lstrip("-").partition("=")[0]):
+            value = word.partition("=")[2] or next(iter(words[place + 1 : place + 2]), "VALUE")
+            raise click.UsageError(f"there is no option {word}; an argument of the tool is written {key}={value}")
     if text is not None and words:
         raise click.UsageError("--json holds all arguments; leave the others out.")
     # Read before the loop runs, in which Ctrl+C would not be heard while we wait for the end of it.
@@ -64,7 +68,7 @@ async def _work(places: "Places", name: str, words: Sequence[str], text: str | N
     from sluicegate.cli.reaching import reached
 
     bar = Bar()
-    gateway_of_all = reached(places, choose=_needed(name), elicit=Terminal(bar.pause), on_log=bar.log)
+    gateway_of_all = reached(places, choose=needed(name), elicit=Terminal(bar.pause), on_log=bar.log)
     async with gateway_of_all as gateway:
         found = await _found(gateway, name)
         arguments = _arguments(found, words, text, piped)
@@ -74,7 +78,7 @@ async def _work(places: "Places", name: str, words: Sequence[str], text: str | N
     return 1 if result.is_error else 0
 
 
-def _needed(name: str):
+def needed(name: str):
     """Which servers have to be started for one tool, where a name tells."""
 
     def choose(config: "GatewayConfig") -> list[str]:
@@ -94,16 +98,24 @@ async def _found(gateway: "Reached", name: str) -> "Tool":
     Raises:
         Failure: there is none; with the nearest names, or why its server is not there.
     """
-    from sluicegate.cli.reaching import unknown
-
     tools = {tool.name: tool for tool in await gateway.hub.tools()}
     if name in tools:
         return tools[name]
+    raise Failure(await not_found(gateway, name, list(tools)))
+
+
+async def not_found(gateway: "Reached", name: str, known: Sequence[str]) -> str:
+    """Why there is no tool of that name: its server is not there, or another may be meant."""
+    from sluicegate.cli.reaching import unknown
+
     for server in (await gateway.report()).servers:
         prefix = server.prefix or server.name
         if server.state != "ready" and name.removeprefix("mcp__").startswith(f"{prefix}__"):
-            raise Failure(f"{server.name} is not ready: {server.sentence}")
-    raise Failure(unknown("tool", name, list(tools)))
+            why = server.sentence
+            if why.startswith(f"{server.name} "):
+                why = f"it{why.removeprefix(server.name)}"
+            return f"{server.name} is not ready: {why}"
+    return unknown("tool", name, known)
 
 
 def _arguments(tool: "Tool", words: Sequence[str], text: str | None, piped: str) -> "Params":

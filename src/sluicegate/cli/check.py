@@ -73,7 +73,11 @@ def _show(loaded: "Loaded", places: "Places") -> None:
 
 
 def _row(server: "ServerConfig", places: "Places") -> list[str]:
+    from sluicegate.config import Stdio
+
     runs = "yes" if server.enabled else f"no: {server.disabled}"
+    if server.enabled and isinstance(server.source, Stdio) and server.source.program is None:
+        runs = "no: its command was not found"
     file = os.path.relpath(server.file, places.root) if server.file else "built in"
     file = server.file if file.startswith("..") else file
     where = f"{file}:{server.line}" if server.line else file

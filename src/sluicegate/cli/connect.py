@@ -3,29 +3,29 @@
 import asyncio
 import json
 import os
+import shlex
 import sys
 from typing import TYPE_CHECKING, Final, Literal, cast
 
 import click
 
 from sluicegate.cli.failure import Failure
-from sluicegate.cli.places import places_of, with_folder
+from sluicegate.cli.places import CLIENT_NAMES, places_of, with_folder
 
 if TYPE_CHECKING:
     from sluicegate.config import Places
     from sluicegate.config.clients import Client
 
-_NAMES: Final = ("claude-desktop", "claude-code", "cursor", "vscode", "codex", "gemini")
+_OURS: Final = "sluicegate"
 _BACKUP: Final = ".before-sluicegate"
-_PATIENCE: Final = 5.0
 
 
 @click.command()
-@click.argument("client", type=click.Choice(_NAMES))
+@click.argument("client", type=click.Choice(CLIENT_NAMES))
 @click.option("--user", "scope", flag_value="user", help="For all folders; the default where there is no other.")
 @click.option("--project", "scope", flag_value="project", help="For this folder; the default where there is such.")
 @click.option("--stdio", is_flag=True, help="Let the client start a gateway, instead of using the one that runs.")
-@click.option("--name", default="sluicegate", show_default=True, help="What the client calls it.")
+@click.option("--name", default=_OURS, show_default=True, help="What the client calls it.")
 @click.option("--profile", default="", help="Only this part of it, as sluicegate.toml has it.")
 @click.option("--undo", is_flag=True, help="Take it out again, and leave the file as it was before.")
 @click.option("--yes", "-y", is_flag=True, help="Write without asking.")
@@ -61,15 +61,69 @@ def connect(
 
     chosen = CLIENTS[client]
     places = places_of(None, folder)
+    given = [f"--{scope}"] if scope else []
+    given += ["--name", name] if name != _OURS else []
+    given += ["--folder", folder] if folder else []
     scope = scope or ("project" if chosen.project is not None else "user")
     file = client_file(chosen, scope, home=places.home, root=places.root, environ=places.environ)
     if file is None:
         raise Failure(f"{chosen.title} has no file for a folder; use --user.")
     if undo:
-        _undo(chosen, file, name, is_yes=yes)
+        if not _undo(chosen, file, name, is_yes=yes):
+            _point_elsewhere(chosen, scope, name, places)
         return
+    _check_profile(places, profile)
     _write(chosen, file, name, places, stdio=stdio, profile=profile, is_yes=yes)
-    say(f"start {chosen.title} again if it runs; `sluicegate connect {client} --undo` takes it out.")
+    _warn_of_others(chosen, name, places)
+    undoing = shlex.join(["sluicegate", "connect", client, *given, "--undo"])
+    say(f"start {chosen.title} again if it runs; `{undoing}` takes it out.")
+
+
+def _check_profile(places: "Places", profile: str) -> None:
+    """Raise Failure if sluicegate.toml has no such profile: the client would find nothing at its address."""
+    from sluicegate.config import load
+
+    config = load(places).config
+    if profile and config is not None and profile not in config.profiles:
+        known = f"there are: {', '.join(config.profiles)}" if config.profiles else "there is none in sluicegate.toml"
+        raise Failure(f"there is no profile {profile!r}; {known}.")
+
+
+def _warn_of_others(client: "Client", name: str, places: "Places") -> None:
+    """Say so if a client starts all the servers itself that we start for it: their tools would be there twice."""
+    from sluicegate.cli.render import say
+    from sluicegate.config import load
+    from sluicegate.config.clients import client_file
+    from sluicegate.config.load import OURSELVES
+
+    config = load(places).config
+    if client.name != "claude-code" or config is None:
+        return
+    file = client_file(client, "project", home=places.home, root=places.root, environ=places.environ)
+    servers = [server for server in config.servers.values() if server.file == file and server.disabled != OURSELVES]
+    others = [server.name for server in servers if server.name != name]
+    if others:
+        say(
+            f"Claude Code also reads {file} and starts {', '.join(others)} itself, so their tools would be there"
+            f" twice. Allow it {name} alone when it asks, or write into .claude/settings.local.json:"
+        )
+        click.echo(f"  {json.dumps({'disabledMcpjsonServers': others})}", err=True)
+
+
+def _point_elsewhere(client: "Client", scope: str, name: str, places: "Places") -> None:
+    """Say where else we are in the client's files, after there was nothing to undo in one of them."""
+    from sluicegate.cli.files import text_of
+    from sluicegate.cli.render import say
+    from sluicegate.config.clients import client_file, without_entry
+
+    other = "user" if scope == "project" else "project"
+    file = client_file(client, other, home=places.home, root=places.root, environ=places.environ)
+    text = text_of(file) if file is not None else None
+    if text is None:
+        return
+    changed = without_entry(client, text, name)
+    if isinstance(changed, str) and changed != text:
+        say(f"it is in {file}: add --{other}.")
 
 
 def _write(
@@ -107,7 +161,8 @@ def _write(
         say("it works while `sluicegate serve` runs.")
 
 
-def _undo(client: "Client", file: str, name: str, *, is_yes: bool) -> None:
+def _undo(client: "Client", file: str, name: str, *, is_yes: bool) -> bool:
+    """Take it out; whether there was anything to take out."""
     from sluicegate.cli.files import replace_file, text_of
     from sluicegate.cli.render import say
     from sluicegate.cli.running import agreed
@@ -120,7 +175,7 @@ def _undo(client: "Client", file: str, name: str, *, is_yes: bool) -> None:
         raise Failure(f"{file}: {changed.sentence}")
     if changed is None or changed == text:
         say(f"{name} is not in {file}; there is nothing to undo.")
-        return
+        return False
     before = text_of(file + _BACKUP)
     if before is not None and _same(client, changed, before, name):
         # Nothing else has changed since: not a byte is to be different from what it was.
@@ -139,6 +194,7 @@ def _undo(client: "Client", file: str, name: str, *, is_yes: bool) -> None:
     if before is not None:
         os.unlink(file + _BACKUP)
     say("done.")
+    return True
 
 
 def _same(client: "Client", one: str, other: str, name: str) -> bool:
@@ -177,7 +233,9 @@ def _ourselves() -> list[str]:
 
 def _address(places: "Places", profile: str) -> str:
     """Where the gateway of the folder is, or would be."""
-    address = asyncio.run(_running_address(places))
+    from sluicegate.cli.reaching import running_address
+
+    address = asyncio.run(running_address(places))
     if not address:
         from sluicegate.config import GatewayConfig, load
 
@@ -185,14 +243,3 @@ def _address(places: "Places", profile: str) -> str:
         host = f"[{http.host}]" if ":" in http.host else http.host
         address = f"http://{host}:{http.port or 4747}{http.path}"
     return f"{address.rstrip('/')}/{profile}" if profile else address
-
-
-async def _running_address(places: "Places") -> str:
-    from sluicegate.cli.reaching import running
-    from sluicegate.errors import UpstreamError
-
-    try:
-        async with asyncio.timeout(_PATIENCE), running(places) as gateway:
-            return (await gateway.report()).address
-    except (UpstreamError, TimeoutError):
-        return ""

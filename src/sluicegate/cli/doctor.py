@@ -79,7 +79,7 @@ async def _work(places: "Places", as_json: bool) -> int:
 
 
 def _show(findings: Sequence[Finding], *, as_json: bool) -> None:
-    from sluicegate.cli.render import clean, is_terminal, say, show, show_json
+    from sluicegate.cli.render import about, clean, is_terminal, say, show, show_json
 
     order = list(_SIGNS)
     findings = sorted(findings, key=lambda each: order.index(each.severity))
@@ -87,7 +87,7 @@ def _show(findings: Sequence[Finding], *, as_json: bool) -> None:
         show_json(findings)
         return
     for each in findings:
-        text = f"{each.about}: {each.sentence}"
+        text = about(each.about, each.sentence)
         if is_terminal():
             from rich.text import Text
 
@@ -173,16 +173,24 @@ def of_servers(
             yield Finding(
                 "warning",
                 server.name,
-                f"ended {server.restarts} times by itself.",
-                f"See `sluicegate logs {server.name}`.",
+                f"{'ended' if server.kind == 'stdio' else 'was lost'} {_times(server.restarts)} by itself.",
+                f"See `sluicegate logs {server.name}`." if server.kind == "stdio" else "",
             )
         for what, count in server.lost.items():
             yield Finding("note", server.name, f"{count} {what} could not be handed on.")
 
 
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
+
+
 def _last_words(server: "ServerStatus") -> str:
-    said = " ".join(server.details.strip(" ;:").split())
-    return f"{said[:1].upper()}{said[1:]}." if said else f"See `sluicegate logs {server.name}`."
+    from sluicegate.cli.render import as_sentence
+
+    if said := as_sentence(server.details):
+        return said if said.endswith(".") else f"{said}."
+    # Only what we start has a log here.
+    return f"See `sluicegate logs {server.name}`." if server.kind == "stdio" else ""
 
 
 def of_tools(tools: "Sequence[Offered]", report: "Report", config: "GatewayConfig") -> Iterator[Finding]:

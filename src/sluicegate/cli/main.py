@@ -43,6 +43,20 @@ class Commands(click.Group):
         assert isinstance(command, click.Command), cmd_name
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the words begin with; one that is not there is told with what may be meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as problem:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], list(COMMANDS), n=1)
+            if not near or "Did you mean" in problem.message:
+                raise
+            raise click.UsageError(f"{problem.message} Did you mean {near[0]!r}?", ctx=ctx) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table into the help."""
         with formatter.section("Commands"):

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+CLIENT_NAMES: Final = ("claude-desktop", "claude-code", "cursor", "vscode", "codex", "gemini")
+"""The programs that `sluicegate connect` knows."""
 _DEMO_NAMES: Final = ("demo", "sluicegate-demo")
 
 _folder = click.option(

@@ -25,14 +25,20 @@ class Terminal:
     def __call__(self, request: ElicitRequest) -> ElicitAnswer:
         """What the person at the terminal does with the question."""
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            self._paused(True)  # Only stderr may be a terminal, with a bar on it.
             say(f"the server asks: {clean(request.message)} (Declined: nobody can be asked here.)")
+            self._paused(False)
             return _DECLINED
         self._paused(True)
         try:
             # In the loop's own thread: while a person thinks, there is nothing else to do, and Ctrl+C is heard.
             with _interruptible():
                 return _asked(request)
-        except click.Abort:
+        except click.Abort as end:
+            # Click says the same of Ctrl+D and of Ctrl+C; which of them it was is behind it.
+            if isinstance(end.__context__, EOFError):
+                click.echo(err=True)
+                return _DECLINED
             raise KeyboardInterrupt from None
         finally:
             self._paused(False)
@@ -49,15 +55,17 @@ def _interruptible() -> Generator[None]:
 
 
 def _asked(request: ElicitRequest) -> ElicitAnswer:
-    click.echo(f"The server asks: {clean(request.message)}", err=True)
+    fields = as_object(request.schema.get("properties")) or {} if request.mode != "url" else {}
+    hint = " (Ctrl+D declines)" if fields else ""
+    click.echo(f"The server asks: {clean(request.message)}{hint}", err=True)
     if request.mode == "url":
         click.echo(f"  Open this page, if you trust it: {clean(request.url or '')}", err=True)
         return ElicitAnswer("accept") if click.confirm("  Have you?", err=True) else _DECLINED
-    if not click.confirm("  Answer?", default=True, err=True):
-        return _DECLINED
+    if not fields:
+        return ElicitAnswer("accept", {}) if click.confirm("  Agree?", err=True) else _DECLINED
     required = as_array(request.schema.get("required")) or []
     content: dict[str, object] = {}
-    for name, value in (as_object(request.schema.get("properties")) or {}).items():
+    for name, value in fields.items():
         answer = _field(name, as_object(value) or {}, request.schema, is_required=name in required)
         if answer is not None:
             content[name] = answer

@@ -18,7 +18,7 @@ from sluicegate.client.opening import connect
 from sluicegate.concurrency import forever
 from sluicegate.config import GatewayConfig, Places, control_socket, load
 from sluicegate.control import control_server
-from sluicegate.errors import UpstreamUnavailable
+from sluicegate.errors import UpstreamError, UpstreamUnavailable
 from sluicegate.exchange import Connection, Exchange, Handler, Host
 from sluicegate.fronts import hub_socket
 from sluicegate.gateway import Gateway, ServerStatus
@@ -34,6 +34,8 @@ Kind = Literal["tools", "prompts", "resources", "templates"]
 Choose = Callable[[GatewayConfig], Sequence[str]]
 """Which servers a command needs, by name, where it has to start them itself."""
 
+PATIENCE: Final = 5.0
+"""Seconds that a running gateway has to say where it is."""
 MORE_TIME: Final = 5.0
 """Seconds for the servers' lists, beyond the time that they have to start."""
 LONGEST_CALL: Final = 86_400.0
@@ -147,6 +149,15 @@ async def running(
         ) as hub,
     ):
         yield Reached(control, hub, is_running=True, seconds={})
+
+
+async def running_address(places: Places) -> str | None:
+    """Where the gateway that runs for the folder is: empty if only over stdio, None if none runs that answers."""
+    try:
+        async with asyncio.timeout(PATIENCE), running(places) as gateway:
+            return (await gateway.report()).address
+    except (UpstreamError, TimeoutError):
+        return None
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 The one rule: what a server wrote never moves the cursor. On a terminal, characters that do not print are replaced.
 """
 
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
@@ -22,6 +23,7 @@ STATES: Final = {
     "failed": "bold red",
     "disabled": "dim",
 }
+_GAP: Final = 3  # Characters between two columns of a table.
 
 
 def say(sentence: str) -> None:
@@ -51,6 +53,31 @@ def first_line(text: str | None) -> str:
     return (text or "").strip().partition("\n")[0].strip()
 
 
+def first_sentence(text: str | None) -> str:
+    """The first sentence of a description, or all of its first paragraph if that has no end."""
+    paragraph = " ".join((text or "").strip().partition("\n\n")[0].split())
+    for end in re.finditer(r"[.!?](?= )", paragraph):
+        if not paragraph[: end.end()].endswith(("e.g.", "i.e.", "etc.", "vs.")):
+            return paragraph[: end.end()]
+    return paragraph
+
+
+def as_sentence(details: str) -> str:
+    """What a server said of its end, which comes as the end of another sentence, as one of its own."""
+    said = " ".join(details.strip(" ;:").split())
+    return f"{said[:1].upper()}{said[1:]}"
+
+
+def about(name: str, sentence: str) -> str:
+    """A sentence with the name in front that it is about, unless it begins with that already."""
+    return sentence if sentence.startswith((f"{name} ", f"{name}:")) else f"{name}: {sentence}"
+
+
+def counted(number: int, what: str) -> str:
+    """So many of a thing, in words: 1 tool, 2 tools."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def show_json(value: object) -> None:
     """Print a value as JSON that a person can read too."""
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
@@ -77,6 +104,21 @@ def show_rows(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Se
 def show(renderable: "RenderableType") -> None:
     """Print something of Rich's to stdout."""
     on_terminal().print(renderable)
+
+
+def fitting(
+    head: Sequence[str], rows: Sequence[Sequence[str]], spared: Sequence[str], width: int
+) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """The columns that there is room for: the `spared` ones go first, one by one, before any word would be broken."""
+    kept = list(range(len(head)))
+    needed = [
+        max(len(head[column]), *(len(row[column]) for row in rows)) if rows else len(head[column]) for column in kept
+    ]
+    for title in spared:
+        if sum(needed[column] for column in kept) + _GAP * (len(kept) - 1) <= width:
+            break
+        kept.remove(head.index(title))
+    return [head[column] for column in kept], [[row[column] for column in kept] for row in rows]
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = ()) -> "Table":

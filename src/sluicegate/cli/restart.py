@@ -42,7 +42,7 @@ def restart(server: str, no_wait: bool, folder: str | None) -> None:
 
 async def _work(places: "Places", name: str, no_wait: bool) -> int:
     from sluicegate.cli.reaching import running
-    from sluicegate.cli.render import say
+    from sluicegate.cli.render import counted, say
 
     async with running(places) as gateway:
         server = await gateway.server(name)
@@ -60,7 +60,7 @@ async def _work(places: "Places", name: str, no_wait: bool) -> int:
             ) from None
     if server.state != "ready":
         raise Failure(server.sentence)
-    say(f"{server.name} is ready, with {server.tools} tools.")
+    say(f"{server.name} is ready, with {counted(server.tools, 'tool')}.")
     return 0
 
 

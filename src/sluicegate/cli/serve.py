@@ -1,9 +1,11 @@
 """`sluicegate serve`: the gateway of a folder, or the server in a file, over HTTP or stdio."""
 
 import errno
-import json
 import logging
+import os
+import re
 import socket
+import sys
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -11,15 +13,19 @@ from click.core import ParameterSource
 
 from sluicegate import serving
 from sluicegate.cli.failure import Failure, NotStarted
-from sluicegate.cli.places import places_of, show_problems, with_demo, with_places
+from sluicegate.cli.places import CLIENT_NAMES, places_of, show_problems, with_demo, with_places
 from sluicegate.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sluicegate.config import Loaded
+    from sluicegate.config import Loaded, Places
     from sluicegate.fronts import Running
 
 _HOST: Final = "127.0.0.1"
 _PORT: Final = 4747
+_DELICATE: Final = re.compile(
+    r"env|secret|token|key|password|credential|delete|remove|write|drop|kill|stop|reset|send", re.IGNORECASE
+)
+"""Words in the names of tools that nobody should call to try things: they show what is secret, or change something."""
 
 
 @click.command()
@@ -127,30 +133,53 @@ def _serve_folder(
     config: str | None,
     folder: str | None,
 ) -> None:
+    from urllib.parse import urlsplit
+
     from msgspec.structs import replace
 
     from sluicegate.cli.render import say
-    from sluicegate.config import exposure, load
+    from sluicegate.config import control_socket, exposure, load
+    from sluicegate.config.load import OURSELVES, is_ourselves
     from sluicegate.fronts import serve_gateway
     from sluicegate.loading import load_server
 
     places = places_of(config, folder)
-    ourselves = _as_called()
+    ourselves = as_called()
+    listening: list[int] = []
 
     def adjust(loaded: "Loaded") -> "Loaded":
         """What the command line says counts more than the files, whenever these are read."""
         loaded = with_demo(loaded, places, always=demo)
         if loaded.config is None or not front:
             return loaded
-        return replace(loaded, config=replace(loaded.config, http=replace(loaded.config.http, **front)))
+        at = replace(loaded.config.http, **front)
+        # The files may name us by the port that only the command line knows, or only the system, where it chose one.
+        found = replace(at, port=listening[0]) if listening else at
+        servers = {
+            name: replace(server, disabled=server.disabled or OURSELVES)
+            if is_ourselves(server.source, found)
+            else server
+            for name, server in loaded.config.servers.items()
+        }
+        return replace(loaded, config=replace(loaded.config, http=at, servers=servers))
+
+    def opened(running: "Running") -> None:
+        listening.append(urlsplit(running.address).port or 0)
+        _opened(running, profile, ourselves)
 
     loaded = adjust(load(places))
     show_problems(loaded, notes=not stdio)
     if loaded.config is None:
         raise NotStarted("the configuration has errors; nothing was started.")
+    if not stdio:
+        _check_alone(places, control_socket(loaded.config, places.environ))
+    else:
+        serving.say_if_terminal(f"{ourselves} serve")
     address = loaded.config.http
     if http and (why := exposure(address)) is not None:
         raise NotStarted(why)
+    if http and not any(os.path.exists(file) for file in places.files):
+        say(f"there is no .mcp.json here or at home, so the demo is served; `{ourselves} import` finds your servers.")
     _log_to_stderr()
     serve = serve_gateway(
         loaded,
@@ -159,8 +188,8 @@ def _serve_folder(
         stdio=stdio,
         profile=profile,
         say=say,
-        opened=None if not http else lambda running: _opened(running, profile),
-        settled=None if not http else lambda running: _settled(running, ourselves),
+        opened=opened if http else None,
+        settled=None if not http else lambda running, is_all: _settled(running, is_all, ourselves),
         load_file=load_server,
         adjust=adjust,
     )
@@ -170,6 +199,27 @@ def _serve_folder(
         raise NotStarted(problem.message) from None
     except OSError as problem:
         raise NotStarted(_why_not(problem, address.host, address.port)) from None
+    _end_line()
+
+
+def _end_line() -> None:
+    """Let the shell's next line begin where lines do: the terminal has written ^C."""
+    if sys.stderr is not None and sys.stderr.isatty():  # pyright: ignore[reportUnnecessaryComparison] - may be closed
+        click.echo(err=True)
+
+
+def _check_alone(places: "Places", socket_path: str) -> None:
+    """Raise NotStarted if a gateway runs for the folder already; the sentence says where."""
+    if not os.path.exists(socket_path):
+        return
+    import asyncio
+
+    from sluicegate.cli.reaching import running_address
+
+    url = asyncio.run(running_address(places))
+    if url is not None:
+        where = f"at {url}" if url else "for a client that started it with --stdio"
+        raise NotStarted(f"sluicegate already serves this folder {where}; `sluicegate status` shows it.")
 
 
 def _log_to_stderr() -> None:
@@ -178,25 +228,22 @@ def _log_to_stderr() -> None:
     logging.getLogger("sluicegate").addHandler(handler)
 
 
-def _opened(running: "Running", profile: str) -> None:
+def _opened(running: "Running", profile: str, ourselves: str) -> None:
     """Say where clients come in, and how they are told."""
     from sluicegate.cli.render import say
 
     url = f"{running.address.rstrip('/')}/{profile}" if profile else running.address
-    entry = {"mcpServers": {"sluicegate": {"type": "http", "url": url}}}
     say(f"serving at {url} (Ctrl+C to stop)")
     for profile in running.gateway.config.profiles:
         click.echo(f"  profile {profile}: {running.address.rstrip('/')}/{profile}", err=True)
-    click.echo(f"  Claude Code:   claude mcp add --transport http sluicegate {url}", err=True)
-    click.echo(f"  other clients: {json.dumps(entry)}", err=True)
-    click.echo("                 or let `sluicegate connect CLIENT` write it", err=True)
+    for line in serving.client_lines(url):
+        click.echo(line, err=True)
+    click.echo(f"  or let it be written: {ourselves} connect CLIENT ({', '.join(CLIENT_NAMES)})", err=True)
 
 
-def _as_called() -> str:
+def as_called() -> str:
     """How our command is written in the shell that we were started from."""
-    import os
     import shutil
-    import sys
 
     called = sys.argv[0]
     if os.path.basename(called) != "sluicegate":
@@ -207,18 +254,26 @@ def _as_called() -> str:
     return called if near.startswith(os.pardir) else near
 
 
-def _settled(running: "Running", ourselves: str) -> None:
-    """Say which servers are there, why others are not, and what to try."""
-    from sluicegate.cli.render import clean, say
+def _settled(running: "Running", is_all: bool, ourselves: str) -> None:
+    """Say which servers are there, why others are not, and what to try; once before, if some take long."""
+    from sluicegate.cli.render import about, clean, counted, say
+    from sluicegate.control import statuses
 
-    status = running.gateway.status()
+    status = statuses(running.gateway)
     ready = [server for server in status if server.state == "ready"]
-    tools = sum(server.tools for server in ready)
+    wanted = [server for server in status if server.state != "disabled"]
+    starting = [server for server in wanted if server.state in ("starting", "installing")] if not is_all else []
+    tools = counted(sum(server.tools for server in ready), "tool")
     names = f": {', '.join(server.name for server in ready)}" if ready else ""
-    say(f"{len(ready)} of {len(status)} servers ready, {tools} tools{names}")
-    for server in status:
-        if server.state not in ("ready", "disabled"):
-            click.echo(f"  {server.name}: {clean(server.sentence)}", err=True)
+    off = f" ({len(status) - len(wanted)} disabled)" if len(wanted) < len(status) else ""
+    if not is_all:
+        say(f"{len(ready)} of {counted(len(wanted), 'server')} are ready so far{off}, {tools}{names}")
+        click.echo(f"  still starting: {', '.join(server.name for server in starting)}", err=True)
+    else:
+        say(f"{len(ready)} of {counted(len(wanted), 'server')} ready{off}, {tools}{names}")
+    for server in wanted:
+        if server.state != "ready" and server not in starting:
+            click.echo(f"  {clean(about(server.name, server.sentence))}", err=True)
     if all(server.state == "disabled" for server in status):
         click.echo(
             "  nothing is there to run: put servers into .mcp.json, or see `sluicegate import`, or try --demo", err=True
@@ -238,7 +293,8 @@ def _to_try(running: "Running") -> str:
     for name, entry in tools.items():
         schema = as_object(entry.definition.get("inputSchema")) or {}
         hints = as_object(entry.definition.get("annotations")) or {}
-        if not as_array(schema.get("required")) and hints.get("readOnlyHint") is True:
+        is_harmless = hints.get("readOnlyHint") is True and not _DELICATE.search(entry.own)
+        if not as_array(schema.get("required")) and is_harmless:
             return f"call {name}"
     return "tools"
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _HEAD: Final = ("server", "state", "protocol", "kind", "tools", "calls", "errors", "latency")
 _NUMBERS: Final = ("tools", "calls", "errors", "latency")
+_SPARED: Final = ("kind", "latency", "errors", "protocol", "calls")
+"""The columns that a narrow terminal does without, the first one first."""
 _PAUSE: Final = 1.0
 
 
@@ -33,13 +35,13 @@ def status(watch: bool, as_json: bool, config: str | None, folder: str | None) -
     and ended. Shown are state, protocol, kind, tools, calls, errors and mean latency of each, and for one that is not
     ready a sentence that says why and what to do.
 
-    \\b
+    \b
     Examples:
       sluicegate status
       sluicegate status --watch
       sluicegate status --json | jq '.servers[] | select(.state != "ready")'
 
-    \\b
+    \b
     Exit status: 0 shown, 3 the configuration has errors
     """
     from sluicegate.cli.running import run
@@ -123,20 +125,23 @@ def _page(report: "Report") -> "Group":
     from rich.console import Group
     from rich.text import Text
 
-    from sluicegate.cli.render import clean, table
+    from sluicegate.cli.render import about, as_sentence, clean, fitting, on_terminal, table
 
     parts: list[RenderableType] = []
     if report.address:
-        parts.append(Text(f"{report.address}  ({report.root})\n", style="dim"))
+        places = [f"{report.address}  ({report.root})"]
+        places += [f"{report.address.rstrip('/')}/{name}  (profile {name})" for name in report.profiles]
+        parts.append(Text("\n".join(places) + "\n", style="dim"))
     if report.servers:
-        parts.append(table(_HEAD, [_row(server) for server in report.servers], numbers=_NUMBERS))
+        rows = [_row(server) for server in report.servers]
+        parts.append(table(*fitting(_HEAD, rows, _SPARED, on_terminal().width), numbers=_NUMBERS))
     else:
         parts.append(Text("No servers are configured: put them into .mcp.json, or take them over: sluicegate import"))
     for server in report.servers:
         if why := _why(server):
-            parts.append(Text(f"\n{server.name}: {clean(why)}"))
-            if server.details:
-                parts.append(Text(clean(_tail(server.details)), style="dim"))
+            parts.append(Text(f"\n{clean(about(server.name, why))}"))
+            if said := as_sentence(server.details):
+                parts.append(Text(f"  {clean(said)}", style="dim"))
     parts += [Text(f"\n{clean(finding)}") for finding in report.findings]
     return Group(*parts)
 
@@ -145,7 +150,3 @@ def _why(server: "ServerStatus") -> str:
     if server.state == "ready":
         return ""
     return server.sentence.removeprefix(f"{server.name}: ")
-
-
-def _tail(details: str) -> str:
-    return "\n".join(f"  {line}" for line in details.splitlines()[-5:])

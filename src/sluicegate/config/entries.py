@@ -98,6 +98,10 @@ def read_servers(text: str, file: str, variables: Variables) -> ServerFile:
     return ServerFile(entries=entries, problems=tuple(page.problems), broken=is_broken)
 
 
+NOTHING_USED: Final = " No server of this file is used."
+"""True at a start only: at a reload the servers of a broken file stay as they are."""
+
+
 def _broken(file: str, sentence: str, line: int, column: int, key: str = "") -> ServerFile:
     at = f" (at {key})" if key else ""
     problem = Problem(
@@ -106,7 +110,7 @@ def _broken(file: str, sentence: str, line: int, column: int, key: str = "") -> 
         line=line,
         column=column,
         key=key,
-        sentence=f"{sentence}{at} No server of this file is used.",
+        sentence=f"{sentence}{at}{NOTHING_USED}",
     )
     return ServerFile(problems=(problem,), broken=True)
 

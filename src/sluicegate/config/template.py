@@ -22,8 +22,8 @@ _INSTEAD: Final = {"enabled": True, "prefix": "NAME"}
 """What stands in the example for keys whose default is to be left out."""
 
 _HEAD: Final = """\
-# What sluicegate does. Which servers there are stands in .mcp.json; everything here is optional, and as it stands
-# it says what is so anyway. Times are seconds, sizes are bytes.
+# What sluicegate does. Which servers there are stands in .mcp.json; everything here is optional, and these are the
+# defaults. Times are seconds, sizes are bytes.
 
 # How tools are called: "prefix" (SERVER__TOOL), "collide" (TOOL, and SERVER__TOOL where two have the same name),
 # "claude" (mcp__SERVER__TOOL).

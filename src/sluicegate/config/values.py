@@ -86,7 +86,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     tool_timeouts: dict[str, Seconds] = {}
     """For calls of some tools: a glob on the server's own name of the tool, and seconds. The first that fits counts."""
     start_timeout: Seconds = 30.0
-    """Until it is made acquainted."""
+    """Until the handshake is done."""
     probe_timeout: Seconds = 10.0
     """Until it is taken for one that does not know the newest protocol."""
     stop_grace: Seconds = 2.0

@@ -198,7 +198,8 @@ class Mount:
             if self.name not in cause:
                 cause = f"{self.name}: {cause}"
             # One that fails in the same way each minute is not told each minute.
-            log.log(logging.WARNING if is_news else logging.DEBUG, "%s: %s", self.name, problem)
+            text = str(problem) if str(problem).startswith(self.name) else f"{self.name}: {problem}"
+            log.log(logging.WARNING if is_news else logging.DEBUG, "%s", text)
             if pause.is_failed:
                 self._enter(
                     State.FAILED,
