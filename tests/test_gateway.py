@@ -3,15 +3,17 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
 import sluicegate
 from sluicegate.concurrency import TaskScope
-from sluicegate.config import GatewayConfig, PythonFile, ServerConfig
+from sluicegate.config import GatewayConfig, Loaded, Places, PythonFile, ServerConfig
 from sluicegate.config.values import Catalog, Limits, Profile, ServerSettings
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Upstream
+from sluicegate.fronts import Running
 from sluicegate.gateway import Gateway
 from sluicegate.testing import MemoryUpstream
 
@@ -148,3 +150,29 @@ async def test_a_profile_that_is_taken_away_shows_nothing_and_all_again_when_it_
                 gateway.apply(first)
                 await anext(changes)
                 assert await who(part) == {"b__who": "b.py"}
+
+
+async def test_a_reload_that_goes_wrong_leaves_all_as_it_was_and_the_next_one_is_taken(tmp_path: Path) -> None:
+    said: asyncio.Queue[str] = asyncio.Queue()
+    failed = asyncio.Event()
+
+    def adjust(loaded: Loaded) -> Loaded:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("a fault of ours")
+        return loaded
+
+    places = Places(root=str(tmp_path), home=str(tmp_path / "home"), environ={})
+    gateway = Gateway(config(server("a", "one.py")), load_file=server_of)
+    files = Running(gateway, places, said.put_nowait, adjust).follow_files()
+    async with asyncio.timeout(20), gateway, TaskScope() as tasks:
+        tasks.start(files)
+        await asyncio.sleep(0)  # Let it see the folder as it is.
+        (tmp_path / ".mcp.json").write_text('{"mcpServers": {}}')
+        await failed.wait()
+        assert list(gateway.config.servers) == ["a"]
+        (tmp_path / ".mcp.json").write_text('{"mcpServers": {"b": {"command": "x", "disabled": true}}}')
+        while "b does not run" not in await said.get():
+            pass
+        assert list(gateway.config.servers) == ["b"]
+        tasks.cancel_all()

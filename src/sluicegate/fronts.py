@@ -271,7 +271,10 @@ class Running:
         await watch(self._places.files, self._reload_quietly)
 
     async def _reload_quietly(self) -> None:
-        await self.reload()
+        try:
+            await self.reload()
+        except Exception:  # An edge: whatever is wrong with a file, or with us, the gateway goes on as it was (R32).
+            log.exception("The files could not be taken over; the configuration stays as it was.")
 
     async def tell_comings(self) -> None:
         """Say of each server that it is ready when it comes, or comes again, until cancelled."""
