@@ -308,7 +308,15 @@ async def test_a_server_that_cannot_be_started_for_want_of_descriptors_is_starte
         assert (await client.call("good__echo", text="here")).text == "here"
         for wire in crowd:
             wire.close()
-        async with gateway.control() as control:
-            await control.call("restart", name="bad")
-        await gateway.ready("bad")
+
+        async def is_back() -> bool:
+            try:
+                async with gateway.control() as control:
+                    await control.call("restart", name="bad")
+                await gateway.ready("bad")
+            except sluicegate.UpstreamError:  # It has not noticed yet that the crowd left.
+                return False
+            return True
+
+        await until_called(is_back, bool)
         assert await pid_of(client, "bad") != pid
