@@ -64,13 +64,15 @@ class Exchange(msgspec.Struct):
         target = self.params.get(row.target)
         return target if isinstance(target, str) else None
 
-    async def emit(self, notification: Notification) -> None:
-        """Send a notification ahead of the reply."""
-        await self.sink.emit(notification)
+    # Both hand on what is to be awaited: a coroutine of their own would do nothing but cost.
 
-    async def request_input(self, questions: Questions) -> Answers:
+    def emit(self, notification: Notification) -> Awaitable[None]:
+        """Send a notification ahead of the reply."""
+        return self.sink.emit(notification)
+
+    def request_input(self, questions: Questions) -> Awaitable[Answers]:
         """Ask the client something in the middle of the request, and wait for its answers."""
-        return await self.sink.ask(questions)
+        return self.sink.ask(questions)
 
     def again(self, params: Params) -> "Exchange":
         """The same exchange with other params: the next round of a request that was asked for input."""

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from sluicegate.downstream import http_streams
+from sluicegate.downstream import keepalive
 from sluicegate.downstream.doors import Doors
 from sluicegate.downstream.http import HttpEndpoint
 from sluicegate.downstream.http_streams import HttpRequest
@@ -446,7 +446,7 @@ async def test_who_asks_cannot_be_told_and_nothing_of_the_request_is_left(monkey
     def nobody(request: HttpRequest) -> Caller:
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr(http_streams, "KEEP_ALIVE", 0.0)
+    monkeypatch.setattr(keepalive, "KEEP_ALIVE", 0.0)
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
     endpoint = HttpEndpoint(Stage().server, caller=nobody)
@@ -601,12 +601,12 @@ async def test_a_thousand_progress_events_come_in_order_and_none_is_lost() -> No
 
 
 async def test_a_silent_call_becomes_a_stream_that_says_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_streams, "KEEP_ALIVE", 0.0)
+    monkeypatch.setattr(keepalive, "KEEP_ALIVE", 0.0)
     stage = Stage()
     async with http_client(stage.server) as client:
         answer = await client.modern("tools/call", modern(call("wait")))
         assert answer.headers["content-type"] == "text/event-stream"
-        monkeypatch.setattr(http_streams, "KEEP_ALIVE", 15.0)
+        monkeypatch.setattr(keepalive, "KEEP_ALIVE", 15.0)
         stage.go.set()
         assert texts(result_of(await answer.message())) == ["waited"]
         assert answer.comments > 0

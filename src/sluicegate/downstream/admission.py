@@ -42,10 +42,11 @@ class Admission:
         if exchange.method == "subscriptions/listen":
             # No call: it is counted with the stream that it goes out on, or with the session that it is held for.
             return await self._handler(exchange)
-        place = self._places.take(exchange.caller)
-        if isinstance(place, Full):
-            return too_many(place, "requests under way").error
+        places, caller = self._places, exchange.caller.id
+        full = places.enter(caller)
+        if full is not None:
+            return too_many(full, "requests under way").error
         try:
             return await self._handler(exchange)
         finally:
-            place.release()
+            places.leave(caller)

@@ -36,10 +36,8 @@ class Answering:
         try:
             reply = await self._handler(exchange)
         except Exception as problem:  # As in `_safely`, without a coroutine in between: this is everybody's way.
-            reply = _error(exchange, problem)
-        if exchange.method == "subscriptions/listen" and isinstance(reply, Result):
-            return _safe(exchange, lambda: Result(marked(opened(reply), listen_id)))
-        return reply
+            reply = failure(exchange, problem)
+        return reply if exchange.method != "subscriptions/listen" else end_of_listening(exchange, reply, listen_id)
 
     async def session_reply(self, exchange: Exchange, side: SessionSide, revision: Revision) -> Reply:
         """The reply for a session-era client: rounds of asking are held with it live, and it knows no newer words."""
@@ -68,22 +66,28 @@ class Answering:
         return await settle(self._handler, exchange)
 
 
+def end_of_listening(exchange: Exchange, reply: Reply, listen_id: str | int) -> Reply:
+    """The reply that ends a subscription, marked as the subscription's."""
+    return _safe(exchange, lambda: Result(marked(opened(reply), listen_id))) if isinstance(reply, Result) else reply
+
+
 async def _safely(exchange: Exchange, handler: Handler) -> Reply:
     # One of the edges where everything is caught.
     try:
         return await handler(exchange)
     except Exception as problem:
-        return _error(exchange, problem)
+        return failure(exchange, problem)
 
 
 def _safe(exchange: Exchange, make: Callable[[], Reply]) -> Reply:
     try:
         return make()
     except Exception as problem:
-        return _error(exchange, problem)
+        return failure(exchange, problem)
 
 
-def _error(exchange: Exchange, problem: Exception) -> Reply:
+def failure(exchange: Exchange, problem: Exception) -> Reply:
+    """The error that an exception is to the client."""
     if not isinstance(problem, SluicegateError):
         log.error("%s failed", exchange.method, exc_info=problem)
     return error_object(problem)

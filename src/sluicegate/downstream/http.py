@@ -13,7 +13,7 @@ import msgspec
 
 from sluicegate.concurrency import TaskScope
 from sluicegate.downstream.admission import STOPPING, Admission, too_many
-from sluicegate.downstream.answering import Answering
+from sluicegate.downstream.answering import Answering, end_of_listening, failure
 from sluicegate.downstream.doors import (
     NOT_ACCEPTABLE,
     NOT_FOUND,
@@ -25,6 +25,7 @@ from sluicegate.downstream.doors import (
     check_body,
 )
 from sluicegate.downstream.http_streams import JSON_FIELDS, STOPPED, HttpRequest, ModernStream, refuse, status_of
+from sluicegate.downstream.keepalive import KeepAlive
 from sluicegate.downstream.modern_era import ModernSink
 from sluicegate.downstream.parked import PREFIX, Comeback, Parked, binding_of
 from sluicegate.downstream.places import Full, HttpLimits, Place, Places
@@ -33,7 +34,7 @@ from sluicegate.downstream.sse import SseChannels
 from sluicegate.errors import HEADER_MISMATCH, UNSUPPORTED_VERSION, InvalidParams, RemoteProtocolError, error_object
 from sluicegate.exchange import Caller, Handler
 from sluicegate.protocol.conversation import Asked
-from sluicegate.protocol.headers import VERSION, check_headers
+from sluicegate.protocol.headers import VERSION, Claims
 from sluicegate.protocol.message import (
     Notification,
     Params,
@@ -46,11 +47,12 @@ from sluicegate.protocol.message import (
     parse_strict,
     read_message,
 )
-from sluicegate.protocol.modern import complete, is_modern, marked, read_request, require_meta
+from sluicegate.protocol.modern import complete, is_modern, marked, read_request
 from sluicegate.protocol.versions import MODERN_VERSIONS, SESSION_VERSIONS, SUPPORTED_VERSIONS
 
 SESSION: Final = "mcp-session-id"
 LONGEST_HOLD: Final = 300.0
+_LOCAL_USER: Final = Caller()
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -62,6 +64,8 @@ class Seen(msgspec.Struct, frozen=True):
     """Why its body is not read."""
     takes: Accepted
     names_modern: bool
+    claims: Claims
+    """What they say of a message of 2026-07-28."""
 
 
 def _look_at(doors: Doors, headers: Headers) -> Seen:
@@ -70,7 +74,7 @@ def _look_at(doors: Doors, headers: Headers) -> Seen:
     if refusal is None and not (takes.json or takes.events):
         refusal = NOT_ACCEPTABLE
     names_modern = any(version not in SESSION_VERSIONS for version in headers.get_all(VERSION))
-    return Seen(doors.check(headers), refusal, takes, names_modern)
+    return Seen(doors.check(headers), refusal, takes, names_modern, Claims(headers.get_all))
 
 
 class HttpEndpoint:
@@ -86,7 +90,7 @@ class HttpEndpoint:
         limits: HttpLimits | None = None,
         beside: "HttpEndpoint | None" = None,
         sse: bool = True,
-        caller: Callable[[HttpRequest], Caller] = lambda request: Caller(),
+        caller: Callable[[HttpRequest], Caller] = lambda request: _LOCAL_USER,
     ) -> None:
         """`beside` is an endpoint of the same gateway: both together have the places of one.
 
@@ -107,12 +111,13 @@ class HttpEndpoint:
         self._sessions = Sessions(self._answering, self._tasks, limits, self._streams, hold)
         self._channels = SseChannels(self._admission, self._tasks, self._streams, hold)
         self._listening: dict[ModernStream, Place] = {}
+        self._keepalive = KeepAlive()
         self._stopping = False
-        self._routes: dict[tuple[str, str], Callable[[HttpRequest], None]] = {
+        self._routes: dict[tuple[str, str], Callable[[HttpRequest, Seen], None]] = {
             ("POST", path): self._post,
             ("GET", path): self._get,
             ("DELETE", path): self._delete,
-            ("GET", "/healthz"): lambda request: request.respond(200, JSON_FIELDS, b'{"status":"ok"}'),
+            ("GET", "/healthz"): lambda request, seen: request.respond(200, JSON_FIELDS, b'{"status":"ok"}'),
             ("GET", "/readyz"): self._ready,
         }
         if sse:
@@ -126,7 +131,10 @@ class HttpEndpoint:
 
     async def __aexit__(self, *error: object) -> None:
         self.give_up()
-        await self._tasks.__aexit__(None, None, None)
+        try:
+            await self._tasks.__aexit__(None, None, None)
+        finally:
+            self._keepalive.close()
 
     def stop_taking(self) -> None:
         """Begin nothing from now on, and say that we are about to stop; what is under way goes on, listening ends."""
@@ -146,13 +154,13 @@ class HttpEndpoint:
 
     def __call__(self, request: HttpRequest) -> None:
         """Answer a request, at once or later."""
-        refusal = self._look_at(request.headers).refusal
-        if refusal is not None:
-            refuse(request, refusal)
+        seen = self._look_at(request.headers)
+        if seen.refusal is not None:
+            refuse(request, seen.refusal)
             return
         answer = self._routes.get((request.method, request.path))
         if answer is not None:
-            answer(request)
+            answer(request, seen)
             return
         methods = sorted(method for method, path in self._routes if path == request.path)
         if methods:
@@ -161,38 +169,26 @@ class HttpEndpoint:
         else:
             refuse(request, NOT_FOUND)
 
-    def _ready(self, request: HttpRequest) -> None:
+    def _ready(self, request: HttpRequest, seen: Seen) -> None:
         status = 503 if self._stopping else 200
         request.respond(status, JSON_FIELDS, b'{"status":"stopping"}' if self._stopping else b'{"status":"ready"}')
 
     # ------------------------------------------------------------------------------------------------- messages
 
-    def _post(self, request: HttpRequest) -> None:
-        seen = self._look_at(request.headers)
-        takes = seen.takes
+    def _post(self, request: HttpRequest, seen: Seen) -> None:
         if seen.post_refusal is not None:
             refuse(request, seen.post_refusal)
             return
         try:
             value = parse_strict(request.body)
-            if self._is_modern(request, value):
-                self._post_modern(request, value, takes)
+            if seen.names_modern or _says_it_is_modern(value):
+                self._post_modern(request, value, seen)
             else:
-                self._sessions.post(request, value, takes, self._caller(request))
+                self._sessions.post(request, value, seen.takes, self._caller(request))
         except RemoteProtocolError as problem:
             _answer_error(request, problem)
 
-    def _is_modern(self, request: HttpRequest, value: object) -> bool:
-        """Whether a message is of 2026-07-28 or later: its header says so, or it does itself.
-
-        One that says so itself while its header names an older one is held to the rules that it would escape (T3).
-        """
-        if self._look_at(request.headers).names_modern:
-            return True
-        message = as_object(value) or {}
-        return message.get("method") != "initialize" and is_modern(as_object(message.get("params")) or {})
-
-    def _post_modern(self, request: HttpRequest, value: object, takes: Accepted) -> None:
+    def _post_modern(self, request: HttpRequest, value: object, seen: Seen) -> None:
         if as_array(value) is not None:
             raise RemoteProtocolError("Invalid request: 2026-07-28 has no batches; send one message a request.")
         message = read_message(value)
@@ -203,17 +199,15 @@ class HttpEndpoint:
             return
         if not isinstance(message, Request):
             raise RemoteProtocolError("Invalid request: 2026-07-28 has no responses of clients.")
-        version = require_meta(message)
-        check_headers(request.headers.get_all, message.id, version, message.method, message.params)
-        profile, params = read_request(message)
-        if message.method == "subscriptions/listen" and not takes.events:
+        profile, params = read_request(message, seen.claims)
+        if message.method == "subscriptions/listen" and not seen.takes.events:
             refuse(request, NOT_ACCEPTABLE)
             return
-        self._start(request, Asked(message.id, message.method, params, profile, True), takes)
+        self._start(request, Asked(message.id, message.method, params, profile, True), seen.takes)
 
     def _start(self, request: HttpRequest, asked: Asked, takes: Accepted) -> None:
-        caller = self._caller(request)  # First: it is somebody else's code, and a stream has a timer.
-        stream = ModernStream(request, asked.id, takes)
+        caller = self._caller(request)  # First: it is somebody else's code, and a stream is kept alive.
+        stream = ModernStream(request, asked.id, takes, self._keepalive)
         state = asked.params.get("requestState")
         if isinstance(state, str) and state.startswith(PREFIX):
             comeback = Comeback(stream, asked.profile, as_object(asked.params.get("inputResponses")) or {})
@@ -233,19 +227,27 @@ class HttpEndpoint:
             sink = ModernSink(stream, asked, caller, self._tasks, self._parked, self._hold)
             sink.exchange.headers = request.headers.get_all
             self._tasks.start(self._answer(sink, stream), key=stream)
-        request.on_disconnect(lambda: self._hung_up(stream))
+        request.on_disconnect(partial(self._hung_up, stream))
 
     async def _answer(self, sink: ModernSink, first: ModernStream) -> None:
+        exchange = sink.exchange
         try:
-            reply = await self._answering.modern_reply(sink.exchange, first.id)
+            reply = await self._admission(exchange)
         except asyncio.CancelledError:
             # Either its client hung up, and nothing is said to it any more, or we are about to stop (R29).
             if sink.stream is not None:
                 await sink.stream.reply(STOPPED)
             raise
+        except Exception as problem:  # An edge: a failed exchange never ends a server (R34).
+            reply = failure(exchange, problem)
         finally:
-            self._listens_no_more(first)
-        if sink.stream is not None:  # else nobody came back for it
+            if self._listening:
+                self._listens_no_more(first)
+        if exchange.method == "subscriptions/listen":
+            reply = end_of_listening(exchange, reply, first.id)
+        if sink.stream is first:
+            first.reply_now(reply)
+        elif sink.stream is not None:  # else nobody came back for it
             await sink.stream.reply(reply)
 
     def _hung_up(self, stream: ModernStream) -> None:
@@ -261,39 +263,45 @@ class HttpEndpoint:
 
     # ------------------------------------------------------------------------------------------ the session era
 
-    def _get(self, request: HttpRequest) -> None:
-        if self._names_modern(request):
+    def _get(self, request: HttpRequest, seen: Seen) -> None:
+        if seen.names_modern:
             refuse(request, _POST_ONLY)
         elif self._stopping:
             refuse(request, STOPPING)
         elif request.headers.get(SESSION) is None:
             refuse(request, _NO_SESSION if request.headers.get(VERSION) is None else MISSING)
-        elif not accepted(request.headers).events:
+        elif not seen.takes.events:
             refuse(request, NOT_ACCEPTABLE)
         else:
             self._sessions.get(request, self._caller(request))
 
-    def _delete(self, request: HttpRequest) -> None:
-        if self._names_modern(request) or request.headers.get(SESSION) is None:
+    def _delete(self, request: HttpRequest, seen: Seen) -> None:
+        if seen.names_modern or request.headers.get(SESSION) is None:
             refuse(request, _POST_ONLY)
         else:
             self._sessions.delete(request, self._caller(request))
 
-    def _names_modern(self, request: HttpRequest) -> bool:
-        return self._look_at(request.headers).names_modern
-
-    def _open_channel(self, request: HttpRequest) -> None:
+    def _open_channel(self, request: HttpRequest, seen: Seen) -> None:
         if self._stopping:
             refuse(request, STOPPING)
         else:
             self._channels.open(request, self._caller(request))
 
-    def _post_to_channel(self, request: HttpRequest) -> None:
+    def _post_to_channel(self, request: HttpRequest, seen: Seen) -> None:
         refusal = check_body(request.headers)
         if refusal is not None:
             refuse(request, refusal)
         else:
             self._channels.post(request, self._caller(request))
+
+
+def _says_it_is_modern(value: object) -> bool:
+    """Whether a message is of 2026-07-28 or later by its own words.
+
+    One that says so while its header names an older one is held to the rules that it would escape (T3).
+    """
+    message = as_object(value) or {}
+    return message.get("method") != "initialize" and is_modern(as_object(message.get("params")) or {})
 
 
 _ALLOW: Final = (("Allow", "POST"),)

@@ -4,18 +4,20 @@ Decided late, so that an early error keeps its status.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from sluicegate.downstream.doors import EVENTS, JSON, Accepted, Fields, Headers, Refusal
 from sluicegate.downstream.duplex import MESSAGES_A_TURN
+from sluicegate.downstream.keepalive import KEEP_ALIVE as KEEP_ALIVE  # for those who have a timer of their own
+from sluicegate.downstream.keepalive import KeepAlive
 from sluicegate.errors import INTERNAL_ERROR, OVERLOADED, RATE_LIMITED, SHUTTING_DOWN, ErrorObject
 from sluicegate.protocol.conversation import UNENCODABLE
 from sluicegate.protocol.framing import encode_comment, encode_event
-from sluicegate.protocol.message import Reply, RequestId, Response, as_object, encode
+from sluicegate.protocol.message import Reply, RequestId, as_object, encode_reply
 
-KEEP_ALIVE: Final = 15.0
-"""Seconds of silence after which a stream says that it is still there; proxies close what says nothing."""
+log: Final = logging.getLogger("sluicegate")
 
 EVENT_FIELDS: Final[Fields] = (
     ("Content-Type", EVENTS),
@@ -84,16 +86,18 @@ def fields_for(status: int) -> Fields:
 class ModernStream:
     """The answer to one request of 2026-07-28."""
 
-    def __init__(self, request: HttpRequest, request_id: RequestId, takes: Accepted) -> None:
+    __slots__ = ("_keepalive", "_over", "_request", "_sent", "_streaming", "_takes", "id")
+
+    def __init__(self, request: HttpRequest, request_id: RequestId, takes: Accepted, keepalive: KeepAlive) -> None:
         self.id = request_id
         self._request = request
         self._takes = takes
+        self._keepalive = keepalive
         self._streaming = False
         self._over = False
         self._sent = 0
-        self._timer: asyncio.TimerHandle | None = None
         if takes.events:
-            self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE, self._stay_alive)
+            keepalive.watch(self)
 
     async def send(self, message: bytes) -> None:
         """Send a message ahead of the reply; a client that takes no events gets the reply only."""
@@ -121,10 +125,11 @@ class ModernStream:
             return  # a tool that swallowed its cancellation
         self._finish()
         try:
-            body = encode(Response(self.id, reply))
+            body = encode_reply(self.id, reply)
         except Exception:  # An edge: the encoder runs code of the values in it, which may raise anything (R34).
+            log.exception("An answer could not be encoded.")
             reply = UNENCODABLE
-            body = encode(Response(self.id, reply))
+            body = encode_reply(self.id, reply)
         status = _status_of_modern(reply)
         # An error that has a status of its own keeps it, even for a client that wants events only.
         if self._streaming or not (self._takes.json or status != 200):
@@ -142,18 +147,17 @@ class ModernStream:
 
     def _finish(self) -> None:
         self._over = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._keepalive.forget(self)
 
     def _start(self) -> None:
         if not self._streaming:
             self._streaming = True
             self._request.start(200, EVENT_FIELDS)
 
-    def _stay_alive(self) -> None:
+    def stay_alive(self) -> None:
+        """Say that we are still at it."""
         self._start()
         self._request.write(encode_comment())
-        self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE, self._stay_alive)
 
 
 def _status_of_modern(reply: Reply) -> int:

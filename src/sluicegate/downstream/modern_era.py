@@ -19,6 +19,8 @@ from sluicegate.protocol.modern import Answers, Questions, input_required, tagge
 class ModernSink:
     """The way back to a client of 2026-07-28: the stream of the request that is open now, if one is."""
 
+    __slots__ = ("_brought", "_hold", "_listening", "_parked", "_tasks", "_turn", "exchange", "stream")
+
     def __init__(
         self, stream: RequestStream, asked: Asked, caller: Caller, tasks: TaskScope, parked: Parked, hold: float
     ) -> None:
@@ -27,9 +29,7 @@ class ModernSink:
         self._tasks = tasks
         self._parked = parked
         self._hold = hold
-        # A client may answer ahead what it knows it will be asked: answers without a state belong to no parked call.
-        brought = {} if "requestState" in asked.params else as_object(asked.params.get("inputResponses")) or {}
-        self._brought = dict(brought)
+        self._brought: Params | None = None
         self._turn: asyncio.Lock | None = None
         self._listening = asked.method == "subscriptions/listen"
 
@@ -54,6 +54,10 @@ class ModernSink:
         check_capabilities(questions, exchange.profile)
         answers: dict[str, Params] = {}
         unanswered = dict(questions)
+        if self._brought is None:
+            # A client may answer ahead what it knows it will be asked; without a state it belongs to no parked call.
+            params = exchange.params
+            self._brought = dict({} if "requestState" in params else as_object(params.get("inputResponses")) or {})
         brought = self._brought
         while True:
             for key in list(unanswered):

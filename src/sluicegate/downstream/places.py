@@ -5,7 +5,6 @@ Where nobody is asked who they are, everybody is the one local user: twenty clie
 meant for one, and there is nobody to protect from them. They are held by the limits of the whole alone.
 """
 
-from collections import Counter
 from enum import Enum
 from typing import Final
 
@@ -55,7 +54,7 @@ class Place:
         """Count no more. Once is enough, and twice does no harm."""
         places, self._places = self._places, None
         if places is not None:
-            places.give_back(self._caller)
+            places.leave(self._caller)
 
 
 class Places:
@@ -65,30 +64,37 @@ class Places:
         self.most = most
         self.most_of_one = most_of_one
         self._taken = 0
-        self._of: Counter[str] = Counter()
+        self._of: dict[str, int] = {}
 
     def __len__(self) -> int:
         return self._taken
 
     def taken_by(self, caller: Caller) -> int:
         """How many places a caller has."""
-        return self._of[caller.id]
+        return self._of.get(caller.id, 0)
 
     def take(self, caller: Caller) -> Place | Full:
         """A place, which whoever gets it has to release; or why there is none."""
+        full = self.enter(caller.id)
+        return Place(self, caller.id) if full is None else full
+
+    def enter(self, name: str) -> Full | None:
+        """Count one more of a caller, who has to `leave` exactly once; or say why there is no place."""
+        taken = self._of.get(name, 0)
         # One's own limit first: who floods is told that it is them, however full it is (R25).
-        name = caller.id
-        if name != LOCAL_USER and self._of[name] >= self.most_of_one:
+        if taken >= self.most_of_one and name != LOCAL_USER:
             return Full.FOR_ONE
         if self._taken >= self.most:
             return Full.FOR_ALL
         self._taken += 1
-        self._of[name] += 1
-        return Place(self, name)
+        self._of[name] = taken + 1
+        return None
 
-    def give_back(self, caller: str) -> None:
-        """Count one less. For places."""
+    def leave(self, name: str) -> None:
+        """Count one less of a caller."""
         self._taken -= 1
-        self._of[caller] -= 1
-        if not self._of[caller]:
-            del self._of[caller]  # Callers come and go, and the table would keep them all.
+        left = self._of[name] - 1
+        if left:
+            self._of[name] = left
+        else:
+            del self._of[name]  # Callers come and go, and the table would keep them all.

@@ -114,11 +114,12 @@ def parse_strict(data: bytes, limits: Limits = DEFAULT_LIMITS) -> object:
         raise _refusal(data, str(error)) from None
     # The parser knows no limits of ours. Counting bytes is cheap and clears nearly every message; only a message that
     # has enough brackets, colons or digits to break a limit is walked through.
+    shapes = data.translate(_SHAPES)
     if (
-        data.count(b"[") + data.count(b"{") > limits.depth
-        or data.count(b":") > limits.members
+        shapes.count(b"[") > limits.depth
+        or (len(data) > limits.members and data.count(b":") > limits.members)
+        or (b"0e" in shapes and _may_overflow(shapes))
         or _may_have_long_number(data, min(_SAFE_NUMBER, limits.number_length))
-        or _may_overflow(data)
     ):
         problem = _limit_problem(data, value, limits)
         if problem is not None:
@@ -137,6 +138,9 @@ def read_message(value: object, limits: Limits = DEFAULT_LIMITS) -> Message:
     envelope = as_object(value)
     if envelope is None:
         raise RemoteProtocolError("Invalid request: a message is a JSON object.")
+    request = _usual_request(envelope)
+    if request is not None:
+        return request
     request_id = envelope.get("id")
     problem = _envelope_problem(envelope, limits)
     if problem is not None:
@@ -158,6 +162,27 @@ def read_message(value: object, limits: Limits = DEFAULT_LIMITS) -> Message:
     if "id" in envelope:
         return Request(cast(RequestId, request_id), method, params)
     return Notification(method, params)
+
+
+def _usual_request(envelope: Params) -> Request | None:
+    """The request, if every member of it is one that we know: as nearly all are, and then no rule can be broken.
+
+    What has a member of another name may only look like this one; what has a long id must be measured.
+    """
+    if envelope.keys() != _REQUEST_MEMBERS or envelope["jsonrpc"] != "2.0":
+        return None
+    request_id, method, params = envelope["id"], envelope["method"], as_object(envelope["params"])
+    if type(request_id) is int:
+        if not -LARGEST_ID <= request_id <= LARGEST_ID:
+            return None
+    elif type(request_id) is not str or len(request_id) > _SHORT_ID:
+        return None
+    if type(method) is not str or params is None or not params.keys() <= _PLAIN_PARAMS:
+        return None
+    meta = as_object(params.get("_meta", _NO_META))
+    if meta is None or not meta.keys() <= _META_MEMBERS:
+        return None
+    return Request(request_id, method, params)
 
 
 def is_notification(value: object, limits: Limits = DEFAULT_LIMITS) -> bool:
@@ -199,12 +224,15 @@ _INNER_MEMBERS: Final = {
         {"toolsListChanged", "promptsListChanged", "resourcesListChanged", "resourceSubscriptions"}
     ),
 }
+_REQUEST_MEMBERS: Final = frozenset({"jsonrpc", "id", "method", "params"})
+_PLAIN_PARAMS: Final = _PARAM_MEMBERS - (_INNER_MEMBERS.keys() - {"_meta"})
+_NO_META: Final[Params] = {}
+_SHORT_ID: Final = 64  # Characters: four bytes each at most.
 # A number that overflows a double would silently become infinity. That takes three exponent digits, or more characters
 # than these.
 _SAFE_NUMBER: Final = 200
-_SHAPES: Final = bytes(
-    ord("0" if byte in b"0123456789" else "e" if byte in b"eE" else "+" if byte in b"+" else " ") for byte in range(256)
-)
+_SHAPE: Final = {**dict.fromkeys(b"0123456789", b"0"), **dict.fromkeys(b"eE", b"e"), **dict.fromkeys(b"[{", b"[")}
+_SHAPES: Final = b"".join(_SHAPE.get(byte, b"+" if byte == ord("+") else b" ") for byte in range(256))
 # A string without an end reaches to the end of the data, so that nothing is ever looked through twice.
 _STRING: Final = rb'"(?:[^"\\]++|\\.)*+"?'
 _up_to_string: Final = re.compile(rb'([^"]*+)(?:%b)?' % _STRING, re.DOTALL)
@@ -234,20 +262,21 @@ def _outside_strings(data: bytes) -> Iterator[bytes]:
     return (found[1] for found in _up_to_string.finditer(data))
 
 
-def _may_overflow(data: bytes) -> bool:
+def _may_overflow(shapes: bytes) -> bool:
     """Whether somewhere stands what could be a number with three exponent digits. (Faster than a pattern.)"""
-    shapes = data.translate(_SHAPES)
     return b"0e000" in shapes or b"0e+000" in shapes
 
 
 def _may_have_long_number(data: bytes, limit: int) -> bool:
     """Whether somewhere more than `limit` bytes in a row could be those of a number; strings are not told apart."""
+    if len(data) <= limit:
+        return False
     # Of so many in a row, several of every n-th byte are next to each other: far fewer bytes to look at.
     step = (limit + 9) // 10
     pattern = _number_patterns.get(limit)
     if pattern is None:
         pattern = _number_patterns[limit] = re.compile(_IN_NUMBER + rb"{%d}" % ((limit + 1) // step))
-    return len(data) > limit and pattern.search(data[::step]) is not None
+    return pattern.search(data[::step]) is not None
 
 
 def _has_long_number(data: bytes, limit: int) -> bool:
@@ -618,12 +647,17 @@ _encode: Final = msgspec.json.Encoder().encode
 def encode(message: Message) -> bytes:
     """The bytes of one message, on one line unless a raw payload brought newlines along (framing takes those out)."""
     if isinstance(message, Response):
-        if isinstance(message.reply, Result):
-            return _encode(_ResultWire("2.0", message.id, message.reply.value))
-        return _encode(_ErrorWire("2.0", message.id, message.reply))
+        return encode_reply(message.id, message.reply)
     if isinstance(message, Request):
         return _encode(_RequestWire("2.0", message.id, message.method, message.params))
     return _encode(_NotificationWire("2.0", message.method, message.params))
+
+
+def encode_reply(request_id: RequestId | None, reply: Reply) -> bytes:
+    """The bytes of the response that a reply is under an id."""
+    if isinstance(reply, Result):
+        return _encode(_ResultWire("2.0", request_id, reply.value))
+    return _encode(_ErrorWire("2.0", request_id, reply))
 
 
 def encode_batch(responses: Iterable[Response]) -> bytes:

@@ -18,6 +18,7 @@ from sluicegate.errors import (
     RemoteProtocolError,
     UpstreamProtocolError,
 )
+from sluicegate.protocol.headers import Claims
 from sluicegate.protocol.message import (
     Notification,
     Params,
@@ -60,15 +61,6 @@ def is_modern(params: Params) -> bool:
     return meta is not None and VERSION_KEY in meta
 
 
-def require_meta(request: Request) -> str:
-    """The revision that a request says; HTTP checks it against a header before anything else is looked at.
-
-    Raises:
-        RemoteProtocolError: −32602 if `_meta` lacks one of the two members that every request has.
-    """
-    return _version_in(as_object(request.params.get("_meta")) or {}, request.id)
-
-
 def _version_in(meta: Params, request_id: RequestId) -> str:
     version = meta.get(VERSION_KEY)
     if not isinstance(version, str):
@@ -80,35 +72,47 @@ def _version_in(meta: Params, request_id: RequestId) -> str:
     raise RemoteProtocolError(problem, code=INVALID_PARAMS, request_id=request_id)
 
 
-def read_request(request: Request) -> tuple[Profile, Params]:
-    """The request's profile, and its params without what the profile now holds.
+def read_request(request: Request, claims: Claims | None = None) -> tuple[Profile, Params]:
+    """The request's profile, and its params without what the profile now holds; over HTTP, if its headers agree.
 
     Raises:
-        RemoteProtocolError: −32602 for an incomplete `_meta`, −32022 for a revision we do not speak, −32601 for a
-            method that 2026-07-28 does not have.
+        RemoteProtocolError: −32602 for an incomplete `_meta`, −32020 for headers that say something else, −32022 for a
+            revision we do not speak, −32601 for a method that 2026-07-28 does not have.
     """
     meta = as_object(request.params.get("_meta")) or {}
     version = _version_in(meta, request.id)
-
-    def refuse(problem: str, code: int = INVALID_PARAMS, data: Params | None = None) -> RemoteProtocolError:
-        return RemoteProtocolError(problem, code=code, request_id=request.id, data=data)
-
-    if version not in MODERN_VERSIONS:
-        data: Params = {"supported": list(SUPPORTED_VERSIONS), "requested": version}
-        raise refuse("Unsupported protocol version", UNSUPPORTED_VERSION, data)
-    if not requestable(request.method, version):
-        raise refuse(f"Method not found: {request.method[:100]}", METHOD_NOT_FOUND)
-    said = meta.get(CLIENT_INFO_KEY)
-    client_info = as_object(said)
-    if client_info is None and said is not None:
-        raise refuse(f"Invalid params: {CLIENT_INFO_KEY} is an object.")
-    log_level = meta.get(LOG_LEVEL_KEY)
+    if claims is not None:
+        claims.check(request.id, version, request.method, request.params)
+    if (version, request.method) not in _REQUESTABLE:
+        raise _not_spoken(request, version)
+    client_info, log_level, token = meta.get(CLIENT_INFO_KEY), meta.get(LOG_LEVEL_KEY), meta.get("progressToken")
+    if client_info is not None and as_object(client_info) is None:
+        raise _wrong_meta(request, f"{CLIENT_INFO_KEY} is an object.")
     if log_level is not None and log_level not in LOG_LEVELS:
-        raise refuse(f"Invalid params: {LOG_LEVEL_KEY} is one of {', '.join(LOG_LEVELS)}.")
+        raise _wrong_meta(request, f"{LOG_LEVEL_KEY} is one of {', '.join(LOG_LEVELS)}.")
+    if token is not None:
+        token = _progress_token_in(meta, request.id)
     capabilities = cast(Params, meta[CAPABILITIES_KEY])
-    token = _progress_token_in(meta, request.id)
-    profile = Profile(version, capabilities, client_info, cast(str | None, log_level), token)
+    profile = Profile(version, capabilities, cast(Params | None, client_info), cast(str | None, log_level), token)
     return profile, _without(request.params, meta)
+
+
+_REQUESTABLE: Final = frozenset(
+    (version, method) for version in MODERN_VERSIONS for method in METHODS if requestable(method, version)
+)
+
+
+def _not_spoken(request: Request, version: str) -> RemoteProtocolError:
+    if version in MODERN_VERSIONS:
+        problem, code, data = f"Method not found: {request.method[:100]}", METHOD_NOT_FOUND, None
+    else:
+        problem, code = "Unsupported protocol version", UNSUPPORTED_VERSION
+        data = {"supported": list(SUPPORTED_VERSIONS), "requested": version}
+    return RemoteProtocolError(problem, code=code, request_id=request.id, data=data)
+
+
+def _wrong_meta(request: Request, problem: str) -> RemoteProtocolError:
+    return RemoteProtocolError(f"Invalid params: {problem}", code=INVALID_PARAMS, request_id=request.id)
 
 
 def read_progress_token(request: Request) -> RequestId | None:
@@ -137,8 +141,8 @@ def without_profile(params: Params) -> Params:
 def _without(params: Params, meta: Params) -> Params:
     params = dict(params)
     del params["_meta"]
-    if kept := {key: value for key, value in meta.items() if key not in _PROFILE_KEYS}:
-        params["_meta"] = kept
+    if not meta.keys() <= _PROFILE_KEYS:
+        params["_meta"] = {key: value for key, value in meta.items() if key not in _PROFILE_KEYS}
     return params
 
 
