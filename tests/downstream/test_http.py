@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+import sluicegate
 from sluicegate.downstream import keepalive
 from sluicegate.downstream.doors import Doors
 from sluicegate.downstream.http import HttpEndpoint
@@ -16,6 +17,7 @@ from sluicegate.errors import ErrorObject
 from sluicegate.exchange import Caller, Exchange
 from sluicegate.http1 import Limits, serve
 from sluicegate.protocol.message import Notification, Reply, Result
+from tests.downstream import http_stage
 from tests.downstream.http_client import (
     BOTH,
     Answer,
@@ -761,6 +763,25 @@ async def test_a_state_is_refused_to_other_callers_for_other_calls_and_a_second_
         refusals.append(await client.modern("tools/call", retry(first), headers=mine))
         messages = [await refused(refusal, 400, -32602) for refusal in refusals]
         assert len({str(error_of(message)["message"]) for message in messages}) == 1
+
+
+async def test_a_retry_whose_headers_say_another_argument_is_refused() -> None:
+    server = sluicegate.Server("mirrors")
+
+    @server.tool(input_schema={**http_stage.MIRRORED, "required": ["region"]})
+    async def deploy(call: sluicegate.Call, region: str) -> str:
+        return f"{(await call.elicit('Sure?', http_stage.Form)).action} {region}"
+
+    async with http_client(server) as client:
+        arguments: Json = {"name": "deploy", "arguments": {"region": "eu"}}
+        here, elsewhere = [("Mcp-Param-Region", "eu")], [("Mcp-Param-Region", "us")]
+        first = await client.modern("tools/call", modern(arguments, capabilities=FORMS), headers=here)
+        result = result_of(await first.json())
+        again = retry(result, name="deploy", arguments={"region": "eu"})
+        for headers in (elsewhere, [], here + here):
+            await refused(await client.modern("tools/call", again, headers=headers), 400, -32602)
+        good = await client.modern("tools/call", again, headers=here)
+        assert texts(result_of(await good.json())) == ["accept eu"]
 
 
 async def test_a_state_is_refused_wherever_it_was_changed() -> None:

@@ -4,7 +4,7 @@ Decided before anything of its body is looked at, on every route, with and witho
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -30,6 +30,7 @@ class Headers(Protocol):
 
     def get(self, name: str) -> str | None: ...
     def get_all(self, name: str) -> Sequence[str]: ...
+    def __iter__(self) -> Iterator[tuple[str, str]]: ...  # Names in lower case.
 
 
 class Refusal(msgspec.Struct, frozen=True):

@@ -211,7 +211,7 @@ class HttpEndpoint:
         state = asked.params.get("requestState")
         if isinstance(state, str) and state.startswith(PREFIX):
             comeback = Comeback(stream, asked.profile, as_object(asked.params.get("inputResponses")) or {})
-            binding = binding_of(caller, asked.method, asked.params)
+            binding = binding_of(caller, asked.method, asked.params, request.headers)
             try:
                 self._parked.resume(state, binding, comeback, self._tasks)
             except InvalidParams as problem:
@@ -225,6 +225,7 @@ class HttpEndpoint:
                     return
                 self._listening[stream] = place
             sink = ModernSink(stream, asked, caller, self._tasks, self._parked, self._hold)
+            sink.headers = request.headers
             sink.exchange.headers = request.headers.get_all
             self._tasks.start(self._answer(sink, stream), key=stream)
         request.on_disconnect(partial(self._hung_up, stream))

@@ -4,6 +4,7 @@ The call's own task stays alive between the two (see `parked`); only the request
 """
 
 import asyncio
+from collections.abc import Iterable
 
 from sluicegate.concurrency import TaskScope
 from sluicegate.downstream.asking_rights import check_capabilities
@@ -19,7 +20,7 @@ from sluicegate.protocol.modern import Answers, Questions, input_required, tagge
 class ModernSink:
     """The way back to a client of 2026-07-28: the stream of the request that is open now, if one is."""
 
-    __slots__ = ("_brought", "_hold", "_listening", "_parked", "_tasks", "_turn", "exchange", "stream")
+    __slots__ = ("_brought", "_hold", "_listening", "_parked", "_tasks", "_turn", "exchange", "headers", "stream")
 
     def __init__(
         self, stream: RequestStream, asked: Asked, caller: Caller, tasks: TaskScope, parked: Parked, hold: float
@@ -29,6 +30,8 @@ class ModernSink:
         self._tasks = tasks
         self._parked = parked
         self._hold = hold
+        self.headers: Iterable[tuple[str, str]] = ()
+        """Those of the HTTP request, where one brought it."""
         self._brought: Params | None = None
         self._turn: asyncio.Lock | None = None
         self._listening = asked.method == "subscriptions/listen"
@@ -77,7 +80,8 @@ class ModernSink:
 
     async def _next_round(self, stream: RequestStream, questions: Questions) -> Comeback:
         exchange = self.exchange
-        state, comeback = self._parked.park(binding_of(exchange.caller, exchange.method, exchange.params))
+        binding = binding_of(exchange.caller, exchange.method, exchange.params, self.headers)
+        state, comeback = self._parked.park(binding)
         # Before anything is sent: from here on a withdrawal of this request must not find the call any more.
         self._tasks.rekey(stream, comeback)
         self.stream = None

@@ -8,6 +8,7 @@ when it is cancelled or when its retry has come. A second clock in the token cou
 
 import asyncio
 import os
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -16,6 +17,7 @@ from sluicegate.concurrency import TaskScope
 from sluicegate.downstream.streams import RequestStream
 from sluicegate.errors import InputRefused, InvalidParams
 from sluicegate.exchange import Caller
+from sluicegate.protocol.headers import PARAM_PREFIX
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.modern import Profile
 from sluicegate.protocol.seal import Sealer
@@ -35,12 +37,17 @@ class Comeback(msgspec.Struct, frozen=True):
 Binding = tuple[str, str, str]
 
 
-def binding_of(caller: Caller, method: str, params: Params) -> Binding:
-    """What a token is bound to: the caller, the method, and all params but the rounds' own."""
+def binding_of(caller: Caller, method: str, params: Params, headers: Iterable[tuple[str, str]] = ()) -> Binding:
+    """What a token is bound to: the caller, the method, all params but the rounds' own, and the `Mcp-Param-*` headers.
+
+    These were compared with the arguments when the call began. The retry's go to nobody who could compare them
+    again, so they must be the same (T2).
+    """
     rest = {key: value for key, value in params.items() if key not in ("inputResponses", "requestState", "_meta")}
+    mirrors = sorted((name, value) for name, value in headers if name.startswith(PARAM_PREFIX))
     import hashlib  # here and not above: it brings OpenSSL, and most calls ask nothing
 
-    digest = hashlib.blake2b(msgspec.json.encode(rest, order="deterministic"), digest_size=16).hexdigest()
+    digest = hashlib.blake2b(msgspec.json.encode((rest, mirrors), order="deterministic"), digest_size=16).hexdigest()
     return caller.id, method, digest
 
 
