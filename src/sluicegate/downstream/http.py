@@ -53,6 +53,7 @@ from sluicegate.protocol.versions import MODERN_VERSIONS, SESSION_VERSIONS, SUPP
 SESSION: Final = "mcp-session-id"
 LONGEST_HOLD: Final = 300.0
 _LOCAL_USER: Final = Caller()
+_OWN_PATHS: Final = ("/sse", "/messages", "/healthz", "/readyz")
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -95,7 +96,12 @@ class HttpEndpoint:
         """`beside` is an endpoint of the same gateway: both together have the places of one.
 
         `sse` is whether the oldest transport, HTTP+SSE, is served too.
+
+        Raises:
+            ValueError: the path is one that has another use here.
         """
+        if path in _OWN_PATHS:
+            raise ValueError(f"{path} has another use: {', '.join(_OWN_PATHS)} are taken")
         limits = limits or HttpLimits()
         self._calls = Places(limits.calls, limits.calls_of_one) if beside is None else beside._calls
         self._streams = Places(limits.streams, limits.streams_of_one) if beside is None else beside._streams
