@@ -17,7 +17,7 @@ from sluicegate.concurrency import forever
 from sluicegate.errors import InputRefused
 from sluicegate.exchange import Connection, Exchange, Host
 from sluicegate.protocol.message import Params, Reply, Result
-from sluicegate.protocol.modern import SERVER_INFO_KEY, Discovery, complete
+from sluicegate.protocol.modern import SERVER_INFO_KEY, Discovery
 from sluicegate.protocol.versions import LATEST_VERSION, SUPPORTED_VERSIONS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -66,7 +66,7 @@ class Server:
             name=name, version=version, title=title, description=description, website_url=website_url, icons=icons
         )
         # Most results only say who speaks; who wants to know more discovers it.
-        self._signature: Params = {SERVER_INFO_KEY: members(name=name, version=version)}
+        self._speaker = members(name=name, version=version)
         self._offer = Offer(page_size)
 
     # ------------------------------------------------------------------------------------------------- for its author
@@ -188,8 +188,11 @@ class Server:
             value = self._discover() if exchange.method == "server/discover" else await self._offer.answer(exchange)
         except InputRefused as refusal:
             return refused_reply(exchange.method, refusal)
-        ttl_ms, scope = _CACHE.get(exchange.method, (None, "private"))
-        return Result(complete({"_meta": dict(self._signature), **value}, ttl_ms=ttl_ms, scope=scope))
+        # As `complete` has it, which would copy all of it once more.
+        value = {"resultType": "complete", "_meta": {SERVER_INFO_KEY: self._speaker}, **value}
+        if exchange.method in _CACHE:
+            value["ttlMs"], value["cacheScope"] = _CACHE[exchange.method]
+        return Result(value)
 
     async def wait_closed(self) -> None:
         """Never return: what is in this very process has no connection to lose."""

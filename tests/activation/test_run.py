@@ -7,6 +7,8 @@ import logging
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Iterator
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import msgspec
@@ -208,6 +210,42 @@ async def test_only_growing_progress_is_sent(server: Server) -> None:
     assert [params["progress"] for params in sink.params("notifications/progress")] == [1, 3, 3.5]
 
 
+async def test_events_may_be_of_the_authors_own_kind_and_returned_as_a_list(server: Server) -> None:
+    class Step(Progress, frozen=True):
+        """Progress in steps of a hundred."""
+
+    class Note(Text, frozen=True):
+        """A text with a name."""
+
+    server.add_tool(lambda: [Step(1, 100), "and", Note("noted")], name="returned")
+
+    @server.tool
+    async def yielded() -> AsyncIterator[object]:
+        yield (Step(1, 100), "and")
+        yield Note("noted")
+
+    for name in ("returned", "yielded"):
+        sink = Recorder()
+        assert text(await call(server, name, sink=sink)) == "and\nnoted"
+        assert sink.params("notifications/progress") == [{"progressToken": 0, "progress": 1, "total": 100}]
+
+
+async def test_progress_may_be_any_kind_of_number(server: Server) -> None:
+    class Metres(float):
+        pass
+
+    @server.tool
+    async def measure(call: Call) -> AsyncIterator[object]:
+        yield Progress(Fraction(1, 2), total=Metres(2.5))  # pyright: ignore[reportArgumentType]
+        await call.progress(Decimal(1))  # pyright: ignore[reportArgumentType]
+        yield Data("part")
+
+    sink = Recorder()
+    await call(server, "measure", sink=sink)
+    sent = [json.loads(encode(notification))["params"] for notification in sink.seen]
+    assert [(params["progress"], params.get("total")) for params in sent] == [(0.5, 2.5), (1, None), (1.000001, None)]
+
+
 async def test_nothing_is_sent_to_a_client_that_did_not_ask_for_it(server: Server) -> None:
     @server.tool
     async def chatty() -> AsyncIterator[object]:
@@ -313,6 +351,22 @@ async def test_bad_arguments_are_a_result_that_names_the_field_and_the_tool_does
     assert "unknown argument 'c'" in failure(await call(server, "add", {"a": 1, "c": 2}))
     assert not ran
     assert text(await call(server, "add", {"a": 1})) == "1"
+
+
+async def test_stream_is_closed_where_nothing_can_be_made_of_what_it_brings(server: Server) -> None:
+    closed = False
+
+    @server.tool
+    async def stream() -> AsyncIterator[object]:
+        nonlocal closed
+        try:
+            yield "so far so good"
+            yield b"bytes"
+        finally:
+            closed = True
+
+    assert failure(await call(server, "stream")) == "so far so good\nThe tool 'stream' failed (TypeError)."
+    assert closed
 
 
 async def test_exception_is_a_result_that_tells_only_its_kind(server: Server, caplog: pytest.LogCaptureFixture) -> None:

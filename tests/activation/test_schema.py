@@ -530,16 +530,36 @@ def test_numbers_are_those_of_json() -> None:
     assert refusal(tool, i=1, f=10**400, u=0, x=0) == "argument 'f' is not right: number out of range"
 
 
-def test_members_that_a_nested_object_does_not_know_are_dropped_unless_it_is_sealed() -> None:
-    def tool(filter: Filter, sealed: Sealed) -> None: ...
+@pytest.mark.parametrize(
+    ("annotation", "value", "unknown"),
+    [
+        (Filter, {"field": "a", "new": 1}, "x.new"),
+        (list[Filter], [{"field": "a"}, {"field": "a", "limt": 1}], "x[1].limt"),
+        (dict[str, Filter] | None, {"k": {"field": "a", "new": 1}}, "x.k.new"),
+        (Options, {"name": "a", "colour": "red"}, "x.colour"),
+        (Node, {"value": 1, "children": [{"value": 2, "leaf": True}]}, "x.children[0].leaf"),
+        (Cat | Dog, {"type": "cat", "lives": 9, "tricks": []}, "x.tricks"),
+        (Sealed, {"a": 1, "c": 2}, "x.c"),
+    ],
+)
+def test_members_that_a_nested_object_does_not_know_are_refused_by_name(
+    annotation: Any, value: Any, unknown: str
+) -> None:
+    parameters = of_annotations({"x": annotation})
+    with pytest.raises(InvalidArguments) as refused:
+        parameters.convert({"x": value})
+    assert f"unknown argument '{unknown}'" in str(refused.value)
+    definitions = parameters.schema["$defs"].values()
+    assert all(definition["additionalProperties"] is False for definition in definitions)
 
-    parameters = Parameters.of(tool)
-    values = parameters.convert({"filter": {"field": "a", "new": 1}, "sealed": {"a": 1}})
-    assert values == {"filter": Filter("a"), "sealed": Sealed(1)}
-    assert refusal(tool, filter={"field": "a"}, sealed={"a": 1, "c": 2}) == "unknown argument 'sealed.c'"
-    definitions = parameters.schema["$defs"]
-    assert definitions["Sealed"]["additionalProperties"] is False
-    assert "additionalProperties" not in definitions["Filter"]
+
+def test_nested_dicts_and_what_is_returned_stay_open() -> None:
+    def tool(options: dict[str, int], anything: dict[str, object]) -> Filter: ...
+
+    arguments = {"options": {"a": 1, "b": 2}, "anything": {"c": {"d": 3}}}
+    assert Parameters.of(tool).convert(arguments) == arguments
+    output = Output.of(return_annotation(tool))
+    assert output is not None and "additionalProperties" not in output.schema
 
 
 def test_refusals_name_the_field_and_what_would_be_right() -> None:
@@ -584,6 +604,8 @@ def test_text_that_is_not_what_its_format_says_is_refused() -> None:
 
 def test_pattern_that_only_python_knows_still_refuses_with_a_sentence() -> None:
     def tool(name: Annotated[str, Meta(pattern=r"\Aa\Z")]) -> None: ...
+
+    assert refusal(tool, name="a", other=1) == "unknown argument 'other'"
 
     assert Parameters.of(tool).convert({"name": "a"}) == {"name": "a"}
     assert refusal(tool, name="b").startswith("argument 'name' should be str matching regex")

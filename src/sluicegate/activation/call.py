@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar, cast, overload
 
 from sluicegate.activation import questions
-from sluicegate.activation.content import clean_text, json_of, members
+from sluicegate.activation.content import clean_text, json_of
 from sluicegate.activation.define import LogLevel
 from sluicegate.activation.questions import Ask, Elicited, Root, Sampled
 from sluicegate.errors import InputRefused, MissingCapability
@@ -26,6 +26,8 @@ DATA_KEY: Final = "dev.sluicegate/data"
 """In the `_meta` of a progress notification: a part of the result that left early."""
 
 _DATA_STEP: Final = 1_000_000
+_PLAIN_NUMBERS: Final = frozenset({int, float})
+_GRAVITY: Final = {level: gravity for gravity, level in enumerate(LOG_LEVELS)}
 
 
 class Call:
@@ -48,32 +50,43 @@ class Call:
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Tell how far the call has come. Goes nowhere if the client did not ask for it, or the number did not grow."""
+        if type(progress) not in _PLAIN_NUMBERS:
+            progress = float(progress)  # Those of other libraries are numbers, too, but JSON has no word for them.
         if not (math.isfinite(progress) and progress > self._last):
             return
-        self._said, self._total, self._pieces = progress, total, 0
-        await self._emit_progress(progress, message)
+        self._said, self._total, self._pieces, self._last = progress, total, 0, progress
+        if self.exchange.profile.progress_token is None or self._ended:
+            return
+        params = self._progress_params(progress)
+        if message is not None:
+            params["message"] = clean_text(message)
+        await self.exchange.emit(Notification("notifications/progress", params))
 
     async def data(self, value: object) -> None:
         """Send a part of the result at once, to a client that asked for progress. It does not add it to the result."""
-        if self.client.progress_token is None or self._ended:
+        if self.exchange.profile.progress_token is None or self._ended:
             return
-        plain, text = json_of(value)
+        if type(value) is str:
+            plain = text = clean_text(value)
+        else:
+            plain, text = json_of(value)
         # The number must grow with each notification, yet leave room for the author's own next one.
         self._pieces += 1
         number = round(self._said + self._pieces / _DATA_STEP, 6)
         if not number > self._last:
             number = math.nextafter(self._last, math.inf)
-        await self._emit_progress(number, plain if isinstance(plain, str) else text, {DATA_KEY: plain})
-
-    async def _emit_progress(self, number: float, message: str | None, meta: Params | None = None) -> None:
         self._last = number
-        token = self.client.progress_token
-        if token is None or self._ended:
-            return
-        total = self._total if self._total is not None and math.isfinite(self._total) else None
-        message = None if message is None else clean_text(message)
-        params = members(progressToken=token, progress=number, total=total, message=message, meta=meta)
+        params = self._progress_params(number)
+        params["message"] = plain if isinstance(plain, str) else text
+        params["_meta"] = {DATA_KEY: plain}
         await self.exchange.emit(Notification("notifications/progress", params))
+
+    def _progress_params(self, number: float) -> Params:
+        params: Params = {"progressToken": self.exchange.profile.progress_token, "progress": number}
+        total = self._total
+        if total is not None and math.isfinite(total):
+            params["total"] = total if type(total) in _PLAIN_NUMBERS else float(total)
+        return params
 
     async def log(self, level: LogLevel, data: object, logger: str | None = None) -> None:
         """Write a line to the client's log, if it wants lines of this level.
@@ -81,16 +94,15 @@ class Call:
         Raises:
             ValueError: there is no such level.
         """
-        if level not in LOG_LEVELS:
+        if level not in _GRAVITY:
             raise ValueError(f"a log level is one of {', '.join(LOG_LEVELS)}, not {level!r}")
-        wanted = self.client.log_level
-        if self._ended or wanted is None or LOG_LEVELS.index(level) < LOG_LEVELS.index(wanted):
+        wanted = self.exchange.profile.log_level
+        if self._ended or wanted is None or _GRAVITY[level] < _GRAVITY[wanted]:
             return
-        try:
-            plain = json_of(data)[0]
-        except (TypeError, ValueError, RecursionError):
-            plain = clean_text(data)  # A line for the log is no reason for a call to fail.
-        params = members(level=level, logger=logger) | {"data": plain}
+        params: Params = {"level": level}
+        if logger is not None:
+            params["logger"] = clean_text(logger)
+        params["data"] = _log_data(data)
         await self.exchange.emit(Notification("notifications/message", params))
 
     def let_go(self) -> None:
@@ -177,3 +189,12 @@ class Call:
     def end(self) -> None:
         """Let nothing leave any more: the result is on its way, and what is said after it breaks the protocol."""
         self._ended = True
+
+
+def _log_data(data: object) -> object:
+    if type(data) is str:
+        return clean_text(data)
+    try:
+        return json_of(data)[0]
+    except (TypeError, ValueError, RecursionError):
+        return clean_text(data)  # A line for the log is no reason for a call to fail.

@@ -54,11 +54,10 @@ def json_of(value: object) -> tuple[object, str]:
     Raises:
         TypeError: it holds something JSON has no word for; or ValueError, OverflowError, RecursionError for the same.
     """
-    plain: object = msgspec.to_builtins(value, str_keys=True)
     try:
-        encoded = _encoder.encode(plain)
+        encoded = _encoder.encode(value)
     except UnicodeEncodeError:
-        encoded = _encoder.encode(clean(plain))
+        encoded = _encoder.encode(clean(msgspec.to_builtins(value, str_keys=True)))
     # Decoded again rather than walked through: this is C, and the text and the value cannot differ.
     return _decoder.decode(encoded), encoded.decode()
 
@@ -107,7 +106,7 @@ _WIRE_NAMES: Final = {
 
 def text_block(text: str) -> Params:
     """A plain text as a content block."""
-    return {"type": "text", "text": clean_text(text)}
+    return {"type": "text", "text": text if type(text) is str and text.isascii() else clean_text(text)}
 
 
 def block_of(content: Content) -> Params:

@@ -8,9 +8,9 @@ msgspec writes the schema; where its schema and its conversion differ, it is set
 * an enumeration keeps the order of its author: small, medium, large;
 * `object` means any value, as `Any` does.
 
-Objects inside are open, as JSON Schema is by default, and what they do not know is dropped, unless a Struct says
-`forbid_unknown_fields`. A schema can only hint at a `format` (dates, UUIDs, base64), at a fraction in `multipleOf`, at
-numbers too large for a float: there conversion is the stricter half.
+Objects are open, as JSON Schema is by default, and what they do not know is dropped, unless a Struct says
+`forbid_unknown_fields`; `schema.py` closes those in arguments. A schema can only hint at a `format` (dates, UUIDs,
+base64), at a fraction in `multipleOf`, at numbers too large for a float: there conversion is the stricter half.
 """
 
 import decimal

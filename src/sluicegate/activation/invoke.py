@@ -9,9 +9,10 @@ import asyncio
 import contextvars
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import contextmanager
 from functools import partial
+from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final, cast
 
 from sluicegate.activation.define import ToolError
@@ -23,27 +24,31 @@ logger: Final = logging.getLogger("sluicegate")
 Function = Callable[..., Any]
 
 
-class Invocable:
-    """A function that can be waited for, in whichever way it is written."""
+def awaited(function: Function) -> Callable[..., Awaitable[object]]:
+    """The function as one that is awaited, in whichever way it is written; of a generator comes a stream (`stream_of`).
 
-    def __init__(self, function: Function) -> None:
-        self._function = function
-        self._returns_at_once = _returns_at_once(function)
+    Made when a function is offered, so that a call of what is a coroutine anyway has nothing in its way.
+    """
+    if _is_kind(function, inspect.iscoroutinefunction):
+        return function
 
-    async def outcome(self, arguments: Mapping[str, object]) -> object:
-        """What the function returns. For a generator this is a stream (see `stream_of`)."""
-        if self._returns_at_once:
-            value: object = self._function(**arguments)
-        else:
-            value = await in_thread(partial(self._function, **arguments))
+    # To call a generator runs nothing of it yet, so that needs no thread.
+    is_generator = _is_kind(function, inspect.isasyncgenfunction) or _is_kind(function, inspect.isgeneratorfunction)
+
+    async def run(**arguments: object) -> object:
+        value: object = function(**arguments) if is_generator else await in_thread(partial(function, **arguments))
         return await value if inspect.isawaitable(value) else value
+
+    return run
 
 
 def stream_of(value: object) -> "AsyncGenerator[object, None] | SteppedGenerator | None":
-    """The value as something to iterate in `aclosing`, if it is a generator of either kind."""
-    if inspect.isasyncgen(value):
+    """The value as something to iterate and then to `aclose`, if it is a generator of either kind."""
+    if isinstance(value, AsyncGeneratorType):
         return cast(AsyncGenerator[object, None], value)
-    return SteppedGenerator(cast(Generator[object, None, object], value)) if inspect.isgenerator(value) else None
+    if isinstance(value, GeneratorType):
+        return SteppedGenerator(cast(Generator[object, None, object], value))
+    return None
 
 
 def shown(error: BaseException, what: str) -> str:
@@ -86,11 +91,8 @@ def was_cancelled(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
-def _returns_at_once(function: Function) -> bool:
-    """Whether calling it runs nothing of it yet."""
-    candidates = (function, type(function).__call__)  # The second for an object with an `async def __call__`.
-    kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
-    return any(is_kind(candidate) for candidate in candidates for is_kind in kinds)
+def _is_kind(function: Function, is_kind: Callable[[object], bool]) -> bool:
+    return is_kind(function) or is_kind(type(function).__call__)  # The second for an object with such a `__call__`.
 
 
 class _End:

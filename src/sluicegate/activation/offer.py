@@ -17,12 +17,14 @@ from sluicegate.changes import RESOURCE_UPDATED, Changes, Filter, read_filter
 from sluicegate.errors import InvalidParams, MethodNotFound, UnknownTarget
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.cursors import page
+from sluicegate.protocol.headers import check_marks
 from sluicegate.protocol.message import Notification, Params
 from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.modern import ACKNOWLEDGED
 from sluicegate.protocol.seal import Sealer
 
 _T = TypeVar("_T")
+_Method = Callable[[Exchange], Awaitable[Params]]
 
 _CAPABILITIES: Final[Mapping[str, Params]] = {
     "tools": {"listChanged": True},
@@ -55,7 +57,8 @@ class Offer:
         self._page_size = page_size
         # Cursors of an earlier process mean nothing here: its list may have been another.
         self._sealer = Sealer(os.urandom(32))
-        self._methods: dict[str, Callable[[Exchange], Awaitable[Params]]] = {
+        # None of these is called before its capability is announced: until then `_methods` does not have it.
+        self._all_methods: Mapping[str, _Method] = {
             "tools/list": self._list_tools,
             "tools/call": self._call_tool,
             "resources/list": self._list_resources,
@@ -66,14 +69,17 @@ class Offer:
             "completion/complete": self._complete,
             "subscriptions/listen": self._listen,
         }
+        self._methods: dict[str, _Method] = {
+            name: method for name, method in self._all_methods.items() if not METHODS[name].capability
+        }
 
     @property
     def capabilities(self) -> Params:
         """What is announced: every kind of which there is or was something, and logging."""
         return {name: dict(flags) for name, flags in _CAPABILITIES.items() if name in self._announced}
 
-    async def answer(self, exchange: Exchange) -> Params:
-        """The value of the result.
+    def answer(self, exchange: Exchange) -> Awaitable[Params]:
+        """The value of the result, to be awaited.
 
         Raises:
             MethodNotFound: there is no such method, or its capability is not announced.
@@ -81,13 +87,12 @@ class Offer:
             SluicegateError: whatever else kept it from being answered.
         """
         method = self._methods.get(exchange.method)
-        row = METHODS.get(exchange.method)
-        if method is None or (row is not None and row.capability and row.capability not in self._announced):
+        if method is None:
             raise MethodNotFound(f"Method not found: {echo(exchange.method)}")
         if "requestState" in exchange.params:
             # A call that asks stays where it is while it waits, and the edges keep the state that leads back to it.
             raise InvalidParams("Invalid params: requestState is not one that this server gave.")
-        return await method(exchange)
+        return method(exchange)
 
     # ------------------------------------------------------------------------------------------------ what is offered
 
@@ -124,7 +129,7 @@ class Offer:
     def add_completer(self, reference: str, argument: str, completer: Completer) -> None:
         """Offer values for an argument of a prompt, or for a variable of a URI template, which may be added later."""
         self._completers[reference, argument] = completer
-        self._announced.add("completions")
+        self._announce("completions")
 
     def resource_updated(self, uri: str) -> None:
         """Tell those who listen to the resource, or to one that it is a part of."""
@@ -136,7 +141,11 @@ class Offer:
 
     def _announce(self, kind: str) -> None:
         self._announced.add(kind)
-        self._changes.note(_NOTICES[kind])
+        self._methods.update(
+            {name: self._all_methods[name] for name in self._all_methods if METHODS[name].capability == kind}
+        )
+        if kind in _NOTICES:
+            self._changes.note(_NOTICES[kind])
 
     # -------------------------------------------------------------------------------------------------------- methods
 
@@ -158,13 +167,14 @@ class Offer:
         value: Params = {kind: [item.definition for item in chosen]}
         return value if following is None else value | {"nextCursor": following}
 
-    async def _call_tool(self, exchange: Exchange) -> Params:
-        name = _text(exchange.params, "name")
-        tool = self._tools.get(name)
+    def _call_tool(self, exchange: Exchange) -> Awaitable[Params]:
+        name = exchange.params.get("name")
+        tool = self._tools.get(name) if isinstance(name, str) else None
         if tool is None:
-            raise UnknownTarget(f"Unknown tool: {echo(name)}")
-        tool.check_mirrors(exchange)
-        return await run_tool(tool, exchange, _arguments(exchange.params))
+            raise UnknownTarget(f"Unknown tool: {echo(_text(exchange.params, 'name'))}")
+        if tool.marks and exchange.headers is not None:
+            check_marks(exchange.headers, None, exchange.params, tool.marks)
+        return run_tool(tool, exchange, _object(exchange.params, "arguments", {}))
 
     async def _read_resource(self, exchange: Exchange) -> Params:
         uri = _text(exchange.params, "uri")
@@ -187,7 +197,7 @@ class Offer:
         prompt = self._prompts.get(name)
         if prompt is None:
             raise UnknownTarget(f"Unknown prompt: {echo(name)}")
-        return await prompt.get(_arguments(exchange.params), exchange)
+        return await prompt.get(_object(exchange.params, "arguments", {}), exchange)
 
     async def _complete(self, exchange: Exchange) -> Params:
         reference = self._reference(_object(exchange.params, "ref"))
@@ -259,7 +269,3 @@ def _object(params: Mapping[str, object], name: str, default: Params | None = No
     if not isinstance(value, dict):
         raise InvalidParams(f"Invalid params: {name} is missing, or no object.")
     return cast(Params, value)
-
-
-def _arguments(params: Mapping[str, object]) -> Params:
-    return _object(params, "arguments", {})

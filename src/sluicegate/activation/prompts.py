@@ -7,7 +7,7 @@ from typing import Final, TypedDict, cast
 from sluicegate.activation.binding import Binding
 from sluicegate.activation.call import Call
 from sluicegate.activation.content import clean_text, echo, members, prompt_messages_of
-from sluicegate.activation.invoke import Function, Invocable, errors_shown_safely
+from sluicegate.activation.invoke import Function, awaited, errors_shown_safely
 from sluicegate.activation.schema import InvalidArguments
 from sluicegate.activation.tools import check_options, function_name
 from sluicegate.errors import InvalidParams
@@ -37,7 +37,7 @@ class Prompt:
     def __init__(self, function: Function, options: PromptOptions) -> None:
         check_options("prompt", options, PromptOptions)
         self.name = options.get("name") or function_name(function, "prompt")
-        self._invocable = Invocable(function)
+        self._outcome = awaited(function)
         self._binding = Binding(function)
         self._description = options.get("description") or self._binding.description
         arguments = [
@@ -69,7 +69,7 @@ class Prompt:
         except InvalidArguments as refusal:
             raise InvalidParams(f"Invalid params: {refusal}.") from None
         with errors_shown_safely(f"The prompt '{self.name}'"):
-            messages = prompt_messages_of(await self._invocable.outcome(values))
+            messages = prompt_messages_of(await self._outcome(**values))
         call.end()
         return members(description=self._description) | {"messages": messages}
 
@@ -78,7 +78,7 @@ class Completer:
     """A function that proposes values for an argument, from what was typed so far and from the other arguments."""
 
     def __init__(self, function: Function) -> None:
-        self._invocable = Invocable(function)
+        self._outcome = awaited(function)
         self._names = list(inspect.signature(function).parameters)[:2]
         if not self._names:
             raise TypeError("a completer takes the value typed so far, and if it likes the other arguments as a dict")
@@ -87,7 +87,7 @@ class Completer:
         """The `completion` of a result: the first hundred values, and how many there are."""
         arguments = dict(zip(self._names, (value, dict(context)), strict=False))
         with errors_shown_safely("The completion"):
-            proposed = await self._invocable.outcome(arguments)
+            proposed = await self._outcome(**arguments)
             if isinstance(proposed, str) or inspect.isgenerator(proposed):
                 raise TypeError("a completer returns a list of strings")
             values = [clean_text(item) for item in cast(Iterable[object], proposed or ())]

@@ -7,7 +7,7 @@ from typing import Final, TypedDict
 from sluicegate.activation.binding import Binding
 from sluicegate.activation.call import Call
 from sluicegate.activation.content import contents_of, echo, members
-from sluicegate.activation.invoke import Function, Invocable, errors_shown_safely
+from sluicegate.activation.invoke import Function, awaited, errors_shown_safely
 from sluicegate.activation.schema import InvalidArguments
 from sluicegate.activation.templates import Template
 from sluicegate.activation.tools import check_options, function_name
@@ -44,7 +44,7 @@ class Resource:
         if not _uri.fullmatch(uri):
             raise ValueError(f"{uri!r} is no URI for a resource: it begins with a scheme, as 'note://today' does")
         self.uri = uri
-        self._invocable = Invocable(function)
+        self._outcome = awaited(function)
         self._mime_type = options.get("mime_type")
         self._binding = Binding(function)
         self.template = Template(uri) if "{" in uri or "}" in uri else None
@@ -79,7 +79,7 @@ class Resource:
         except InvalidArguments:
             raise not_found(uri) from None
         with errors_shown_safely(f"The resource {echo(uri)}"):
-            contents = contents_of(await self._invocable.outcome(values), uri, self._mime_type)
+            contents = contents_of(await self._outcome(**values), uri, self._mime_type)
         call.end()
         if not contents:
             raise not_found(uri)

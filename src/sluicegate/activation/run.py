@@ -5,16 +5,16 @@ JSON-RPC error; what ran, or was refused by its schema, is a result with `isErro
 from.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from typing import cast
 
 from sluicegate.activation.call import Call
 from sluicegate.activation.content import block_of, json_of, text_block
 from sluicegate.activation.define import CONTENT, EVENTS, Data, Error, Log, Progress, Structured
-from sluicegate.activation.invoke import AUTHORS_FAULTS, shown, stream_of, was_cancelled
+from sluicegate.activation.invoke import AUTHORS_FAULTS, SteppedGenerator, shown, stream_of, was_cancelled
 from sluicegate.activation.schema import InvalidArguments
 from sluicegate.activation.tools import Tool
+from sluicegate.activation.violations import Checker
 from sluicegate.errors import MissingCapability, ThreadsBusy
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.message import Params
@@ -27,30 +27,38 @@ async def run_tool(tool: Tool, exchange: Exchange, arguments: Mapping[str, objec
         MissingCapability: the tool had to ask something that the client cannot answer, and did not handle it.
         ThreadsBusy: there is no thread for a plain function, so it never ran.
     """
-    answer, call = Answer(), Call(exchange)
+    call = answer = None
     try:
-        values = tool.bind(arguments, call)
+        values = tool.read(arguments)
     except InvalidArguments as refusal:
-        answer.fail(f"Invalid arguments for the tool '{tool.name}': {refusal}.")
-        return answer.result(tool)
+        return _failure(f"Invalid arguments for the tool '{tool.name}': {refusal}.")
+    if tool.injected:
+        call = Call(exchange)
+        for name in tool.injected:
+            # Ours last: an open schema of the author's own might let a caller send something of the same name.
+            values[name] = call
     try:
-        value = await tool.invocable.outcome(values)
+        value = await tool.outcome(**values)
+        if type(value) is str and tool.promise is None:
+            # What most tools return, and there is no more to be made of it.
+            return {"content": [text_block(value)]}
+        call, answer = call or Call(exchange), Answer()
         stream = stream_of(value)
-        if stream is None:
-            await answer.take(value, call)
-        else:
-            async with aclosing(stream) as events:
-                async for event in events:
-                    await answer.take(event, call)
+        if stream is not None:
+            await answer.take_all(stream, call)
+        elif (leaving := answer.take(value, call)) is not None:
+            await leaving
     except (MissingCapability, ThreadsBusy):
         # What only another request can cure: −32021 tells the client what to declare in it, 1004 to send it later.
         raise
     except AUTHORS_FAULTS as error:
         if was_cancelled(error):
             raise
+        answer = answer or Answer()
         answer.fail(shown(error, f"The tool '{tool.name}'"))
     finally:
-        call.end()
+        if call is not None:
+            call.end()
     return answer.result(tool)
 
 
@@ -63,40 +71,59 @@ class Answer:
         self._is_error = False
         self._pieces: list[str] = []
 
-    async def take(self, value: object, call: Call) -> None:
-        """Let an event leave, or keep it for the result.
+    async def take_all(self, events: "AsyncGenerator[object, None] | SteppedGenerator", call: Call) -> None:
+        """Take what a stream brings until it ends, and close it in any case; raises what it raises, and as `take`."""
+        try:
+            async for event in events:
+                if (leaving := self.take(event, call)) is not None:
+                    await leaving
+        finally:
+            await events.aclose()
+
+    def take(self, value: object, call: Call) -> Awaitable[None] | None:
+        """Keep a value for the result, or return what sends it to the client, to be awaited before the next is taken.
 
         Raises:
             TypeError: nothing can be made of it.
         """
         match value:
+            case Progress():
+                return call.progress(value.progress, value.total, value.message)
             case str():
                 self._add_text(value)
             case None:
                 pass
-            case Progress():
-                await call.progress(value.progress, value.total, value.message)
+            case dict() | int() | float():
+                self._add_json(cast(object, value), is_result=False)
+            case Data():
+                return self._take_piece(value.value, call)
             case Log():
-                await call.log(value.level, value.data, value.logger)
-            case Data(str() as piece):
-                self._pieces.append(piece)
-                await call.data(piece)
-            case Data(other):
-                self._add_text(json_of(other)[1])
-                await call.data(other)
+                return call.log(value.level, value.data, value.logger)
             case Error():
                 self.fail(value.message)
             case Structured():
                 self._add_json(value.value, is_result=True)
-            case list() | tuple() if any(isinstance(item, EVENTS) for item in cast(Sequence[object], value)):
-                for item in cast(Sequence[object], value):
-                    await self.take(item, call)
+            case list() | tuple() if _has_events(cast(Sequence[object], value)):
+                return self._take_items(cast(Sequence[object], value), call)
             case bytes() | bytearray() | memoryview():
                 raise TypeError("bytes do not say what they are: use Image, Audio or EmbeddedResource, or decode them")
             case _ if isinstance(value, CONTENT):
                 self._add(block_of(value))
             case _:
                 self._add_json(value, is_result=False)
+        return None
+
+    async def _take_items(self, items: Sequence[object], call: Call) -> None:
+        for item in items:
+            if (leaving := self.take(item, call)) is not None:
+                await leaving
+
+    def _take_piece(self, value: object, call: Call) -> Awaitable[None]:
+        if isinstance(value, str):
+            self._pieces.append(value)
+        else:
+            self._add_text(json_of(value)[1])
+        return call.data(value)
 
     def fail(self, message: str) -> None:
         """Make it a failure that says so in the content."""
@@ -105,14 +132,10 @@ class Answer:
 
     def result(self, tool: Tool) -> Params:
         """The whole result; a failure if it does not keep what the tool promised."""
-        self._join_pieces()
-        problem = tool.broken_promise(self._structured)
-        if problem is not None:
-            self._structured = None
-            if not self._is_error:
-                # Nothing of it is shown: a client that trusts the schema must not see what breaks it.
-                self._content = []
-                self.fail(problem)
+        if self._pieces:
+            self._join_pieces()
+        if tool.promise is not None:
+            self._hold_to(tool.promise, tool.name)
         result: Params = {"content": self._content}
         if self._structured is not None:
             result["structuredContent"] = self._structured
@@ -120,8 +143,22 @@ class Answer:
             result["isError"] = True
         return result
 
+    def _hold_to(self, promise: Checker, tool: str) -> None:
+        if self._structured is None:
+            problem = "it has an output schema, but gave no structured result"
+        elif problems := promise.problems(self._structured):
+            problem = f"its result does not fit its own schema: {problems}"
+        else:
+            return
+        self._structured = None
+        if not self._is_error:
+            # Nothing of it is shown: a client that trusts the schema must not see what breaks it.
+            self._content = []
+            self.fail(f"The tool '{tool}' failed: {problem}.")
+
     def _add(self, block: Params) -> None:
-        self._join_pieces()
+        if self._pieces:
+            self._join_pieces()
         self._content.append(block)
 
     def _add_text(self, text: str) -> None:
@@ -136,6 +173,14 @@ class Answer:
         self._add_text(text)
 
     def _join_pieces(self) -> None:
-        if self._pieces:
-            text, self._pieces = "".join(self._pieces), []
-            self._content.append(text_block(text))
+        text, self._pieces = "".join(self._pieces), []
+        self._content.append(text_block(text))
+
+
+def _has_events(values: Sequence[object]) -> bool:
+    # By their types, of which a long list has few: to ask each value takes longer than to encode it.
+    return any(issubclass(kind, EVENTS) for kind in set(map(type, values)))
+
+
+def _failure(message: str) -> Params:
+    return {"content": [text_block(message)], "isError": True}

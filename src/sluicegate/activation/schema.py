@@ -9,7 +9,7 @@ import copy
 import inspect
 import math
 from collections.abc import Container, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, Final, NotRequired, Protocol, TypedDict, cast
 
 import msgspec
 
@@ -31,7 +31,7 @@ from sluicegate.activation.signatures import (
     name_of,
     return_annotation,
 )
-from sluicegate.activation.violations import Checker, InvalidArguments, Schema, sentence_of
+from sluicegate.activation.violations import Checker, InvalidArguments, Schema, dotted, sentence_of
 
 __all__ = [
     "ArgumentReader",
@@ -44,6 +44,8 @@ __all__ = [
     "read",
     "return_annotation",
 ]
+
+CANNOT_CONVERT: Final = (msgspec.ValidationError, TypeError)  # TypeError: an item of a set that cannot be hashed.
 
 
 class ArgumentReader(Protocol):
@@ -62,14 +64,17 @@ class ArgumentReader(Protocol):
 class Parameters:
     """A function's parameters as a JSON Schema and as a conversion, and what its docstring says of them."""
 
-    def __init__(
-        self, schema: Schema, struct: type[msgspec.Struct], description: str | None, injected: dict[str, type]
-    ) -> None:
+    def __init__(self, schema: Schema, target: Any, description: str | None, injected: dict[str, type]) -> None:
         self.schema = schema
         self.description = description
         self.injected = injected
-        self._struct = struct
+        self._target = target
+        # msgspec looks at a TypedDict anew with every conversion, which takes five times as long as the conversion; at
+        # one inside a Struct it looks once.
+        self._prepared: Any = msgspec.defstruct("Prepared", [("arguments", target)], array_like=True)
         self._checker = Checker(schema)
+        # msgspec drops what dataclasses and most others do not know; with these the schema itself has the last word.
+        self._drops_unknown = _close(schema.get("$defs", {}))
 
     @classmethod
     def of(cls, function: Function, *, skip: Container[type] = ()) -> "Parameters":
@@ -95,28 +100,29 @@ class Parameters:
         except CANNOT_DESCRIBE as error:
             raise TypeError(f"{name_of(function)}: its parameters cannot be described: {reason(error)}") from None
         properties: dict[str, Schema] = {}
-        required: list[tuple[str, object]] = []
-        optional: list[tuple[str, object, object]] = []
+        required: list[str] = []
+        fields: dict[str, object] = {}
         for (parameter, annotation), schema in zip(parameters, schemas, strict=True):
             name = parameter.name
             properties[name] = schema
             if text := annotated_text(annotation) or texts.get(name):
                 schema.setdefault("description", text)
             if parameter.default is parameter.empty:
-                required.append((name, annotation))
+                required.append(name)
+                fields[name] = annotation
             else:
                 schema.update(_default(parameter.default, annotation))
-                optional.append((name, annotation, msgspec.UNSET))  # Never read: the function has its own default.
+                fields[name] = NotRequired[annotation]
         root: Schema = {
             "type": "object",
             "properties": properties,
-            "required": [name for name, _ in required],
+            "required": required,
             "additionalProperties": False,
         }
         if definitions:
             root["$defs"] = definitions
-        fields = cast(Any, [*required, *optional])
-        return cls(root, msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True), description, injected)
+        # A TypedDict, since what comes out of it are keyword arguments: those that were given, and no others.
+        return cls(root, cast(Any, TypedDict)("Arguments", fields), description, injected)
 
     def convert(self, arguments: Mapping[str, object]) -> dict[str, object]:
         """Keyword arguments for the function; what was not given is left to its own defaults.
@@ -124,8 +130,17 @@ class Parameters:
         Raises:
             InvalidArguments: names each field that is wrong, and what would be right.
         """
-        values = read(arguments, self._struct, self._checker)
-        return {name: getattr(values, name) for name in arguments}
+        try:
+            values: dict[str, object] = msgspec.convert((arguments,), self._prepared).arguments
+        except CANNOT_CONVERT:
+            values = read(arguments, self._target, self._checker)
+        if len(values) < len(arguments):
+            # What it does not know a TypedDict leaves out.
+            unknown = next(name for name in arguments if name not in values)
+            raise InvalidArguments(self._checker.problems(arguments) or f"unknown argument '{dotted([unknown])}'")
+        if self._drops_unknown and (problems := self._checker.problems(arguments)):
+            raise InvalidArguments(problems)
+        return values
 
 
 class ExplicitSchema:
@@ -135,6 +150,9 @@ class ExplicitSchema:
         TypeError: it is no schema, its root is no object, or it refers to something outside itself.
     """
 
+    taken: Container[str] | None = None
+    """The arguments that the function takes, if it does not take any whatever; what else there is will be left out."""
+
     def __init__(self, schema: Schema) -> None:
         if schema.get("type") != "object":
             raise TypeError('input_schema should have "type": "object" at its root')
@@ -143,10 +161,9 @@ class ExplicitSchema:
 
     def convert(self, arguments: Mapping[str, object]) -> dict[str, object]:
         """The arguments, unchanged; raises InvalidArguments."""
-        given = dict(arguments)
-        if problems := self._checker.problems(given):
+        if problems := self._checker.problems(arguments):
             raise InvalidArguments(problems)
-        return given
+        return {name: value for name, value in arguments.items() if self.taken is None or name in self.taken}
 
 
 class Output:
@@ -186,14 +203,14 @@ class Output:
 def read(value: Mapping[str, object], target: Any, checker: Checker) -> Any:
     """The value as an instance of the target type; raises InvalidArguments."""
     try:
-        return msgspec.convert(value, target, strict=True)
-    except (msgspec.ValidationError, TypeError) as error:  # TypeError: an item of a set that cannot be hashed.
+        return msgspec.convert(value, target)
+    except CANNOT_CONVERT as error:
         refusal = error
     if "got `float`" in str(refusal):
         # JSON Schema takes 1.0 for an integer, msgspec does not: a second reading, paid by those who write so.
         try:
-            return msgspec.convert(_with_integers(value), target, strict=True)
-        except (msgspec.ValidationError, TypeError) as error:
+            return msgspec.convert(_with_integers(value), target)
+        except CANNOT_CONVERT as error:
             refusal = error
     raise InvalidArguments(checker.problems(value) or sentence_of(refusal, checker.noun))
 
@@ -208,6 +225,16 @@ def _with_integers(value: object) -> object:
             return {key: _with_integers(item) for key, item in cast(Mapping[str, object], value).items()}
         case _:
             return value
+
+
+def _close(definitions: Mapping[str, Schema]) -> bool:
+    """Let objects with named members have no others, as the arguments themselves; whether there was one to close."""
+    opened = [
+        schema for schema in definitions.values() if "properties" in schema and "additionalProperties" not in schema
+    ]
+    for schema in opened:
+        schema["additionalProperties"] = False
+    return bool(opened)
 
 
 def _require_named(function: Function, parameter: inspect.Parameter) -> None:

@@ -9,7 +9,7 @@ from sluicegate.activation.call import Call
 from sluicegate.activation.content import members
 from sluicegate.activation.define import EVENTS
 from sluicegate.activation.docstrings import split_docstring
-from sluicegate.activation.invoke import Function, Invocable
+from sluicegate.activation.invoke import Function, awaited
 from sluicegate.activation.schema import (
     ArgumentReader,
     ExplicitSchema,
@@ -20,8 +20,7 @@ from sluicegate.activation.schema import (
     return_annotation,
 )
 from sluicegate.activation.violations import Checker
-from sluicegate.exchange import Exchange
-from sluicegate.protocol.headers import check_marks, marks_of
+from sluicegate.protocol.headers import marks_of
 
 INJECTED: Final = frozenset({Call})
 
@@ -49,6 +48,13 @@ class ToolOptions(TypedDict, total=False):
 class Tool:
     """A function that can be called by its name.
 
+    Attributes:
+        outcome: the function, to be awaited.
+        read: what makes its keyword arguments of those of a call; raises InvalidArguments.
+        injected: the parameters that are no arguments but get the `Call`.
+        promise: what structured results are held to, if it has an `outputSchema`.
+        marks: the arguments that a call over HTTP repeats in headers.
+
     Raises:
         TypeError: a parameter or a schema that cannot be described, or the two do not fit each other; or an option
             that there is not.
@@ -57,70 +63,38 @@ class Tool:
 
     def __init__(self, function: Function, options: ToolOptions) -> None:
         check_options("tool", options, ToolOptions)
-        self.invocable = Invocable(function)
+        self.outcome = awaited(function)
         self.name = options.get("name") or function_name(function, "tool")
         if not _tool_name.fullmatch(self.name):
             raise ValueError(f"{self.name!r} is no name for a tool: 1 to 128 of A-Z a-z 0-9 _ - . are")
-        self._reader: ArgumentReader
+        reader: ArgumentReader
         if "input_schema" in options:
-            self._reader = ExplicitSchema(options["input_schema"])
-            self._injected = injected_parameters(function, INJECTED)
-            self._taken = _taken(function, self._reader.schema, self._injected)
+            reader = explicit = ExplicitSchema(options["input_schema"])
+            self.injected = injected_parameters(function, INJECTED)
+            explicit.taken = _taken(function, explicit.schema, self.injected)
             description = split_docstring(inspect.getdoc(function))[0]
         else:
-            self._reader = parameters = Parameters.of(function, skip=INJECTED)
-            self._injected = parameters.injected
-            self._taken = None
+            reader = parameters = Parameters.of(function, skip=INJECTED)
+            self.injected = parameters.injected
             description = parameters.description
-        marks = marks_of(self._reader.schema)
+        self.read = reader.convert
+        marks = marks_of(reader.schema)
         if marks is None:
             raise TypeError("x-mcp-header is a header's name, each but once, on a string, integer or boolean property")
-        self._marks = marks
-        self.output_schema = _output_schema(function, options)
-        self._checker = None if self.output_schema is None else Checker(self.output_schema, noun="field")
-        if self._checker is not None and "output_schema" in options:
-            self._checker.compiled()
+        self.marks = marks
+        output_schema = _output_schema(function, options)
+        self.promise = None if output_schema is None else Checker(output_schema, noun="field")
+        if self.promise is not None and "output_schema" in options:
+            self.promise.compiled()
         self.definition = members(
             name=self.name,
             title=options.get("title"),
             description=options.get("description") or description,
-            input_schema=self._reader.schema,
-            output_schema=self.output_schema,
+            input_schema=reader.schema,
+            output_schema=output_schema,
             annotations=options.get("annotations"),
             icons=options.get("icons"),
             meta=options.get("meta"),
-        )
-
-    def check_mirrors(self, exchange: Exchange) -> None:
-        """Let a call pass whose `Mcp-Param-*` headers, where HTTP brought it, say what its arguments say.
-
-        Raises:
-            RemoteProtocolError: −32020.
-        """
-        if self._marks and exchange.headers is not None:
-            check_marks(exchange.headers, None, exchange.params, self._marks)
-
-    def bind(self, arguments: Mapping[str, object], call: Call) -> dict[str, object]:
-        """The keyword arguments of the function.
-
-        Raises:
-            InvalidArguments: names each field that is wrong, and what would be right.
-        """
-        values = self._reader.convert(arguments)
-        if self._taken is not None:
-            values = {name: value for name, value in values.items() if name in self._taken}
-        # Ours last: an open schema of the author's own might let a caller send something of the same name.
-        return values | dict.fromkeys(self._injected, call)
-
-    def broken_promise(self, structured: Mapping[str, object] | None) -> str | None:
-        """What is wrong with a structured result by the tool's own `outputSchema`, or None if it may go out."""
-        if self._checker is None:
-            return None
-        if structured is None:
-            return f"The tool '{self.name}' failed: it has an output schema, but gave no structured result."
-        problems = self._checker.problems(structured)
-        return (
-            f"The tool '{self.name}' failed: its result does not fit its own schema: {problems}." if problems else None
         )
 
 

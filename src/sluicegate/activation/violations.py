@@ -86,6 +86,8 @@ class Checker:
         except ValueError:
             # No JSON at all: a lone surrogate has no UTF-8. A strict parser does not let it come this far.
             return f"the {self.noun}s are not valid JSON"
+        if not errors:
+            return ""
         sentences = dict.fromkeys(sentence for error in errors for sentence in self._sentences(error))
         return "; ".join(list(sentences)[:_MOST_PROBLEMS])
 
