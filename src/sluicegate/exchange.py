@@ -24,14 +24,17 @@ class Caller(msgspec.Struct, frozen=True):
     id: str = "local"
 
 
+# Awaitable rather than `async def`: whoever only hands on to another need not make a coroutine of its own.
+
+
 class Sink(Protocol):
     """The way back to the client while a request is being answered."""
 
-    async def emit(self, notification: Notification) -> None:
+    def emit(self, notification: Notification) -> Awaitable[None]:
         """Send a notification ahead of the reply; waits while the client is slow."""
         ...
 
-    async def ask(self, questions: Questions) -> Answers:
+    def ask(self, questions: Questions) -> Awaitable[Answers]:
         """The client's answers, under the keys of the questions.
 
         Raises:
@@ -110,7 +113,7 @@ class Connection(Protocol):
         """What the server said of itself."""
         ...
 
-    async def __call__(self, exchange: Exchange) -> Reply:
+    def __call__(self, exchange: Exchange) -> Awaitable[Reply]:
         """The reply to an exchange."""
         ...
 

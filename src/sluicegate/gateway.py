@@ -226,8 +226,9 @@ class Gateway:
 
 
 def _status_of(mount: Mount, kind: str) -> ServerStatus:
-    offer, figures = mount.offer, mount.figures
-    state = State.DEGRADED if mount.is_failing and mount.state is State.READY else mount.state
+    offer, calls = mount.offer, mount.calls
+    figures = calls.figures
+    state = State.DEGRADED if calls.circuit.is_open and mount.state is State.READY else mount.state
     return ServerStatus(
         name=mount.name,
         state=state.value,
@@ -241,12 +242,12 @@ def _status_of(mount: Mount, kind: str) -> ServerStatus:
         calls=figures.calls,
         errors=figures.errors,
         latency_ms=round(1000 * figures.seconds / figures.calls, 1) if figures.calls else 0.0,
-        in_flight=mount.in_flight,
-        waiting=mount.waiting,
+        in_flight=calls.places.taken,
+        waiting=calls.places.waiting,
         restarts=figures.restarts,
         seconds=round(time.monotonic() - mount.since, 1),
         details=mount.problem.details.strip() if mount.problem is not None else "",
-        lost=dict(mount.losses),
+        lost=dict(calls.losses),
     )
 
 

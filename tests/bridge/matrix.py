@@ -57,7 +57,7 @@ async def run_matrix(folder: Path) -> Matrix:
 
 async def _meet(ready: Stage, client: Side, server: Side, cell: Cell) -> None:
     pair = Pair(ready.clients[client], server)
-    losses = ready.mount(server).losses
+    losses = ready.mount(server).calls.losses
     before = Counter(losses)
     pair.client.complaints.clear()
     for name, check in CHECKS.items():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import sluicegate
-from sluicegate import RpcError, fronts
+from sluicegate import RpcError
 from sluicegate.errors import ErrorObject, UpstreamClosed
 from sluicegate.exchange import Connection, Exchange, Host
 from sluicegate.hub import mount as mounts
@@ -47,7 +47,7 @@ PATIENT = "[servers.bad]\nqueue_wait = 20\nstop_grace = 0.2\n"
 def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let what failed be tried again sooner than a person would want."""
     monkeypatch.setattr(plan, "SHORTEST_PAUSE", 0.05)
-    monkeypatch.setattr(fronts, "PATIENCE", 0.2)
+    monkeypatch.setattr("sluicegate.fronts.beginning.PATIENCE", 0.2)
 
 
 async def pid_of(client: sluicegate.Client, server: str = "bad") -> int:

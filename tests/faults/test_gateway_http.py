@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import sluicegate
-from sluicegate import RpcError, Server, fronts
+from sluicegate import RpcError, Server
 from sluicegate.http1 import serve
 from sluicegate.hub import plan
 from tests.faults.gateway_stage import Stage, data_of, hostile, refusal, staged, until_called, why
@@ -26,7 +26,7 @@ QUICK = "[servers.bad]\ntimeout = 1\nqueue_wait = 0.5\n"
 def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let what failed be tried again sooner than a person would want."""
     monkeypatch.setattr(plan, "SHORTEST_PAUSE", 0.05)
-    monkeypatch.setattr(fronts, "PATIENCE", 0.2)
+    monkeypatch.setattr("sluicegate.fronts.beginning.PATIENCE", 0.2)
     monkeypatch.setattr(plan, "CIRCUIT_PAUSE", 0.3)
 
 

@@ -1,43 +1,86 @@
 """Deadlines of calls: kept, given again by progress, bounded in all, and never mixed up with a caller's leaving."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from time import monotonic
 
 import pytest
 
-from sluicegate.errors import UpstreamTimeout
-from sluicegate.hub.deadlines import Deadlines
+from sluicegate.hub.deadlines import Deadline, Deadlines
+
+
+class TooLate(Exception):
+    """What a call becomes whose time is over."""
+
+
+def deadline(seconds: float, longest: float = 10) -> Deadline:
+    now = monotonic()
+    return Deadline(seconds, now + seconds, now + longest)
+
+
+@asynccontextmanager
+async def within(deadlines: Deadlines, deadline: Deadline) -> AsyncGenerator[None]:
+    """A call that has so much time, and no more than a test has."""
+    async with asyncio.timeout(5):
+        deadlines.begin(deadline)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if deadlines.end(deadline):
+                raise TooLate from None
+            raise
+        finally:
+            deadlines.end(deadline)
 
 
 async def test_a_call_that_takes_too_long_is_ended() -> None:
-    with pytest.raises(UpstreamTimeout, match=r"files did not answer within 0.01 s"):
-        async with asyncio.timeout(5), Deadlines("files").deadline(0.01, 10):
+    with pytest.raises(TooLate):
+        async with within(Deadlines(), deadline(0.01)):
             await asyncio.Event().wait()
+    current = asyncio.current_task()
+    assert current is not None and current.cancelling() == 0
 
 
 async def test_progress_gives_it_its_time_again_but_not_for_ever() -> None:
-    deadlines = Deadlines("files")
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    with pytest.raises(UpstreamTimeout):
-        async with asyncio.timeout(5), deadlines.deadline(0.2, 0.6) as deadline:
+    its = deadline(0.2, 0.6)
+    began = monotonic()
+    with pytest.raises(TooLate):
+        async with within(Deadlines(), its):
             while True:
                 await asyncio.sleep(0.05)
-                deadline.again()
-    assert loop.time() - began > 0.5, "longer than it would have had without"
+                its.is_renewed = True
+    assert monotonic() - began > 0.5, "longer than it would have had without"
 
 
 async def test_no_time_passes_while_a_person_is_asked() -> None:
-    async with asyncio.timeout(5), Deadlines("files").deadline(0.01, 10) as deadline:
-        deadline.wait()
+    its = deadline(0.01)
+    async with within(Deadlines(), its):
+        its.waits += 1
         await asyncio.sleep(0.2)
-        deadline.again()
+        its.waits -= 1
+        its.is_renewed = True
+
+
+async def test_a_call_that_is_made_again_has_what_is_left() -> None:
+    first, second = deadline(0.01), deadline(10)
+    second.go_on(first)
+    with pytest.raises(TooLate):
+        async with within(Deadlines(), second):
+            await asyncio.Event().wait()
+
+
+async def test_a_call_that_gave_a_sign_of_life_before_it_is_made_again_has_all_its_time() -> None:
+    first, second = deadline(0.01), deadline(10)
+    first.is_renewed = True
+    second.go_on(first)
+    async with within(Deadlines(), second):
+        await asyncio.sleep(0.2)
 
 
 async def test_a_caller_that_leaves_is_not_told_of_a_timeout() -> None:
-    deadlines = Deadlines("files")
-
     async def call() -> None:
-        async with deadlines.deadline(0.01, 10):
+        async with within(Deadlines(), deadline(0.01)):
             try:
                 await asyncio.Event().wait()
             finally:
@@ -52,9 +95,19 @@ async def test_a_caller_that_leaves_is_not_told_of_a_timeout() -> None:
 
 
 async def test_one_that_is_in_time_leaves_nothing_behind() -> None:
-    deadlines = Deadlines("files")
-    async with deadlines.deadline(0.05, 10):
+    async with within(Deadlines(), deadline(0.05)):
         pass
     await asyncio.sleep(0.15)
+    current = asyncio.current_task()
+    assert current is not None and current.cancelling() == 0
+
+
+async def test_one_that_fails_when_its_time_is_over_leaves_nothing_behind() -> None:
+    with pytest.raises(OSError):
+        async with within(Deadlines(), deadline(0.01)):
+            try:
+                await asyncio.Event().wait()
+            finally:
+                raise OSError
     current = asyncio.current_task()
     assert current is not None and current.cancelling() == 0

@@ -29,11 +29,17 @@ class Server:
 
     def __init__(self, *replies: Reply) -> None:
         self.replies = list(replies)
+        self.made: list[Params] = []
         self.waited: list[set[str]] = []
         self.losses: list[str] = []
+        self.calls = self.visits = self
 
-    async def __call__(self, exchange: Exchange) -> Reply:
+    async def make(self, exchange: Exchange, params: Params) -> Reply:
+        self.made.append(params)
         return self.replies.pop(0)
+
+    def count(self, reply: Reply) -> None:
+        pass
 
     async def completed(self, ids: set[str], seconds: float) -> None:
         self.waited.append(ids)
@@ -68,8 +74,8 @@ async def settled(
     error: ErrorObject = WANTED,
     method: str = "tools/call",
 ) -> Reply:
-    exchange = Exchange(method, {"name": "t"}, person, Profile(version, capabilities))
-    return await settle_links(cast(Mount, server), exchange, error)
+    exchange = Exchange(method, {"name": "mail__t"}, person, Profile(version, capabilities))
+    return await settle_links(cast(Mount, server), exchange, {"name": "t"}, error)
 
 
 def text_of(reply: Reply) -> str:
@@ -88,6 +94,7 @@ async def test_the_caller_visits_the_page_and_the_call_is_made_again_once_the_se
     (question,) = questions.values()
     assert question.params == {"mode": "url", "message": "[mail] Sign in.", "url": "https://example.com/in"}
     assert server.waited == [{"e1"}]
+    assert server.made == [{"name": "t"}]
 
 
 async def test_a_client_of_that_very_revision_gets_the_error_itself() -> None:
@@ -144,6 +151,6 @@ async def test_visits_that_nobody_waited_for_do_not_keep_us_from_seeing_the_next
     hub = Hub()
     mount = hub.mount("s", sluicegate.Server("s"))
     for number in range(3000):
-        await mount.note_completed(str(number))
+        await mount.visits.note(str(number))
     async with asyncio.timeout(5):
-        await mount.completed({"2999"}, 60)
+        await mount.visits.completed({"2999"}, 60)

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from sluicegate.concurrency import forever
-from sluicegate.errors import UpstreamUnavailable
+from sluicegate.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, ErrorObject, UpstreamUnavailable
 from sluicegate.exchange import Exchange
-from sluicegate.hub import listening, mount
+from sluicegate.hub import listening, lists
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings, State
 from sluicegate.protocol.message import Notification, Reply, Result
@@ -21,7 +21,7 @@ CHANGED = Notification("notifications/tools/list_changed", {})
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (listening, mount):
+    for module in (listening, lists):
         monkeypatch.setattr(module, "SHORTEST_PAUSE", 0.01)
 
 
@@ -65,6 +65,80 @@ async def test_what_changes_while_a_server_has_let_go_of_a_subscription_is_found
         names.append("two")
         again.set()
         await listed(hub, "a__one", "a__two")
+
+
+async def test_what_changes_as_soon_as_the_lists_were_fetched_for_the_first_time_is_not_missed() -> None:
+    names, listeners = ["one"], list[Exchange]()
+
+    async def answer(exchange: Exchange) -> Reply:
+        if exchange.method == "tools/list":
+            found = tools(*names)
+            if len(names) == 1:
+                names.append("two")
+                for listener in listeners:
+                    await listener.emit(CHANGED)
+            return found
+        listeners.append(exchange)
+        await acknowledge(exchange)
+        await forever()
+        raise AssertionError
+
+    async with running(Scripted(answer, {"tools": {"listChanged": True}})) as hub:
+        await listed(hub, "a__one", "a__two")
+
+
+async def test_a_server_that_takes_long_to_listen_is_not_waited_for_and_its_lists_are_fetched_again_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lists, "LISTENS_WITHIN", 0.01)
+    names, listens = ["one"], asyncio.Event()
+
+    async def answer(exchange: Exchange) -> Reply:
+        if exchange.method == "tools/list":
+            return tools(*names)
+        await listens.wait()
+        await acknowledge(exchange)
+        await forever()
+        raise AssertionError
+
+    async with running(Scripted(answer, {"tools": {"listChanged": True}})) as hub:
+        await listed(hub, "a__one")
+        names.append("two")
+        listens.set()
+        await listed(hub, "a__one", "a__two")
+
+
+@pytest.mark.parametrize("code", [METHOD_NOT_FOUND, INTERNAL_ERROR])
+async def test_a_server_that_refuses_to_tell_of_changes_is_not_waited_for(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lists, "LISTENS_WITHIN", 60)
+
+    async def answer(exchange: Exchange) -> Reply:
+        return tools("one") if exchange.method == "tools/list" else ErrorObject(code, "no")
+
+    async with running(Scripted(answer, {"tools": {"listChanged": True}})) as hub:
+        await listed(hub, "a__one")
+
+
+async def test_lists_are_fetched_once_where_nothing_changes() -> None:
+    fetched, listens = 0, asyncio.Event()
+
+    async def answer(exchange: Exchange) -> Reply:
+        nonlocal fetched
+        if exchange.method == "tools/list":
+            fetched += 1
+            return tools("one")
+        await acknowledge(exchange)
+        listens.set()
+        await forever()
+        raise AssertionError
+
+    async with running(Scripted(answer, {"tools": {"listChanged": True}})) as hub:
+        await listens.wait()
+        await listed(hub, "a__one")
+        await asyncio.sleep(0.05)
+    assert fetched == 1
 
 
 async def test_lists_that_could_not_be_fetched_are_fetched_later() -> None:

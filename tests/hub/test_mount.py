@@ -2,10 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Literal
 
-import msgspec
 import pytest
 
 import sluicegate
@@ -16,7 +15,7 @@ from sluicegate.exchange import Exchange
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings, State
 from sluicegate.protocol.message import Params, Result, as_object, opened
-from sluicegate.protocol.modern import Discovery, Profile
+from sluicegate.protocol.modern import Profile
 from sluicegate.testing import MemoryUpstream
 
 Era = Literal["session", "modern"]
@@ -161,30 +160,3 @@ async def test_a_caller_who_never_comes_back_with_an_answer_keeps_no_other_call_
         async with client(hub, "modern", is_able=True) as present:
             assert (await present.call("insist")).text == "yes"
         tasks.cancel_all()
-
-
-async def test_a_result_without_its_type_gets_one_and_keeps_all_else() -> None:
-    class Forgetful:
-        """A server of 2026-07-28 that leaves out `resultType`, which its clients have to take for "complete"."""
-
-        discovery = Discovery("2026-07-28", capabilities={"tools": {}})
-
-        def connect(self, host: object) -> AbstractAsyncContextManager["Forgetful"]:
-            return nullcontext(self)
-
-        async def __call__(self, exchange: Exchange) -> Result:
-            tools = '{"tools": [{"name": "t", "inputSchema": {"type": "object"}}], "ttlMs": 1, "cacheScope": "public"}'
-            called = '{"content": [], "_meta": {"later": 1.50}}'
-            return Result(msgspec.Raw((tools if exchange.method == "tools/list" else called).encode()))
-
-        async def wait_closed(self) -> None:
-            await asyncio.Event().wait()
-
-    hub = Hub()
-    hub.mount("s", Forgetful())
-    async with asyncio.timeout(10), hub:
-        await hub.settled()
-        await asyncio.sleep(0)
-        reply = await hub(Exchange("tools/call", {"name": "s__t"}, Mute()))
-        assert isinstance(reply, Result)
-        assert opened(reply) == {"resultType": "complete", "content": [], "_meta": {"later": 1.5}}

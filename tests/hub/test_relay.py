@@ -1,13 +1,13 @@
 """The way back from a server to the caller of one call: time, names, and what is counted on it."""
 
 import asyncio
-import math
 from collections import Counter
+from time import monotonic
 
 import pytest
 
 from sluicegate.hub.deadlines import Deadlines
-from sluicegate.hub.losses import BETWEEN_ROUNDS, SWITCHES, WORDS
+from sluicegate.hub.losses import BETWEEN_ROUNDS, SWITCHES, WORDS, revision_of
 from sluicegate.hub.relay import Relay, labelled
 from sluicegate.protocol.message import Notification, Params
 from sluicegate.protocol.modern import Answers, Question, Questions
@@ -37,11 +37,20 @@ class Caller:
 class Bench:
     """A relay, the caller at its end, and what was counted."""
 
-    def __init__(self, version: str, label: str = "files") -> None:
-        self.caller = Caller()
+    def __init__(self, version: str, *, seconds: float = 60, caller: Caller | None = None) -> None:
+        self.caller = caller or Caller()
         self.lost: Counter[str] = Counter()
-        self.deadline = Deadlines("files").deadline(60, 60)
-        self.relay = Relay(self.caller, self.deadline, label, version, self._lost)
+        now = monotonic()
+        self.relay = Relay(
+            seconds,
+            now + seconds,
+            now + 60,
+            sink=self.caller,
+            capabilities={},
+            revision=revision_of(version),
+            label="files",
+            lost=self._lost,
+        )
 
     def _lost(self, what: str) -> None:
         self.lost[what] += 1
@@ -80,8 +89,8 @@ async def test_an_answer_to_what_was_not_asked_is_left_out() -> None:
         async def ask(self, questions: Questions) -> Answers:
             return {**await super().ask(questions), "surplus": {}}
 
-    relay = Relay(Talkative(), Deadlines("files").deadline(60, 60), "files", "2026-07-28", lambda what: None)
-    assert list(await relay.ask({"mine": FORM})) == ["mine"]
+    bench = Bench("2026-07-28", caller=Talkative())
+    assert list(await bench.relay.ask({"mine": FORM})) == ["mine"]
 
 
 def test_only_what_a_person_is_shown_is_labelled_and_only_with_a_label() -> None:
@@ -127,18 +136,28 @@ async def test_choices_that_become_switches_are_counted(version: str, times: int
 
 
 async def test_no_time_passes_while_anybody_is_asked_whatever_the_server_says_meanwhile() -> None:
-    bench = Bench("2025-11-25")
+    bench, deadlines = Bench("2025-11-25", seconds=0.01), Deadlines()
     bench.caller.may_answer.clear()
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         first = group.create_task(bench.relay.ask({"mine": FORM}))
         second = group.create_task(bench.relay.ask({"other": FORM}))
         while len(bench.caller.asked) < 2:  # noqa: ASYNC110 - the next turn of the loop is all it takes
             await asyncio.sleep(0)
+        deadlines.begin(bench.relay)
         await bench.relay.emit(progress())
-        assert bench.deadline.expires == math.inf
+        await asyncio.sleep(0.15)
         first.cancel()
         await asyncio.wait([first])
-        assert bench.deadline.expires == math.inf
+        await asyncio.sleep(0.15)
+        assert not deadlines.end(bench.relay)
         bench.caller.may_answer.set()
         await second
-    assert bench.deadline.expires < math.inf
+
+
+async def test_time_passes_again_when_nobody_is_asked_any_more() -> None:
+    bench, deadlines = Bench("2025-11-25", seconds=0.01), Deadlines()
+    deadlines.begin(bench.relay)
+    await bench.relay.ask({"mine": FORM})
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.sleep(5)
+    assert deadlines.end(bench.relay)

@@ -161,7 +161,7 @@ async def test_what_an_old_caller_cannot_hold_is_counted_with_the_server_it_came
     async with running("a", "b") as hub:
         await ask(hub, "tools/call", {"name": "a__total"}, version="2024-11-05")
         await ask(hub, "tools/call", {"name": "b__total"}, version="2025-06-18")
-        losses = {mount.name: dict(mount.losses) for mount in hub.mounts}
+        losses = {mount.name: dict(mount.calls.losses) for mount in hub.mounts}
         assert losses == {"a": {STRUCTURED: 1}, "b": {}}
 
 

@@ -4,28 +4,18 @@ Such a server was told once, for all callers, what can be asked. Where one at ha
 goes on without. If the call fails then, a caller of 2026-07-28 hears what it would have to declare.
 """
 
-from collections.abc import Callable, Mapping
-
 from sluicegate.errors import INVALID_PARAMS, METHOD_NOT_FOUND, ErrorObject, InputRefused
-from sluicegate.exchange import Sink
 from sluicegate.hub.losses import UNASKED
-from sluicegate.protocol.message import Notification, Params, Reply, as_object, opened
+from sluicegate.hub.relay import Relay
+from sluicegate.protocol.message import Params, Reply, as_object, opened
 from sluicegate.protocol.modern import Answers, Question, Questions, lacking_capability, missing_capability
 
 
-class AskingRights:
-    """A sink that passes on questions the caller can be asked, and remembers for what the others were refused."""
+class AskingRights(Relay, kw_only=True):
+    """A relay that passes on questions the caller can be asked, and remembers for what the others were refused."""
 
-    def __init__(self, sink: Sink, capabilities: Mapping[str, object], lost: Callable[[str], None]) -> None:
-        """`lost` counts the questions that the caller cannot be asked."""
-        self._sink = sink
-        self._capabilities = capabilities
-        self._lost = lost
-        self._lacking: Params = {}
-
-    async def emit(self, notification: Notification) -> None:
-        """Pass a notice on."""
-        await self._sink.emit(notification)
+    lacking: Params | None = None
+    """What it would have had to say, if anything was refused."""
 
     async def ask(self, questions: Questions) -> Answers:
         """The caller's answers.
@@ -34,16 +24,16 @@ class AskingRights:
             InputRefused: it did not say that it can be asked all of this, or did not answer.
         """
         for question in questions.values():
-            lacking = lacking_capability(question, self._capabilities)
+            lacking = lacking_capability(question, self.capabilities)
             if lacking is not None:
-                self._lacking |= lacking
-                self._lost(UNASKED)
+                self.lacking = {**(self.lacking or {}), **lacking}
+                self.lost(UNASKED)
                 raise self._refusal(question, lacking)
-        return await self._sink.ask(questions)
+        return await super().ask(questions)
 
     def judged(self, reply: Reply) -> Reply:
         """The reply to a caller of 2026-07-28: a call that failed without an answer it wanted tells what is missing."""
-        if not self._lacking:
+        if self.lacking is None or not self.revision.modern:
             return reply
         if isinstance(reply, ErrorObject):
             upstream: Params = {"code": reply.code, "message": reply.message, "data": reply.data}
@@ -51,12 +41,12 @@ class AskingRights:
             upstream = opened(reply)
             if upstream.get("isError") is not True:
                 return reply  # It found another way.
-        refusal = missing_capability(self._lacking)
-        return ErrorObject(refusal.code, refusal.message, {"requiredCapabilities": self._lacking, "upstream": upstream})
+        refusal = missing_capability(self.lacking)
+        return ErrorObject(refusal.code, refusal.message, {"requiredCapabilities": self.lacking, "upstream": upstream})
 
     def _refusal(self, question: Question, lacking: Params) -> InputRefused:
         sentence = f"The client did not say that it can be asked {question.method}"
-        if any(as_object(self._capabilities.get(name)) is None for name in lacking):
+        if any(as_object(self.capabilities.get(name)) is None for name in lacking):
             error = ErrorObject(METHOD_NOT_FOUND, f"{sentence}.")
         else:
             error = ErrorObject(INVALID_PARAMS, f"{sentence} in this way.")

@@ -4,92 +4,69 @@ A call has so many seconds, progress gives it that time again, and there is an e
 """
 
 import asyncio
-import math
-from types import TracebackType
+from time import monotonic
 from typing import Final
 
-from sluicegate.errors import UpstreamTimeout
+import msgspec
 
 TICK: Final = 0.05
 """Seconds between two looks. A deadline is kept within this."""
 
 
-class Deadline:
-    """The time that one call has; `async with` raises UpstreamTimeout when it is over."""
+class Deadline(msgspec.Struct, eq=False):
+    """The time that one call has. Most calls are over before anybody looks at it, so it only notes what happens."""
 
-    __slots__ = ("_deadlines", "_longest", "_seconds", "_task", "expires", "is_over")
+    seconds: float
+    """How long it may take, and again after each sign of life."""
+    expires: float
+    ends: float
+    """Here all signs of life end."""
+    task: "asyncio.Task[object] | None" = None
+    is_renewed: bool = False
+    """Whether it has given a sign of life since the last look, and has all its time again."""
+    waits: int = 0
+    """How many questions to a person are open: no time passes then, for one may take longer than a server."""
+    is_over: bool = False
 
-    def __init__(self, deadlines: "Deadlines", seconds: float, longest: float) -> None:
-        self._deadlines = deadlines
-        self._seconds = seconds
-        now = deadlines.now()
-        self._longest = now + longest
-        self.expires = now + min(seconds, longest)
-        self.is_over = False
-        self._task: asyncio.Task[object] | None = None
-
-    def again(self) -> None:
-        """Give the call its time again."""
-        self.expires = min(self._deadlines.now() + self._seconds, self._longest)
-
-    def wait(self) -> None:
-        """Let no time pass until `again`: the call waits for a person."""
-        self.expires = math.inf
-
-    def expire(self) -> None:
-        """End the call: nobody waits any longer."""
-        self.is_over = True
-        if self._task is not None:
-            self._task.cancel()
-
-    async def __aenter__(self) -> "Deadline":
-        self._task = asyncio.current_task()
-        self._deadlines.add(self)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._deadlines.discard(self)
-        # As `asyncio.timeout` does: the cancellation was ours if nobody else asked for one, too.
-        if self.is_over and self._task is not None and self._task.uncancel() == 0:
-            if kind is asyncio.CancelledError:
-                raise UpstreamTimeout(f"{self._deadlines.name} did not answer within {self._seconds:g} s.") from error
+    def go_on(self, before: "Deadline") -> None:
+        """Have no more time than was left of another one: the same call is tried again."""
+        self.expires, self.ends, self.is_renewed = before.expires, before.ends, before.is_renewed
 
 
 class Deadlines:
     """The deadlines of the calls to one server."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self) -> None:
         self._running: set[Deadline] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
 
-    def now(self) -> float:
-        """The clock that deadlines are told by."""
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        return self._loop.time()
-
-    def deadline(self, seconds: float, longest: float) -> Deadline:
-        """The time of a call that begins now."""
-        return Deadline(self, seconds, longest)
-
-    def add(self, deadline: Deadline) -> None:
-        """Watch it from now on."""
+    def begin(self, deadline: Deadline) -> None:
+        """Cancel the current task when its time is over, unless `end` comes first."""
+        deadline.task = asyncio.current_task()
         self._running.add(deadline)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(TICK, self._look)
 
-    def discard(self, deadline: Deadline) -> None:
-        """Watch it no more."""
+    def end(self, deadline: Deadline) -> bool:
+        """Watch it no more; whether the task was cancelled for its sake alone."""
         self._running.discard(deadline)
+        if not deadline.is_over or deadline.task is None:
+            return False
+        deadline.is_over = False
+        # As `asyncio.timeout` does: the cancellation was ours if nobody else asked for one, too.
+        return deadline.task.uncancel() == 0
 
     def _look(self) -> None:
-        now = self.now()
-        for deadline in [deadline for deadline in self._running if deadline.expires <= now]:
-            self._running.discard(deadline)
-            deadline.expire()
+        now = monotonic()
+        for deadline in list(self._running):
+            if deadline.waits:
+                continue
+            if deadline.is_renewed:
+                deadline.is_renewed = False
+                deadline.expires = min(now + deadline.seconds, deadline.ends)
+            if deadline.expires <= now and deadline.task is not None:
+                self._running.discard(deadline)
+                deadline.is_over = True
+                deadline.task.cancel()
         # With nothing under way there is nothing to look at, and an idle process sleeps.
         self._timer = asyncio.get_running_loop().call_later(TICK, self._look) if self._running else None

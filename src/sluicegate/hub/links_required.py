@@ -20,8 +20,8 @@ LONGEST_WAIT: Final = 60.0
 _KNOWS_THE_ERROR: Final = "2025-11-25"
 
 
-async def settle_links(mount: Mount, exchange: Exchange, error: ErrorObject) -> Reply:
-    """The reply after the client has visited the pages; the request is sent again once they are."""
+async def settle_links(mount: Mount, exchange: Exchange, params: Params, error: ErrorObject) -> Reply:
+    """The reply after the client has visited the pages; the request is sent again, with these params, once they are."""
     if exchange.profile.version == _KNOWS_THE_ERROR:
         return error
     wanted = [as_object(entry) or {} for entry in as_array((as_object(error.data) or {}).get("elicitations")) or []]
@@ -32,7 +32,7 @@ async def settle_links(mount: Mount, exchange: Exchange, error: ErrorObject) -> 
         if revision_of(exchange.profile.version).modern:
             return missing_capability({"elicitation": {"url": {}}})
         # It could not say that it can: its revision has no such thing. A person can still read where to go.
-        mount.lost(PAGES)
+        mount.calls.lost(PAGES)
         return _declined(exchange, _said(mount, wanted))
     questions = {str(number): _question(entry, mount.prefix) for number, entry in enumerate(wanted, 1)}
     try:
@@ -42,10 +42,11 @@ async def settle_links(mount: Mount, exchange: Exchange, error: ErrorObject) -> 
     if any(answer.get("action") != "accept" for answer in answers.values()):
         return _declined(exchange, f"{mount.name} needs a page to be visited, which was declined.")
     ids = {entry["elicitationId"] for entry in wanted if isinstance(entry.get("elicitationId"), str)}
-    await mount.completed({str(known) for known in ids}, LONGEST_WAIT)
-    reply = await mount(exchange)
+    await mount.visits.completed({str(known) for known in ids}, LONGEST_WAIT)
+    reply = await mount.calls.make(exchange, params)
     if isinstance(reply, ErrorObject) and reply.code == URL_ELICITATION_REQUIRED:
         return _declined(exchange, _said(mount, wanted))  # Asked once; whoever wants to go there may call again.
+    mount.calls.count(reply)
     return reply
 
 

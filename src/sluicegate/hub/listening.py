@@ -22,18 +22,15 @@ class ListChanges:
     """Hears that lists changed, of a server that says so, or may have while it was not listened to."""
 
     def __init__(self, told: Callable[[str], None], heard: Callable[[], None]) -> None:
+        """`told` learns what the server says, `heard` also whenever it begins to tell or ends."""
         self._told = told
         self._heard = heard
-        self._is_again = False
 
     async def emit(self, notification: Notification) -> None:
         """Learn what the server says."""
         if notification.method != ACKNOWLEDGED:
             self._told(notification.method)
-            self._heard()
-        elif self._is_again:
-            self._heard()  # Between the last end and this beginning something may have changed unheard.
-        self._is_again = True
+        self._heard()  # Before this beginning, too, something may have changed unheard.
 
     async def ask(self, questions: Questions) -> Answers:
         """Refuse."""

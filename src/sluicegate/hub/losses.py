@@ -33,6 +33,13 @@ def revision_of(version: str) -> Revision:
     return REVISIONS.get(version) or REVISIONS["2026-07-28"]
 
 
+def hints_of(revision: Revision) -> tuple[bytes, ...]:
+    """What stands in every result that a caller of this revision does not get as it is."""
+    if revision.modern:
+        return ()  # Nothing that is spoken inside is missing there.
+    return _HINTS if not revision.resource_links else _HINTS[:1] if revision.elicitation_modes else _HINTS[:2]
+
+
 def losses_in(method: str, reply: Reply, revision: Revision) -> Iterator[str]:
     """What of a reply a caller of this revision does not get as it is; each once, however much of it there is."""
     if isinstance(reply, ErrorObject):
@@ -41,10 +48,9 @@ def losses_in(method: str, reply: Reply, revision: Revision) -> Iterator[str]:
             yield UNASKED
         return
     if revision.modern:
-        return  # Nothing that is spoken inside is missing there.
+        return
     raw = reply.value
-    hints = _HINTS if not revision.resource_links else _HINTS[:1] if revision.elicitation_modes else _HINTS[:2]
-    if isinstance(raw, msgspec.Raw) and not mentions(bytes(raw), hints):
+    if isinstance(raw, msgspec.Raw) and not mentions(bytes(raw), hints_of(revision)):
         return
     if not revision.elicitation_modes:
         needed = read_input_required(method, reply)

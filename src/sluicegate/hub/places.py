@@ -24,7 +24,7 @@ class Places:
         self._longest_wait = longest_wait
         self._taken = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._empty = asyncio.Event()
+        self._empty: asyncio.Event | None = None
 
     def adjust(self, concurrency: int, queue: int, longest_wait: float) -> None:
         """Have more places or fewer from now on; who has one keeps it, and who waits gets what is new."""
@@ -78,10 +78,10 @@ class Places:
 
     def free(self) -> None:
         """Give a place back; it goes to whoever waits longest."""
-        if self._taken <= self._concurrency and self._pass_on():
+        if self._waiting and self._taken <= self._concurrency and self._pass_on():
             return
         self._taken -= 1
-        if self._taken == 0:
+        if self._empty is not None and self._taken == 0:
             self._empty.set()
 
     def _pass_on(self) -> bool:
@@ -95,6 +95,8 @@ class Places:
 
     async def wait_empty(self) -> None:
         """Return when no place is taken."""
+        if self._empty is None:
+            self._empty = asyncio.Event()
         while self._taken:
             self._empty.clear()
             await self._empty.wait()

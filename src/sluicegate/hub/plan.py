@@ -60,6 +60,8 @@ class Circuit:
     """Whether a server that fails call after call is asked at all: if not, one call each ten seconds tries it."""
 
     def __init__(self) -> None:
+        self.is_calm = True
+        """Whether nothing failed since the last success: then there is nothing to ask it, nor to tell it."""
         self._failures: deque[float] = deque(maxlen=MOST_FAILURES)
         self._open_until: float | None = None
         self._is_trying = False
@@ -80,7 +82,7 @@ class Circuit:
 
     def failed(self, now: float, retry_after: float = 0.0) -> None:
         """Learn that a call could not be delivered; `retry_after` is what the server asked for."""
-        self._is_trying = False
+        self.is_calm = self._is_trying = False
         self._failures.append(now)
         many = len(self._failures) == MOST_FAILURES and now - self._failures[0] <= FAILURES_WITHIN
         if many or self._open_until is not None or retry_after > 0:
@@ -88,10 +90,10 @@ class Circuit:
 
     def succeeded(self) -> None:
         """Learn that the server answered."""
-        if self._failures or self._open_until is not None:
-            self._failures.clear()
-            self._open_until = None
+        self._failures.clear()
+        self._open_until = None
         self._is_trying = False
+        self.is_calm = True
 
     def gave_up(self) -> None:
         """Learn that the caller left before there was an outcome."""

@@ -14,7 +14,7 @@ from sluicegate.protocol.message import Params, Reply, Result, as_array, as_obje
 Rewrite = Callable[[str], str]
 
 # A reply without any of these names no resource, and passes as the bytes that came.
-_HINTS: Final = (b'"uri"', b'"resource', b'"ui')
+HINTS: Final = (b'"uri"', b'"resource', b'"ui')
 
 
 def reply_rewritten(method: str, reply: Reply, rewrite: Rewrite) -> Reply:
@@ -24,7 +24,7 @@ def reply_rewritten(method: str, reply: Reply, rewrite: Rewrite) -> Reply:
         if data is None or not isinstance(data.get("uri"), str):
             return reply
         return ErrorObject(reply.code, reply.message, _member_rewritten(data, "uri", rewrite))
-    if isinstance(reply.value, msgspec.Raw) and not mentions(bytes(reply.value), _HINTS):
+    if isinstance(reply.value, msgspec.Raw) and not mentions(bytes(reply.value), HINTS):
         return reply
     value = opened(reply)
     match method:

@@ -1,6 +1,6 @@
 """Folders that a server of the session era is told of, as the configuration names them: no caller need be asked."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 
 from sluicegate.exchange import Sink
@@ -15,9 +15,9 @@ class RootsAnswered:
         self._sink = sink
         self._folders = folders
 
-    async def emit(self, notification: Notification) -> None:
+    def emit(self, notification: Notification) -> Awaitable[None]:
         """Pass a notice on."""
-        await self._sink.emit(notification)
+        return self._sink.emit(notification)
 
     async def ask(self, questions: Questions) -> Answers:
         """The configured folders, and the caller's answers to what else is asked."""

@@ -19,6 +19,9 @@ PREFIX: Final = "sg2."
 
 GOOD_FOR: Final = 3600.0
 
+HINTS: Final = (b'"input_required"',)
+"""What stands in every result that asks for input."""
+
 _ROUNDS: Final = ("inputResponses", "requestState", "_meta")
 
 
@@ -37,7 +40,7 @@ class States:
         """The reply, with the server's state wrapped and its questions labelled, if it asks for input."""
         if not isinstance(reply, Result):
             return reply
-        if isinstance(reply.value, msgspec.Raw) and not mentions(bytes(reply.value), (b'"input_required"',)):
+        if isinstance(reply.value, msgspec.Raw) and not mentions(bytes(reply.value), HINTS):
             return reply  # Nearly all: final answers pass as the bytes that came.
         needed = read_input_required(exchange.method, reply)
         if needed is None:

@@ -11,6 +11,7 @@ from sluicegate.errors import UpstreamError
 from sluicegate.hub.catalog import Patterns
 from sluicegate.hub.offers import OfferLimits
 from sluicegate.hub.places import CONCURRENCY, QUEUE, QUEUE_WAIT
+from sluicegate.protocol.message import Params
 
 DEBOUNCE: Final = 0.25
 """Seconds between a server's word that a list changed and our asking for it: changes come in swarms."""
@@ -52,9 +53,10 @@ class MountSettings(msgspec.Struct, frozen=True, kw_only=True):
     explain: Callable[[UpstreamError], str] = lambda problem: problem.message
     """A sentence that names the cause and the way out; it must be safe to show to a client."""
 
-    def timeout_of(self, tool: str | None) -> float:
-        """Seconds that a call of this tool has."""
-        if tool is not None:
+    def timeout_of(self, method: str, params: Params) -> float:
+        """Seconds that a call has, in which the tool goes by the server's own name of it."""
+        if method == "tools/call":
+            tool = str(params.get("name"))
             for pattern, seconds in self.tool_timeouts:
                 if fnmatchcase(tool, pattern):
                     return seconds

@@ -24,6 +24,7 @@ from sluicegate.hub.catalog import Catalog, Entry, Profile, seen_through
 from sluicegate.hub.links_required import settle_links
 from sluicegate.hub.losses import losses_in, revision_of
 from sluicegate.hub.mount import Mount
+from sluicegate.hub.replies import is_plain
 from sluicegate.hub.rewriting import reply_rewritten
 from sluicegate.hub.states import States
 from sluicegate.hub.uris import exposed_uri
@@ -92,8 +93,8 @@ class View:
         self._pages: dict[tuple[str, int], Result] = {}
         self._methods: dict[str, Callable[[Exchange], Awaitable[Reply]]] = {
             "server/discover": self._discover,
-            "tools/call": partial(self._call, "tools", "tool"),
-            "prompts/get": partial(self._call, "prompts", "prompt"),
+            "tools/call": self._call_tool,
+            "prompts/get": self._get_prompt,
             "resources/read": self._read,
             "completion/complete": self._complete,
             "subscriptions/listen": self._listen,
@@ -194,18 +195,28 @@ class View:
 
     # -------------------------------------------------------------------------------------------------- where it goes
 
-    def _call(self, kind: str, noun: str, exchange: Exchange) -> Awaitable[Reply]:
+    def _call_tool(self, exchange: Exchange) -> Awaitable[Reply]:
         name = exchange.params.get("name")
-        entry = self.catalog.of(kind).get(name) if isinstance(name, str) else None
+        entry = self.catalog.tools.get(name) if isinstance(name, str) else None
         if entry is None:
-            raise UnknownTarget(f"Unknown {noun}: {str(name)[:200]}")
+            raise UnknownTarget(f"Unknown tool: {str(name)[:200]}")
         if entry.marks and exchange.headers is not None:
             check_marks(exchange.headers, None, exchange.params, entry.marks)
         return self._relay(exchange, self._mount(entry), "name", entry.own)
 
-    async def _read(self, exchange: Exchange) -> Reply:
+    def _get_prompt(self, exchange: Exchange) -> Awaitable[Reply]:
+        entry = self._prompt(exchange.params.get("name"))
+        return self._relay(exchange, self._mount(entry), "name", entry.own)
+
+    def _prompt(self, name: object) -> Entry:
+        entry = self.catalog.prompts.get(name) if isinstance(name, str) else None
+        if entry is None:
+            raise UnknownTarget(f"Unknown prompt: {str(name)[:200]}")
+        return entry
+
+    def _read(self, exchange: Exchange) -> Awaitable[Reply]:
         mount, own = self._owner(exchange.params.get("uri"))
-        return await self._relay(exchange, mount, "uri", own)
+        return self._relay(exchange, mount, "uri", own)
 
     def _owner(self, uri: object) -> tuple[Mount, str]:
         found = self.catalog.owner_of_uri(uri) if isinstance(uri, str) else None
@@ -222,14 +233,22 @@ class View:
 
     async def _relay(self, exchange: Exchange, mount: Mount, member: str, own: str) -> Reply:
         """The reply of a mount, which knows its own names only."""
-        params = self._hub.states.unwrapped(exchange, mount.name)
-        outgoing = exchange.again({**params, member: own})
-        reply = await mount(outgoing)
+        params = exchange.params
+        if "requestState" in params:
+            params = self._hub.states.unwrapped(exchange, mount.name)
+        params = {**params, member: own}
+        reply = await mount.calls.make(exchange, params)
+        return reply if is_plain(reply, exchange.profile.version) else await self._treat(exchange, mount, params, reply)
+
+    async def _treat(self, exchange: Exchange, mount: Mount, params: Params, reply: Reply) -> Reply:
+        """A reply in the names of this view, with what else its caller needs."""
         if isinstance(reply, ErrorObject) and reply.code == URL_ELICITATION_REQUIRED:
-            reply = await settle_links(mount, outgoing, reply)
+            reply = await settle_links(mount, exchange, params, reply)
+        else:
+            mount.calls.count(reply)
         reply = self._hub.states.wrapped(exchange, mount.name, reply, mount.prefix)
         for loss in losses_in(exchange.method, reply, revision_of(exchange.profile.version)):
-            mount.lost(loss)
+            mount.calls.lost(loss)
         if not mount.prefix:
             return reply
         try:
@@ -241,10 +260,7 @@ class View:
         reference = as_object(exchange.params.get("ref")) or {}
         match reference.get("type"):
             case "ref/prompt":
-                name = reference.get("name")
-                entry = self.catalog.prompts.get(name) if isinstance(name, str) else None
-                if entry is None:
-                    raise UnknownTarget(f"Unknown prompt: {str(name)[:200]}")
+                entry = self._prompt(reference.get("name"))
                 mount, own = self._mount(entry), {**reference, "name": entry.own}
             case "ref/resource":
                 uri = reference.get("uri")
@@ -256,7 +272,7 @@ class View:
                     own = {**reference, "uri": own_uri}
             case _:
                 raise InvalidParams("Invalid params: the type of ref is ref/prompt or ref/resource.")
-        reply = await mount(exchange.again({**exchange.params, "ref": own}))
+        reply = await mount.calls.make(exchange, {**exchange.params, "ref": own})
         if isinstance(reply, ErrorObject):
             # We say that we complete, on behalf of all; a server that does not has nothing to propose.
             unable = reply.code == METHOD_NOT_FOUND

@@ -1,0 +1,233 @@
+"""The calls to one server: within its limits and their time, counted, and made again where that does no harm (R1, R12).
+
+The one rule: what nearly every call needs stands in one coroutine, and all else beside it.
+"""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Coroutine, Mapping
+from fnmatch import fnmatchcase
+from time import monotonic
+from typing import Final, Protocol
+
+import msgspec
+
+from sluicegate.errors import (
+    RemoteProtocolError,
+    UpstreamClosed,
+    UpstreamError,
+    UpstreamProtocolError,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from sluicegate.exchange import Connection, Exchange
+from sluicegate.hub.asking_rights import AskingRights
+from sluicegate.hub.deadlines import Deadline, Deadlines
+from sluicegate.hub.losses import revision_of
+from sluicegate.hub.places import Places
+from sluicegate.hub.plan import Circuit
+from sluicegate.hub.relay import Relay
+from sluicegate.hub.replies import says_error
+from sluicegate.hub.roots import RootsAnswered
+from sluicegate.hub.treatment import Figures, MountSettings
+from sluicegate.protocol.message import Params, Reply, Result, opened
+from sluicegate.protocol.modern import complete
+
+# What we say to servers of the session era, once for all callers: a connection outlives any of them. Whether the
+# caller at hand can be asked is looked at when a question comes. Roots are left out: many a server would take them in
+# place of the folders that its command line names.
+ASKABLE: Final[Mapping[str, object]] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}}
+
+# As nearly all results begin, and then it is certainly the result's own type and not that of something in it.
+_begins_with_type: Final = re.compile(rb'\s*\{\s*"resultType"\s*:')
+
+
+class Server(Protocol):
+    """The mount, as its calls need it."""
+
+    @property
+    def connection(self) -> Connection | None: ...
+    async def wait_until_ready(self) -> Connection: ...
+    def lose(self, connection: Connection) -> None: ...
+    def begin_anew(self, connection: Connection) -> None: ...
+
+
+def askable(settings: MountSettings) -> Mapping[str, object]:
+    """What a server of the session era is told that it may ask."""
+    return {**ASKABLE, "roots": {}} if settings.roots else ASKABLE
+
+
+class Calls:
+    """All calls of one mount."""
+
+    def __init__(self, name: str, server: Server, settings: MountSettings) -> None:
+        self.figures = Figures()
+        self.losses: Counter[str] = Counter()
+        """What a bridge could not preserve, and how often (protocol §8)."""
+        self.places = Places(name, settings.concurrency, settings.queue, settings.queue_wait)
+        self.circuit = Circuit()
+        self.is_session_era = False
+        """Of which era the server is."""
+        self.settings = settings
+        self._name = name
+        self._server = server
+        self._askable = askable(settings)
+        self._deadlines = Deadlines()
+
+    def adjust(self, settings: MountSettings) -> None:
+        """Treat calls in another way from now on; those under way go on as they began."""
+        self.settings = settings
+        self._askable = askable(settings)
+        self.places.adjust(settings.concurrency, settings.queue, settings.queue_wait)
+
+    def lost(self, what: str) -> None:
+        """Count something that could not be handed to anybody."""
+        self.losses[what] += 1
+
+    def count(self, reply: Reply) -> None:
+        """Count a call as failed whose tool says so in its result; one that was answered by an error is already."""
+        if isinstance(reply, Result) and says_error(reply):
+            self.figures.errors += 1
+
+    def make(self, exchange: Exchange, params: Params) -> Coroutine[object, object, Reply]:
+        """The server's reply to an exchange whose params are in its own words.
+
+        Raises:
+            UpstreamError: it cannot be asked, went away, took too long or answered something else.
+            LimitExceeded: too many wait for it already.
+        """
+        connection = self._server.connection
+        if connection is not None and self.circuit.is_calm:
+            return self._ask(exchange, params, connection)
+        return self._ask_when_possible(exchange, params)
+
+    async def _ask_when_possible(self, exchange: Exchange, params: Params, before: Deadline | None = None) -> Reply:
+        """The reply of a server that is away, or failed of late: then one call at a time finds out how it is."""
+        connection = self._server.connection or await self._server.wait_until_ready()
+        circuit = self.circuit
+        if not circuit.is_open:
+            return await self._ask(exchange, params, connection, before)
+        if not circuit.admit(monotonic()):
+            raise UpstreamUnavailable(f"{self._name} failed call after call; it is tried again within 10 s.")
+        try:
+            return await self._ask(exchange, params, connection, before)
+        except UpstreamError as problem:
+            if isinstance(problem, UpstreamTimeout):
+                self._failed(problem)
+            # What was tried failed again. It may have come back as another: its era and its lists are found out anew.
+            self._server.begin_anew(connection)
+            raise
+        finally:
+            circuit.gave_up()  # Whatever came of it: somebody else may try, once it is time.
+
+    async def _ask(
+        self, exchange: Exchange, params: Params, connection: Connection, before: Deadline | None = None
+    ) -> Reply:
+        """One call; where it has come to nothing `before`, it has what is left of its time, and is not made again."""
+        places, figures, settings = self.places, self.figures, self.settings
+        if not places.take_now():
+            await places.take()
+        figures.calls += 1
+        began = monotonic()
+        seconds = settings.timeout_of(exchange.method, params) if settings.tool_timeouts else settings.timeout
+        profile = exchange.profile
+        # A server of the session era asks what it was told that can be asked; its relay looks whether this caller can.
+        relay = (AskingRights if self.is_session_era else Relay)(
+            seconds,
+            began + min(seconds, settings.longest_call),
+            began + settings.longest_call,
+            sink=exchange.sink,
+            capabilities=profile.capabilities,
+            revision=revision_of(profile.version),
+            label=settings.prefix,
+            lost=self.lost,
+        )
+        sink = relay
+        if self.is_session_era:
+            profile = msgspec.structs.replace(profile, capabilities=self._askable)
+            if settings.roots:
+                # Asked in the middle of a call, it is told the same folders as at any other time.
+                sink = RootsAnswered(relay, settings.roots)
+        if before is not None:
+            relay.go_on(before)
+        try:
+            self._deadlines.begin(relay)
+            reply = await connection(
+                Exchange(exchange.method, params, sink, profile, exchange.caller, None, exchange.let_go)
+            )
+            if not self.circuit.is_calm:
+                self.circuit.succeeded()
+            if isinstance(relay, AskingRights) and relay.lacking is not None:
+                reply = relay.judged(reply)
+            if type(reply) is Result:
+                raw = reply.value
+                if type(raw) is msgspec.Raw and _begins_with_type.match(raw) is None:
+                    reply = _typed(self._name, raw)
+            else:
+                figures.errors += 1
+            return reply
+        except UpstreamError as problem:
+            self._deadlines.end(relay)
+            figures.errors += 1
+            await self._note(problem, connection)
+            if before is not None or not self._may_make_again(exchange, params, problem):
+                raise
+        except asyncio.CancelledError as cancellation:
+            if not self._deadlines.end(relay):
+                raise
+            figures.errors += 1
+            raise UpstreamTimeout(f"{self._name} did not answer within {seconds:g} s.") from cancellation
+        finally:
+            self._deadlines.end(relay)
+            figures.seconds += monotonic() - began
+            places.free()
+        return await self._ask_when_possible(exchange, params, relay)
+
+    async def _note(self, problem: UpstreamError, connection: Connection) -> None:
+        if isinstance(problem, UpstreamClosed) and await is_closed(connection):
+            self._server.lose(connection)
+        # One that is slow, or answers what nobody can read, was reached: its other tools may be as well as ever.
+        if not isinstance(problem, UpstreamTimeout) and problem.delivered != "yes":
+            self._failed(problem)
+
+    def _failed(self, problem: UpstreamError) -> None:
+        after = problem.data.get("retryAfter")
+        self.circuit.failed(monotonic(), float(after) if isinstance(after, int | float) else 0.0)
+
+    def _may_make_again(self, exchange: Exchange, params: Params, problem: UpstreamError) -> bool:
+        """Whether a call that came to nothing may be made once more."""
+        if not isinstance(problem, UpstreamClosed):
+            return False
+        if problem.delivered == "no" or exchange.method != "tools/call":
+            return True  # What is only read may be read again; of tools nobody but the operator knows.
+        name = str(params.get("name"))
+        return any(fnmatchcase(name, tool) for tool in self.settings.resend)
+
+
+async def is_closed(connection: Connection) -> bool:
+    """Whether a connection is of no more use, as it says without being waited for."""
+    try:
+        async with asyncio.timeout(0):
+            await connection.wait_closed()
+    except TimeoutError:
+        return False
+    return True
+
+
+class _Typed(msgspec.Struct):
+    resultType: object = msgspec.UNSET  # noqa: N815 - the name on the wire
+
+
+_decoder: Final = msgspec.json.Decoder(_Typed)
+
+
+def _typed(name: str, raw: msgspec.Raw) -> Result:
+    """A server's result, with the `resultType` that some leave out and clients of 2026-07-28 may insist on."""
+    try:
+        has_type = _decoder.decode(raw).resultType is not msgspec.UNSET
+        return Result(raw) if has_type else Result(complete(opened(Result(raw))))
+    except RemoteProtocolError as problem:
+        raise UpstreamProtocolError(f"{name}: {problem.message}") from None
+    except (msgspec.DecodeError, RecursionError):
+        raise UpstreamProtocolError(f"{name}: The answer's result cannot be decoded.") from None

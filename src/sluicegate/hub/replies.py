@@ -1,0 +1,51 @@
+"""Which replies pass to their caller as the bytes that came: nearly all, and one look at them tells.
+
+It looks for all that anything here would look for; whatever it finds, the rules themselves are kept elsewhere.
+"""
+
+import re
+from typing import Final
+
+import msgspec
+
+from sluicegate.hub import losses, rewriting, states
+from sluicegate.protocol.message import Reply, Result
+from sluicegate.protocol.versions import REVISIONS
+
+_FAILED: Final = (b'"isError":true', b'"isError": true')
+
+
+def _pattern(*hints: bytes) -> re.Pattern[bytes]:
+    return re.compile(b"|".join(re.escape(hint) for hint in hints))
+
+
+_remarkable: Final = {
+    version: _pattern(*_FAILED, *states.HINTS, *rewriting.HINTS, *losses.hints_of(revision))
+    for version, revision in REVISIONS.items()
+}
+
+
+def is_plain(reply: Reply, version: str) -> bool:
+    """Whether a reply is final, names no resource, says of no failure and has nothing that this revision lacks."""
+    if type(reply) is not Result or type(reply.value) is not msgspec.Raw:
+        return False
+    pattern = _remarkable.get(version) or _remarkable[losses.revision_of(version).version]
+    return pattern.search(reply.value) is None
+
+
+class _Outcome(msgspec.Struct):
+    isError: object = False  # noqa: N815 - the name on the wire
+
+
+_decoder: Final = msgspec.json.Decoder(_Outcome)
+
+
+def says_error(reply: Result) -> bool:
+    """Whether a tool says that it failed."""
+    value = reply.value
+    if not isinstance(value, msgspec.Raw):
+        return value.get("isError") is True
+    try:
+        return _decoder.decode(value).isError is True
+    except (msgspec.DecodeError, RecursionError):
+        return False  # Whoever has to read it will say that it cannot be read.

@@ -1,0 +1,229 @@
+"""Calls to one server: their time, when they are made again, and what is counted of them."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from sluicegate.concurrency import forever
+from sluicegate.errors import InputRefused, SluicegateError, UpstreamClosed, UpstreamProtocolError, UpstreamTimeout
+from sluicegate.exchange import Exchange
+from sluicegate.hub import calls, deadlines
+from sluicegate.hub.hub import Hub
+from sluicegate.hub.mount import Mount, MountSettings
+from sluicegate.protocol.message import Params, Reply, Result, opened
+from tests.hub.scripted import Answer, Scripted, tools
+
+DONE = Result(msgspec.Raw(b'{"resultType":"complete","content":[]}'))
+
+
+class Mute:
+    """The way back to a client that hears nothing and is asked nothing."""
+
+    async def emit(self, notification: object) -> None:
+        pass
+
+    async def ask(self, questions: object) -> dict[str, Params]:
+        raise InputRefused("nobody is there")
+
+
+class Clock:
+    """The time, as a test tells it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        for module in (calls, deadlines):
+            monkeypatch.setattr(module, "monotonic", lambda: self.now)
+
+
+@asynccontextmanager
+async def mounted(answer: Answer, settings: MountSettings | None = None) -> AsyncGenerator[tuple[Hub, Mount]]:
+    async def answer_all(exchange: Exchange) -> Reply:
+        return tools("one", "two") if exchange.method == "tools/list" else await answer(exchange)
+
+    hub = Hub()
+    mount = hub.mount("s", Scripted(answer_all, {"tools": {}}), settings or MountSettings(prefix="s"))
+    async with asyncio.timeout(10), hub:
+        await hub.settled()
+        yield hub, mount
+
+
+def call(tool: str = "s__one") -> Exchange:
+    return Exchange("tools/call", {"name": tool, "arguments": {}}, Mute())
+
+
+def read() -> Exchange:
+    return Exchange("resources/read", {"uri": "s+note://one"}, Mute())
+
+
+# ----------------------------------------------------------------------------------------------------------- their time
+
+
+async def test_a_read_that_is_made_again_has_what_is_left_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, attempts = Clock(monkeypatch), 0
+
+    async def answer(exchange: Exchange) -> Reply:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            clock.now += 119
+            raise UpstreamClosed("gone")
+        clock.now += 2
+        await forever()
+        raise AssertionError
+
+    async with mounted(answer, MountSettings(prefix="s", timeout=120)) as (hub, _):
+        with pytest.raises(UpstreamTimeout, match="s did not answer within 120 s"):
+            await hub(read())
+    assert attempts == 2
+
+
+async def test_a_tool_has_the_time_that_is_given_to_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+
+    async def answer(exchange: Exchange) -> Reply:
+        clock.now += 60
+        await (forever() if exchange.params.get("name") == "two" else asyncio.sleep(0.15))
+        return DONE
+
+    async with mounted(answer, MountSettings(prefix="s", tool_timeouts=[("tw*", 30), ("*", 90)])) as (hub, mount):
+        with pytest.raises(UpstreamTimeout, match="within 30 s"):
+            await hub(call("s__two"))
+        assert await hub(call("s__one")) is DONE
+        assert (mount.calls.figures.calls, mount.calls.figures.errors) == (2, 1)
+        assert mount.calls.figures.seconds == 120
+
+
+async def test_no_call_lasts_longer_than_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+
+    async def answer(exchange: Exchange) -> Reply:
+        clock.now += 60
+        await forever()
+        raise AssertionError
+
+    async with mounted(answer, MountSettings(prefix="s", timeout=120, longest_call=50)) as (hub, _):
+        with pytest.raises(UpstreamTimeout):
+            await hub(call())
+
+
+# ------------------------------------------------------------------------------------------------------ when made again
+
+
+@pytest.mark.parametrize(
+    ("exchange", "delivered", "resend", "is_made_again"),
+    [
+        (read(), "unknown", [], True),
+        (call(), "unknown", [], False),
+        (call(), "no", [], True),
+        (call(), "unknown", ["o*"], True),
+        (call(), "unknown", ["s__o*"], False),
+    ],
+    ids=["a read", "a tool", "undelivered", "a tool that may run twice", "only by its own name"],
+)
+async def test_what_does_no_harm_is_made_once_more(
+    exchange: Exchange, delivered: str, resend: list[str], is_made_again: bool
+) -> None:
+    attempts = 0
+
+    async def answer(exchange: Exchange) -> Reply:
+        nonlocal attempts
+        attempts += 1
+        raise UpstreamClosed("gone", delivered="no" if delivered == "no" else "unknown")
+
+    async with mounted(answer, MountSettings(prefix="s", resend=resend)) as (hub, _):
+        with pytest.raises(UpstreamClosed):
+            await hub(exchange)
+    assert attempts == 1 + is_made_again
+
+
+async def test_a_server_that_fails_call_after_call_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, is_well, attempts = Clock(monkeypatch), False, 0
+
+    async def answer(exchange: Exchange) -> Reply:
+        nonlocal attempts
+        attempts += 1
+        if not is_well:
+            raise UpstreamClosed("gone")
+        return DONE
+
+    async with mounted(answer) as (hub, mount):
+        for _ in range(5):
+            with pytest.raises(UpstreamClosed):
+                await hub(call())
+        for _ in range(3):
+            with pytest.raises(SluicegateError, match="failed call after call"):
+                await hub(call())
+        assert (attempts, mount.calls.circuit.is_open) == (5, True)
+        clock.now += 11
+        is_well = True
+        assert await hub(call()) is DONE
+        assert not mount.calls.circuit.is_open
+        assert mount.calls.places.taken == 0
+
+
+# ------------------------------------------------------------------------------------------------------ what comes back
+
+
+async def replied(result: bytes) -> tuple[Reply, Mount]:
+    """The reply to a call that a server answers in these words."""
+
+    async def answer(exchange: Exchange) -> Reply:
+        return Result(msgspec.Raw(result))
+
+    async with mounted(answer) as (hub, mount):
+        return await hub(call()), mount
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        b'{"content": [], "_meta": {"later": 1.50}}',
+        b'{"content": [], "structuredContent": {"resultType": "complete"}}',
+        b'{"structuredContent":{"resultType":"input_required"},"content":[]}',
+        b'{"content":[{"type":"text","text":"\\"resultType\\":"}]}',
+        b'{"content":["resultType"]}',
+    ],
+)
+async def test_a_result_without_a_type_of_its_own_gets_one_and_keeps_all_else(result: bytes) -> None:
+    reply, _ = await replied(result)
+    assert isinstance(reply, Result)
+    assert opened(reply) == {"resultType": "complete", **msgspec.json.decode(result)}
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        b'{"resultType":"complete","content":[]}',
+        b' {\n "resultType" : "complete", "content": []}',
+        b'{"content":[{"type":"text","text":"x"}],"resultType":"complete"}',
+        b'{"_meta":{"resultType":1},"r\\u0065sultType":"complete","content":[]}',
+    ],
+)
+async def test_a_result_with_its_type_passes_as_the_bytes_that_came(result: bytes) -> None:
+    reply, mount = await replied(result)
+    assert isinstance(reply, Result) and isinstance(reply.value, msgspec.Raw)
+    assert bytes(reply.value) == result
+    assert mount.calls.figures.errors == 0
+
+
+@pytest.mark.parametrize("result", [b'{"content":' + b"[" * 100_000 + b"]" * 100_000 + b"}", b"[]"])
+async def test_a_result_that_cannot_be_read_is_an_error_of_the_server(result: bytes) -> None:
+    with pytest.raises(UpstreamProtocolError, match="cannot be decoded"):
+        await replied(result)
+
+
+@pytest.mark.parametrize(
+    ("result", "errors"),
+    [
+        (b'{"resultType":"complete","content":[],"isError":true}', 1),
+        (b'{"resultType":"complete","isError": true,"content":[]}', 1),
+        (b'{"resultType":"complete","content":[],"isError":false}', 0),
+        (b'{"resultType":"complete","content":[],"structuredContent":{"isError":true}}', 0),
+    ],
+)
+async def test_a_tool_that_says_that_it_failed_is_counted_as_an_error(result: bytes, errors: int) -> None:
+    _, mount = await replied(result)
+    assert mount.calls.figures.errors == errors

@@ -1,0 +1,61 @@
+"""Which replies pass as the bytes that came: never one in which anything would have been changed or counted."""
+
+import msgspec
+import pytest
+
+from sluicegate.errors import ErrorObject
+from sluicegate.exchange import Exchange
+from sluicegate.hub.losses import losses_in, revision_of
+from sluicegate.hub.replies import is_plain, says_error
+from sluicegate.hub.rewriting import reply_rewritten
+from sluicegate.hub.states import States
+from sluicegate.protocol.message import Params, Result
+from sluicegate.protocol.modern import Question, complete, input_required
+from sluicegate.protocol.versions import REVISIONS
+from tests.upstream.raw_server import Recorder
+
+QUESTION = Question("elicitation/create", {"mode": "form", "message": "Which?", "requestedSchema": {}})
+LINK: Params = {"type": "resource_link", "uri": "note://one", "name": "one"}
+
+RESULTS: list[Params] = [
+    {"content": [{"type": "text", "text": "plain words"}]},
+    {"content": [{"type": "text", "text": "failed"}], "isError": True},
+    {"content": [{"type": "text", "text": "well"}], "isError": False},
+    {"content": [LINK]},
+    {"content": [{"type": "resource", "resource": {"uri": "note://one", "text": "1"}}]},
+    {"content": [{"type": "audio", "data": "", "mimeType": "audio/wav"}]},
+    {"content": [], "structuredContent": {"total": 3}},
+    {"content": [], "structuredContent": [1]},
+    {"content": [], "_meta": {"ui": {"resourceUri": "ui://page"}}},
+    {"content": [], "_meta": {"ui/resourceUri": "ui://page"}},
+    {"content": [{"type": "text", "text": "long " * 10_000}, LINK]},
+]
+
+
+@pytest.mark.parametrize("version", [*REVISIONS, "2031-01-01"])
+@pytest.mark.parametrize("value", RESULTS, ids=lambda value: str(value)[:60])
+def test_a_plain_reply_is_one_in_which_nothing_is_to_be_done(version: str, value: Params) -> None:
+    reply = Result(msgspec.Raw(msgspec.json.encode(complete(value))))
+    exchange = Exchange("tools/call", {"name": "t"}, Recorder())
+    is_left_alone = (
+        not says_error(reply)
+        and not list(losses_in("tools/call", reply, revision_of(version)))
+        and States().wrapped(exchange, "files", reply, "files") is reply
+        and reply_rewritten("tools/call", reply, lambda uri: f"files+{uri}") is reply
+    )
+    if is_plain(reply, version):
+        assert is_left_alone
+
+
+@pytest.mark.parametrize("version", [*REVISIONS, "2031-01-01"])
+def test_what_nearly_all_servers_answer_is_plain(version: str) -> None:
+    assert is_plain(Result(msgspec.Raw(msgspec.json.encode(complete(RESULTS[0])))), version)
+    assert is_plain(Result(msgspec.Raw(msgspec.json.encode(complete(RESULTS[2])))), version)
+
+
+def test_questions_errors_and_what_is_not_bytes_are_not() -> None:
+    asked = input_required({"k": QUESTION}, "state")
+    assert isinstance(asked, Result)
+    assert not is_plain(Result(msgspec.Raw(msgspec.json.encode(asked.value))), "2026-07-28")
+    assert not is_plain(asked, "2026-07-28")
+    assert not is_plain(ErrorObject(-32603, "no"), "2026-07-28")
