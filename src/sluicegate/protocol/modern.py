@@ -3,6 +3,7 @@
 This shape is also the one spoken inside sluicegate: what an `Exchange` holds is a request of this era, taken apart.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
@@ -217,7 +218,7 @@ def input_required(questions: Questions, state: str | None) -> Result:
     return Result(value)
 
 
-_COMPLETE: Final = b'{"resultType":"complete"'
+_is_complete: Final = re.compile(rb'\{"resultType":"complete"').match
 
 
 def read_input_required(method: str, reply: Reply) -> InputRequired | None:
@@ -231,7 +232,7 @@ def read_input_required(method: str, reply: Reply) -> InputRequired | None:
     raw = reply.value
     # Most replies are final and stay bytes: only one that has the word in it, or may spell it otherwise, is opened.
     if isinstance(raw, msgspec.Raw):
-        if bytes(memoryview(raw)[: len(_COMPLETE)]) == _COMPLETE:
+        if _is_complete(raw) is not None:
             return None  # As most servers begin, and no matter how long it is.
         data = bytes(raw)
         if b'"resultType"' not in data and b"\\u" not in data:
