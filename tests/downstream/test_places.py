@@ -239,7 +239,7 @@ async def test_a_session_too_many_of_one_caller_ends_their_own_that_was_idle_lon
         # Those that somebody listens to are in use, and do not give way.
         streams = [await each.listen() for each in (first, third)]
         assert [(await stream.event()).data for stream in streams] == ["", ""]
-        await check_refused(await client.post(initialize(), ADA), 429)
+        await check_refused(await client.post(initialize(), ADA), 429, "init")
         assert [await is_served(each) for each in (theirs, first, third)] == [True, True, True]
         assert (await first.delete()).status == 204
         await client.initialize(headers=ADA)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.downstream import event_stream, journal, posts
+from sluicegate.downstream import journal, keepalive
 from sluicegate.downstream.http_session import HttpSession
 from sluicegate.downstream.journal import Journal, Memory
 from sluicegate.downstream.places import HttpLimits
@@ -106,6 +106,34 @@ async def test_a_message_without_a_session_is_told_what_is_missing() -> None:
         assert stage.ran == []
 
 
+async def test_a_request_that_finds_no_session_is_refused_under_its_own_id() -> None:
+    async with http_client(Stage().server, places=HttpLimits(sessions=1)) as client:
+        session = await client.initialize()
+        other = [("Mcp-Session-Id", session.id), ("MCP-Protocol-Version", "2025-03-26")]
+        ping = request("mine", "ping")
+        for message, headers, status in (
+            (ping, [], 400),
+            (ping, [("Mcp-Session-Id", "made-up")], 404),
+            (ping, other, 400),
+            (request("mine", "ping", {"_meta": 5}), [], 400),
+        ):
+            answer = await client.post(message, headers)
+            assert answer.status == status and (await answer.json())["id"] == "mine"
+        await (await session.listen()).event()
+        full = await client.post(initialize(id=7))
+        assert full.status == 503 and (await full.json())["id"] == 7
+
+
+@pytest.mark.parametrize(
+    "message",
+    [notification("notifications/initialized"), response(1), [request(1, "ping")], request("x" * 300, "ping"), 5],
+)
+async def test_what_is_no_request_or_has_no_usable_id_is_refused_without_one(message: object) -> None:
+    async with http_client(Stage().server) as client:
+        answer = await client.post(message)
+        assert answer.status == 400 and (await answer.json())["id"] is None
+
+
 @pytest.mark.parametrize("id", ["made-up", "", "x" * 4000])
 async def test_an_unknown_session_is_not_found(id: str) -> None:
     async with http_client(Stage().server) as client:
@@ -176,6 +204,7 @@ async def test_deleting_a_session_cancels_its_calls_and_ends_their_posts() -> No
             await stage.started.wait()
             await session.delete()
         assert waiting.result().status == 404
+        assert (await waiting.result().json())["id"] == 2
         await stage.cancelled.wait()
         assert [progress(message) for message in await events_of(streaming)] == [1]
 
@@ -480,7 +509,7 @@ async def test_a_call_that_another_batch_cancels_and_makes_again_leaves_nothing_
 
 
 async def test_a_request_that_is_cancelled_behind_the_handshake_ends_its_post(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(posts, "KEEP_ALIVE", 0.0)
+    monkeypatch.setattr(keepalive, "KEEP_ALIVE", 0.0)
     go = asyncio.Event()
     server = Stage().server
 
@@ -533,13 +562,13 @@ async def test_a_client_that_takes_no_events_is_not_asked_and_the_call_does_not_
 
 
 async def test_a_silent_call_becomes_a_stream_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(posts, "KEEP_ALIVE", 0.0)
+    monkeypatch.setattr(keepalive, "KEEP_ALIVE", 0.0)
     stage = Stage()
     async with http_client(stage.server) as client:
         session = await client.initialize(accept="application/json")
         answer = await session.request(1, "tools/call", call("wait"), accept="text/event-stream")
         assert (await answer.event()).data == ""
-        monkeypatch.setattr(posts, "KEEP_ALIVE", 15.0)
+        monkeypatch.setattr(keepalive, "KEEP_ALIVE", 15.0)
         stage.go.set()
         assert texts(result_of(await answer.message())) == ["waited"]
 
@@ -695,9 +724,9 @@ async def test_a_client_that_takes_nothing_is_cut_off_and_what_is_kept_for_it_st
         await stage.started.wait()
         kept = only(client)
         streams = kept._streams  # pyright: ignore[reportPrivateUsage]
-        while 3 not in streams or streams[3].carried:  # noqa: ASYNC110 - nobody else wants to know
+        while not streams or kept.carried:  # noqa: ASYNC110 - nobody else wants to know
             await asyncio.sleep(0)
-        assert len(kept.journal) <= journal.MOST_REMEMBERED
+        assert kept.journal is not None and len(kept.journal) <= journal.MOST_REMEMBERED
         assert not stage.cancelled.is_set()
         await session.notify("notifications/cancelled", {"requestId": 1})
         await stage.cancelled.wait()
@@ -814,7 +843,7 @@ async def test_a_silent_stream_says_that_it_is_alive(monkeypatch: pytest.MonkeyP
     stage = Stage()
     async with http_client(stage.server) as client, asyncio.timeout(5):
         session = await subscribed(client, "2025-06-18")
-        monkeypatch.setattr(event_stream, "KEEP_ALIVE", 0.001)
+        monkeypatch.setattr(keepalive, "KEEP_ALIVE", 0.001)
         stream = await session.listen()
         while not stream.comments:
             stage.server.resource_updated("note://a")
@@ -953,7 +982,7 @@ async def test_too_many_sessions_make_the_one_give_way_that_was_idle_longest() -
     stage = Stage()
     async with http_client(stage.server, places=HttpLimits(sessions=2)) as client:
         first, second = await client.initialize(), await client.initialize()
-        live(client)._sessions[second.id].last_used -= 1  # pyright: ignore[reportPrivateUsage]
+        assert await echoed(first)
         third = await client.initialize()
         assert (await second.request(1, "ping")).status == 404
         streams = [await each.listen() for each in (first, third)]
@@ -1055,7 +1084,7 @@ async def test_a_stream_that_is_over_and_forgotten_cannot_be_resumed_and_takes_n
             await (await session.request(f"more {id}", "tools/call", heard("count", to=5))).events()
         assert await reason(await session.listen(old[1].id), 400) == "unknown_event"
         kept = only(client)
-        assert len(kept.journal) == 10
+        assert kept.journal is not None and len(kept.journal) == 10
         assert len(kept._streams) <= 4  # pyright: ignore[reportPrivateUsage]
 
 
@@ -1073,5 +1102,5 @@ async def test_a_session_that_ends_while_it_is_opened_harms_nobody() -> None:
             await entered.wait()
             go.set()
             live(client).close()
-        await refused(opening.result(), 503, 1031)
+        assert (await refused(opening.result(), 503, 1031))["id"] == "init"
         assert (await client.open("GET", "/healthz")).status == 200

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from sluicegate.downstream import sse
+from sluicegate.downstream import keepalive
 from sluicegate.downstream.http import HttpEndpoint
 from sluicegate.downstream.places import HttpLimits
 from sluicegate.http1 import serve
@@ -241,7 +241,7 @@ async def test_a_string_with_a_bare_line_break_is_no_json_and_nothing_runs(break
 
 
 async def test_a_silent_stream_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "KEEP_ALIVE", 0.001)
+    monkeypatch.setattr(keepalive, "KEEP_ALIVE", 0.001)
     async with http_client(Stage().server) as client, asyncio.timeout(5):
         channel = await connect(client)
         await channel.initialize()

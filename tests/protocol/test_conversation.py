@@ -141,7 +141,7 @@ def test_notifications_are_never_answered(version: str) -> None:
         notification("x", {"_meta": {"progresstoken": 1}}),
     ):
         assert conversation.receive(data) == []
-    assert conversation.session.log_level == "info"
+    assert conversation.session.profile.log_level == "info"
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def test_each_message_of_a_batch_is_judged_singly() -> None:
         (None, INVALID_REQUEST),
         (1, {"done": True}),
     ]
-    assert conversation.session.log_level == "debug"
+    assert conversation.session.profile.log_level == "debug"
 
 
 def test_a_batch_that_is_answered_at_once_is_one_array() -> None:

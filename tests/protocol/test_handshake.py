@@ -115,8 +115,8 @@ def test_an_initialize_that_lacks_what_it_must_say_can_be_tried_again(params: Pa
 def test_what_the_client_says_of_itself_is_remembered_as_far_as_the_revision_has_words_for_it() -> None:
     info: Params = {"name": "c", "version": "1"}
     session = begun("2025-06-18", capabilities=CAPABILITIES, clientInfo=info)
-    assert session.client_info == info
-    assert session.client_capabilities == {"roots": {"listChanged": True}, "sampling": {}, "elicitation": {}}
+    assert session.profile.client_info == info
+    assert session.profile.capabilities == {"roots": {"listChanged": True}, "sampling": {}, "elicitation": {}}
 
 
 def test_a_second_initialize_is_refused_and_changes_nothing() -> None:
@@ -124,7 +124,7 @@ def test_a_second_initialize_is_refused_and_changes_nothing() -> None:
     for session in (begun(), operating()):
         stage = session.stage
         assert refusal(session, second) == INVALID_REQUEST
-        assert (session.stage, session.version, session.client_capabilities) == (stage, "2025-11-25", {})
+        assert (session.stage, session.version, session.profile.capabilities) == (stage, "2025-11-25", {})
 
 
 def test_a_session_that_was_not_asked_for_anything_is_of_our_newest_version() -> None:
@@ -182,7 +182,7 @@ def test_a_log_level_that_is_none_is_bad_params_and_changes_nothing(params: Para
     session = operating()
     reply = session.set_level(Request(1, "logging/setLevel", params))
     assert isinstance(reply, ErrorObject) and reply.code == INVALID_PARAMS
-    assert session.log_level == DEFAULT_LOG_LEVEL
+    assert session.profile.log_level == DEFAULT_LOG_LEVEL
 
 
 def test_a_server_that_does_not_log_has_no_levels() -> None:

@@ -41,10 +41,17 @@ class Answering:
 
     async def session_reply(self, exchange: Exchange, side: SessionSide, revision: Revision) -> Reply:
         """The reply for a session-era client: rounds of asking are held with it live, and it knows no newer words."""
-        reply = await _safely(exchange, side.handler_of(exchange.method) or self._settled)
-        if isinstance(reply, Result) and exchange.method in _LISTS:
-            return _safe(exchange, lambda: self._list_for_session(exchange, reply, revision))
-        return _safe(exchange, lambda: reply_for_session(exchange.method, exchange.params, reply, revision))
+        method, own = exchange.method, side.handler_of(exchange.method)
+        try:
+            reply = await (settle(self._handler, exchange) if own is None else own(exchange))
+        except Exception as problem:  # As in `_safely`, without a coroutine in between: this is everybody's way.
+            reply = failure(exchange, problem)
+        try:
+            if method in _LISTS and isinstance(reply, Result):
+                return self._list_for_session(exchange, reply, revision)
+            return reply_for_session(method, exchange.params, reply, revision)
+        except Exception as problem:  # The handler's own errors are translated, too; so this is another edge.
+            return failure(exchange, problem)
 
     def _list_for_session(self, exchange: Exchange, reply: Result, revision: Revision) -> Reply:
         # A hub gives the same bytes to everybody until something changes; a thousand tools take ten milliseconds.
@@ -61,9 +68,6 @@ class Answering:
     async def listen(self, exchange: Exchange) -> Reply:
         """Hold a subscription that is opened on a client's behalf; raises what the handler raises."""
         return await self._handler(exchange)
-
-    async def _settled(self, exchange: Exchange) -> Reply:
-        return await settle(self._handler, exchange)
 
 
 def end_of_listening(exchange: Exchange, reply: Reply, listen_id: str | int) -> Reply:

@@ -226,6 +226,11 @@ class AsgiRequest:
             raise LocalProtocolError("Only between start and end can more be written.")
         self._add(data)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether `drain` has to wait."""
+        return self._unsent > _LIMITS.unsent
+
     async def drain(self) -> None:
         """Wait, if too much is unsent, until the server has taken it or the client is gone."""
         while self._unsent > _LIMITS.unsent:

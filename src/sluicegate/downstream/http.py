@@ -114,10 +114,10 @@ class HttpEndpoint:
         self._caller = caller
         self._tasks = TaskScope()
         self._parked = Parked()
-        self._sessions = Sessions(self._answering, self._tasks, limits, self._streams, hold)
-        self._channels = SseChannels(self._admission, self._tasks, self._streams, hold)
-        self._listening: dict[ModernStream, Place] = {}
         self._keepalive = KeepAlive()
+        self._sessions = Sessions(self._answering, self._tasks, limits, self._streams, hold, self._keepalive)
+        self._channels = SseChannels(self._admission, self._tasks, self._streams, hold, self._keepalive)
+        self._listening: dict[ModernStream, Place] = {}
         self._stopping = False
         self._routes: dict[tuple[str, str], Callable[[HttpRequest, Seen], None]] = {
             ("POST", path): self._post,

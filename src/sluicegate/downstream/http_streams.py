@@ -10,7 +10,6 @@ from typing import Final, Protocol
 
 from sluicegate.downstream.doors import EVENTS, JSON, Accepted, Fields, Headers, Refusal
 from sluicegate.downstream.duplex import MESSAGES_A_TURN
-from sluicegate.downstream.keepalive import KEEP_ALIVE as KEEP_ALIVE  # for those who have a timer of their own
 from sluicegate.downstream.keepalive import KeepAlive
 from sluicegate.errors import INTERNAL_ERROR, OVERLOADED, RATE_LIMITED, SHUTTING_DOWN, ErrorObject
 from sluicegate.protocol.conversation import UNENCODABLE
@@ -57,6 +56,8 @@ class HttpRequest(Protocol):
     def respond(self, status: int, headers: Fields = (), body: bytes = b"") -> None: ...
     def start(self, status: int, headers: Fields = ()) -> None: ...
     def write(self, data: bytes) -> None: ...
+    @property
+    def is_behind(self) -> bool: ...  # Whether `drain` may have to wait.
     async def drain(self) -> None: ...
     def end(self) -> None: ...
     def abort(self) -> None: ...
@@ -103,7 +104,8 @@ class ModernStream:
         """Send a message ahead of the reply; a client that takes no events gets the reply only."""
         if self._takes.events:
             self.send_now(message)
-            await self._request.drain()
+            if self._request.is_behind:
+                await self._request.drain()
         # A tool that never waits would otherwise never let us hear that its client has gone.
         self._sent += 1
         if self._sent % MESSAGES_A_TURN == 0:

@@ -28,13 +28,16 @@ class KeepAlive:
         self._due: Final[dict[Waiting, float]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
+        self._loop: asyncio.AbstractEventLoop | None = None  # Kept: to ask for it is a system call each time.
 
     def __len__(self) -> int:
         return len(self._due)
 
     def watch(self, stream: Waiting) -> None:
         """Let this stream speak from now on; one that is watched already is due later than it was."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
         self._due.pop(stream, None)
         due = self._due[stream] = loop.time() + KEEP_ALIVE
         if due < self._timer_at:
@@ -47,6 +50,7 @@ class KeepAlive:
     def close(self) -> None:
         """Forget all of them."""
         self._due.clear()
+        self._loop = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

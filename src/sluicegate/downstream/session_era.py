@@ -21,7 +21,7 @@ from sluicegate.errors import (
     UpstreamProtocolError,
     error_object,
 )
-from sluicegate.exchange import Caller, Exchange, Handler
+from sluicegate.exchange import Caller, Exchange, Handler, Sink
 from sluicegate.protocol.conversation import Event, ServerConversation
 from sluicegate.protocol.message import (
     Notification,
@@ -68,11 +68,14 @@ class HeldExchanges(Protocol):
 class Front(Protocol):
     """What a session-era client is in front of, as this part needs it."""
 
-    conversation: ServerConversation
-    tasks: TaskScope
-    caller: Caller
-    hold: float
-
+    @property
+    def conversation(self) -> ServerConversation: ...
+    @property
+    def tasks(self) -> TaskScope: ...
+    @property
+    def caller(self) -> Caller: ...
+    @property
+    def hold(self) -> float: ...
     @property
     def answering(self) -> "HeldExchanges":
         """What answers."""
@@ -91,11 +94,18 @@ class Front(Protocol):
 class SessionSide:
     """What one session-era client is owed."""
 
+    __slots__ = ("_front", "_questions", "_subscriptions", "_welcomed")
+
     def __init__(self, front: Front) -> None:
         self._front = front
-        self._welcomed = asyncio.Event()
+        self._welcomed: asyncio.Event | None = None
         self._questions: dict[int, asyncio.Future[Reply]] = {}
         self._subscriptions: dict[str, asyncio.Future[Params]] = {}
+
+    def close(self) -> None:
+        """End the subscriptions that are held for the client."""
+        for uri in list(self._subscriptions):
+            self._end_updates(uri)
 
     async def welcome(self, request_id: RequestId) -> None:
         """Answer `initialize` with what the handler says of itself."""
@@ -112,13 +122,20 @@ class SessionSide:
 
     def start_pushing(self) -> None:
         """Send list changes from now on: a session-era client never asks for them but expects them."""
-        self._welcomed.set()
-        wanted: Params = dict.fromkeys(LIST_CHANGES, True)
-        self._front.tasks.start(self._listen({"notifications": wanted}, None), key="list changes")
+        self.heard_welcome()
+        listening = hold_subscription(self._front, all_lists(), _PushSink(self, None))
+        self._front.tasks.start(listening, key="list changes")
+
+    def heard_welcome(self) -> None:
+        """Learn that the client may be told things unasked."""
+        if self._welcomed is not None:
+            self._welcomed.set()
 
     def handler_of(self, method: str) -> Handler | None:
         """What answers a method that only this era has, or None."""
-        return {"resources/subscribe": self._subscribe, "resources/unsubscribe": self._unsubscribe}.get(method)
+        if method == "resources/subscribe":
+            return self._subscribe
+        return self._unsubscribe if method == "resources/unsubscribe" else None
 
     async def _subscribe(self, exchange: Exchange) -> Reply:
         uri = _uri_of(exchange)
@@ -129,7 +146,7 @@ class SessionSide:
             acknowledged = self._subscriptions[uri] = asyncio.get_running_loop().create_future()
             # Looked at, so that nobody need wait for it: the client may have withdrawn its request.
             acknowledged.add_done_callback(lambda future: future.cancelled() or future.exception())
-            self._front.tasks.start(self._updates(uri, acknowledged), key=("updates", uri))
+            self._front.tasks.start(self._updates(uri, acknowledged), key=(self, uri))
         # A second subscription to the same URI is the first one: updates are delivered once.
         honoured = as_object((await asyncio.shield(acknowledged)).get("notifications")) or {}
         if uri not in (as_array(honoured.get("resourceSubscriptions")) or []):
@@ -143,43 +160,33 @@ class SessionSide:
 
     async def _updates(self, uri: str, acknowledged: "asyncio.Future[Params]") -> None:
         try:
-            await self._listen({"notifications": {"resourceSubscriptions": [uri]}}, acknowledged)
+            wanted: Params = {"notifications": {"resourceSubscriptions": [uri]}}
+            await hold_subscription(self._front, wanted, _PushSink(self, acknowledged))
         finally:
             if self._subscriptions.get(uri) is acknowledged:
                 del self._subscriptions[uri]
 
     def _end_updates(self, uri: str) -> None:
         acknowledged = self._subscriptions.pop(uri, None)
-        self._front.tasks.cancel(("updates", uri))
+        self._front.tasks.cancel((self, uri))
         if acknowledged is not None and not acknowledged.done():
             # Whoever still waits to be subscribed was, for as long as it wanted to be.
             acknowledged.set_result({"notifications": {"resourceSubscriptions": [uri]}})
 
-    async def _listen(self, params: Params, acknowledged: "asyncio.Future[Params] | None") -> None:
-        sink = _PushSink(self, acknowledged)
-        exchange = Exchange("subscriptions/listen", params, sink, Profile(), self._front.caller)
-        try:
-            reply = await self._front.answering.listen(exchange)
-            if isinstance(reply, ErrorObject):
-                sink.failed(RpcError(reply))
-            else:
-                sink.failed(UpstreamProtocolError("The subscription ended before it was acknowledged."))
-        except SluicegateError as problem:
-            sink.failed(problem)
-        except Exception as problem:
-            log.exception("subscriptions/listen failed")
-            sink.failed(SluicegateError(error_object(problem).message))
-
     async def push(self, notification: Notification) -> None:
         """Send something that belongs to no request, once the client has heard our welcome."""
-        await self._welcomed.wait()
-        await self.notify(notification, self._front.pushes)
+        if not self._front.conversation.session.ready_for_pushes:
+            if self._welcomed is None:
+                self._welcomed = asyncio.Event()
+            await self._welcomed.wait()
+        message = self.message_of(notification)
+        if message is not None:
+            await self._front.pushes.send(message)
 
-    async def notify(self, notification: Notification, stream: Stream) -> None:
-        """Send a notification in the client's own revision."""
+    def message_of(self, notification: Notification) -> bytes | None:
+        """The bytes of a notification in the client's own revision, or None if that has no such thing."""
         older = notification_for_session(notification, self._front.conversation.session.revision)
-        if older is not None:
-            await stream.send(encode(older))
+        return None if older is None else encode(older)
 
     # ---------------------------------------------------------------------------------------------- questions
 
@@ -218,6 +225,8 @@ class SessionSide:
 class SessionSink:
     """The way back to a session-era client while one of its requests is open."""
 
+    __slots__ = ("_profile", "_side", "_stream")
+
     def __init__(self, side: SessionSide, stream: Stream, profile: Profile) -> None:
         self._side = side
         self._stream = stream
@@ -225,7 +234,9 @@ class SessionSink:
 
     async def emit(self, notification: Notification) -> None:
         """Send a notification ahead of the reply."""
-        await self._side.notify(notification, self._stream)
+        message = self._side.message_of(notification)
+        if message is not None:
+            await self._stream.send(message)
 
     async def ask(self, questions: Questions) -> Answers:
         """Ask live, one dialog at a time: a person is at the other end."""
@@ -242,6 +253,42 @@ class Unheard:
     async def ask(self, questions: Questions) -> Answers:
         """Refuse."""
         raise InputRefused("Nobody is there to be asked.")
+
+
+class Held(Protocol):
+    """Whose subscriptions we hold."""
+
+    @property
+    def answering(self) -> HeldExchanges: ...
+    @property
+    def caller(self) -> Caller: ...
+
+
+class Subscriber(Sink, Protocol):
+    """Who is told what a subscription brings, and why it ended."""
+
+    def failed(self, problem: SluicegateError) -> None: ...
+
+
+def all_lists() -> Params:
+    """The params of a subscription to the changes of every list."""
+    return {"notifications": dict.fromkeys(LIST_CHANGES, True)}
+
+
+async def hold_subscription(held: Held, params: Params, sink: Subscriber) -> None:
+    """Hold a subscription on a client's behalf, until it ends."""
+    exchange = Exchange("subscriptions/listen", params, sink, Profile(), held.caller)
+    try:
+        reply = await held.answering.listen(exchange)
+        if isinstance(reply, ErrorObject):
+            sink.failed(RpcError(reply))
+        else:
+            sink.failed(UpstreamProtocolError("The subscription ended before it was acknowledged."))
+    except SluicegateError as problem:
+        sink.failed(problem)
+    except Exception as problem:
+        log.exception("subscriptions/listen failed")
+        sink.failed(SluicegateError(error_object(problem).message))
 
 
 class _PushSink(Unheard):

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
+from itertools import takewhile
 from typing import Final
 
 from sluicegate.concurrency import TaskScope
@@ -9,10 +11,14 @@ from sluicegate.downstream.admission import too_many
 from sluicegate.downstream.answering import Answering
 from sluicegate.downstream.doors import Accepted, Refusal
 from sluicegate.downstream.event_stream import SESSION_HEADER
-from sluicegate.downstream.http_session import UNKNOWN, HttpSession
+from sluicegate.downstream.http_session import UNKNOWN, HttpSession, Shared
 from sluicegate.downstream.http_streams import HttpRequest, refuse
 from sluicegate.downstream.journal import Memory
+from sluicegate.downstream.keepalive import KeepAlive
+from sluicegate.downstream.list_changes import ListChanges
 from sluicegate.downstream.places import Full, HttpLimits, Places
+from sluicegate.downstream.posts import refuse_message
+from sluicegate.downstream.resting import Resting
 from sluicegate.exchange import Caller
 from sluicegate.protocol.headers import VERSION
 from sluicegate.protocol.message import as_object
@@ -28,33 +34,45 @@ class Sessions:
     """The live sessions of one endpoint."""
 
     def __init__(
-        self, answering: Answering, tasks: TaskScope, limits: HttpLimits, streams: Places, hold: float
+        self,
+        answering: Answering,
+        tasks: TaskScope,
+        limits: HttpLimits,
+        streams: Places,
+        hold: float,
+        keepalive: KeepAlive,
     ) -> None:
-        self._answering = answering
-        self._tasks = tasks
         self._limits = limits
         self._places = Places(limits.sessions, limits.sessions_of_one)
-        self._streams = streams
         self._memory = Memory(limits.remembered)
-        self._hold = hold
+        self._resting: Resting[HttpSession] = Resting()
+        self._shared = Shared(
+            answering,
+            tasks,
+            streams,
+            self._memory,
+            keepalive,
+            ListChanges(answering, tasks),
+            hold,
+            RETRY_MS,
+            self._resting,
+            self._forget,
+        )
         self._sessions: dict[str, HttpSession] = {}
 
     def post(self, request: HttpRequest, value: object, takes: Accepted, caller: Caller) -> None:
         """Take a session-era message: `initialize` opens a session, all others need theirs."""
         named = request.headers.get_all(SESSION_HEADER)
-        message = as_object(value) or {}
-        is_opening = message.get("method") == "initialize" and "id" in message
         session = self._of(named, caller)
-        if is_opening and session is None:
-            self._open(request, value, takes, caller)
-        elif session is not None:
-            if not is_opening and _other_version(request, session):
-                refuse(request, _OTHER_VERSION)
-                return
-            session.touch()
-            session.post(request, value, takes)
+        if session is None:
+            if _is_opening(value):
+                self._open(request, value, takes, caller)
+            else:
+                refuse_message(request, value, UNKNOWN if named else MISSING)
+        elif _other_version(request, session) and not _is_opening(value):
+            refuse_message(request, value, _OTHER_VERSION)
         else:
-            refuse(request, UNKNOWN if named else MISSING)
+            session.post(request, value, takes)
 
     def get(self, request: HttpRequest, caller: Caller) -> None:
         """Let a GET carry a session's events."""
@@ -64,7 +82,6 @@ class Sessions:
         elif _other_version(request, session):
             refuse(request, _OTHER_VERSION)
         else:
-            session.touch()
             session.listen_on(request, request.headers.get("last-event-id"))
 
     def delete(self, request: HttpRequest, caller: Caller) -> None:
@@ -97,45 +114,27 @@ class Sessions:
 
     def expire(self, now: float) -> None:
         """End the sessions whose time is over."""
-        for session in list(self._sessions.values()):
-            is_forgotten = session.idle and now - session.last_used > self._limits.session_idle
-            if is_forgotten or now - session.born > self._limits.session_lifetime:
-                self._end(session)
+        while (idle := self._resting.first()) is not None and now - idle.last_used > self._limits.session_idle:
+            self._end(idle)
+        # They stand in the order in which they were opened.
+        is_old = partial(_was_born_before, now - self._limits.session_lifetime)
+        for session in list(takewhile(is_old, self._sessions.values())):
+            self._end(session)
 
     def _open(self, request: HttpRequest, value: object, takes: Accepted, caller: Caller) -> None:
         place = self._places.take(caller)
         if isinstance(place, Full):
             # Many clients never say that they are done, so that sessions that nobody uses make room for new ones.
-            self._end_idle_longest(caller if place is Full.FOR_ONE else None)
-            place = self._places.take(caller)
+            idle = self._resting.first(caller if place is Full.FOR_ONE else None)
+            if idle is not None:
+                self._end(idle)
+                place = self._places.take(caller)
         if isinstance(place, Full):
-            refuse(request, too_many(place, "sessions in use"))
+            refuse_message(request, value, too_many(place, "sessions in use"))
             return
-        now = asyncio.get_running_loop().time()
-        session = HttpSession(
-            self._answering, self._streams, self._memory, caller, hold=self._hold, retry_ms=RETRY_MS, now=now
-        )
-        session.place = place
+        session = HttpSession(self._shared, caller, place)
         self._sessions[session.id] = session
-        self._tasks.start(self._keep(session))
-        self._tasks.start(self._first(session, request, value, takes))
-
-    async def _keep(self, session: HttpSession) -> None:
-        try:
-            await session.live()
-        finally:
-            self._forget(session)
-
-    async def _first(self, session: HttpSession, request: HttpRequest, value: object, takes: Accepted) -> None:
-        await session.alive()
         session.post(request, value, takes)
-
-    def _end_idle_longest(self, caller: Caller | None) -> None:
-        """End the session that was idle for longest, of this caller or of all; none if all are in use."""
-        own = (each for each in self._sessions.values() if caller is None or each.caller.id == caller.id)
-        idle = min((each for each in own if each.idle), key=lambda each: each.last_used, default=None)
-        if idle is not None:
-            self._end(idle)
 
     def _of(self, named: Sequence[str], caller: Caller) -> HttpSession | None:
         session = self._sessions.get(named[0]) if len(named) == 1 else None
@@ -149,6 +148,16 @@ class Sessions:
     def _forget(self, session: HttpSession) -> None:
         self._sessions.pop(session.id, None)
         session.place.release()
+        self._resting.discard(session)
+
+
+def _is_opening(value: object) -> bool:
+    message = as_object(value)
+    return message is not None and message.get("method") == "initialize" and "id" in message
+
+
+def _was_born_before(moment: float, session: HttpSession) -> bool:
+    return session.born < moment
 
 
 def _other_version(request: HttpRequest, session: HttpSession) -> bool:

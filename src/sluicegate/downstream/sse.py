@@ -3,7 +3,6 @@
 Together they are a duplex channel, so everything but the carrying is the pipe's: `DuplexServer` serves it.
 """
 
-import asyncio
 import secrets
 from typing import Final
 from urllib.parse import parse_qs, quote
@@ -12,7 +11,8 @@ from sluicegate.concurrency import TaskScope
 from sluicegate.downstream.admission import too_many
 from sluicegate.downstream.doors import NOT_ACCEPTABLE, Refusal, accepted
 from sluicegate.downstream.duplex import DuplexServer, serve_duplex
-from sluicegate.downstream.http_streams import EVENT_FIELDS, KEEP_ALIVE, STOPPED, HttpRequest, refuse
+from sluicegate.downstream.http_streams import EVENT_FIELDS, STOPPED, HttpRequest, refuse
+from sluicegate.downstream.keepalive import KeepAlive
 from sluicegate.downstream.places import Full, Place, Places
 from sluicegate.exchange import Caller, Handler
 from sluicegate.protocol.framing import encode_comment, encode_event
@@ -23,11 +23,12 @@ _UNKNOWN: Final = Refusal(404, "unknown_session", "There is no such session; ope
 class SseChannels:
     """The open channels of the oldest transport."""
 
-    def __init__(self, handler: Handler, tasks: TaskScope, streams: Places, hold: float) -> None:
+    def __init__(self, handler: Handler, tasks: TaskScope, streams: Places, hold: float, keepalive: KeepAlive) -> None:
         self._handler = handler
         self._tasks = tasks
         self._places = streams
         self._hold = hold
+        self._keepalive = keepalive
         self._channels: dict[str, _Channel] = {}
 
     def open(self, request: HttpRequest, caller: Caller) -> None:
@@ -39,7 +40,7 @@ class SseChannels:
         if isinstance(place, Full):
             refuse(request, too_many(place, "open streams"))
         else:
-            self._tasks.start(self._serve(_Channel(request, caller), place))
+            self._tasks.start(self._serve(_Channel(request, caller, self._keepalive), place))
 
     async def _serve(self, channel: "_Channel", place: Place) -> None:
         token = secrets.token_urlsafe(32)
@@ -81,11 +82,11 @@ class SseChannels:
 class _Channel:
     """An open event stream as a `Wire`."""
 
-    def __init__(self, request: HttpRequest, caller: Caller) -> None:
+    def __init__(self, request: HttpRequest, caller: Caller, keepalive: KeepAlive) -> None:
         self.caller = caller
         self.receiver: DuplexServer | None = None
         self._request = request
-        self._timer: asyncio.TimerHandle | None = None
+        self._keepalive = keepalive
         self._gone = False
         self._ended = False
 
@@ -94,7 +95,7 @@ class _Channel:
         # Without a host, so that it is right behind any proxy; a mount's path may hold what no URL does.
         place = quote(self._request.root) + endpoint
         self._request.write(encode_event(place.encode(), event="endpoint"))
-        self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE, self._stay_alive)
+        self._keepalive.watch(self)
 
     def attach(self, receiver: DuplexServer) -> None:
         self.receiver = receiver
@@ -108,8 +109,7 @@ class _Channel:
 
     def end(self) -> None:
         self._ended = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._keepalive.forget(self)
         self._request.end()
 
     def write(self, data: bytes) -> None:
@@ -125,6 +125,6 @@ class _Channel:
     def resume_reading(self) -> None:
         """Nor to resume."""
 
-    def _stay_alive(self) -> None:
+    def stay_alive(self) -> None:
+        """Say that the channel is still there."""
         self._request.write(encode_comment())
-        self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE, self._stay_alive)

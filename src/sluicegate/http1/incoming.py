@@ -408,6 +408,11 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         return 0 if transport is None else self._pending_size + transport.get_write_buffer_size()
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the client takes less than it is sent, or it is not known yet."""
+        return self._stall_timer is not None or self._pending_size > SHARE_IN_A_CROWD
+
     async def wait_taken(self) -> None:
         """Wait, if too much is unsent, until the client has taken it."""
         if self._pending_size > SHARE_IN_A_CROWD:

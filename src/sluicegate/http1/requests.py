@@ -133,6 +133,11 @@ class Request:
         if data and stage >= _CHUNKED:
             self._connection.add(data)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether `drain` may have to wait; so who sends much need not ask it each time."""
+        return self._connection.is_behind
+
     async def drain(self) -> None:
         """Wait, if more than `Limits.unsent` bytes are on their way, until the client has taken them or is gone."""
         await self._connection.wait_taken()

@@ -39,13 +39,17 @@ class Deadlines:
     def __init__(self) -> None:
         self._running: set[Deadline] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # Kept: to ask for it is a system call each time.
 
     def begin(self, deadline: Deadline) -> None:
         """Cancel the current task when its time is over, unless `end` comes first."""
-        deadline.task = asyncio.current_task()
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+        deadline.task = asyncio.current_task(loop)
         self._running.add(deadline)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(TICK, self._look)
+            self._timer = loop.call_later(TICK, self._look)
 
     def end(self, deadline: Deadline) -> bool:
         """Watch it no more; whether the task was cancelled for its sake alone."""

@@ -5,7 +5,7 @@ came in, which of our own questions are open. The shell around it only moves byt
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -23,7 +23,6 @@ from sluicegate.protocol.message import (
     DEFAULT_LIMITS,
     LONGEST_BATCH,
     Limits,
-    Message,
     Notification,
     Params,
     Reply,
@@ -32,10 +31,10 @@ from sluicegate.protocol.message import (
     Response,
     Result,
     answered_id,
-    as_array,
     as_object,
     encode,
     encode_batch,
+    encode_reply,
     is_notification,
     parse_strict,
     read_message,
@@ -116,13 +115,19 @@ class _Batch:
 class ServerConversation:
     """What one peer says over a pipe, as events; and what we say to it, as bytes."""
 
+    # There may be ten thousand idle sessions, and what most of them never need is made when it is needed.
+    __slots__ = (
+        *("session", "_ceiling", "_limits", "_lines", "_under_way", "_questions"),
+        *("_backlog", "_opening", "_heard_early"),
+    )
+
     def __init__(self, *, ceiling: int = DEFAULT_CEILING, limits: Limits = DEFAULT_LIMITS) -> None:
         self.session = ServerSession()
-        self._lines = LineDecoder(ceiling)
         self._ceiling = ceiling
         self._limits = limits
+        self._lines: LineDecoder | None = None
         self._under_way: dict[RequestId, _Batch | None] = {}
-        self._questions: Pending[str] = Pending()
+        self._questions: Pending[str] | None = None
         self._backlog: dict[RequestId, Request] = {}
         self._opening: RequestId | None = None
         self._heard_early = False
@@ -130,6 +135,8 @@ class ServerConversation:
     def receive(self, chunk: bytes) -> list[Event]:
         """The events in the next bytes of the peer. Broken messages become error answers; nothing is raised."""
         events: list[Event] = []
+        if self._lines is None:
+            self._lines = LineDecoder(self._ceiling)
         for frame in self._lines.feed(chunk):
             self._read_frame(frame, events)
         return events
@@ -137,8 +144,12 @@ class ServerConversation:
     def take(self, value: object) -> list[Event]:
         """The events in one parsed message or batch, for transports that bring messages whole."""
         events: list[Event] = []
-        if self.session.stage is not Stage.SHUTDOWN:
-            self._read_parsed(value, events)
+        if self.session.stage is Stage.SHUTDOWN:
+            return events
+        if isinstance(value, list):
+            self._read_array(cast(list[object], value), events)
+        else:
+            self._read_value(value, None, events)
         return events
 
     def receive_message(self, data: bytes) -> list[Event]:
@@ -150,7 +161,7 @@ class ServerConversation:
     def finish(self) -> list[Event]:
         """The events in what came without a final newline, when the peer will say nothing more."""
         events: list[Event] = []
-        for frame in self._lines.finish():
+        for frame in () if self._lines is None else self._lines.finish():
             self._read_frame(frame, events)
         return events
 
@@ -167,13 +178,9 @@ class ServerConversation:
             if not self._is_broken_reply(recover_id(data), error, events):
                 self._refuse(error, None, events)
         else:
-            self._read_parsed(value, events)
+            events += self.take(value)
 
-    def _read_parsed(self, value: object, events: list[Event]) -> None:
-        items = as_array(value)
-        if items is None:
-            self._read_value(value, None, events)
-            return
+    def _read_array(self, items: list[object], events: list[Event]) -> None:
         try:
             self._read_batch(items, events)
         except RemoteProtocolError as error:
@@ -201,28 +208,30 @@ class ServerConversation:
 
     def _read_value(self, value: object, batch: _Batch | None, events: list[Event]) -> None:
         try:
-            self._read_message(read_message(value, self._limits), batch, events)
+            message = read_message(value, self._limits)
+            if isinstance(message, Request):
+                self._read_request(message, batch, events)
+            elif isinstance(message, Notification):
+                self._read_notification(message, events)
+            # A reply to nothing we asked is ignored: it may be late, and it must never be taken for another's (T3).
+            elif message.id is not None and self._was_asked(message.id):
+                events.append(Answered(int(message.id), message.reply))
         except RemoteProtocolError as error:
             # A notification is never answered, not even one whose params are wrong.
             if not (is_notification(value, self._limits) or self._is_broken_reply(answered_id(value), error, events)):
                 self._refuse(error, batch, events)
 
+    def _was_asked(self, request_id: RequestId) -> bool:
+        """Whether this is the id of a question of ours; it is open no longer."""
+        return self._questions is not None and self._questions.claim(request_id) is not None
+
     def _is_broken_reply(self, request_id: RequestId | None, error: RemoteProtocolError, events: list[Event]) -> bool:
         """Whether a broken message is the reply to a question of ours; whoever asked it then waits no longer."""
-        if request_id is None or self._questions.claim(request_id) is None:
+        if request_id is None or not self._was_asked(request_id):
             return False
         problem = f"The client's reply cannot be read: {error.message}"
         events.append(Answered(int(request_id), ErrorObject(INVALID_REQUEST, problem)))
         return True
-
-    def _read_message(self, message: Message, batch: _Batch | None, events: list[Event]) -> None:
-        if isinstance(message, Request):
-            self._read_request(message, batch, events)
-        elif isinstance(message, Notification):
-            self._read_notification(message, events)
-        # A reply to nothing we asked is ignored: it may be late, and it must never be taken for another's (T3).
-        elif message.id is not None and self._questions.claim(message.id) is not None:
-            events.append(Answered(int(message.id), message.reply))
 
     def _read_request(self, request: Request, batch: _Batch | None, events: list[Event]) -> None:
         if request.id in self._under_way or request.id in self._backlog:
@@ -233,36 +242,38 @@ class ServerConversation:
             self._under_way[request.id] = None
             self._opening = request.id
             events.append(Opening(request.id))
-        elif is_modern(request.params):
+        elif "_meta" in request.params and is_modern(request.params):
             if batch is not None:
                 problem = "Invalid request: a request of 2026-07-28 stands outside of batches."
                 raise RemoteProtocolError(problem, request_id=request.id)
             profile, params = read_request(request)
-            self._start(request, batch, Asked(request.id, request.method, params, profile, True), events)
+            self._start(Asked(request.id, request.method, params, profile, True), batch, events)
         elif request.method == "ping":
             self._say(batch, Response(request.id, Result({})), events)
-        else:
+        elif self.session.stage is Stage.INITIALIZING:
             self.session.check(request)
-            if self.session.stage is Stage.INITIALIZING:
-                self._postpone(request)
-            else:
-                self._read_session_request(request, batch, events)
+            self._postpone(request)
+        else:
+            self._read_session_request(request, batch, events)
 
     def _read_session_request(self, request: Request, batch: _Batch | None, events: list[Event]) -> None:
+        self.session.check(request)
         if request.method == "logging/setLevel":
             self._say(batch, Response(request.id, self.session.set_level(request)), events)
-            return
-        profile, params = self.session.profile_of(request)
-        self._start(request, batch, Asked(request.id, request.method, params, profile, False), events)
+        else:
+            profile, params = self.session.profile, request.params
+            if "_meta" in params:
+                profile, params = self.session.profile_of(request)
+            self._start(Asked(request.id, request.method, params, profile, False), batch, events)
 
-    def _start(self, request: Request, batch: _Batch | None, asked: Asked, events: list[Event]) -> None:
+    def _start(self, asked: Asked, batch: _Batch | None, events: list[Event]) -> None:
         if len(self._under_way) >= MOST_UNDER_WAY:
             problem = f"More than {MOST_UNDER_WAY} requests are under way; wait for some to be answered."
-            raise RemoteProtocolError(problem, code=OVERLOADED, request_id=request.id)
-        self._under_way[request.id] = batch
+            raise RemoteProtocolError(problem, code=OVERLOADED, request_id=asked.id)
+        self._under_way[asked.id] = batch
         if batch is not None:
             batch.open += 1
-            batch.id = request.id
+            batch.id = asked.id
         events.append(asked)
 
     def _say(self, batch: _Batch | None, response: Response, events: list[Event]) -> None:
@@ -327,7 +338,6 @@ class ServerConversation:
         backlog, self._backlog = self._backlog, {}
         for request in backlog.values():
             try:
-                self.session.check(request)
                 self._read_session_request(request, None, events)
             except RemoteProtocolError as error:
                 self._refuse(error, None, events)
@@ -341,18 +351,20 @@ class ServerConversation:
         if batch is not None:
             return batch.close_one(Response(request_id, _encodable(reply)))
         try:
-            return encode(Response(request_id, reply))
+            return encode_reply(request_id, reply)
         except Exception:  # as below
-            return encode(Response(request_id, UNENCODABLE))
+            return encode_reply(request_id, UNENCODABLE)
 
     def ask(self, method: str, params: Mapping[str, object]) -> tuple[int, bytes]:
         """The id and the bytes of a question to the client; its reply comes as `Answered`. Session era only."""
+        if self._questions is None:
+            self._questions = Pending()
         request_id = self._questions.add(method)
         return request_id, encode(Request(request_id, method, dict(params)))
 
     def forget_question(self, request_id: int, reason: str) -> bytes:
         """The bytes that take a question back."""
-        self._questions.claim(request_id)
+        self._was_asked(request_id)
         return encode(Notification("notifications/cancelled", {"requestId": request_id, "reason": reason}))
 
     def requests_under_way(self) -> list[RequestId]:

@@ -4,6 +4,7 @@ Both roles walk the same four stages. The server's role decides what each messag
 client's role makes the handshake's messages and reads their answers. Neither waits for anything.
 """
 
+import sys
 from collections.abc import Mapping
 from enum import Enum
 from typing import Final, cast
@@ -20,7 +21,7 @@ from sluicegate.errors import (
     UpstreamProtocolError,
 )
 from sluicegate.protocol.message import Params, Reply, Request, Result, as_array, as_object, opened
-from sluicegate.protocol.methods import LOG_LEVELS, requestable
+from sluicegate.protocol.methods import LOG_LEVELS, METHODS, requestable
 from sluicegate.protocol.modern import Discovery, Profile, read_progress_token, without_profile
 from sluicegate.protocol.versions import LATEST_SESSION_VERSION, REVISIONS, SESSION_VERSIONS, Revision, negotiate
 
@@ -37,22 +38,26 @@ class Stage(Enum):
     SHUTDOWN = "shutdown"
 
 
+_REQUESTABLE: Final = {
+    version: frozenset(method for method in METHODS if requestable(method, version)) for version in SESSION_VERSIONS
+}
+
+
 class ServerSession:
     """The server's side of one session: what the client said of itself, and what it may ask now."""
+
+    __slots__ = ("offers", "profile", "ready_for_pushes", "revision", "stage", "version")
 
     def __init__(self) -> None:
         self.stage = Stage.CREATED
         self.version = LATEST_SESSION_VERSION
-        self.client_capabilities: Params = {}
-        self.client_info: Params | None = None
-        self.log_level = DEFAULT_LOG_LEVEL
-        self.ready_for_pushes = False
-        self._offers: Mapping[str, object] = {}
-
-    @property
-    def revision(self) -> Revision:
+        self.revision = REVISIONS[LATEST_SESSION_VERSION]
         """What the negotiated revision has."""
-        return REVISIONS[self.version]
+        self.ready_for_pushes = False
+        self.offers = ""
+        """The names of what we offered, as one string: the same object for all who were offered the same."""
+        self.profile = Profile(LATEST_SESSION_VERSION)
+        """What the client said of itself: that of a request which says nothing more. It has a log level if we log."""
 
     def begin(self, request: Request) -> None:
         """Take an `initialize` request; `welcome` makes its answer.
@@ -75,9 +80,10 @@ class ServerSession:
         if problem is not None:
             raise RemoteProtocolError(f"Invalid params: {problem}.", code=INVALID_PARAMS, request_id=request.id)
         self.version = negotiate(params["protocolVersion"])
+        self.revision = REVISIONS[self.version]
         # Some clients declare what the revision they get has no word for; they could not be asked it.
-        self.client_capabilities = capabilities_for(cast(Params, capabilities), self.revision)
-        self.client_info = cast(Params | None, info)
+        askable = capabilities_for(cast(Params, capabilities), self.revision)
+        self.profile = Profile(self.version, askable, cast(Params | None, info))
         self.stage = Stage.INITIALIZING
 
     def welcome(self, offer: Discovery) -> Result:
@@ -95,7 +101,9 @@ class ServerSession:
         }
         if offer.instructions is not None:
             value["instructions"] = offer.instructions
-        self._offers = offer.capabilities
+        self.offers = sys.intern(" ".join(sorted(capabilities)))
+        if "logging" in capabilities:
+            self.profile = msgspec.structs.replace(self.profile, log_level=DEFAULT_LOG_LEVEL)
         self.stage = Stage.OPERATING
         return Result(value)
 
@@ -117,25 +125,24 @@ class ServerSession:
         """
         if self.stage is Stage.CREATED:
             raise RemoteProtocolError("Server not initialized", code=NOT_INITIALIZED, request_id=request.id)
-        if not requestable(request.method, self.version):
+        if request.method not in _REQUESTABLE[self.version]:
             message = f"Method not found: {request.method[:100]}"
             raise RemoteProtocolError(message, code=METHOD_NOT_FOUND, request_id=request.id)
 
     def set_level(self, request: Request) -> Reply:
         """The answer to `logging/setLevel`; the level holds for the rest of the session."""
-        if "logging" not in self._offers:
+        if self.profile.log_level is None:
             return ErrorObject(METHOD_NOT_FOUND, "Method not found: logging/setLevel (this server does not log)")
         level = request.params.get("level")
         if level not in LOG_LEVELS:
             return ErrorObject(INVALID_PARAMS, f"Invalid params: level is one of {', '.join(LOG_LEVELS)}.")
-        self.log_level = cast(str, level)
+        self.profile = msgspec.structs.replace(self.profile, log_level=cast(str, level))
         return Result({})
 
     def profile_of(self, request: Request) -> tuple[Profile, Params]:
         """A request's profile made of what the session remembers, and its params without what the profile holds."""
         token = read_progress_token(request)
-        level = self.log_level if "logging" in self._offers else None
-        profile = Profile(self.version, self.client_capabilities, self.client_info, level, token)
+        profile = self.profile if token is None else msgspec.structs.replace(self.profile, progress_token=token)
         return profile, without_profile(request.params)
 
     def close(self) -> None:

@@ -39,7 +39,7 @@ from sluicegate.protocol.translate_content import (
     tool_result_for_session,
     without,
 )
-from sluicegate.protocol.versions import Revision
+from sluicegate.protocol.versions import REVISIONS, Revision
 
 # ----------------------------------------------------------------------------------------------------- towards a client
 
@@ -54,23 +54,35 @@ def reply_for_session(method: str, params: Params, reply: Reply, revision: Revis
         return reply
     if isinstance(reply, ErrorObject):
         return _error_for_session(method, params, reply)
-    return _rewritten(method, reply, lambda value: _result_for_session(method, value, revision))
+    raw = reply.value
+    try:
+        value = raw if isinstance(raw, dict) else _members_of(raw)
+        changed = _result_for_session(method, value, revision)
+        return reply if changed is value else _remade(raw, changed)
+    except _UNDECODABLE:
+        raise _not_decoded(method) from None
 
 
 def notification_for_session(notification: Notification, revision: Revision) -> Notification | None:
     """A notification as a client of an older revision understands it, or None if that revision has no such thing."""
-    row = METHODS.get(notification.method)
-    if row is not None and not row.exists_in(revision.version):
+    if notification.method in _MISSING[revision.version]:
         return None
     if revision.modern:
         return notification
-    _, unmarked = subscription_of(notification)
-    if unmarked.method == "notifications/progress" and not revision.progress_message:
-        return Notification(unmarked.method, without(unmarked.params, ("message",)))
-    return unmarked
+    if "_meta" in notification.params:
+        _, notification = subscription_of(notification)
+    if not revision.progress_message and notification.method == "notifications/progress":
+        return Notification(notification.method, without(notification.params, ("message",)))
+    return notification
 
+
+_MISSING: Final = {
+    version: frozenset(name for name, row in METHODS.items() if not row.exists_in(version)) for version in REVISIONS
+}
 
 _RESULT_MARKS: Final = frozenset({SERVER_INFO_KEY, SUBSCRIPTION_KEY})
+_LATER_MEMBERS: Final = frozenset({"resultType", "ttlMs", "cacheScope"})
+_LATER_MEMBERS_AND_META: Final = _LATER_MEMBERS | {"_meta"}
 
 # The list in a method's result, how its items change, and what a revision must have for them to stay as they are.
 _LISTS: Final[Mapping[str, tuple[str, Callable[[Params, Revision], Params], Callable[[Revision], bool]]]] = {
@@ -85,15 +97,18 @@ _LISTS: Final[Mapping[str, tuple[str, Callable[[Params, Revision], Params], Call
 
 
 def _result_for_session(method: str, value: Params, revision: Revision) -> Params:
-    value = without(value, ("resultType", "ttlMs", "cacheScope"))
     meta = members_of(value.get("_meta"))
-    if meta is not None and not meta.keys().isdisjoint(_RESULT_MARKS):
-        kept = without(meta, _RESULT_MARKS)
-        value = {**value, "_meta": kept} if kept else without(value, ("_meta",))
-    if method == "tools/call":
+    if meta is None or meta.keys().isdisjoint(_RESULT_MARKS):
+        value = without(value, _LATER_MEMBERS)
+    elif meta.keys() <= _RESULT_MARKS:
+        value = without(value, _LATER_MEMBERS_AND_META)
+    else:
+        value = {**without(value, _LATER_MEMBERS), "_meta": without(meta, _RESULT_MARKS)}
+    if method == "tools/call" and "structuredContent" in value:
         value = tool_result_for_session(value, revision)
-    if method in _LISTS:
-        field, change, is_settled = _LISTS[method]
+    row = _LISTS.get(method)
+    if row is not None:
+        field, change, is_settled = row
         if not is_settled(revision):
             value = each(value, field, lambda item: change(item, revision))
     return value
@@ -150,7 +165,13 @@ def reply_from_session(method: str, params: Params, reply: Reply) -> Reply:
     """
     if isinstance(reply, ErrorObject):
         return _error_from_session(method, params, reply)
-    return _rewritten(method, reply, lambda value: _result_from_session(method, value))
+    raw = reply.value
+    try:
+        value = raw if isinstance(raw, dict) else _members_of(raw)
+        changed = _result_from_session(method, value)
+        return reply if changed is value else _remade(raw, changed)
+    except _UNDECODABLE:
+        raise _not_decoded(method) from None
 
 
 def _result_from_session(method: str, value: Params) -> Params:
@@ -193,16 +214,20 @@ _encode: Final = msgspec.json.Encoder().encode
 _decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def _rewritten(method: str, result: Result, change: Callable[[Params], Params]) -> Result:
-    """The result after a change of its members: bytes if it was bytes, the very same one if nothing changed."""
-    raw = result.value
-    try:
-        # One level is opened, always. To search the bytes for a name first would cost as much, and could be misled by
-        # a name that is written with escapes or stands twice.
-        value = cast(Params, _decoder.decode(raw)) if isinstance(raw, msgspec.Raw) else dict(raw)
-        changed = change(value)
-        if changed is value:
-            return result
-        return Result(msgspec.Raw(_encode(changed)) if isinstance(raw, msgspec.Raw) else changed)
-    except (msgspec.DecodeError, RecursionError):
-        raise UpstreamProtocolError(f"The server's answer to {method} cannot be decoded.") from None
+_UNDECODABLE: Final = (msgspec.DecodeError, RecursionError)
+
+
+def _not_decoded(method: str) -> UpstreamProtocolError:
+    return UpstreamProtocolError(f"The server's answer to {method} cannot be decoded.")
+
+
+def _members_of(raw: msgspec.Raw | Mapping[str, object]) -> Params:
+    """The members of a result, each still bytes if the result is."""
+    # One level is opened, always. To search the bytes for a name first would cost as much, and could be misled by a
+    # name that is written with escapes or stands twice.
+    return cast(Params, _decoder.decode(raw)) if isinstance(raw, msgspec.Raw) else dict(raw)
+
+
+def _remade(raw: msgspec.Raw | Mapping[str, object], changed: Params) -> Result:
+    """The result after a change of its members: bytes if it was bytes."""
+    return Result(msgspec.Raw(_encode(changed)) if isinstance(raw, msgspec.Raw) else changed)
