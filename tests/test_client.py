@@ -508,6 +508,44 @@ async def test_call_that_is_not_answered_in_time_is_cancelled() -> None:
     assert caught.value.delivered == "unknown"
 
 
+async def test_each_call_has_its_own_time_whichever_began_first() -> None:
+    async def answer(exchange: Exchange) -> Reply:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with connect(FakeServer(answer), timeout=60) as server, asyncio.timeout(5):
+        missed: list[float] = []
+
+        async def call(seconds: float) -> None:
+            with pytest.raises(UpstreamTimeout, match=f"within {seconds:g} s"):
+                await server.call("x", timeout=seconds)
+            missed.append(seconds)
+
+        long = asyncio.create_task(server.call("x"))
+        async with asyncio.TaskGroup() as group:
+            for seconds in (0.2, 0.1, 0.01):
+                group.create_task(call(seconds))
+        assert missed == [0.01, 0.1, 0.2] and not long.done()
+        long.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await long
+
+
+async def test_time_out_around_a_call_is_not_taken_for_the_calls_own() -> None:
+    async def answer(exchange: Exchange) -> Reply:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with connect(FakeServer(answer), timeout=60) as server, asyncio.timeout(5):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await server.call("x")
+        with pytest.raises(UpstreamTimeout):
+            await server.call("x", timeout=0.01)
+        task = asyncio.current_task()
+        assert task is not None and task.cancelling() == 0
+
+
 async def test_default_time_holds_for_every_request() -> None:
     async def answer(exchange: Exchange) -> Reply:
         await asyncio.Event().wait()

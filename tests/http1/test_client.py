@@ -68,6 +68,15 @@ async def test_connection_is_used_again_when_an_answer_is_complete() -> None:
         assert len(listener.connections) == 1
 
 
+async def test_head_that_was_written_once_goes_with_any_body() -> None:
+    async with serve(echo) as listener, pooled() as pool:
+        letter = client.letterhead("POST", f"http://127.0.0.1:{listener.addresses[0][1]}/mcp", (("A", "b"),))
+        for body in (b"one", b"", b"three"):
+            answer = await pool.send(letter, body)
+            assert (answer.headers.get("x-method"), answer.whole(), await answer.read()) == ("POST", body, body)
+        assert len(listener.connections) == 1
+
+
 async def test_requests_at_the_same_time_have_a_connection_each_up_to_the_most() -> None:
     async def handler(request: Request) -> None:
         await asyncio.sleep(0.01)
@@ -439,6 +448,50 @@ async def test_stream_may_be_silent_if_the_caller_says_so() -> None:
         answer = await pool.request("GET", url, first_byte=math.inf, idle=math.inf)
         asyncio.get_running_loop().call_later(0.1, release.set)
         assert await answer.read() == b"late"
+
+
+async def test_answer_that_may_end_by_itself_leaves_a_connection_to_be_used_again() -> None:
+    release = asyncio.Event()
+
+    async def handler(request: Request) -> None:
+        request.start(200)
+        request.write(b"said")
+        await release.wait()
+        request.write(b"x" * 2 * answers.AHEAD)  # More than lies unread before a server has to wait.
+        request.end()
+
+    async with serve(handler) as listener, pooled() as pool:
+        url = f"http://127.0.0.1:{listener.addresses[0][1]}/"
+        for _ in range(2):
+            release.clear()
+            answer = await pool.request("GET", url)
+            assert await answer.next_chunk() == b"said"
+            answer.let_end(PATIENCE)
+            release.set()
+            while not answer.is_complete:  # noqa: ASYNC110 - nothing tells that of an answer nobody reads
+                await asyncio.sleep(0.001)
+        assert len(listener.connections) == 1
+
+
+async def test_answer_that_does_not_end_in_its_time_is_cut_however_many_bytes_come() -> None:
+    hung_up = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await read_request(peer)
+        peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        try:
+            while True:
+                peer.send(b"1\r\nx\r\n")
+                await peer.writer.drain()
+                await asyncio.sleep(0.01)
+        finally:
+            hung_up.set()
+
+    async with scripted(script) as url, pooled() as pool:
+        answer = await pool.request("POST", url)
+        assert await answer.next_chunk()
+        answer.let_end(0.1)
+        await hung_up.wait()
 
 
 @pytest.mark.parametrize("headers_sent", [False, True])

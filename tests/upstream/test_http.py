@@ -383,6 +383,55 @@ async def test_a_modern_request_says_in_its_headers_what_its_body_says() -> None
         assert call.header("accept") == "application/json, text/event-stream"
 
 
+async def test_every_request_has_its_own_name_in_its_header_however_many_there_were() -> None:
+    async with opened_to(modern(lambda asked: asked.result(TEXT))) as (connection, script, _):
+        names = [f"tool{n % 300}" for n in range(700)]
+        for name in names:
+            await connection(exchange(params={"name": name, "arguments": {}}))
+        await connection(exchange("resources/read", {"uri": "a:" + "b" * 5000}))
+        await connection(exchange("prompts/get", {"name": "tool1"}))
+        calls = [(asked.header("mcp-method"), asked.header("mcp-name")) for asked in script.asked[1:]]
+        assert calls[:700] == [("tools/call", name) for name in names]
+        assert calls[700:] == [("resources/read", "a:" + "b" * 5000), ("prompts/get", "tool1")]
+
+
+async def test_a_tool_whose_marks_are_learned_later_has_its_headers_from_then_on() -> None:
+    schema: Json = {"type": "object", "properties": {"a": {"type": "string", "x-mcp-header": "A"}}}
+    marked: Json = {"tools": [{"name": "t", "inputSchema": schema}]}
+    plain: Json = {"tools": [{"name": "t", "inputSchema": {"type": "object", "title": "no x-mcp-header"}}]}
+    lists = iter([marked, plain])
+
+    def handle(asked: Asked) -> None:
+        asked.result(next(lists) if asked.called == "tools/list" else TEXT)
+
+    async with opened_to(modern(handle)) as (connection, script, _):
+        seen: list[str | None] = []
+        for value in ("one", "two", "three"):
+            await connection(exchange(params={"name": "t", "arguments": {"a": value}}))
+            seen.append(script.asked[-1].header("mcp-param-a"))
+            await connection(exchange(params={"name": "t", "arguments": {"a": value * 2}}))
+            seen.append(script.asked[-1].header("mcp-param-a"))
+            if value != "three":
+                await connection(exchange("tools/list", {}))
+        assert seen == [None, None, "two", "twotwo", None, None]
+
+
+@pytest.mark.parametrize("era", ["modern", "session"])
+async def test_a_stream_that_ends_behind_its_answer_leaves_its_connection_to_others(era: Era) -> None:
+    used: list[object] = []
+
+    async def stream(asked: Asked) -> None:
+        used.append(asked.request._connection)  # pyright: ignore[reportPrivateUsage]
+        asked.stream()
+        asked.event(message(id=asked.id, result=TEXT))
+        await asyncio.sleep(0.01)  # so that it is the next thing to be read, and not the same
+        asked.end()
+
+    async with opened_to((modern if era == "modern" else session)(stream), era=era) as (connection, _, _):
+        while len(used) == len(set(used)):
+            assert isinstance(await connection(exchange()), Result)
+
+
 async def test_progress_has_the_callers_own_token_and_an_invented_one_is_dropped() -> None:
     def stream(asked: Asked) -> None:
         asked.stream()

@@ -7,19 +7,18 @@ subscription, leave its `async with`.
 import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
 
 from sluicegate.asking import settle
 from sluicegate.client.answers import Answerer
+from sluicegate.client.clocks import Clocks
 from sluicegate.client.events import (
     MOST_CHANGES,
     Acknowledged,
     CallSink,
     Changes,
-    Clock,
     Inbox,
     ListenSink,
     Mailbox,
@@ -40,6 +39,7 @@ from sluicegate.errors import (
     UpstreamClosed,
     UpstreamError,
     UpstreamProtocolError,
+    UpstreamTimeout,
     error_object,
 )
 from sluicegate.exchange import Connection, Exchange, Sink
@@ -76,8 +76,9 @@ class Client:
         self._tasks = tasks
         self._inbox = inbox or Inbox(Answerer(), None, None)
         self._client_info = client_info
+        self._capabilities = self._inbox.answerer.capabilities
+        self._clocks = Clocks(max_timeout, self._missed)
         self._timeout = min(timeout, max_timeout)
-        self._max_timeout = max_timeout
         # Newer servers log only what a request asks for, so somebody who listens must ask.
         self._log_level = None if self._inbox.on_log is None else "info"
         self._progress_tokens = itertools.count(1)
@@ -143,7 +144,8 @@ class Client:
             UpstreamTimeout: no answer in time. The call was cancelled but may have run.
             UpstreamError: the server went away, or its answer cannot be read.
         """
-        return await self._call(_named(name, arguments, more), timeout, on_progress)
+        value = await self._request("tools/call", _named(name, arguments, more), timeout, on_progress)
+        return self._understood("tools/call", types.read_tool_result, value)
 
     async def stream(
         self,
@@ -160,7 +162,11 @@ class Client:
         the exception keeps the stream alive for as long as somebody looks at it.
         """
         box: Mailbox[StreamEvent] = Mailbox(MOST_EVENTS)
-        work = partial(self._call, _named(name, arguments, more), timeout, box.put, box.put)
+
+        async def work() -> ToolResult:
+            value = await self._request("tools/call", _named(name, arguments, more), timeout, box.put, box.put)
+            return self._understood("tools/call", types.read_tool_result, value)
+
         with self._supplied(box, work):
             while (event := await box.take()) is not None:
                 yield event
@@ -234,7 +240,7 @@ class Client:
             await self._value_of("subscriptions/listen", {"notifications": wanted}, sink, None)
 
         with self._supplied(box, work):
-            async with Clock(self.name, "subscriptions/listen", self._timeout, self._max_timeout).running():
+            with self._clocks.clock("subscriptions/listen", {}, self._timeout):
                 first = await box.take()
             if not isinstance(first, Acknowledged):
                 raise UpstreamProtocolError(f"{self.name} ended a subscription before acknowledging it.")
@@ -247,14 +253,9 @@ class Client:
         for close in list(self._boxes.values()):
             close(self._gone("unknown"))
         self._tasks.cancel_all()
+        self._clocks.close()
 
     # ------------------------------------------------------------------------------------------------------------ below
-
-    async def _call(
-        self, params: Params, seconds: float | None, on_progress: OnProgress | None, on_log: OnLog | None = None
-    ) -> ToolResult:
-        value = await self._request("tools/call", params, seconds, on_progress, on_log)
-        return self._understood("tools/call", types.read_tool_result, value)
 
     async def _request(
         self,
@@ -264,13 +265,16 @@ class Client:
         on_progress: OnProgress | None = None,
         on_log: OnLog | None = None,
     ) -> Params:
-        target = params.get(METHODS[method].target or "")
-        what = f"{method} {target!r}" if isinstance(target, str) else method
-        clock = Clock(self.name, what, self._timeout if seconds is None else seconds, self._max_timeout)
-        sink = CallSink(self._inbox, clock, on_progress, on_log)
-        async with clock.running():
+        clock = self._clocks.clock(method, params, self._timeout if seconds is None else seconds)
+        sink = CallSink(self._inbox, clock, on_progress, on_log or self._inbox.on_log)
+        with clock:
             # Always with a token, although nobody may look at the progress: it moves the clock.
             return await self._value_of(method, params, sink, next(self._progress_tokens))
+
+    def _missed(self, method: str, params: Params, had: str) -> UpstreamTimeout:
+        target = params.get(METHODS[method].target or "")
+        what = f"{method} {target!r}" if isinstance(target, str) else method
+        return UpstreamTimeout(f"{self.name} did not answer {what} within {had}.")
 
     async def _value_of(self, method: str, params: Params, sink: Sink, progress_token: int | None) -> Params:
         if self._closed:
@@ -278,8 +282,7 @@ class Client:
         spoken = self._connection.discovery.version
         # Exchanges have the newest shape; for a server of the session era the connection translates.
         version = spoken if spoken in MODERN_VERSIONS else LATEST_VERSION
-        capabilities = self._inbox.answerer.capabilities
-        profile = Profile(version, capabilities, self._client_info, self._log_level, progress_token)
+        profile = Profile(version, self._capabilities, self._client_info, self._log_level, progress_token)
         try:
             reply = await settle(self._connection, Exchange(method, params, sink, profile))
             if isinstance(reply, Result):
@@ -340,7 +343,9 @@ class Client:
 
 
 def _named(name: str, arguments: Mapping[str, object] | None, more: Mapping[str, object]) -> Params:
+    if arguments is None:
+        return {"name": name, "arguments": more}
     # Not everybody checks types, and many give a tool its one argument as they would a function.
-    if arguments is not None and not isinstance(arguments, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(arguments, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"arguments come by keyword or in a mapping, not as {type(arguments).__name__}")
-    return {"name": name, "arguments": {**(arguments or {}), **more}}
+    return {"name": name, "arguments": {**arguments, **more}}

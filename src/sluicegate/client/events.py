@@ -1,4 +1,4 @@
-"""What reaches a client besides answers: progress, log messages, changes, questions; and the clock that they move.
+"""What reaches a client besides answers: progress, log messages, changes, questions. They move the request's clock.
 
 The server's side of the connection calls `emit` and `ask`, possibly from the very task that reads the wire. So the one
 rule: nothing here raises into it but `InputRefused`, and a callback's failure is logged.
@@ -7,14 +7,13 @@ rule: nothing here raises into it but `InputRefused`, and a callback's failure i
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
 
 import msgspec
 
 from sluicegate.client.answers import Answerer
-from sluicegate.errors import UpstreamTimeout
+from sluicegate.client.clocks import Clock
 from sluicegate.protocol.message import Notification, Params, as_object
 from sluicegate.protocol.modern import ACKNOWLEDGED, Answers, Questions
 from sluicegate.protocol.types import Change, LogEvent, ProgressEvent, read_change, read_log, read_progress
@@ -30,70 +29,6 @@ OnNotification = Callback[Notification]
 
 MOST_CHANGES: Final = 1024
 """How many different changes wait for a reader. Only updates of single resources can be that many."""
-
-
-class Clock:
-    """The time that one request may take: begun anew by progress up to a maximum, stopped while we are asked."""
-
-    def __init__(self, who: str, what: str, seconds: float, most: float) -> None:
-        now = asyncio.get_running_loop().time()
-        self._missed = f"{who} did not answer {what} within"
-        self._seconds = seconds
-        self._most = max(seconds, most)
-        self._due = now + seconds
-        self._end = now + self._most
-        self._stops = 0
-        self._stopped_at = now
-        self._timeout = asyncio.timeout_at(self._due)
-        self._running = False
-
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None, None]:
-        """Let the time run for as long as the `async with` lasts.
-
-        Raises:
-            UpstreamTimeout: it ran out; what was going on inside was cancelled.
-        """
-        try:
-            async with self._timeout:
-                self._running = True
-                yield
-        except TimeoutError:
-            if not self._timeout.expired():
-                raise  # somebody else's
-            if self._due < self._end:
-                raise UpstreamTimeout(f"{self._missed} {self._seconds:g} s.") from None
-            raise UpstreamTimeout(f"{self._missed} {self._most:g} s, the most that is given to it.") from None
-        finally:
-            self._running = False
-
-    def restart(self) -> None:
-        """Give the server its full time again: it has just shown that it is at work."""
-        self._due = asyncio.get_running_loop().time() + self._seconds
-        self._reschedule()
-
-    @contextmanager
-    def stopped(self) -> Generator[None, None, None]:
-        """Let no time pass: what our own side takes, perhaps a person before a form, is not the server's delay."""
-        time = asyncio.get_running_loop().time
-        if self._stops == 0:
-            self._stopped_at = time()
-        self._stops += 1
-        self._reschedule()
-        try:
-            yield
-        finally:
-            self._stops -= 1
-            if self._stops == 0:
-                passed = time() - self._stopped_at
-                self._due += passed
-                self._end += passed
-            self._reschedule()
-
-    def _reschedule(self) -> None:
-        # Late events are normal, and a time-out that is over cannot be moved.
-        if self._running and not self._timeout.expired():
-            self._timeout.reschedule(None if self._stops else min(self._due, self._end))
 
 
 class Mailbox(Generic[T]):
@@ -184,32 +119,40 @@ class Inbox:
         return await self.answerer.answer(questions)
 
 
-class CallSink:
+class CallSink(msgspec.Struct, eq=False):
     """The sink of one request: its progress and, for a stream, its log messages; all else goes to the inbox."""
 
-    def __init__(self, inbox: Inbox, clock: Clock, on_progress: OnProgress | None, on_log: OnLog | None) -> None:
-        self._inbox = inbox
-        self._clock = clock
-        self._on_progress = on_progress
-        self._on_log = on_log or inbox.on_log
+    inbox: Inbox
+    clock: Clock
+    on_progress: OnProgress | None
+    on_log: OnLog | None
 
     async def emit(self, notification: Notification) -> None:
         """Hand an event on; progress gives the server its full time again."""
-        with self._clock.stopped():
-            match notification.method:
-                case "notifications/progress":
-                    self._clock.restart()
-                    await deliver(self._on_progress, _readable(read_progress, notification))
-                case "notifications/message":
-                    await deliver(self._on_log, _readable(read_log, notification))
-                case _:
-                    await self._inbox.emit(notification)
+        is_progress = notification.method == "notifications/progress"
+        if is_progress:
+            self.clock.restart()
+            if self.on_progress is None:
+                return  # It was asked for because it moves the clock.
+        self.clock.stop()
+        try:
+            if is_progress:
+                await deliver(self.on_progress, _readable(read_progress, notification))
+            elif notification.method == "notifications/message":
+                await deliver(self.on_log, _readable(read_log, notification))
+            else:
+                await self.inbox.emit(notification)
+        finally:
+            self.clock.go_on()
 
     async def ask(self, questions: Questions) -> Answers:
         """The callbacks' answers, for which the clock stands still; the next round has its full time."""
-        with self._clock.stopped():
-            answers = await self._inbox.ask(questions)
-        self._clock.restart()
+        self.clock.stop()
+        try:
+            answers = await self.inbox.ask(questions)
+        finally:
+            self.clock.go_on()
+        self.clock.restart()
         return answers
 
 
@@ -274,7 +217,7 @@ async def deliver(callback: Callback[T] | None, event: T | None) -> None:
         return
     try:
         outcome = callback(event)
-        if isinstance(outcome, Awaitable):
+        if outcome is not None and isinstance(outcome, Awaitable):  # pyright: ignore[reportUnnecessaryIsInstance]
             await outcome
     except Exception:
         log.exception("The callback for %s failed.", type(event).__name__)

@@ -47,6 +47,12 @@ class Answer:
         """Whether all of the body is here, read or not."""
         return self._ended
 
+    def whole(self) -> bytes | None:
+        """All of the body, if it is here, as it was sent and no longer than its limit; it is still there to be read."""
+        if not self._ended or self._inflater is not None or self._size > self._limit:
+            return None
+        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+
     def allow_silence(self, seconds: float) -> None:
         """From now on, let so many seconds pass between two bytes of the body; `math.inf` for any number."""
         if not self._ended and self._error is None:
@@ -55,7 +61,7 @@ class Answer:
     async def wait_begun(self) -> None:
         """Wait until a byte of the body is here, or it has ended, or failed."""
         while not (self._size or self._ended or self._error):
-            await self._wait()
+            await self._more()
 
     async def next_chunk(self) -> bytes | None:
         """What has come since the last call, waiting for at least a byte; None at the end.
@@ -63,19 +69,10 @@ class Answer:
         Raises:
             UpstreamError: the body ends too early, too late, or cannot be read.
         """
+        inflater = self._inflater
         while True:
-            inflater = self._inflater
-            if inflater is not None:
-                try:
-                    if data := inflater.take():
-                        if len(data) == INFLATED_AT_ONCE:
-                            await asyncio.sleep(0)  # There may be any amount of it, and others have something to do.
-                        return data
-                except zlib.error:
-                    self.close()
-                    raise UpstreamProtocolError(
-                        "The server's answer is compressed in a way that cannot be read."
-                    ) from None
+            if inflater is not None and (data := await self._inflated(inflater)):
+                return data
             if self._parts:
                 data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
                 self._parts.clear()
@@ -92,14 +89,22 @@ class Answer:
                     raise cut_short()
                 return None
             else:
-                await self._wait()
+                await self._more()
 
-    async def _wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
+    def _more(self) -> "asyncio.Future[None]":
+        """Done when there is something new: bytes, the end, or a failure."""
+        self._waiter = self._connection.loop.create_future()
+        return self._waiter
+
+    async def _inflated(self, inflater: "_Inflater") -> bytes:
         try:
-            await self._waiter
-        finally:
-            self._waiter = None
+            data = inflater.take()
+        except zlib.error:
+            self.close()
+            raise UpstreamProtocolError("The server's answer is compressed in a way that cannot be read.") from None
+        if len(data) == INFLATED_AT_ONCE:
+            await asyncio.sleep(0)  # There may be any amount of it, and others have something to do.
+        return data
 
     async def read(self, limit: int | None = None) -> bytes:
         """The whole body, if it is not longer than the limit; by default `ClientLimits.body`.
@@ -108,10 +113,10 @@ class Answer:
             UpstreamError: it is longer, or ends too early, too late, or cannot be read.
         """
         limit = self._limit if limit is None else limit
-        if self._ended and self._inflater is None and self._size <= limit:
-            parts, self._parts = self._parts, []
+        if self._size <= limit and (whole := self.whole()) is not None:
+            self._parts = []
             self._size = 0
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+            return whole
         parts: list[bytes] = []
         size = 0
         # If the length is told, and too much, there is no need to see it.
@@ -126,6 +131,11 @@ class Answer:
         self.close()
         raise UpstreamProtocolError(f"The server's answer is larger than {limit} bytes.")
 
+    def let_end(self, seconds: float) -> None:
+        """Be done with it, but let the server end it within so many seconds: its connection can then be used again."""
+        if not self._ended and self._error is None:
+            self._connection.forsake(seconds)
+
     def close(self) -> None:
         """Be done with it: if it is not complete, the connection is cut, which tells the server to stop."""
         if not self._ended and self._error is None:
@@ -138,7 +148,8 @@ class Answer:
         """Take a part of the body; whether the server should wait now."""
         self._parts.append(data)
         self._size += len(data)
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
         return self._size > AHEAD
 
     def end(self) -> None:
@@ -152,8 +163,9 @@ class Answer:
         self._wake()
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
 
 class _Inflater:

@@ -11,6 +11,7 @@ LAST: Final = b"0\r\n\r\n"
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _QUOTED: Final = rb'"[\t\x20\x21\x23-\x5b\x5d-\x7e]*"'
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})((?:;" + _TOKEN + rb"(?:=(?:" + _TOKEN + rb"|" + _QUOTED + rb"))?)*)")
+_PLAIN_SIZE: Final = re.compile(rb"[0-9A-Fa-f]{1,15}\r\n")
 _TRAILER: Final = re.compile(_TOKEN + rb":[\t\x20-\x7e\x80-\xff]*")
 _LONGEST_LINE: Final = 1024
 _MOST_ASIDE: Final = 8 * 1024  # Extensions and trailers: nobody reads them, so nobody needs many.
@@ -22,6 +23,8 @@ class BadChunk(Exception):
 
 class ChunkDecoder:
     """Takes the bytes of one chunked body, however they were cut."""
+
+    __slots__ = ("_after_data", "_aside", "_held", "_in_trailers", "_missing", "chunks", "rest")
 
     def __init__(self) -> None:
         self.chunks = 0
@@ -43,6 +46,23 @@ class ChunkDecoder:
             self._held = b""
         parts: list[bytes] = []
         at = 0
+        if not (self._missing or self._after_data or self._in_trailers):
+            # Nearly all there is: chunks that came in one piece, without extensions.
+            while (size := _PLAIN_SIZE.match(data, at)) is not None:
+                begin = size.end()
+                end = begin + int(size[0], 16)
+                if end == begin or data[end : end + 2] != b"\r\n":
+                    break
+                self.chunks += 1
+                parts.append(data[begin:end])
+                at = end + 2
+            left = len(data) - at
+            if left == len(LAST) and data.endswith(LAST):
+                self.chunks += 1
+                self.rest = b""
+                return parts
+            if not left:
+                return parts
         while True:
             if self._missing:
                 part = data[at : at + self._missing]

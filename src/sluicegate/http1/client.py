@@ -10,7 +10,6 @@ the credentials in our headers.
 import asyncio
 import re
 import ssl as tls
-from collections import deque
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -18,7 +17,7 @@ from sluicegate.errors import ConfigError, LocalProtocolError, UpstreamClosed, U
 
 from .answers import Answer
 from .heads import HOST, AnswerHead, Fields, request_head
-from .outgoing import ClientLimits, Connection, Origin
+from .outgoing import ClientLimits, Connection, Lane, Origin
 
 _URL: Final = re.compile(r"(https?)://([^/?#@\\\s]+)([/?][!-\"$-~]*)?(?:#.*)?", re.IGNORECASE)
 _BODILESS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
@@ -62,6 +61,36 @@ def origin_of(url: str) -> Origin | None:
         return None
 
 
+class Letterhead(NamedTuple):
+    """A request but for its body: where it goes, and its head. Made once, and sent as often as anybody likes."""
+
+    method: str
+    url: str
+    headers: Fields
+    origin: Origin
+    head: bytes  # up to where its framing goes
+
+    def with_body(self, body: bytes) -> bytes:
+        """The bytes of the whole request."""
+        if body or self.method not in _BODILESS:
+            return b"%bContent-Length: %d\r\n\r\n%b" % (self.head, len(body), body)
+        return self.head + b"\r\n"
+
+
+def letterhead(method: str, url: str, headers: Fields = ()) -> Letterhead:
+    """What a request of this kind begins with.
+
+    Raises:
+        LocalProtocolError: it cannot be sent like this.
+    """
+    origin, host, target = _place(url)
+    # Not remembered here: whoever sends many alike keeps it, and a header may be as long as what it repeats of a body.
+    return Letterhead(method, url, headers, origin, request_head(method, target, host, headers))
+
+
+_known_letterhead: Final = lru_cache(maxsize=512)(letterhead)
+
+
 class Pool:
     """Kept connections to any number of servers. Whoever made it must `aclose` it."""
 
@@ -71,9 +100,7 @@ class Pool:
         self.limits = limits or ClientLimits()
         self.known: dict[bytes, AnswerHead] = {}
         self._context = ssl_context
-        self._free: dict[Origin, list[Connection]] = {}
-        self._waiting: dict[Origin, deque[asyncio.Future[Connection | None]]] = {}
-        self._open: dict[Origin, int] = {}
+        self._lanes: dict[Origin, Lane] = {}
         self._all: set[Connection] = set()
         self._closed = False
         self._changed = asyncio.Event()
@@ -100,20 +127,32 @@ class Pool:
             UpstreamClosed, UpstreamTimeout, UpstreamProtocolError: no answer, and it may have arrived.
             LocalProtocolError: it cannot be sent like this.
         """
-        origin, host, target = _place(url)
-        head = request_head(method, target, host, headers)
-        if body or method not in _BODILESS:
-            data = b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
-        else:
-            data = head + b"\r\n"
-        first_byte = self.limits.first_byte if first_byte is None else first_byte
-        idle = self.limits.idle if idle is None else idle
-        free = self._free.get(origin)
-        connection = free.pop() if free else None
+        letter = _known_letterhead(method, url, headers)
+        return await self.send(letter, body, resend=resend, first_byte=first_byte, idle=idle)
+
+    async def send(
+        self,
+        letter: Letterhead,
+        body: bytes = b"",
+        *,
+        resend: bool = False,
+        first_byte: float | None = None,
+        idle: float | None = None,
+    ) -> Answer:
+        """As `request`, of which all but the body was written before."""
+        data = letter.with_body(body)
+        limits = self.limits
+        lane = self._lanes.get(letter.origin)
+        connection = lane.free.pop() if lane is not None and lane.free else None
         if connection is None or connection.lost:
-            connection = await self._connection(origin)
+            connection = await self._connection(letter.origin)
         while True:
-            waiter = connection.ask(data, method == "HEAD", first_byte, idle)
+            waiter = connection.ask(
+                data,
+                letter.method == "HEAD",
+                limits.first_byte if first_byte is None else first_byte,
+                limits.idle if idle is None else idle,
+            )
             try:
                 return await waiter
             except UpstreamClosed:
@@ -123,15 +162,15 @@ class Pool:
             except asyncio.CancelledError:
                 connection.give_up(waiter)
                 raise
-            connection = await self._connection(origin, fresh=True)
+            connection = await self._connection(letter.origin, fresh=True)
 
     async def aclose(self) -> None:
         """Cut all connections; what is under way fails."""
         self._closed = True
         for connection in list(self._all):
             connection.fail(UpstreamClosed("The connections to servers were closed."))
-        for waiting in self._waiting.values():
-            for future in waiting:
+        for lane in self._lanes.values():
+            for future in lane.waiting:
                 if not future.done():
                     future.set_result(None)
         while self._all:
@@ -144,58 +183,43 @@ class Pool:
         """Know that a connection is there."""
         self._all.add(connection)
 
-    def give_back(self, connection: Connection) -> None:
-        """Let the next request have it."""
-        if not self._offer(connection.origin, connection):
-            self._free.setdefault(connection.origin, []).append(connection)
-
     def forget(self, connection: Connection) -> None:
         """Know that a connection is gone."""
-        free = self._free.get(connection.origin)
-        if free and connection in free:
-            free.remove(connection)
+        lane = connection.lane
+        if connection in lane.free:
+            lane.free.remove(connection)
         self._all.discard(connection)
         self._changed.set()
-        self._release(connection.origin)
+        self._release(lane)
 
-    def _release(self, origin: Origin) -> None:
-        self._open[origin] -= 1
-        if not self._offer(origin, None) and not self._open[origin]:
-            del self._open[origin]
-            self._free.pop(origin, None)
-            self._waiting.pop(origin, None)
-
-    def _offer(self, origin: Origin, connection: Connection | None) -> bool:
-        """Give a connection, or room for a new one, to whoever waits the longest; whether somebody does."""
-        waiting = self._waiting.get(origin)
-        while waiting:
-            future = waiting.popleft()
-            if not future.done():
-                future.set_result(connection)
-                return True
-        return False
+    def _release(self, lane: Lane) -> None:
+        lane.opened -= 1
+        if not lane.give(None) and not lane.opened:
+            del self._lanes[lane.origin]
 
     async def _connection(self, origin: Origin, *, fresh: bool = False) -> Connection:
         """A connection that nobody uses: a kept one, or a new one as soon as there may be one more."""
         while True:
             if self._closed:
                 raise UpstreamUnavailable("The connections to servers are closed.")
-            free = self._free.get(origin)
-            while free:
-                kept = free.pop()
+            lane = self._lanes.get(origin)
+            if lane is None:
+                lane = self._lanes[origin] = Lane(origin)
+            while lane.free:
+                kept = lane.free.pop()
                 if fresh:
                     kept.abort()  # As old as the one that was dead.
                 elif not kept.lost:
                     return kept
-            if self._open.get(origin, 0) < self.limits.per_origin:
-                return await self._connect(origin)
-            kept = await self._wait_for_room(origin)
+            if lane.opened < self.limits.per_origin:
+                return await self._connect(lane)
+            kept = await self._wait_for_room(lane)
             if kept is not None and not kept.lost:
                 return kept
 
-    async def _wait_for_room(self, origin: Origin) -> Connection | None:
+    async def _wait_for_room(self, lane: Lane) -> Connection | None:
         future: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
-        waiting = self._waiting.setdefault(origin, deque())
+        waiting = lane.waiting
         while waiting and waiting[0].done():
             waiting.popleft()  # Who gave up; all wait equally long, so they are at the front.
         waiting.append(future)
@@ -211,14 +235,13 @@ class Pool:
             if not taken and future.done() and not future.cancelled():
                 # What was handed to us in the same moment belongs to the next.
                 given = future.result()
-                if given is None:
-                    self._offer(origin, None)
-                else:
-                    self.give_back(given)
+                if not lane.give(given) and given is not None:
+                    lane.free.append(given)
 
-    async def _connect(self, origin: Origin) -> Connection:
-        connection = Connection(self, origin)
-        self._open[origin] = self._open.get(origin, 0) + 1
+    async def _connect(self, lane: Lane) -> Connection:
+        origin = lane.origin
+        connection = Connection(self, lane)
+        lane.opened += 1
         try:
             context = self._tls() if origin.scheme == "https" else None
             async with asyncio.timeout(self.limits.connect):
@@ -234,7 +257,7 @@ class Pool:
             raise _cannot_connect(cause) from cause
         finally:
             if not connection.made:
-                self._release(origin)
+                self._release(lane)
         if self._closed:
             connection.abort()
         return connection

@@ -260,7 +260,6 @@ def answer_head(status: int, headers: Fields, close: bool) -> bytes:
     return b"HTTP/1.1 %d %b\r\n%b%b" % (status, phrase.encode("ascii"), _encode_fields(headers), connection)
 
 
-@lru_cache(maxsize=512)
 def request_head(method: str, target: str, host: str, headers: Fields) -> bytes:
     """The head of a request up to where its framing goes; without the empty line.
 

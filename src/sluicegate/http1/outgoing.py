@@ -3,6 +3,7 @@
 import asyncio
 import math
 import socket
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
@@ -56,39 +57,50 @@ class Origin(NamedTuple):
     port: int
 
 
+class Lane:
+    """The connections of a pool to one origin: who may have one, and who waits for one."""
+
+    __slots__ = ("free", "opened", "origin", "waiting")
+
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
+        self.opened = 0
+        self.free: list[Connection] = []
+        self.waiting: deque[asyncio.Future[Connection | None]] = deque()
+
+    def give(self, connection: "Connection | None") -> bool:
+        """Give a connection, or room for a new one, to whoever waits the longest; whether somebody does."""
+        while self.waiting:
+            future = self.waiting.popleft()
+            if not future.done():
+                future.set_result(connection)
+                return True
+        return False
+
+
 class Connection(asyncio.Protocol):
     """One connection to a server: free in the pool, or in the middle of one request."""
 
     __slots__ = (
-        *("origin", "made", "lost", "heard", "uses", "_pool", "_limits", "_known", "_loop", "_transport"),
-        *(
-            "_waiter",
-            "_answer",
-            "_buffer",
-            "_to_head",
-            "_paused",
-            "_first_byte",
-            "_idle",
-            "_missing",
-            "_interim",
-            "_chunks",
-        ),
+        *("lane", "loop", "made", "lost", "heard", "uses", "_pool", "_limits", "_known", "_transport"),
+        *("_waiter", "_answer", "_buffer", "_to_head", "_paused", "_first_byte", "_idle"),
+        *("_missing", "_interim", "_chunks", "_forsaken"),
         *("_deadline", "_timer_at", "_timer"),
     )
 
-    def __init__(self, pool: "Pool", origin: Origin) -> None:
-        self.origin = origin
+    def __init__(self, pool: "Pool", lane: Lane) -> None:
+        self.lane = lane
+        self.loop = asyncio.get_running_loop()
         self.made = self.lost = self.heard = False
         self.uses = 0
         self._pool = pool
         self._limits = pool.limits
         self._known = pool.known
-        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[Answer] | None = None
         self._answer: Answer | None = None
         self._buffer = bytearray()
-        self._to_head = self._paused = False
+        self._to_head = self._paused = self._forsaken = False
         self._first_byte = pool.limits.first_byte
         self._idle = pool.limits.idle
         self._missing = self._interim = 0
@@ -104,7 +116,7 @@ class Connection(asyncio.Protocol):
         self._first_byte = first_byte
         self._idle = idle
         self._interim = 0
-        waiter = self._waiter = self._loop.create_future()
+        waiter = self._waiter = self.loop.create_future()
         if self._transport is None or self.lost:
             self.fail(UpstreamClosed("The server closed the connection.", delivered="no"))
         else:
@@ -140,6 +152,12 @@ class Connection(asyncio.Protocol):
         if self._answer is not None and not self._paused:
             self._wait(seconds)
 
+    def forsake(self, seconds: float) -> None:
+        """Read no more of the answer that is under way, but let the server come to its end within so many seconds."""
+        self.resume()
+        self._forsaken = True
+        self._wait(seconds)
+
     # What the transport tells.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -167,13 +185,17 @@ class Connection(asyncio.Protocol):
             self.give_up(waiter)
             return
         self.heard = True
-        if not self._buffer and not self._to_head:
+        if not self._buffer:
             end = data.find(b"\r\n\r\n") + 4
             head = self._known.get(data[:end])
-            if head is not None and head.length == len(data) - end:
+            if head is not None and head.status >= 200:
+                body = data[end:]
+                if head.length != len(body) or self._to_head:
+                    self._begin(waiter, head, body)
+                    return
                 self._waiter = None
                 self._finish(head)
-                waiter.set_result(Answer(head, self, self._limits.body, data[end:]))
+                waiter.set_result(Answer(head, self, self._limits.body, body))
                 return
         self._buffer += data
         try:
@@ -229,16 +251,21 @@ class Connection(asyncio.Protocol):
             self._interim += 1
             if head.status == 101 or self._interim > MOST_INTERIM:
                 raise BadHead(502, "it changes to a protocol that was not asked for")
-        answer = Answer(head, self, self._limits.body)
         rest = bytes(buffer)
         buffer.clear()
+        self._begin(waiter, head, rest)
+
+    def _begin(self, waiter: asyncio.Future[Answer], head: AnswerHead, body: bytes) -> None:
+        """Hand out an answer of which the head is here, and perhaps some of the body."""
+        answer = Answer(head, self, self._limits.body)
         self._waiter = None
         self._answer = answer
+        self._forsaken = False
         self._missing = 0 if self._to_head else head.length
         self._chunks = ChunkDecoder() if self._missing == CHUNKED else None
         waiter.set_result(answer)
-        if rest or not self._missing:
-            self._take_body(rest)
+        if body or not self._missing:
+            self._take_body(body)
         else:
             self._wait(self._first_byte)
 
@@ -260,7 +287,7 @@ class Connection(asyncio.Protocol):
                 data, extra = data[: self._missing], data[self._missing :]
             self._missing -= len(data)
             ended = not self._missing
-        full = bool(data) and answer.add(data)
+        full = bool(data) and not self._forsaken and answer.add(data)
         if ended:
             self._answer = None
             answer.end()
@@ -273,7 +300,7 @@ class Connection(asyncio.Protocol):
             self._paused = True
             self._transport.pause_reading()
             self._deadline = math.inf
-        elif not self._paused:
+        elif not self._paused and not self._forsaken:
             self._wait(self._idle)
 
     def _finish(self, head: AnswerHead) -> None:
@@ -290,7 +317,9 @@ class Connection(asyncio.Protocol):
             self._paused = False
             transport.resume_reading()
         self._wait(min(head.keep_time, self._limits.keep))
-        self._pool.give_back(self)
+        lane = self.lane
+        if not (lane.waiting and lane.give(self)):
+            lane.free.append(self)
 
     def fail(self, error: UpstreamError) -> None:
         """Cut the connection, and tell whoever waits for something on it why."""
@@ -305,7 +334,7 @@ class Connection(asyncio.Protocol):
     # One timer: its deadline moves with every byte, and it looks at the clock only when it fires.
 
     def _wait(self, seconds: float) -> None:
-        self._deadline = self._loop.time() + seconds
+        self._deadline = self.loop.time() + seconds
         if self._timer is None or self._timer_at > self._deadline:
             if self._timer is not None:
                 self._timer.cancel()
@@ -315,10 +344,10 @@ class Connection(asyncio.Protocol):
         self._timer = None
         self._timer_at = self._deadline
         if self._deadline != math.inf:
-            self._timer = self._loop.call_at(self._deadline, self._on_timer)
+            self._timer = self.loop.call_at(self._deadline, self._on_timer)
 
     def _on_timer(self) -> None:
-        if self._loop.time() < self._deadline:
+        if self.loop.time() < self._deadline:
             self._set_timer()
             return
         self._timer = None

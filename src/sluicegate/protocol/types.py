@@ -405,7 +405,9 @@ def read_tool_result(value: object) -> ToolResult:
     """The result of `tools/call`."""
     members = _members(value)
     # A flag of a wrong type is not read as "no error": a failure must never pass for success.
-    is_error = msgspec.convert(members.get("isError"), bool | None)
+    is_error = members.get("isError")
+    if is_error is not None and not isinstance(is_error, bool):
+        raise msgspec.ValidationError("Expected `bool | null` - at `$.isError`")
     return ToolResult(
         # Servers that answer with structured content alone do exist.
         content=[read_content(block) for block in _entries(members, "content", required=False)],

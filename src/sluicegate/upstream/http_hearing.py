@@ -39,42 +39,43 @@ class Hearing:
         self.closed = False
         self._asked: dict[int, list[RequestId]] = {}  # what each call that is under way has asked, by its exchange
 
-    async def hear(self, message: Request | Notification, exchange: Exchange | None) -> None:
-        """Take what comes ahead of the reply to an exchange, or belongs to none."""
+    def hear(self, message: Request | Notification, exchange: Exchange | None) -> Awaitable[None] | None:
+        """Who is told of what comes ahead of the reply to an exchange, or belongs to none; None if nobody is."""
         if isinstance(message, Request):
-            await self._hear_request(message, exchange)
-            return
+            return self._hear_request(message, exchange)
         match message.method:
             case "notifications/progress":
-                await self._hear_progress(message)
+                return self._hear_progress(message)
             case "notifications/message":
                 if exchange is None:
-                    await self._host.sink.emit(message)
-                elif wants_log(exchange.profile, message):
-                    await exchange.emit(message)
+                    return self._host.sink.emit(message)
+                return exchange.emit(message) if wants_log(exchange.profile, message) else None
             case "notifications/cancelled":
                 question = message.params.get("requestId")
                 if isinstance(question, str | int):
                     self._tasks.cancel((self, question))
+                return None
             case _:
                 for waiter in self._pending:
                     # Changes say only that there is something new: what is too much can be left out.
                     if waiter.wants(message) and not waiter.is_full:
                         waiter.post(message)
-                await self._host.sink.emit(message)
+                return self._host.sink.emit(message)
 
     def is_over(self, exchange: Exchange) -> None:
         """Know that nobody waits for an exchange any more: who was asked should not be left before an open form."""
-        for question in self._asked.pop(id(exchange), ()):
-            self._tasks.cancel((self, question))
+        if self._asked:
+            for question in self._asked.pop(id(exchange), ()):
+                self._tasks.cancel((self, question))
 
-    async def _hear_progress(self, message: Notification) -> None:
+    def _hear_progress(self, message: Notification) -> Awaitable[None] | None:
         token = message.params.get("progressToken")
         waiter = self._pending.find(token) if isinstance(token, str | int) else None
         exchange = waiter.exchange if waiter is not None else None
-        if exchange is not None and exchange.profile.progress_token is not None:
-            params = {**message.params, "progressToken": exchange.profile.progress_token}
-            await exchange.emit(Notification(message.method, params))
+        if exchange is None or exchange.profile.progress_token is None:
+            return None
+        message.params["progressToken"] = exchange.profile.progress_token  # Just decoded: they are nobody else's yet.
+        return exchange.emit(message)
 
     async def _hear_request(self, request: Request, exchange: Exchange | None) -> None:
         if self.closed:

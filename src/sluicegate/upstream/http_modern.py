@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+from collections.abc import Awaitable
 from typing import Final, cast
 
 import msgspec
@@ -10,6 +11,7 @@ from sluicegate.concurrency import TaskScope, forever
 from sluicegate.errors import HEADER_MISMATCH, ErrorObject, RemoteProtocolError, Truncated, UpstreamClosed
 from sluicegate.exchange import Exchange, Host
 from sluicegate.http1 import Answer
+from sluicegate.http1.client import Letterhead
 from sluicegate.protocol.gathering import MOST_PAGES
 from sluicegate.protocol.headers import Marks, headers_of, marks_of
 from sluicegate.protocol.message import (
@@ -25,13 +27,21 @@ from sluicegate.protocol.message import (
 )
 from sluicegate.protocol.methods import LOG_LEVELS, METHODS
 from sluicegate.protocol.modern import Discovery, Profile, subscription_of, with_profile
-from sluicegate.upstream.messages import Messages, encoded, ended_early, read_to_end
+from sluicegate.upstream.messages import LINGER, Messages, encoded, ended_early, plain_result
 from sluicegate.upstream.site import ACCEPT_BOTH, Site
 
 log = logging.getLogger("sluicegate")
 
 MOST_MARKED: Final = 10_000
+MOST_LETTERS: Final = 512
+LONGEST_LETTER: Final = 2048
+"""Of those that are kept: a URI may be as long as a request."""
+
 _LISTEN: Final = "subscriptions/listen"
+
+_REPEATABLE: Final = frozenset({"completion/complete", *(method for method, row in METHODS.items() if row.cacheable)})
+"""What does no harm if the server is asked twice: what only looks, never what may act (threats R0)."""
+
 _NO_MARKS: Final[Marks] = {}
 
 
@@ -45,6 +55,7 @@ class ModernHttp:
         self._tasks = tasks
         self._ids = itertools.count(1)
         self._marks: dict[str, Marks] = {}
+        self._letters: dict[tuple[str, str | None], Letterhead] = {}
         self._closed = False
 
     async def __call__(self, exchange: Exchange) -> Reply:
@@ -56,7 +67,7 @@ class ModernHttp:
         try:
             reply = await self._ask(exchange)
         except (UpstreamClosed, Truncated):
-            if not _may_be_repeated(exchange.method):
+            if exchange.method not in _REPEATABLE:
                 raise
             reply = await self._ask(exchange)  # Nobody took a stream up again in this era; it is asked for anew, once.
         if exchange.method == "tools/list":
@@ -82,41 +93,49 @@ class ModernHttp:
             UpstreamError: there is none.
         """
         profile = Profile(version, self._host.capabilities, self._host.client_info)
-        answer, request_id = await self._post("server/discover", {}, profile, None, _NO_MARKS)
+        request_id = next(self._ids)
+        request = Request(request_id, "server/discover", with_profile({}, profile, None))
+        letter = self._letter(version, request.method, request.params, _NO_MARKS)
+        answer = await self._site.send(letter, encoded(request), first_byte=self._site.patience.silence, resend=True)
         if answer.status == 429 or answer.status >= 500:
             # An outage, whatever its body says: taken for the answer of an older server it would be remembered.
             answer.close()
             raise self._site.status_error(answer)
-        return await self._reply_in(answer, request_id, None)
+        return await self._hear_out(answer, request_id, None)
 
     async def _ask(self, exchange: Exchange) -> Reply:
+        request_id = next(self._ids)
         said = exchange.profile
         profile = Profile(self.discovery.version, said.capabilities, self._host.client_info, said.log_level)
-        marks = self._marks.get(exchange.name or "", _NO_MARKS) if exchange.method == "tools/call" else _NO_MARKS
-        answer, request_id = await self._post(exchange.method, exchange.params, profile, exchange, marks)
-        return await self._reply_in(answer, request_id, exchange)
-
-    async def _post(
-        self,
-        method: str,
-        params: Params,
-        profile: Profile,
-        exchange: Exchange | None,
-        marks: Marks,
-    ) -> tuple[Answer, int]:
-        request_id = next(self._ids)
-        token = request_id if exchange is not None and exchange.profile.progress_token is not None else None
-        params = with_profile(params, profile, token)
-        answer = await self._site.ask(
-            "POST",
-            (*ACCEPT_BOTH, *headers_of(profile.version, method, params, marks)),
-            encoded(Request(request_id, method, params)),
+        params = with_profile(exchange.params, profile, None if said.progress_token is None else request_id)
+        answer = await self._site.send(
+            self._letter_of(exchange),
+            encoded(Request(request_id, exchange.method, params)),
             first_byte=self._site.patience.silence,
-            resend=_may_be_repeated(method),
+            resend=exchange.method in _REPEATABLE,
         )
-        return answer, request_id
+        result = plain_result(answer, request_id)
+        return result if result is not None else await self._hear_out(answer, request_id, exchange)
 
-    async def _reply_in(self, answer: Answer, request_id: int, exchange: Exchange | None) -> Reply:
+    def _letter_of(self, exchange: Exchange) -> Letterhead:
+        """The head of a request: that of the same method and name is the same, save where arguments are marked."""
+        method, name = exchange.method, exchange.name
+        marks = self._marks.get(name or "") if method == "tools/call" else None
+        if marks:
+            return self._letter(self.discovery.version, method, exchange.params, marks)
+        letter = self._letters.get((method, name))
+        if letter is None:
+            letter = self._letter(self.discovery.version, method, exchange.params, _NO_MARKS)
+            if len(letter.head) <= LONGEST_LETTER:
+                if len(self._letters) >= MOST_LETTERS:
+                    self._letters.clear()  # The few in use are back at once; no order has to be kept for it.
+                self._letters[method, name] = letter
+        return letter
+
+    def _letter(self, version: str, method: str, params: Params, marks: Marks) -> Letterhead:
+        return self._site.letterhead("POST", (*ACCEPT_BOTH, *headers_of(version, method, params, marks)))
+
+    async def _hear_out(self, answer: Answer, request_id: int, exchange: Exchange | None) -> Reply:
         over = False
         try:
             if not 200 <= answer.status < 300:
@@ -124,36 +143,40 @@ class ModernHttp:
             # Changes may be days apart. Whoever wants to know sooner that a server is gone asks it something.
             endless = exchange is not None and exchange.method == _LISTEN
             messages = Messages(self._site, answer, request_id, endless=endless)
-            while (message := await messages.next()) is not None:
-                if isinstance(message, Response) and messages.is_reply(message):
-                    over = messages.streams
-                    return message.reply
-                if isinstance(message, Notification) and exchange is not None:
-                    await self._notice(message, request_id, exchange)
+            while (chunk := await messages.next_chunk()) is not None:
+                for message in messages.read(chunk):
+                    if isinstance(message, Notification):
+                        told = None if exchange is None else self._told(message, request_id, exchange)
+                        if told is not None:
+                            await told
+                    elif isinstance(message, Response) and messages.is_reply(message):
+                        over = messages.streams
+                        return message.reply
             if not messages.streams:
                 raise self._site.protocol_error("answers something else than what was asked")
             raise ended_early(self._site.name)
         finally:
             if over and not self._closed:
-                self._tasks.start(read_to_end(answer))
+                answer.let_end(LINGER)
             else:
                 answer.close()  # To hang up tells the server to stop.
 
-    async def _notice(self, notification: Notification, request_id: int, exchange: Exchange) -> None:
+    def _told(self, notice: Notification, request_id: int, exchange: Exchange) -> Awaitable[None] | None:
+        """Who is told of a notice; to be awaited if not None."""
         profile = exchange.profile
-        match notification.method:
+        match notice.method:
             case "notifications/progress":
-                if profile.progress_token is not None and _is(notification.params.get("progressToken"), request_id):
-                    params = {**notification.params, "progressToken": profile.progress_token}
-                    await exchange.emit(Notification(notification.method, params))
+                if profile.progress_token is None or not _is(notice.params.get("progressToken"), request_id):
+                    return None
+                notice.params["progressToken"] = profile.progress_token  # Just decoded: they are nobody else's yet.
+                return exchange.emit(notice)
             case "notifications/message":
-                if wants_log(profile, notification):
-                    await exchange.emit(notification)
+                return exchange.emit(notice) if wants_log(profile, notice) else None
             case "notifications/cancelled":
-                pass  # The end of the stream says the same.
+                return None  # The end of the stream says the same.
             case _:
-                _, notice = subscription_of(notification)
-                await (exchange if exchange.method == _LISTEN else self._host.sink).emit(notice)
+                _, notice = subscription_of(notice)
+                return (exchange if exchange.method == _LISTEN else self._host.sink).emit(notice)
 
     # ------------------------------------------------------------------------------------------- header marks
 
@@ -205,12 +228,6 @@ class ModernHttp:
             if wanted in self._marks or not isinstance(following, str) or following == cursor:
                 return
             cursor = following
-
-
-def _may_be_repeated(method: str) -> bool:
-    """Whether it does no harm if the server is asked twice: what only looks, never what may act (threats R0)."""
-    row = METHODS.get(method)
-    return row is not None and (row.cacheable or method == "completion/complete")
 
 
 def wants_log(profile: Profile, notification: Notification) -> bool:

@@ -111,9 +111,10 @@ class Pushes:
         return True
 
     async def _hear_events(self, events: Events) -> None:
-        while (event := await events.next()) is not None:
-            # What is too long or unreadable here was nobody's answer; the next event is read.
-            if isinstance(event, SseEvent) and event.data and event.event == "message":
-                for message in decoded(event.data):
-                    if not isinstance(message, Unreadable | Response):
-                        await self._session.hear_push(message)
+        while (chunk := await events.next_chunk()) is not None:
+            for event in events.read(chunk):
+                # What is too long or unreadable here was nobody's answer; the next event is read.
+                if isinstance(event, SseEvent) and event.data and event.event == "message":
+                    for message in decoded(event.data):
+                        if not isinstance(message, Unreadable | Response):
+                            await self._session.hear_push(message)

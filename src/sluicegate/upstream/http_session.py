@@ -10,7 +10,8 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final
+from types import CoroutineType
+from typing import Any, Final
 
 from sluicegate.concurrency import TaskScope, forever
 from sluicegate.errors import (
@@ -44,7 +45,7 @@ from sluicegate.protocol.pending import Pending
 from sluicegate.protocol.versions import LATEST_SESSION_VERSION
 from sluicegate.upstream.http_hearing import Hearing
 from sluicegate.upstream.http_pushes import LONGEST_RETRY, MOST_FAILURES, SHORTEST_RETRY, Pushes
-from sluicegate.upstream.messages import Messages, encoded, ended_early, read_to_end
+from sluicegate.upstream.messages import LINGER, Messages, encoded, ended_early, plain_result
 from sluicegate.upstream.session_era import SessionEra
 from sluicegate.upstream.site import ACCEPT_BOTH, ACCEPT_EVENTS, EVENTS, Site, media_type, retry_after
 from sluicegate.upstream.waiting import Waiter
@@ -58,6 +59,9 @@ WAIT_FOR_PUSHES: Final = 1.0
 
 WAIT_FOR_SESSION: Final = 30.0
 WAIT_FOR_END: Final = 2.0
+
+_REPEATABLE: Final = frozenset(method for method, row in METHODS.items() if row.cacheable)
+"""What only looks, so that it does no harm if it is sent again (threats R0)."""
 
 _session_id: Final = re.compile(r"[\x21-\x7e]{1,1024}")
 
@@ -76,6 +80,7 @@ class SessionHttp:
         self._hearing = Hearing(host, self.pending, self._memory, tasks, self._tell)
         self._pushes = Pushes(site, self, tasks)
         self._id: str | None = None
+        self._letter = site.letterhead("POST", ACCEPT_BOTH)  # of every message within the session
         self._opened = self._closed = False
         self._renewal: asyncio.Future[UpstreamError | None] | None = None
 
@@ -116,6 +121,7 @@ class SessionHttp:
             raise
         self._id = session_id
         self._session, self._opened = session, True
+        self._letter = self._site.letterhead("POST", self.fields(ACCEPT_BOTH))
         self._memory.met(session)
         await self._tell(Notification("notifications/initialized", {}))
         return None
@@ -215,30 +221,32 @@ class SessionHttp:
 
     # ---------------------------------------------------------------------------------------------------- asking
 
-    async def __call__(self, exchange: Exchange) -> Reply:
+    def __call__(self, exchange: Exchange) -> "CoroutineType[Any, Any, Reply]":
         """The server's reply to an exchange, in the inner shape; its notices go to the exchange as they come.
 
         Raises:
             UpstreamError: it cannot be asked, went away, or sent something that is no answer.
         """
-        return await self._memory.reply_to(exchange)
+        return self._memory.reply_to(exchange)
 
     async def relay(self, exchange: Exchange, params: Params) -> Reply:
         """The server's reply to an exchange, as the server sent it."""
-        waiter = Waiter(exchange)
-        request_id = await self.enter(waiter)
+        if self._closed:
+            raise self._gone()
+        request_id = self.pending.add(Waiter(exchange))
         if exchange.profile.progress_token is not None:
             params = {**params, "_meta": {**(as_object(params.get("_meta")) or {}), "progressToken": request_id}}
         try:
             answer = await self._post_within_session(Request(request_id, exchange.method, params))
-            return await self._hear_out(answer, request_id, exchange)
+            result = plain_result(answer, request_id)
+            return result if result is not None else await self._hear_out(answer, request_id, exchange)
         except (asyncio.CancelledError, UpstreamTimeout):
             # To hang up is not to cancel: the server has to be told.
             cancelled: Params = {"requestId": request_id, "reason": "The caller no longer waits."}
             self.send(Notification("notifications/cancelled", cancelled))
             raise
         finally:
-            self.leave(request_id, waiter)
+            self.pending.claim(request_id)
             self._hearing.is_over(exchange)
 
     async def request(self, method: str, params: Params) -> Reply:
@@ -297,27 +305,25 @@ class SessionHttp:
             return
         if answer.status >= 300:
             log.warning("%s refused a message with status %d.", self._site.name, answer.status)
-        await read_to_end(answer)
+        answer.let_end(LINGER)
 
     async def _post_within_session(self, request: Request) -> Answer:
         """The answer to a request; if the server has forgotten the session, that of a new one, once."""
         used = self._id
         answer = await self._post(request)
-        if answer.status != 404 or used is None:
+        if answer.head.status != 404 or used is None:
             return answer
         # It has certainly not run: the server did not know for whom.
         answer.close()
         await self._begin_again(used)
         return await self._post(request)
 
-    async def _post(self, message: Message, first_byte: float | None = None) -> Answer:
-        row = METHODS.get(message.method) if isinstance(message, Request) else None
-        return await self._site.ask(
-            "POST",
-            self.fields(ACCEPT_BOTH),
+    def _post(self, message: Message, first_byte: float | None = None) -> Awaitable[Answer]:
+        return self._site.send(
+            self._letter,
             encoded(message),
             first_byte=first_byte or self._site.patience.silence,
-            resend=row is not None and row.cacheable,
+            resend=isinstance(message, Request) and message.method in _REPEATABLE,
         )
 
     def fields(self, fields: Fields) -> Fields:
@@ -330,7 +336,8 @@ class SessionHttp:
 
     async def hear_push(self, message: Request | Notification) -> None:
         """Take what belongs to no call."""
-        await self._hearing.hear(message, None)
+        if (told := self._hearing.hear(message, None)) is not None:
+            await told
 
     async def _hear_out(self, answer: Answer, request_id: int, exchange: Exchange | None) -> Reply:
         """The reply to a request, wherever it comes: a stream that is cut before is asked for again by GET."""
@@ -362,17 +369,19 @@ class SessionHttp:
                 answer = await self._resumed(last_id, events.retry)
         finally:
             if over and not self._closed:
-                self._tasks.start(read_to_end(answer))
+                answer.let_end(LINGER)
             else:
                 answer.close()
 
     async def _reply_in(self, messages: Messages, exchange: Exchange | None) -> Reply | None:
-        while (message := await messages.next()) is not None:
-            if isinstance(message, Response):
-                if messages.is_reply(message):
-                    return message.reply
-            else:
-                await self._hearing.hear(message, exchange)
+        hear = self._hearing.hear
+        while (chunk := await messages.next_chunk()) is not None:
+            for message in messages.read(chunk):
+                if isinstance(message, Response):
+                    if messages.is_reply(message):
+                        return message.reply
+                elif (told := hear(message, exchange)) is not None:
+                    await told
         if not messages.streams:
             raise self._site.protocol_error("answers something else than what was asked")
         return None

@@ -8,43 +8,33 @@ long as a call may take (`Patience.silence`), mostly less, for the caller's own 
 vanished is found out in half a minute by TCP's keep-alive, which needs no byte of the server.
 """
 
-import asyncio
 import logging
 import math
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from sluicegate.errors import LocalProtocolError, Truncated, UpstreamError
+from sluicegate.errors import LocalProtocolError, Truncated
 from sluicegate.http1 import Answer
 from sluicegate.protocol.framing import SseDecoder, SseEvent, TooLong
 from sluicegate.protocol.message import (
     Message,
+    Notification,
     Response,
+    Result,
     Unreadable,
     decode_batch_tolerant,
     decode_tolerant,
     encode,
     recover_id,
 )
+from sluicegate.protocol.usual import read_answer, read_progress
 from sluicegate.upstream.site import EVENTS, JSON, Patience, Site, can_be_sent, media_type
 
 log = logging.getLogger("sluicegate")
 
 LINGER: Final = 1.0
+"""Seconds in which an answer that has said all it has to say may come to its end: its connection is used again then."""
 FOREVER: Final = math.inf
-
-
-async def read_to_end(answer: Answer) -> None:
-    """Let an answer that has said all it has to say end by itself: its connection can then be used again."""
-    try:
-        async with asyncio.timeout(LINGER):
-            while await answer.next_chunk() is not None:
-                pass
-    except (TimeoutError, UpstreamError):
-        pass
-    finally:
-        answer.close()
 
 
 def encoded(message: Message) -> bytes:
@@ -61,55 +51,82 @@ def encoded(message: Message) -> bytes:
 
 def decoded(data: bytes) -> Sequence[Message | Unreadable]:
     """The messages of one body or event: mostly one, several only from servers of 2025-03-26."""
-    return decode_batch_tolerant(data) if data.lstrip()[:1] == b"[" else [decode_tolerant(data)]
+    if (params := read_progress(data)) is not None:
+        return (Notification("notifications/progress", params),)
+    if (answer := read_answer(data)) is not None:
+        return (Response(answer.id, Result(answer.result)),)
+    if not data.startswith(b"{") and data.lstrip().startswith(b"["):
+        return decode_batch_tolerant(data)
+    return (decode_tolerant(data),)
+
+
+def plain_result(answer: Answer, request_id: int) -> Result | None:
+    """The result in an answer that is one JSON body and here already, as nearly all are.
+
+    None for anything else, even slightly: it is to be read as `Messages`, which know all there is to know.
+    """
+    if answer.head.status != 200 or media_type(answer) != JSON or (body := answer.whole()) is None:
+        return None
+    found = read_answer(body)
+    return Result(found.result) if found is not None and found.id == request_id else None
 
 
 class Events:
-    """The events of an answer, one at a time; what is needed to ask for the rest is remembered."""
+    """The events of an answer; what is needed to ask for the rest is remembered."""
+
+    __slots__ = ("_answer", "_before", "_decoder", "_id", "_idle", "_in_event", "_silence", "retry")
 
     def __init__(
         self, answer: Answer, patience: Patience, last_id: str | None = None, *, endless: bool = False
     ) -> None:
-        self.last_id = last_id
         self.retry: float | None = None
         self._answer = answer
         self._decoder = SseDecoder()
-        self._ready: deque[SseEvent | TooLong] = deque()
+        self._before = last_id
+        self._id: str | None = None
         self._in_event = False
         self._silence = FOREVER if endless else patience.silence
         self._idle = patience.idle
         answer.allow_silence(self._silence)
 
-    async def next(self) -> SseEvent | TooLong | None:
-        """The next event, or None at the end of the stream.
+    @property
+    def last_id(self) -> str | None:
+        """The id of the last event that was read, if it can be sent back."""
+        if self._id is None:
+            return self._before
+        # A header takes the bytes of UTF-8, but not every one of them.
+        value = self._id.encode().decode("latin-1")
+        return value if value and can_be_sent(value) else None
+
+    async def next_chunk(self) -> bytes | None:
+        """What has come since the last call, for `read`; None at the end of the stream.
 
         Raises:
             UpstreamError: the stream was cut, or fell silent.
         """
+        return await self._answer.next_chunk()
+
+    def read(self, chunk: bytes) -> list[SseEvent | TooLong]:
+        """The events that end in a chunk."""
         decoder = self._decoder
-        while not self._ready:
-            chunk = await self._answer.next_chunk()
-            if chunk is None:
-                return None
-            self._ready.extend(decoder.feed(chunk))
-            in_event = decoder.buffered > 0
-            if in_event != self._in_event:
-                self._in_event = in_event
-                self._answer.allow_silence(self._idle if in_event else self._silence)
-        event = self._ready.popleft()
-        if isinstance(event, TooLong):
-            return event
-        if event.id is not None:
-            # A header takes the bytes of UTF-8, but not every one of them.
-            value = event.id.encode().decode("latin-1")
-            self.last_id = value if value and can_be_sent(value) else None
-        if event.retry is not None:
-            self.retry = event.retry / 1000
-        return event
+        events = decoder.feed(chunk)
+        in_event = decoder.buffered > 0
+        if in_event != self._in_event:
+            self._in_event = in_event
+            self._answer.allow_silence(self._idle if in_event else self._silence)
+        for event in events:
+            if isinstance(event, SseEvent):
+                if event.id is not None:
+                    self._id = event.id
+                if event.retry is not None:
+                    self.retry = event.retry / 1000
+        return events
 
 
 class Messages:
     """The messages of an answer to a request, whether it is one body or a stream of events."""
+
+    __slots__ = ("_answer", "_has_body", "_id", "_kind", "_problem", "_site", "events", "streams")
 
     def __init__(
         self, site: Site, answer: Answer, request_id: int, last_id: str | None = None, *, endless: bool = False
@@ -118,61 +135,56 @@ class Messages:
         self._answer = answer
         self._id = request_id
         self._kind = media_type(answer)
-        self.events = Events(answer, site.patience, last_id, endless=endless) if self.streams else None
-        self._waiting: deque[Message] = deque()
-        self._problem: str | None = None
-        self._read = False
-
-    @property
-    def streams(self) -> bool:
+        self.streams = self._kind == EVENTS
         """Whether messages may come ahead of the reply."""
-        return self._kind == EVENTS
+        self.events = Events(answer, site.patience, last_id, endless=endless) if self.streams else None
+        self._problem: str | None = None
+        self._has_body = False
 
-    async def next(self) -> Message | None:
-        """The next message, or None when there will be no more.
+    async def next_chunk(self) -> bytes | None:
+        """What has come since the last call, for `read`; None when there will be no more.
 
         Raises:
             UpstreamError: the answer cannot be read, or was cut.
         """
-        while not self._waiting:
-            if self.events is not None:
-                event = await self.events.next()
-                if event is None and self._problem is not None:
-                    raise self._site.protocol_error(self._problem)
-                if event is None:
-                    return None
-                self._take_event(event)
-            elif self._read:
-                return None
-            else:
-                self._read = True
-                await self._take_body()
-        return self._waiting.popleft()
-
-    def is_reply(self, message: Message) -> bool:
-        """Whether this answers our request; an error without an id does, as nobody else was asked anything here."""
-        return isinstance(message, Response) and (
-            message.id is None or message.id == self._id or message.id == str(self._id)
-        )
-
-    async def _take_body(self) -> None:
+        if self.streams:
+            chunk = await self._answer.next_chunk()
+            if chunk is None and self._problem is not None:
+                raise self._site.protocol_error(self._problem)
+            return chunk
         if self._kind != JSON:
             self._answer.close()
             raise self._site.protocol_error(f"is neither JSON nor an event stream (status {self._answer.status})")
-        for message in decoded(await self._site.read_body(self._answer)):
-            if isinstance(message, Unreadable):
-                raise self._site.protocol_error(message.problem)
-            self._waiting.append(message)
+        if self._has_body:
+            return None
+        self._has_body = True
+        return await self._site.read_body(self._answer)
 
-    def _take_event(self, event: SseEvent | TooLong) -> None:
-        if isinstance(event, TooLong):
-            self._note("is too long", recover_id(event.head) == self._id)
-        elif event.data and event.event == "message":
-            for message in decoded(event.data):
+    def read(self, chunk: bytes) -> Iterator[Message]:
+        """The messages that end in a chunk, one at a time: what is behind the one at hand has not been decoded yet.
+
+        Raises:
+            UpstreamError: the answer cannot be read.
+        """
+        if self.events is None:
+            for message in decoded(chunk):
                 if isinstance(message, Unreadable):
-                    self._note(message.problem, message.id == self._id)
-                else:
-                    self._waiting.append(message)
+                    raise self._site.protocol_error(message.problem)
+                yield message
+            return
+        for event in self.events.read(chunk):
+            if isinstance(event, TooLong):
+                self._note("is too long", recover_id(event.head) == self._id)
+            elif event.data and event.event == "message":
+                for message in decoded(event.data):
+                    if isinstance(message, Unreadable):
+                        self._note(message.problem, message.id == self._id)
+                    else:
+                        yield message
+
+    def is_reply(self, response: Response) -> bool:
+        """Whether this answers our request; an error without an id does, as nobody else was asked anything here."""
+        return response.id is None or response.id == self._id or response.id == str(self._id)
 
     def _note(self, problem: str, is_ours: bool) -> None:
         if is_ours:

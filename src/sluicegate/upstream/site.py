@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Final
 from urllib.parse import urljoin
 
@@ -24,7 +23,7 @@ from sluicegate.errors import (
     UpstreamUnavailable,
 )
 from sluicegate.http1 import Answer, ClientLimits, Fields, Pool
-from sluicegate.http1.client import origin_of
+from sluicegate.http1.client import Letterhead, letterhead, origin_of
 from sluicegate.protocol.message import Response, decode_tolerant
 
 JSON: Final = "application/json"
@@ -103,6 +102,10 @@ class Site:
         self._fields = fields
         self._pool = pool
 
+    def letterhead(self, method: str, fields: Fields, url: str | None = None) -> Letterhead:
+        """A request but for its body, with the headers configured for the site; to be kept by whoever sends many."""
+        return letterhead(method, url or self.url, (*self._fields, *fields))
+
     async def ask(
         self,
         method: str,
@@ -111,27 +114,31 @@ class Site:
         *,
         url: str | None = None,
         first_byte: float | None = None,
-        resend: bool = False,
+    ) -> Answer:
+        """As `send`, for what is asked now and then."""
+        return await self.send(self.letterhead(method, fields, url), body, first_byte=first_byte)
+
+    async def send(
+        self, letter: Letterhead, body: bytes, *, first_byte: float | None = None, resend: bool = False
     ) -> Answer:
         """The answer to a request, after at most three redirects within the origin; method and body stay the same.
 
         Raises:
             UpstreamError: there is no answer, or it leads elsewhere.
         """
-        target = url or self.url
-        fields = (*self._fields, *fields)
         for _ in range(MOST_REDIRECTS + 1):
-            answer = await self._pool.request(method, target, fields, body, resend=resend, first_byte=first_byte)
-            status = answer.status
+            answer = await self._pool.send(letter, body, resend=resend, first_byte=first_byte)
+            status = answer.head.status
             if not 300 <= status < 400:
                 return answer
             answer.close()
-            target = self.within_origin(target, answer.headers.get("location"))
+            target = self.within_origin(letter.url, answer.headers.get("location"))
             if status not in (307, 308) or target is None:
                 problem = f"{self.name} redirects (status {status}) where we do not follow; give its own URL."
                 # "Ask there" has not run here. "See there" may well have: it is how forms are answered.
                 delivered = "no" if status in (307, 308) else "unknown"
                 raise UpstreamProtocolError(problem, delivered=delivered, data={"status": status})
+            letter = letterhead(letter.method, target, letter.headers)
         problem = f"{self.name} redirects more than {MOST_REDIRECTS} times."
         raise UpstreamProtocolError(problem, delivered="no")
 
@@ -216,12 +223,8 @@ class Site:
 
 def media_type(answer: Answer) -> str:
     """What kind of body an answer has, in lower case and without parameters."""
-    return _media_type(answer.headers.get("content-type") or "")
-
-
-@lru_cache(maxsize=64)
-def _media_type(value: str) -> str:
-    return value.split(";")[0].strip().lower()
+    value = answer.head.headers.get("content-type") or ""
+    return value if value in (JSON, EVENTS) else value.split(";")[0].strip().lower()
 
 
 def retry_after(answer: Answer) -> int | None:

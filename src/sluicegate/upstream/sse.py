@@ -6,6 +6,7 @@ Together they are a duplex channel, so everything but the carrying is the pipe's
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -15,7 +16,7 @@ from sluicegate.exchange import Host
 from sluicegate.http1 import Answer
 from sluicegate.protocol.framing import SseEvent, TooLong, encode_line
 from sluicegate.upstream.link import Link
-from sluicegate.upstream.messages import Events, read_to_end
+from sluicegate.upstream.messages import LINGER, Events
 from sluicegate.upstream.site import ACCEPT_BOTH, ACCEPT_EVENTS, EVENTS, Site, media_type
 
 log = logging.getLogger("sluicegate")
@@ -28,11 +29,21 @@ PATIENCE: Final = 1.0
 class SseWire:
     """The two halves of the channel as a `Wire`."""
 
-    def __init__(self, site: Site, endpoint: str, answer: Answer, events: Events, tasks: TaskScope) -> None:
+    def __init__(
+        self,
+        site: Site,
+        endpoint: str,
+        answer: Answer,
+        events: Events,
+        begun: Sequence[SseEvent | TooLong],
+        tasks: TaskScope,
+    ) -> None:
+        """`begun` are the events that came along with the first one."""
         self._site = site
-        self._endpoint = endpoint
+        self._letter = site.letterhead("POST", ACCEPT_BOTH, endpoint)
         self._answer = answer
         self._events = events
+        self._begun = begun
         self._tasks = tasks
         self._link: Link | None = None
         self._unsent: deque[bytes] = deque()
@@ -74,19 +85,25 @@ class SseWire:
         self._reading.set()
 
     async def _read(self) -> None:
-        assert self._link is not None
         try:
-            while (event := await self._events.next()) is not None:
-                if isinstance(event, TooLong):
-                    self._link.received(encode_line(event.head))  # Enough to see whose answer cannot be read.
-                elif event.event == "message" and event.data:
-                    self._link.received(encode_line(event.data))
-                await self._reading.wait()
+            await self._hear(self._begun)
+            while (chunk := await self._events.next_chunk()) is not None:
+                await self._hear(self._events.read(chunk))
             self._hang_up("closed its event stream")
         except UpstreamTimeout:
             self._hang_up("fell silent in the middle of an event")
         except UpstreamError:
             self._hang_up("cut its event stream")
+
+    async def _hear(self, events: Sequence[SseEvent | TooLong]) -> None:
+        assert self._link is not None
+        for event in events:
+            if isinstance(event, TooLong):
+                self._link.received(encode_line(event.head))  # Enough to see whose answer cannot be read.
+            elif event.event == "message" and event.data:
+                self._link.received(encode_line(event.data))
+            if not self._reading.is_set():
+                await self._reading.wait()
 
     async def _send(self) -> None:
         while True:
@@ -107,13 +124,13 @@ class SseWire:
         assert self._link is not None
         message = data.rstrip(b"\n")
         try:
-            answer = await self._site.ask("POST", ACCEPT_BOTH, message, url=self._endpoint)
+            answer = await self._site.send(self._letter, message)
             taken.set()
             if answer.status in (404, 410):
                 self._hang_up(f"has lost the session (status {answer.status})")
             elif not 200 <= answer.status < 300:
                 self._link.failed(message, self._site.status_error(answer))
-            await read_to_end(answer)
+            answer.let_end(LINGER)
         except UpstreamTimeout:
             pass  # Taken it may have been, and its answer may come on the stream.
         except UpstreamError as problem:
@@ -158,14 +175,17 @@ async def open_sse(site: Site, host: Host, tasks: TaskScope, seconds: float) -> 
             return f"to GET it answered with status {answer.status} and no event stream"
         # It may be that nobody asks anything for days, and then it says nothing.
         events = Events(answer, site.patience, endless=True)
-        event = await events.next()
+        begun: Sequence[SseEvent | TooLong] = ()
+        while not begun and (chunk := await events.next_chunk()) is not None:
+            begun = events.read(chunk)
+        event = begun[0] if begun else None
         if not isinstance(event, SseEvent) or event.event != "endpoint":
             return "its event stream does not begin with an endpoint"
         endpoint = site.within_origin(site.url, event.data.decode("latin-1").strip())
         if endpoint is None:
             return "its event stream names an endpoint of another origin"
         link = SseHttp(site.name, host, tasks)
-        link.wire = SseWire(site, endpoint, answer, events, tasks)
+        link.wire = SseWire(site, endpoint, answer, events, begun[1:], tasks)
         link.wire.attach(link)
         await link.open(link.wire, "session", probe_timeout=seconds, open_timeout=seconds)
         opened = True

@@ -1,0 +1,61 @@
+"""What servers mostly say, read at a glance: the answer to a request of ours, and progress.
+
+The one rule: only what is written as nearly all servers write it is read here, and then it means what `message` would
+say it means; for all else these return None, and `message` says what it is. Compact JSON has room for the members of
+an envelope exactly once, so that none can stand there twice or look like another.
+"""
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from sluicegate.protocol.message import DEFAULT_LIMITS, LARGEST_ID, Params
+
+
+class Answer(msgspec.Struct, forbid_unknown_fields=True):
+    """A successful answer, its result still bytes."""
+
+    jsonrpc: Literal["2.0"]
+    id: Annotated[int, msgspec.Meta(ge=-LARGEST_ID, le=LARGEST_ID)]
+    result: msgspec.Raw
+
+
+_decode_answer: Final = msgspec.json.Decoder(Answer).decode
+_decode_params: Final = msgspec.json.Decoder(Params).decode
+_AROUND_ANSWER: Final = len(b'{"jsonrpc":"2.0","id":,"result":}')
+
+# The official TypeScript SDK writes `jsonrpc` last, nearly all others write it first.
+_BEFORE: Final = b'{"jsonrpc":"2.0","method":"notifications/progress","params":'
+_BEFORE_IN_TYPESCRIPT: Final = b'{"method":"notifications/progress","params":'
+_AFTER_IN_TYPESCRIPT: Final = b',"jsonrpc":"2.0"}'
+
+
+def read_answer(line: bytes) -> Answer | None:
+    """The answer that a line is, if it is a successful one under an integer id and in compact JSON."""
+    try:
+        answer = _decode_answer(line)
+        if not line.isascii():
+            str(line, "utf-8")  # The result is passed over, not decoded, so nobody else would notice.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if len(line) != _AROUND_ANSWER + len(str(answer.id)) + len(answer.result):
+        return None
+    # A result is an object in every revision. Of the three members only it can end in a brace.
+    return answer if line.endswith(b"}}") or line.startswith(b'{"result":{') else None
+
+
+def read_progress(line: bytes) -> Params | None:
+    """The params of the progress notification that a line is, if it is one in compact JSON and not very long."""
+    if line.startswith(_BEFORE) and line.endswith(b"}}"):
+        params = line[len(_BEFORE) : -1]
+    elif line.startswith(_BEFORE_IN_TYPESCRIPT) and line.endswith(_AFTER_IN_TYPESCRIPT):
+        params = line[len(_BEFORE_IN_TYPESCRIPT) : -len(_AFTER_IN_TYPESCRIPT)]
+    else:
+        return None
+    if len(line) > DEFAULT_LIMITS.marks:
+        return None  # What is shorter cannot hold more marks than are allowed.
+    try:
+        # One object and nothing behind it: so this is all that the envelope holds.
+        return _decode_params(params)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
