@@ -1,4 +1,4 @@
-"""A server of 2026-07-28 that a test plays itself, answer by answer."""
+"""A server, of 2026-07-28 unless told, that a test plays itself, answer by answer."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -14,8 +14,9 @@ Answer = Callable[[Exchange], Awaitable[Reply]]
 class Connected:
     """One connection; `hang_up` ends it."""
 
-    def __init__(self, answer: Answer, capabilities: Mapping[str, object]) -> None:
-        self.discovery = Discovery(version="2026-07-28", capabilities=dict(capabilities))
+    def __init__(self, answer: Answer, capabilities: Mapping[str, object], version: str, host: Host) -> None:
+        self.discovery = Discovery(version=version, capabilities=dict(capabilities))
+        self.host = host
         self._answer = answer
         self._is_over = asyncio.Event()
 
@@ -32,19 +33,20 @@ class Connected:
 class Scripted:
     """An upstream whose connections answer by one function; while `way` is not set, it cannot be connected to."""
 
-    def __init__(self, answer: Answer, capabilities: Mapping[str, object]) -> None:
+    def __init__(self, answer: Answer, capabilities: Mapping[str, object], version: str = "2026-07-28") -> None:
         self.attempts = 0
         self.connections: list[Connected] = []
         self.way = asyncio.Event()
         self.way.set()
         self._answer = answer
         self._capabilities = capabilities
+        self._version = version
 
     @asynccontextmanager
     async def connect(self, host: Host) -> AsyncGenerator[Connected]:
         self.attempts += 1
         await self.way.wait()
-        connection = Connected(self._answer, self._capabilities)
+        connection = Connected(self._answer, self._capabilities, self._version, host)
         self.connections.append(connection)
         yield connection
 

@@ -32,8 +32,6 @@ class Call(NamedTuple):
     tool: str
     arguments: Json
     says: str
-    is_refused: bool = False
-    """Whether its own server refuses it, in a result that says why."""
 
 
 def calls(folder: Path, who: str, page: str) -> list[Call]:
@@ -72,8 +70,8 @@ def calls(folder: Path, who: str, page: str) -> list[Call]:
         Call("everything__trigger-elicitation-request", {}, "User provided"),
         Call("everything__trigger-sampling-request", {"prompt": "Who?", "maxTokens": 7}, "Indeed"),
         Call("everything__trigger-url-elicitation", {"url": "https://example.com/good"}, "User completed"),
-        # It can be called as a task only, an experiment of 2025-11-25 that no gateway carries.
-        Call("everything__simulate-research-query", {"topic": "weirs"}, "requires task augmentation", is_refused=True),
+        # It can be called as a task only, and asks in the middle of it. No client is told of tasks, none needs them.
+        Call("everything__simulate-research-query", {"topic": "weirs", "ambiguous": True}, "Research Report: weirs"),
         Call("filesystem__write_file", {"path": f"{here}/note.txt", "content": "first\n"}, "note.txt"),
         Call("filesystem__read_file", {"path": f"{here}/note.txt"}, "first"),
         Call("filesystem__edit_file", {"path": f"{here}/note.txt", "edits": [edit]}, "second"),
@@ -230,7 +228,7 @@ async def test_our_client_lists_and_calls_every_tool_of_all_servers(era: str, ho
         check_tools([tool.name for tool in await client.tools()])
         for call in house.calls(f"ours {era}"):
             result = await client.call(call.tool, call.arguments)
-            assert result.is_error == call.is_refused and call.says in repr(result), (call, result)
+            assert not result.is_error and call.says in repr(result), (call, result)
         heard = [
             event async for event in client.stream("everything__trigger-long-running-operation", duration=0.2, steps=2)
         ]
@@ -257,6 +255,5 @@ def check_tools(names: list[str]) -> None:
 def problem_of(call: Call, outcome: Json) -> str:
     """What is wrong with the outcome of a call, if anything is."""
     said = json.dumps(outcome, ensure_ascii=False)
-    is_refused = outcome.get("isError") is True
-    is_right = "refused" not in outcome and is_refused == call.is_refused and call.says in said
+    is_right = "refused" not in outcome and outcome.get("isError") is not True and call.says in said
     return "" if is_right else f"{call.tool} should say {call.says!r}: {said}"

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Coroutine, Mapping
 from fnmatch import fnmatchcase
+from functools import partial
 from time import monotonic
 from typing import Final, Protocol
 
@@ -21,7 +22,7 @@ from sluicegate.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from sluicegate.exchange import Connection, Exchange
+from sluicegate.exchange import Connection, Exchange, Handler, Sink
 from sluicegate.hub.asking_rights import AskingRights
 from sluicegate.hub.deadlines import Deadline, Deadlines
 from sluicegate.hub.losses import revision_of
@@ -30,9 +31,11 @@ from sluicegate.hub.plan import Circuit
 from sluicegate.hub.relay import Relay
 from sluicegate.hub.replies import says_error
 from sluicegate.hub.roots import RootsAnswered
+from sluicegate.hub.tasks import Tasks, Wanted
 from sluicegate.hub.treatment import Figures, MountSettings
 from sluicegate.protocol.message import Params, Reply, Result, opened
 from sluicegate.protocol.modern import complete
+from sluicegate.protocol.translate_content import without
 
 # What we say to servers of the session era, once for all callers: a connection outlives any of them. Whether the
 # caller at hand can be asked is looked at when a question comes. Roots are left out: many a server would take them in
@@ -70,6 +73,7 @@ class Calls:
         self.is_session_era = False
         """Of which era the server is."""
         self.settings = settings
+        self.tasks = Tasks(name, self.lost)
         self._name = name
         self._server = server
         self._askable = askable(settings)
@@ -143,19 +147,25 @@ class Calls:
             label=settings.prefix,
             lost=self.lost,
         )
-        sink = relay
+        sink: Sink = relay
+        ask: Handler = connection
         if self.is_session_era:
             profile = msgspec.structs.replace(profile, capabilities=self._askable)
             if settings.roots:
                 # Asked in the middle of a call, it is told the same folders as at any other time.
                 sink = RootsAnswered(relay, settings.roots)
+            if "task" in params:
+                if isinstance(params["task"], Wanted):
+                    ask = partial(self.tasks.run, connection, relay)
+                else:
+                    # We say of no tool that it can be a task; who is not told so and wants one all the same has a plain
+                    # call, and not the ticket that a server would give (§3.8).
+                    params = without(params, ("task",))
         if before is not None:
             relay.go_on(before)
         try:
             self._deadlines.begin(relay)
-            reply = await connection(
-                Exchange(exchange.method, params, sink, profile, exchange.caller, None, exchange.let_go)
-            )
+            reply = await ask(Exchange(exchange.method, params, sink, profile, exchange.caller, None, exchange.let_go))
             if not self.circuit.is_calm:
                 self.circuit.succeeded()
             if isinstance(relay, AskingRights) and relay.lacking is not None:

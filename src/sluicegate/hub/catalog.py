@@ -14,6 +14,7 @@ import msgspec
 from sluicegate.hub.naming import LONGEST_NAME, Names, Naming
 from sluicegate.hub.offers import Entries, Offer
 from sluicegate.hub.rewriting import definition_rewritten
+from sluicegate.hub.tasks import needs_task
 from sluicegate.hub.uris import exposed_uri, own_uri
 from sluicegate.protocol.headers import Marks, marks_of
 from sluicegate.protocol.message import Params, as_array, as_object
@@ -62,6 +63,8 @@ class Entry(msgspec.Struct, frozen=True):
     definition: Params
     encoded: msgspec.Raw
     marks: Marks = {}
+    needs_task: bool = False
+    """Whether it is a tool that can be called as a task only, which is our business and none of a client's."""
     source: Params = {}
     """The very definition that the server gave: as long as that is the same object, so may the entry be."""
 
@@ -165,13 +168,16 @@ def _entry(kind: str, member: str, share: Share, own: str, exposed: str, source:
         definition = definition_rewritten(definition, partial(exposed_uri, share.prefix))
     definition = {**definition, member: exposed}
     marks: Marks = {}
+    as_task = False
     if kind == "tools":
+        as_task = share.offer.takes_tasks and needs_task(definition)
+        definition.pop("execution", None)  # It says which tasks may be asked for, and here none may.
         # A server of the session era, or on a pipe, may have marks that are none: a client would leave out its tool.
         found = marks_of(definition.get("inputSchema"))
         marks = found or {}
         if found is None:
             definition = {**definition, "inputSchema": _without_marks(definition.get("inputSchema"))}
-    return Entry(share.mount, own, definition, msgspec.Raw(msgspec.json.encode(definition)), marks, source)
+    return Entry(share.mount, own, definition, msgspec.Raw(msgspec.json.encode(definition)), marks, as_task, source)
 
 
 def _without_marks(schema: object) -> object:

@@ -16,6 +16,7 @@ from sluicegate.hub.listening import ResourceUpdates, listen
 from sluicegate.hub.lists import Lists
 from sluicegate.hub.offers import Nobody, Offer
 from sluicegate.hub.plan import MOST_RESTARTS, Restarts
+from sluicegate.hub.tasks import Heard
 from sluicegate.hub.treatment import MountSettings, State
 from sluicegate.hub.unasked import Unasked, Visits
 from sluicegate.hub.watches import Watches
@@ -61,7 +62,8 @@ class Mount:
         self._on_change = on_change
         self._on_update = on_update
         self._on_told = on_told
-        self._host = Host(askable(settings), client_info, Unasked(self.calls, self.visits))
+        sink = Heard(self.calls.tasks, Unasked(self.calls, self.visits))
+        self._host = Host(askable(settings), client_info, sink)
         self._decided = asyncio.Event()  # It is ready, or will not be for a while: no use in waiting.
         self._settled = asyncio.Event()
         self._again = asyncio.Event()
@@ -179,6 +181,7 @@ class Mount:
                     offer = await lists.fetch(tasks)
                     self._opening = None
                     installing.cancel()
+                    self.calls.tasks.begin(tasks)
                     self._connected(connection, offer)
                     tasks.start(lists.follow(offer, self._offers, partial(self._on_told, self)))
                     await self._attend(connection, tasks)
@@ -244,6 +247,7 @@ class Mount:
         finally:
             self._watches.end(tasks)
             self.lose(connection)
+            self.calls.tasks.end()
             tasks.cancel_all()
 
     def _offers(self, offer: Offer) -> None:

@@ -11,7 +11,7 @@ from sluicegate.exchange import Connection, Exchange
 from sluicegate.protocol.gathering import Gathering, Kind
 from sluicegate.protocol.message import Notification, Params, as_object, opened
 from sluicegate.protocol.methods import LIST_CHANGES
-from sluicegate.protocol.modern import Answers, Profile, Questions
+from sluicegate.protocol.modern import Answers, Discovery, Profile, Questions
 from sluicegate.protocol.types import read_prompt, read_resource, read_resource_template, read_tool
 
 log = logging.getLogger("sluicegate")
@@ -37,6 +37,8 @@ class Offer(msgspec.Struct, frozen=True):
     templates: Entries = ()
     ttl_ms: int = 0
     is_public: bool = False
+    takes_tasks: bool = False
+    """Whether its tools may be called as tasks of 2025-11-25."""
 
 
 def changed_lists(before: Offer | None, after: Offer) -> frozenset[str]:
@@ -105,7 +107,16 @@ async def fetch_offer(name: str, connection: Connection, limits: OfferLimits) ->
             found[member] = await _fetch(name, connection, kind, lives, limits)
     # As long as the shortest-lived of them, and for everybody only if all of them are.
     ttl_ms = min((ttl for ttl, _ in lives), default=0)
-    return Offer(**found, ttl_ms=ttl_ms, is_public=bool(lives) and all(public for _, public in lives))
+    is_public = bool(lives) and all(public for _, public in lives)
+    return Offer(**found, ttl_ms=ttl_ms, is_public=is_public, takes_tasks=_takes_tasks(connection.discovery))
+
+
+def _takes_tasks(discovery: Discovery) -> bool:
+    """Whether a server's tools may be called as tasks: it says so, in the only revision that has such."""
+    found: object = discovery.capabilities.get("tasks") if discovery.version == "2025-11-25" else None
+    for member in ("requests", "tools", "call"):
+        found = (as_object(found) or {}).get(member)
+    return as_object(found) is not None
 
 
 async def _fetch(

@@ -27,6 +27,7 @@ from sluicegate.hub.mount import Mount
 from sluicegate.hub.replies import is_plain
 from sluicegate.hub.rewriting import reply_rewritten
 from sluicegate.hub.states import States
+from sluicegate.hub.tasks import as_task
 from sluicegate.hub.uris import exposed_uri
 from sluicegate.protocol.headers import check_marks
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_array, as_object, opened
@@ -202,7 +203,10 @@ class View:
             raise UnknownTarget(f"Unknown tool: {str(name)[:200]}")
         if entry.marks and exchange.headers is not None:
             check_marks(exchange.headers, None, exchange.params, entry.marks)
-        return self._relay(exchange, self._mount(entry), "name", entry.own)
+        mount = self._mount(entry)
+        if entry.needs_task:
+            exchange = exchange.again(as_task(exchange.params, mount.settings.longest_call))
+        return self._relay(exchange, mount, "name", entry.own)
 
     def _get_prompt(self, exchange: Exchange) -> Awaitable[Reply]:
         entry = self._prompt(exchange.params.get("name"))

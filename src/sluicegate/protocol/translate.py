@@ -150,8 +150,9 @@ def _unwrapped(upstream: object) -> ErrorObject | None:
 
 def params_for_session(method: str, params: Params, revision: Revision) -> Params:
     """The params of a request as a session-era server gets them."""
-    # `task` is a word of 2025-11-25. We offer no tasks there, and a server that took it up would answer with a ticket.
-    gone = {"inputResponses", "requestState", "task"}
+    gone = {"inputResponses", "requestState"}
+    if method != "tools/call" or revision.version != "2025-11-25":
+        gone.add("task")  # There it is the hub's word, for tools that must be called as tasks, and never a client's.
     if method == "completion/complete" and not revision.completion_context:
         gone.add("context")
     return without(params, gone)

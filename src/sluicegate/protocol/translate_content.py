@@ -111,8 +111,11 @@ def tool_for_session(tool: Params, revision: Revision) -> Params:
 
 
 def tool_from_session(tool: Params) -> Params:
-    """A session-era server's tool without `execution`, and without header marks for which clients would drop it."""
-    return _with_headers(without(tool, ("execution",)), set())
+    """A session-era server's tool without header marks for which clients would drop it.
+
+    `execution` stays, though no other revision has it: whoever calls the tool must know that it is to be a task.
+    """
+    return _with_headers(tool, set())
 
 
 def prompt_for_session(prompt: Params, revision: Revision) -> Params:

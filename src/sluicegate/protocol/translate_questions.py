@@ -215,7 +215,8 @@ def question_from_session(method: str, params: Params) -> Question:
     elif method == SAMPLING:
         params = _without_context(params)
         if "tools" in params:
-            params = {**params, "tools": [tool_from_session(tool) for tool in _objects(params["tools"])]}
+            tools = [without(tool, ("execution",)) for tool in _objects(params["tools"])]
+            params = {**params, "tools": [tool_from_session(tool) for tool in tools]}
     return Question(method, params)
 
 
