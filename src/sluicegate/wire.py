@@ -3,6 +3,7 @@
 Bytes come by callback rather than by `await read()`: it saves a task switch for every chunk on the hot path.
 """
 
+from collections.abc import Awaitable
 from typing import Protocol
 
 
@@ -13,7 +14,7 @@ class Wire(Protocol):
         """Hand over bytes to be sent; dropped if the channel is gone (the receiver is told so)."""
         ...
 
-    async def drain(self) -> None:
+    def drain(self) -> Awaitable[None]:
         """Wait while the peer reads more slowly than we write."""
         ...
 

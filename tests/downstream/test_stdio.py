@@ -1,16 +1,18 @@
 """A server as a process: its stdin, its stdout, its signals and its end."""
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 from typing import IO, cast
 
 import pytest
 
+from sluicegate.downstream.stdio import StdioWire
 from tests.downstream.raw_client import Json, modern, result_of
 
 SERVER = [sys.executable, str(Path(__file__).with_name("stdio_server.py"))]
@@ -203,3 +205,59 @@ def test_a_signal_ends_subscriptions_in_order(running: Running) -> None:
     assert (ended["id"], "result" in ended) == (7, True)
     assert withdrawn["method"] == "notifications/cancelled"
     assert running.exit_status() == 0
+
+
+@pytest.fixture
+async def wire() -> AsyncGenerator[tuple[StdioWire, int]]:
+    """A wire over pipes, and the end of its output."""
+    stdin, theirs = os.pipe()
+    output, stdout = os.pipe()
+    try:
+        yield await StdioWire.open(stdin, stdout), output
+    finally:
+        for descriptor in (stdin, theirs, output, stdout):
+            os.close(descriptor)
+
+
+async def something_in(output: int) -> None:
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(output, ready.set)
+    try:
+        async with asyncio.timeout(5):
+            await ready.wait()
+    finally:
+        loop.remove_reader(output)
+
+
+async def test_what_is_written_in_one_turn_of_the_loop_leaves_together(wire: tuple[StdioWire, int]) -> None:
+    ours, output = wire
+    for text in (b"one\n", b"two\n", b"three\n"):
+        ours.write(text)
+    await something_in(output)
+    assert os.read(output, 1024) == b"one\ntwo\nthree\n"
+    await ours.aclose()
+
+
+async def test_what_was_written_before_the_end_leaves_and_in_order(wire: tuple[StdioWire, int]) -> None:
+    ours, output = wire
+    pieces = [b"%06d" % n * 1000 for n in range(8)]  # Three quarters of what a pipe holds, so nobody need read.
+    for piece in pieces:
+        ours.write(piece)
+    await ours.aclose()
+    assert os.read(output, 1 << 20) == b"".join(pieces)
+
+
+async def test_a_writer_learns_within_one_turn_that_the_client_does_not_read(wire: tuple[StdioWire, int]) -> None:
+    ours, output = wire
+    for _ in range(64):
+        ours.write(b"x" * 4096)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await ours.drain()
+    asyncio.get_running_loop().add_reader(output, os.read, output, 1 << 20)
+    try:
+        async with asyncio.timeout(5):
+            await ours.drain()
+            await ours.aclose()
+    finally:
+        asyncio.get_running_loop().remove_reader(output)

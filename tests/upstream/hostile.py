@@ -2,8 +2,8 @@
 
 `hostile.py key=value ...` says of which era it is and how it starts and ends; each tool is one more way to misbehave:
 
-era=     modern, session, fatal (exits when probed), mute (says nothing when probed), slow (answers the probe after
-         initialize), proud (modern, and says nothing to initialize), silent (answers nothing), or @file, which
+era=     modern, session, both, fatal (exits when probed), mute (says nothing when probed), slow (answers the probe
+         after initialize), proud (modern, and says nothing to initialize), silent (answers nothing), or @file, which
          holds one of these
 start=   exit, garbage, flood: what it does instead of serving
 quit=    the method that makes it exit
@@ -116,7 +116,7 @@ def refuse(id: object, code: int, message: str, **more: object) -> None:
 
 def discover(id: object) -> None:
     match era:
-        case "modern" | "proud":
+        case "modern" | "proud" | "both":
             send(id=id, result={"resultType": "complete", "supportedVersions": ["2026-07-28"], **OFFER})
         case "fatal":
             tell(b"expected initialize\n")

@@ -17,8 +17,9 @@ import pytest
 import uvloop
 
 from sluicegate.errors import UpstreamClosed, UpstreamUnavailable
-from sluicegate.upstream import process
-from sluicegate.upstream.process import Child, child_environment
+from sluicegate.upstream import launching, process
+from sluicegate.upstream.launching import child_environment
+from sluicegate.upstream.process import Child
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and only Linux promises all of this")
 
@@ -334,7 +335,7 @@ def test_a_missing_command_is_told_with_the_way_out(run: Run, tmp_path: Path) ->
 def test_a_guardian_that_cannot_run_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     guard = tmp_path / "guard.py"
     guard.write_text("raise SystemExit('no guardian today')")
-    monkeypatch.setattr(process, "GUARD", str(guard))
+    monkeypatch.setattr(launching, "GUARD", str(guard))
 
     async def scenario(world: World) -> None:
         # Whether its end is noticed bit by bit or, on a loop that was busy, all in one turn.
@@ -351,8 +352,9 @@ def test_a_guardian_that_cannot_run_is_told(run: Run, tmp_path: Path, monkeypatc
 def test_a_guardian_that_hangs_is_given_up(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     guard = tmp_path / "guard.py"
     guard.write_text("import signal\nwhile True: signal.pause()")
-    monkeypatch.setattr(process, "GUARD", str(guard))
-    monkeypatch.setattr(process, "START_LIMIT", 0.1)
+    monkeypatch.setattr(launching, "GUARD", str(guard))
+    for module in (launching, process):
+        monkeypatch.setattr(module, "START_LIMIT", 0.1)
     monkeypatch.setattr(process, "KILL_LIMIT", 0.1)
 
     async def scenario(world: World) -> None:
@@ -598,10 +600,10 @@ def test_a_grace_longer_than_the_guardians_own_is_kept(run: Run) -> None:
 @only_one_loop
 def test_without_a_subreaper_the_group_is_stopped(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     guard = tmp_path / "guard.py"
-    source = Path(process.GUARD).read_text()
+    source = Path(launching.GUARD).read_text()
     guard.write_text(source.replace('sys.platform != "linux"', "True"))
     assert guard.read_text() != source
-    monkeypatch.setattr(process, "GUARD", str(guard))
+    monkeypatch.setattr(launching, "GUARD", str(guard))
 
     async def scenario(world: World) -> None:
         for server in (BACKGROUND + STUBBORN, BACKGROUND + "import os\nos.write(1, b'ready\\n')"):

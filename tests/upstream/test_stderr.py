@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 from sluicegate.upstream import stderr
-from sluicegate.upstream.process import visible
 from sluicegate.upstream.stderr import LAST_CHARACTERS, LINES_A_SECOND, LONGEST_LINE, StderrLog
 from sluicegate.upstream.stdio import StdioUpstream
 
@@ -30,7 +29,7 @@ def clock(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> 
 
 
 def log_of(*secrets: str) -> StderrLog:
-    return StderrLog("demo", visible, secrets)
+    return StderrLog("demo", secrets)
 
 
 @pytest.mark.usefixtures("clock")

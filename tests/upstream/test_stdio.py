@@ -19,6 +19,7 @@ import pytest
 
 import sluicegate
 from sluicegate.protocol.types import ProgressEvent, ToolResult
+from sluicegate.upstream import stdio
 from sluicegate.upstream.stdio import StdioUpstream
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and only Linux promises all of this")
@@ -178,6 +179,20 @@ async def test_a_remembered_era_that_stopped_being_true_is_found_out_anew(
         era.write_text(now)
         async with world.connect(f"era=@{era}") as client:
             assert client.version == ("2026-07-28" if now == "modern" else "2025-11-25")
+            assert await says(client, "echo", text=now) == now
+
+
+@pytest.mark.parametrize(("counts_for", "version"), [(LIMIT, "2025-11-25"), (0.0, "2026-07-28")])
+async def test_a_server_that_ended_when_it_was_probed_is_probed_again_after_a_while(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts_for: float, version: str
+) -> None:
+    """It may have ended for any reason, and then answer to both eras."""
+    monkeypatch.setattr(stdio, "CRASH_COUNTS", counts_for)
+    era = tmp_path / "era"
+    for now, expected in (("fatal", "2025-11-25"), ("both", version), ("both", version)):
+        era.write_text(now)
+        async with world.connect(f"era=@{era}") as client:
+            assert client.version == expected
             assert await says(client, "echo", text=now) == now
 
 

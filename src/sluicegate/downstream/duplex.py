@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from sluicegate.concurrency import TaskScope
-from sluicegate.downstream.answering import Answering
+from sluicegate.downstream.answering import Answering, failure
 from sluicegate.downstream.modern_era import ModernSink
 from sluicegate.downstream.parked import PREFIX, Comeback, Parked, binding_of
 from sluicegate.downstream.session_era import SessionSide, SessionSink
@@ -52,6 +52,7 @@ class DuplexServer:
         self.hold = hold
         self.pushes = _PipeStream(self, 0)
         self.answering = Answering(handler)
+        self._handler = handler
         self._parked = Parked()
         self._streams: dict[RequestId, _PipeStream] = {}
         self._session_side = SessionSide(self)
@@ -83,6 +84,7 @@ class DuplexServer:
         for request_id, stream in list(self._listens.items()):
             self.respond(request_id, Result(marked(complete({}), request_id)))
             stream.end_listening()
+            stream.withdrawn = True
             self.tasks.cancel(stream)
         if self._hung_up:
             self._finish()  # Told once more: whoever says so twice means at once.
@@ -106,11 +108,12 @@ class DuplexServer:
     def follow(self, events: Iterable[Event]) -> None:
         """Do what the conversation says is to be done."""
         for event in events:
+            if isinstance(event, Asked):  # Ahead of the rest: this is nearly every one.
+                self._start(event)
+                continue
             match event:
                 case Outgoing(message):
                     self.wire.write(encode_line(message))
-                case Asked():
-                    self._start(event)
                 case Opening(request_id):
                     self.tasks.start(self._session_side.welcome(request_id))
                 case Opened():
@@ -125,12 +128,16 @@ class DuplexServer:
 
     def _start(self, asked: Asked) -> None:
         stream = self._streams[asked.id] = _PipeStream(self, asked.id)
+        if not asked.modern:
+            self.tasks.start(self._answer_session(asked, stream), key=stream)
+            return
         state = asked.params.get("requestState")
-        if asked.modern and isinstance(state, str) and state.startswith(PREFIX):
+        if isinstance(state, str) and state.startswith(PREFIX):
             self._resume(asked, state, stream)
+        elif asked.method == "subscriptions/listen":
+            self.tasks.start(self._serve_listen(asked, stream), key=stream)
         else:
-            answer = self._answer_modern(asked, stream) if asked.modern else self._answer_session(asked, stream)
-            self.tasks.start(answer, key=stream)
+            self.tasks.start(self._answer_modern(asked, stream), key=stream)
 
     def _resume(self, asked: Asked, state: str, stream: "_PipeStream") -> None:
         comeback = Comeback(stream, asked.profile, as_object(asked.params.get("inputResponses")) or {})
@@ -141,16 +148,22 @@ class DuplexServer:
 
     async def _answer_modern(self, asked: Asked, stream: "_PipeStream") -> None:
         sink = ModernSink(stream, asked, self.caller, self.tasks, self._parked, self.hold)
-        if asked.method == "subscriptions/listen":
-            self._listens[asked.id] = stream
+        try:
+            reply = await self._handler(sink.exchange)
+        except Exception as problem:  # The edge where everything is caught: a failed exchange never ends a server.
+            reply = failure(sink.exchange, problem)
+        if sink.stream is not None:  # Else nobody came back for it.
+            await sink.stream.reply(reply)
+
+    async def _serve_listen(self, asked: Asked, stream: "_PipeStream") -> None:
+        sink = ModernSink(stream, asked, self.caller, self.tasks, self._parked, self.hold)
+        self._listens[asked.id] = stream
         try:
             reply = await self.answering.modern_reply(sink.exchange, asked.id)
         finally:
             self._listens.pop(asked.id, None)
-        if sink.stream is None:
-            return  # nobody came back for it
-        await sink.stream.reply(reply)
-        if asked.method == "subscriptions/listen" and not stream.withdrawn:
+        await stream.reply(reply)
+        if not stream.withdrawn:
             stream.end_listening()
 
     async def _answer_session(self, asked: Asked, stream: "_PipeStream") -> None:
@@ -165,11 +178,14 @@ class DuplexServer:
         message = self.conversation.respond(request_id, reply)
         if message is not None:
             self.wire.write(encode_line(message))
-        self._finish_when_idle()
+        if self._hung_up:
+            self._finish_when_idle()
 
 
 class _PipeStream:
     """A request's way back through the one pipe that all requests share."""
+
+    __slots__ = ("_sent", "_server", "id", "withdrawn")
 
     def __init__(self, server: DuplexServer, request_id: RequestId) -> None:
         self.id = request_id
@@ -200,8 +216,7 @@ class _PipeStream:
 
     async def reply(self, reply: Reply) -> None:
         """Send the reply."""
-        task = asyncio.current_task()
-        if self.withdrawn or (task is not None and task.cancelling()):
+        if self.withdrawn or self._server.finished.done():
             # A tool that swallowed its cancellation: the id may be another request's by now.
             return
         self._server.respond(self.id, reply)

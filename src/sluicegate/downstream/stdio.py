@@ -11,7 +11,7 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Final, cast
 
@@ -79,8 +79,12 @@ class StdioWire(asyncio.Protocol):
         self._reader: asyncio.ReadTransport | None = None
         self._writer: asyncio.WriteTransport | None = None
         self._stdin = self._stdout = -1
+        self._outgoing: list[bytes] = []
+        self._unsent = 0
         self._writable = asyncio.Event()
         self._writable.set()
+        self._at_once: asyncio.Future[None] = self._loop.create_future()
+        self._at_once.set_result(None)
         self._written = self._loop.create_future()
         self._thread_may_go_on = threading.Event()
 
@@ -137,6 +141,7 @@ class StdioWire(asyncio.Protocol):
     def told_to_stop(self) -> None:
         """End the conversation; whoever says so twice means at once."""
         if self._ended and self.on_stuck is not None:
+            self._flush()
             self.on_stuck()
         self.hang_up()
 
@@ -176,18 +181,32 @@ class StdioWire(asyncio.Protocol):
     # ---------------------------------------------------------------------------------------------------- writing
 
     def write(self, data: bytes) -> None:
-        """Hand over bytes to be sent; dropped if the client is gone."""
-        if self._writer is not None:
-            if not self._writer.is_closing():
-                self._writer.write(data)
+        """Send bytes with all that is written in this turn of the loop; dropped if the client is gone."""
+        if self._writer is None:
+            view = memoryview(data)
+            with suppress(OSError):
+                while view:
+                    view = view[os.write(self._stdout, view) :]
             return
-        view = memoryview(data)
-        with suppress(OSError):
-            while view:
-                view = view[os.write(self._stdout, view) :]
+        if not self._outgoing:
+            self._loop.call_soon(self._flush)
+        self._outgoing.append(data)
+        self._unsent += len(data)
+        if self._unsent >= _CHUNK:  # More than a pipe holds: whoever writes on should learn that it is full.
+            self._flush()
 
-    async def drain(self) -> None:
+    def _flush(self) -> None:
+        data = b"".join(self._outgoing)
+        self._outgoing.clear()
+        self._unsent = 0
+        if data and self._writer is not None and not self._writer.is_closing():
+            self._writer.write(data)
+
+    def drain(self) -> Awaitable[None]:
         """Wait while the client reads more slowly than we write."""
+        return self._at_once if self._writable.is_set() else self._wait_writable()
+
+    async def _wait_writable(self) -> None:
         await self._writable.wait()
 
     def output_paused(self) -> None:
@@ -224,6 +243,7 @@ class StdioWire(asyncio.Protocol):
         if self._reader is not None:
             self._reader.close()
         if self._writer is not None:
+            self._flush()
             self._writer.close()
             _, late = await asyncio.wait([self._written], timeout=_LAST_WRITE)
             if late:

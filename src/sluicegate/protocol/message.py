@@ -39,7 +39,10 @@ def as_array(value: object) -> list[object] | None:
     return cast(list[object], value) if isinstance(value, list) else None
 
 
-class Request(msgspec.Struct, frozen=True):
+# The tag is what makes these two messages of JSON-RPC when they are encoded.
+
+
+class Request(msgspec.Struct, frozen=True, tag_field="jsonrpc", tag="2.0"):
     """Something that is owed an answer under the same id."""
 
     id: RequestId
@@ -47,7 +50,7 @@ class Request(msgspec.Struct, frozen=True):
     params: Params
 
 
-class Notification(msgspec.Struct, frozen=True):
+class Notification(msgspec.Struct, frozen=True, tag_field="jsonrpc", tag="2.0"):
     """Something that is never answered."""
 
     method: str
@@ -617,19 +620,6 @@ def _is_balanced(data: bytes) -> bool:
 # we send
 
 
-class _RequestWire(msgspec.Struct):
-    jsonrpc: str
-    id: RequestId
-    method: str
-    params: Mapping[str, object]
-
-
-class _NotificationWire(msgspec.Struct):
-    jsonrpc: str
-    method: str
-    params: Mapping[str, object]
-
-
 class _ResultWire(msgspec.Struct):
     jsonrpc: str
     id: RequestId | None
@@ -649,9 +639,7 @@ def encode(message: Message) -> bytes:
     """The bytes of one message, on one line unless a raw payload brought newlines along (framing takes those out)."""
     if isinstance(message, Response):
         return encode_reply(message.id, message.reply)
-    if isinstance(message, Request):
-        return _encode(_RequestWire("2.0", message.id, message.method, message.params))
-    return _encode(_NotificationWire("2.0", message.method, message.params))
+    return _encode(message)
 
 
 def encode_reply(request_id: RequestId | None, reply: Reply) -> bytes:

@@ -31,14 +31,14 @@ class Pending(Generic[T]):
         self._waiting[request_id] = waiter
         return request_id
 
-    def find(self, request_id: RequestId | None) -> T | None:
+    def find(self, request_id: object) -> T | None:
         """Who waits under this id or progress token, without ending the wait."""
-        return self._waiting.get(self._own(request_id))
+        return self._waiting.get(request_id if type(request_id) is int else _own(request_id))
 
     def claim(self, request_id: RequestId | None) -> T | None:
         """Who waited for this answer, or None if nobody does; the id is free of its request from now on."""
         # Late answers are normal: the caller may have cancelled while this one was on its way.
-        return self._waiting.pop(self._own(request_id), None)
+        return self._waiting.pop(request_id if type(request_id) is int else _own(request_id), None)
 
     def drain(self) -> list[T]:
         """Everybody who still waits, when no answer can come any more."""
@@ -46,9 +46,9 @@ class Pending(Generic[T]):
         self._waiting.clear()
         return waiting
 
-    def _own(self, request_id: object) -> int:
-        # Some servers answer "7" for our 7. Ids are ours and all integers, so this cannot be mistaken for another
-        # request.
-        if isinstance(request_id, str) and request_id.isascii() and request_id.isdigit() and len(request_id) < 17:
-            return int(request_id) if request_id[0] != "0" else -1
-        return request_id if type(request_id) is int else -1
+
+def _own(request_id: object) -> int:
+    # Some servers answer "7" for our 7. Ids are ours and all integers, so this cannot be mistaken for another request.
+    if isinstance(request_id, str) and request_id.isascii() and request_id.isdigit() and len(request_id) < 17:
+        return int(request_id) if request_id[0] != "0" else -1
+    return -1

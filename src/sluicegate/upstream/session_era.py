@@ -91,7 +91,8 @@ class SessionEra:
             return self._discover_result()
         if exchange.method == "subscriptions/listen":
             return await self._listen(exchange)
-        await self._set_level(exchange.profile.log_level)
+        if exchange.profile.log_level is not None:
+            await self._set_level(exchange.profile.log_level)
         params = params_for_session(exchange.method, exchange.params, self._session.revision)
         try:
             reply = await self._line.relay(exchange, params)
@@ -136,9 +137,9 @@ class SessionEra:
             value["instructions"] = discovery.instructions
         return Result(complete(value, ttl_ms=0))
 
-    async def _set_level(self, level: str | None) -> None:
+    async def _set_level(self, level: str) -> None:
         """Have the server log as much as the most curious of those who wait for it now."""
-        if level is None or "logging" not in self._line.discovery.capabilities:
+        if "logging" not in self._line.discovery.capabilities:
             return
         levels = [level, *(waiter.exchange.profile.log_level for waiter in self._line.pending if waiter.exchange)]
         wanted = min((known for known in levels if known is not None), key=LOG_LEVELS.index)

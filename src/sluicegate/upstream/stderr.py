@@ -17,6 +17,10 @@ LAST_CHARACTERS: Final = 600
 _SHORTEST_SECRET: Final = 6
 """Shorter values of variables are words like "debug", which would be blotted out everywhere."""
 
+# Escape sequences that drive a terminal, and characters that turn a line around or break it in two.
+_HIDDEN: Final = {*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029}
+_VISIBLE: Final = {code: ascii(chr(code))[1:-1] for code in _HIDDEN - {ord("\t"), ord("\n")}}
+
 
 class StderrLog:
     """Hands the lines of one server to the logger `sluicegate.stderr`, at level INFO and never more than so many."""
@@ -24,14 +28,12 @@ class StderrLog:
     def __init__(
         self,
         name: str,
-        visible: Callable[[bytes], str],
         secrets: Iterable[str],
         on_line: Callable[[str], object] | None = None,
     ) -> None:
         """`on_line` hears every line, however many; what is secret is masked."""
         self._name = name
         self._on_line = on_line
-        self._visible = visible
         # A key of many lines comes line by line.
         parts = {part for value in secrets for part in (value, *value.splitlines())}
         self._secrets = sorted((part for part in parts if len(part) >= _SHORTEST_SECRET), key=len, reverse=True)
@@ -44,7 +46,7 @@ class StderrLog:
         if self._on_line is None and not log.isEnabledFor(logging.INFO):
             return
         for line in self._lines.feed(data):
-            text = self._masked(self._visible(line.head[:LONGEST_LINE] if isinstance(line, TooLong) else line))
+            text = self._masked(visible(line.head[:LONGEST_LINE] if isinstance(line, TooLong) else line))
             if self._on_line is not None:
                 self._on_line(text)
             now = int(time.monotonic())
@@ -70,3 +72,8 @@ class StderrLog:
         for value in self._secrets:
             text = text.replace(value, "***")
         return text
+
+
+def visible(text: bytes | bytearray) -> str:
+    """What a server wrote, safe for a terminal."""
+    return text.decode("utf-8", "backslashreplace").replace("\r\n", "\n").translate(_VISIBLE)

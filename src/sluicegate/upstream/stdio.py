@@ -1,7 +1,9 @@
 """A server as a child process, spoken to over its stdin and stdout."""
 
 import hashlib
+import math
 import os
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
@@ -10,11 +12,16 @@ from sluicegate.concurrency import TaskScope
 from sluicegate.errors import UpstreamClosed, UpstreamError, UpstreamUnavailable
 from sluicegate.exchange import Host
 from sluicegate.upstream.link import Era, Link
-from sluicegate.upstream.process import Child, visible
+from sluicegate.upstream.process import Child
 from sluicegate.upstream.stderr import StderrLog
 
-_verdicts: Final[dict[bytes, Era]] = {}
-"""The era of every command probed so far: to probe again would cost a slow server its time-out again."""
+CRASH_COUNTS: Final = 600.0
+"""Seconds for which a server that ended when it was probed is taken for one of the session era. Some of these do, each
+time; but any server may crash, and one of 2026-07-28 must not be spoken to as an older one for ever."""
+
+_verdicts: Final[dict[bytes, tuple[Era, float]]] = {}
+"""The era of every command probed so far, and until when that counts (by the monotonic clock): to probe again would
+cost a slow server its time-out again."""
 
 
 class StdioUpstream:
@@ -61,8 +68,8 @@ class StdioUpstream:
 
     async def _start(self, host: Host, tasks: TaskScope) -> tuple[Link, Child]:
         era = self._era
-        remembered = _verdicts.get(self._identity) if era == "auto" else None
-        if remembered == "session":
+        remembered, until = _verdicts.get(self._identity, (None, 0.0))
+        if era == "auto" and remembered == "session" and time.monotonic() < until:
             try:
                 return await self._attempt(host, tasks, "session")
             except UpstreamError as problem:
@@ -70,6 +77,7 @@ class StdioUpstream:
                 _verdicts.pop(self._identity, None)  # Another connection may have found out as well.
                 if isinstance(problem, UpstreamUnavailable):
                     raise  # There is no such program, or all the time has passed; the next connection begins anew.
+        until = math.inf
         try:
             link, child = await self._attempt(host, tasks, era)
         except UpstreamClosed:
@@ -77,13 +85,14 @@ class StdioUpstream:
                 raise
             # Some session-era servers take any request before initialize for a reason to exit.
             link, child = await self._attempt(host, tasks, "session")
+            until = time.monotonic() + CRASH_COUNTS
         if era == "auto":  # What an operator insists on says nothing about the server.
-            _verdicts[self._identity] = link.era
+            _verdicts[self._identity] = link.era, until
         return link, child
 
     async def _attempt(self, host: Host, tasks: TaskScope, era: Era) -> tuple[Link, Child]:
         link = Link(self._name, host, tasks)
-        stderr = StderrLog(self._name, visible, self._env.values(), self._on_line)
+        stderr = StderrLog(self._name, self._env.values(), self._on_line)
         child = await Child.open(
             self._command,
             link,

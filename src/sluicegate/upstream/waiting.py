@@ -2,11 +2,13 @@
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from typing import Final
 
-from sluicegate.errors import UpstreamError
+from sluicegate.errors import UpstreamClosed, UpstreamError
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.message import Notification, Reply
+from sluicegate.wire import Wire
 
 FULL: Final = 1024
 """Notices that may wait for one slow client before the server has to wait."""
@@ -16,40 +18,54 @@ FULL_BYTES: Final = 1 << 20
 
 Item = Notification | Reply | UpstreamError
 
+_NOTHING: Final[frozenset[str]] = frozenset()
+
 
 class Waiter:
     """An inbox: notices and the reply leave it in the order they came, so that a slow client holds up nobody else."""
 
-    __slots__ = ("_size", "_wake", "exchange", "inbox", "uris", "wanted")
+    __slots__ = ("_hand", "_size", "exchange", "holds_up", "inbox", "uris", "wanted")
 
     def __init__(self, exchange: Exchange | None) -> None:
         self.exchange = exchange
+        self.wanted = self.uris = _NOTHING
+        self.holds_up = False
+        """Whether the server has to wait because of this one."""
         self.inbox: deque[tuple[Item, int]] = deque()
-        self.wanted: frozenset[str] = frozenset()
-        self.uris: frozenset[str] = frozenset()
         self._size = 0
-        self._wake: asyncio.Future[None] | None = None
+        self._hand: asyncio.Future[Item] | None = None
 
-    def post(self, item: Item, size: int = 0) -> None:
-        """Put something in that came in so many bytes; wakes whoever waits for it."""
+    def post(self, item: Item, size: int = 0) -> bool:
+        """Put something in that came in so many bytes, or hand it to whoever waits for it; whether it is full now."""
+        hand = self._hand
+        if hand is not None:
+            self._hand = None
+            if not hand.done():  # Else whoever waited was cancelled.
+                hand.set_result(item)
+                return False
         self.inbox.append((item, size))
         self._size += size
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+        return self._size >= FULL_BYTES or len(self.inbox) >= FULL
 
-    async def next(self) -> Item:
-        """The oldest item, as soon as there is one."""
-        if not self.inbox:
-            self._wake = asyncio.get_running_loop().create_future()
-            await self._wake
+    def take(self) -> Item:
+        """The oldest item, if there is one in the inbox."""
         item, size = self.inbox.popleft()
         self._size -= size
         return item
 
+    def coming(self, loop: asyncio.AbstractEventLoop) -> "asyncio.Future[Item]":
+        """The next item, if the inbox is empty."""
+        hand = self._hand = loop.create_future()
+        return hand
+
+    async def next(self) -> Item:
+        """The oldest item, as soon as there is one."""
+        return self.take() if self.inbox else await self.coming(asyncio.get_running_loop())
+
     @property
     def is_full(self) -> bool:
         """Whether so much waits here that nothing more should come."""
-        return len(self.inbox) >= FULL or self._size >= FULL_BYTES
+        return self._size >= FULL_BYTES or len(self.inbox) >= FULL
 
     @property
     def is_half_empty(self) -> bool:
@@ -67,3 +83,47 @@ class Waiter:
             uri == whole or (uri.startswith(whole) and (whole.endswith("/") or uri[len(whole)] in "/#?"))
             for whole in self.uris
         )
+
+
+class Brake:
+    """Lets a server wait for as long as somebody is full."""
+
+    def __init__(self) -> None:
+        self._wire: Wire | None = None
+        self._full: set[Waiter] = set()
+
+    def engage(self, wire: Wire) -> None:
+        """Hold up the server at this wire from now on."""
+        self._wire = wire
+
+    def hold(self, waiter: Waiter) -> bool:
+        """Let the server wait until there is room for this one again; False if it does already, or is gone."""
+        if self._wire is None or waiter.holds_up:
+            return False
+        waiter.holds_up = True
+        self._full.add(waiter)
+        self._wire.pause_reading()
+        return True
+
+    def ease(self, waiter: Waiter) -> None:
+        """Wait no more because of this one, if it has room again."""
+        if waiter.is_half_empty:
+            self.release(waiter)
+
+    def release(self, waiter: Waiter) -> None:
+        """Wait no more because of this one."""
+        if waiter.holds_up:
+            waiter.holds_up = False
+            self._full.discard(waiter)
+            if not self._full and self._wire is not None:
+                self._wire.resume_reading()
+
+    async def drained(self) -> None:
+        """Return when the server has read enough of what was written to it, or is gone."""
+        if self._wire is not None:
+            with suppress(UpstreamClosed):
+                await self._wire.drain()
+
+    def disengage(self) -> None:
+        """Hold up nobody any more; who was held up stays so."""
+        self._wire = None
