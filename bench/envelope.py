@@ -8,7 +8,9 @@ import msgspec
 
 from bench.measure import Contestant, Effort, Row, loop, race
 from bench.samples import ANSWER, ANSWER_BYTES, LARGE_ANSWER, LARGE_ANSWER_BYTES, REQUEST, REQUEST_BYTES
-from sluicegate.protocol.message import Params, Request, Response, Result, decode_strict, decode_tolerant, encode
+from sluicegate.protocol.message import Params, Request, Response, Result, encode
+from sluicegate.protocol.strict import decode_strict
+from sluicegate.protocol.tolerant import decode_tolerant
 
 
 class _Envelope(msgspec.Struct):

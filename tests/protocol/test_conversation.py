@@ -17,6 +17,7 @@ from sluicegate.errors import (
     PARSE_ERROR,
     ErrorObject,
 )
+from sluicegate.protocol.bounds import Limits
 from sluicegate.protocol.conversation import (
     MOST_UNDER_WAY,
     Answered,
@@ -27,16 +28,8 @@ from sluicegate.protocol.conversation import (
     Withdrawn,
 )
 from sluicegate.protocol.framing import encode_line
-from sluicegate.protocol.message import (
-    LONGEST_BATCH,
-    Limits,
-    Params,
-    Request,
-    RequestId,
-    Result,
-    decode_strict,
-    parse_strict,
-)
+from sluicegate.protocol.message import LONGEST_BATCH, Params, Request, RequestId, Result
+from sluicegate.protocol.strict import decode_strict, parse_strict
 from sluicegate.protocol.versions import SESSION_VERSIONS, V2025_03_26
 from tests.protocol.strategies import (
     Json,

@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sluicegate.errors import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, ErrorObject, RemoteProtocolError
+from sluicegate.protocol.bounds import Limits
 from sluicegate.protocol.message import (
     LARGEST_CALL,
-    Limits,
     Message,
     Notification,
     Params,
@@ -20,21 +20,15 @@ from sluicegate.protocol.message import (
     RequestId,
     Response,
     Result,
-    Unreadable,
     as_array,
     as_object,
-    decode_batch_tolerant,
-    decode_strict,
-    decode_tolerant,
     encode,
     encode_batch,
-    is_notification,
     opened,
-    parse_strict,
-    read_message,
-    recover_id,
-    recover_request_id,
 )
+from sluicegate.protocol.recovery import recover_id, recover_request_id
+from sluicegate.protocol.strict import decode_strict, is_notification, parse_strict, read_message
+from sluicegate.protocol.tolerant import Unreadable, decode_batch_tolerant, decode_tolerant
 from tests.protocol.strategies import json_objects, json_values, mutated, request, request_ids
 
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sluicegate.protocol.message import LARGEST_CALL, Notification, Response, Result, decode_tolerant
+from sluicegate.protocol.message import LARGEST_CALL, Notification, Response, Result
+from sluicegate.protocol.tolerant import decode_tolerant
 from sluicegate.protocol.usual import read_answer, read_progress
 from tests.protocol.strategies import json_objects, mutated
 

@@ -35,19 +35,9 @@ from sluicegate.errors import HEADER_MISMATCH, UNSUPPORTED_VERSION, InvalidParam
 from sluicegate.exchange import Caller, Handler
 from sluicegate.protocol.conversation import Asked
 from sluicegate.protocol.headers import VERSION, Claims
-from sluicegate.protocol.message import (
-    Notification,
-    Params,
-    Request,
-    Response,
-    Result,
-    as_array,
-    as_object,
-    encode,
-    parse_strict,
-    read_message,
-)
+from sluicegate.protocol.message import Notification, Params, Request, Response, Result, as_array, as_object, encode
 from sluicegate.protocol.modern import complete, is_modern, marked, read_request
+from sluicegate.protocol.strict import parse_strict, read_message
 from sluicegate.protocol.versions import MODERN_VERSIONS, SESSION_VERSIONS, SUPPORTED_VERSIONS
 
 SESSION: Final = "mcp-session-id"

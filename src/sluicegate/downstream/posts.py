@@ -9,8 +9,9 @@ from sluicegate.downstream.event_stream import EventStream
 from sluicegate.downstream.http_streams import JSON_FIELDS, HttpRequest, fields_for, status_of
 from sluicegate.downstream.session_era import SessionSide, SessionSink
 from sluicegate.errors import ErrorObject, RemoteProtocolError
-from sluicegate.protocol.message import Request, RequestId, as_array, encode_reply, read_message
+from sluicegate.protocol.message import Request, RequestId, as_array, encode_reply
 from sluicegate.protocol.modern import Profile
+from sluicegate.protocol.strict import read_message
 
 if TYPE_CHECKING:
     from sluicegate.downstream.http_session import HttpSession

@@ -17,12 +17,11 @@ from sluicegate.errors import (
     RemoteProtocolError,
     error_object,
 )
+from sluicegate.protocol.bounds import DEFAULT_LIMITS, Limits
 from sluicegate.protocol.framing import DEFAULT_CEILING, Frame, LineDecoder, TooLong
 from sluicegate.protocol.handshake import ServerSession, Stage
 from sluicegate.protocol.message import (
-    DEFAULT_LIMITS,
     LONGEST_BATCH,
-    Limits,
     Notification,
     Params,
     Reply,
@@ -30,19 +29,15 @@ from sluicegate.protocol.message import (
     RequestId,
     Response,
     Result,
-    answered_id,
     as_object,
     encode,
     encode_batch,
     encode_reply,
-    is_notification,
-    parse_strict,
-    read_message,
-    recover_id,
-    recover_request_id,
 )
 from sluicegate.protocol.modern import Discovery, Profile, is_modern, read_request
 from sluicegate.protocol.pending import Pending
+from sluicegate.protocol.recovery import recover_id, recover_request_id
+from sluicegate.protocol.strict import answered_id, is_notification, parse_strict, read_message
 
 MOST_UNDER_WAY: Final = 1000
 """How many requests of one peer may be under way at once."""

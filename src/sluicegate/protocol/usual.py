@@ -9,7 +9,8 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from sluicegate.protocol.message import DEFAULT_LIMITS, LARGEST_ID, Params
+from sluicegate.protocol.bounds import DEFAULT_LIMITS
+from sluicegate.protocol.message import LARGEST_ID, Params
 
 
 class Answer(msgspec.Struct, forbid_unknown_fields=True):

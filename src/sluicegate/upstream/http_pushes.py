@@ -8,7 +8,8 @@ from sluicegate.concurrency import TaskScope
 from sluicegate.errors import UpstreamError
 from sluicegate.http1 import Fields
 from sluicegate.protocol.framing import SseEvent
-from sluicegate.protocol.message import Notification, Request, Response, Unreadable
+from sluicegate.protocol.message import Notification, Request, Response
+from sluicegate.protocol.tolerant import Unreadable
 from sluicegate.upstream.messages import Events, decoded
 from sluicegate.upstream.site import ACCEPT_EVENTS, EVENTS, Site, media_type
 

@@ -26,15 +26,13 @@ from sluicegate.protocol.message import (
     RequestId,
     Response,
     Result,
-    Unreadable,
     as_object,
-    decode_batch_tolerant,
-    decode_tolerant,
     encode,
-    recover_id,
 )
 from sluicegate.protocol.modern import Discovery, Profile, complete, with_profile
 from sluicegate.protocol.pending import Pending
+from sluicegate.protocol.recovery import recover_id
+from sluicegate.protocol.tolerant import Unreadable, decode_batch_tolerant, decode_tolerant
 from sluicegate.protocol.usual import read_answer, read_progress
 from sluicegate.protocol.versions import LATEST_VERSION
 from sluicegate.upstream.acquaintance import Era, meet

@@ -16,17 +16,9 @@ from typing import Final
 from sluicegate.errors import LocalProtocolError, Truncated
 from sluicegate.http1 import Answer
 from sluicegate.protocol.framing import SseDecoder, SseEvent, TooLong
-from sluicegate.protocol.message import (
-    Message,
-    Notification,
-    Response,
-    Result,
-    Unreadable,
-    decode_batch_tolerant,
-    decode_tolerant,
-    encode,
-    recover_id,
-)
+from sluicegate.protocol.message import Message, Notification, Response, Result, encode
+from sluicegate.protocol.recovery import recover_id
+from sluicegate.protocol.tolerant import Unreadable, decode_batch_tolerant, decode_tolerant
 from sluicegate.protocol.usual import read_answer, read_progress
 from sluicegate.upstream.site import EVENTS, JSON, Patience, Site, can_be_sent, media_type
 

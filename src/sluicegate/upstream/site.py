@@ -24,7 +24,8 @@ from sluicegate.errors import (
 )
 from sluicegate.http1 import Answer, ClientLimits, Fields, Pool
 from sluicegate.http1.client import Letterhead, letterhead, origin_of
-from sluicegate.protocol.message import Response, decode_tolerant
+from sluicegate.protocol.message import Response
+from sluicegate.protocol.tolerant import decode_tolerant
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
