@@ -22,6 +22,7 @@ LAYERS = {
         "control",
         "causes",
         "loading",
+        "mounting",
         "server",
         "serving",
         "client",

@@ -71,6 +71,8 @@ _HOMES = {
         "Step",
         "Upstream",
     ),
+    "hub.hub": ("Hub",),
+    "mounting": ("http", "stdio"),
     "server": ("Server",),
     "serving": ("run",),
 }

@@ -45,6 +45,9 @@ from sluicegate.exchange import Exchange as Exchange
 from sluicegate.exchange import Handler as Handler
 from sluicegate.exchange import Step as Step
 from sluicegate.exchange import Upstream as Upstream
+from sluicegate.hub.hub import Hub as Hub
+from sluicegate.mounting import http as http
+from sluicegate.mounting import stdio as stdio
 from sluicegate.server import Server as Server
 from sluicegate.serving import run as run
 

@@ -1,9 +1,8 @@
 """Why a server does not run, recognised from what it said, with the way out: a sentence for each known cause."""
 
 import re
+from functools import cache
 from typing import Final
-
-import msgspec
 
 from sluicegate.errors import UpstreamError, UpstreamUnavailable
 
@@ -11,70 +10,67 @@ LAST_WORDS: Final = "its last words:"
 """What stands in an error's details before the end of what the server wrote to its stderr."""
 
 
-class _Cause(msgspec.Struct, frozen=True):
-    pattern: re.Pattern[str]
-    sentence: str
-
-
-def _cause(pattern: str, sentence: str) -> _Cause:
-    return _Cause(re.compile(pattern, re.IGNORECASE), sentence)
-
-
 # Looked for in the end of the server's stderr; the first that fits counts, so the more exact ones come first. What is
 # said must be safe to show to a client, so nothing of what was found is repeated.
 _KNOWN: Final = (
-    _cause(
+    (
         r"cannot import name .*\bmcp\b|No module named '(mcp\.|fastmcp)|module 'mcp\b.* has no attribute"
         r"|ImportError.*\bmcp\b",
         'It does not run with the Python SDK that was installed (2.0 broke with 1.x): pin "mcp<2" in its command, for'
         ' instance uvx --with "mcp<2".',
     ),
-    _cause(
+    (
         r"can't open file|Cannot find module '[/.]|Error: ENOENT|spawn \S+ ENOENT",
         "A file or program that its arguments name does not exist: look at its entry.",
     ),
-    _cause(
+    (
         r"ModuleNotFoundError|No module named|Cannot find (module|package)|ERR_MODULE_NOT_FOUND",
         "A package that it needs is not installed.",
     ),
-    _cause(
+    (
         r"\bE404\b|404 Not Found.*npm|No solution found|not found in the package registry|No matching distribution",
         "Its package does not exist under that name and version.",
     ),
-    _cause(
+    (
         r"\bETIMEDOUT\b|\bEAI_AGAIN\b|\bENOTFOUND\b|network is unreachable|Could not resolve|getaddrinfo",
         "It could not reach the network, which its package may have to be fetched from.",
     ),
-    _cause(
+    (
         r"KeyError: '[A-Z][A-Z0-9_]*'|environment variable|\benv(ironment)? var"
         r"|[A-Z]_(KEY|TOKEN) (is )?(required|missing|not set)",
         "A variable that it needs is not set: give it in env.",
     ),
-    _cause(r"EADDRINUSE|address already in use", "A port that it needs is taken."),
-    _cause(r"permission denied|\bEACCES\b|\bEPERM\b", "It may not use a file that it needs: look at who owns it."),
-    _cause(r"command not found|: not found$", "A program that it starts itself is not installed."),
-    _cause(r"No such file or directory", "A file that it needs does not exist: look at its arguments and its folder."),
-    _cause(
+    (r"EADDRINUSE|address already in use", "A port that it needs is taken."),
+    (r"permission denied|\bEACCES\b|\bEPERM\b", "It may not use a file that it needs: look at who owns it."),
+    (r"command not found|: not found$", "A program that it starts itself is not installed."),
+    (r"No such file or directory", "A file that it needs does not exist: look at its arguments and its folder."),
+    (
         r"\b401\b|Unauthorized|invalid api key|authentication failed",
         "What it talks to does not accept its credentials: look at its variables.",
     ),
-    _cause(r"ECONNREFUSED|connection refused", "What it talks to is not running."),
-    _cause(r"CERT_|certificate", "It does not trust a certificate that it was shown."),
-    _cause(r"out of memory|MemoryError|heap limit|bad_alloc", "It ran out of memory."),
-    _cause(
+    (r"ECONNREFUSED|connection refused", "What it talks to is not running."),
+    (r"CERT_|certificate", "It does not trust a certificate that it was shown."),
+    (r"out of memory|MemoryError|heap limit|bad_alloc", "It ran out of memory."),
+    (
         r"EBADENGINE|Unsupported engine|requires (a )?(different )?(Python|Node)",
         "It needs another version of its runtime.",
     ),
 )
 
 
+@cache
+def _patterns() -> list[tuple[re.Pattern[str], str]]:
+    # When they are first needed: to compile them takes milliseconds, and most gateways have no server that fails.
+    return [(re.compile(pattern, re.IGNORECASE), sentence) for pattern, sentence in _KNOWN]
+
+
 def explain(name: str, problem: UpstreamError) -> str:
     """A sentence that names the server, the cause and the way out; safe to show to a client."""
     if problem.reason == "backend_auth":
         return f"{problem.message} Set its headers."
-    for cause in _KNOWN:
-        if cause.pattern.search(problem.details):
-            return f"{name} does not run. {cause.sentence}"
+    for pattern, sentence in _patterns():
+        if pattern.search(problem.details):
+            return f"{name} does not run. {sentence}"
     if isinstance(problem, UpstreamUnavailable):
         # Our own sentence, which has the way out in it, though perhaps not the name.
         message = problem.message if problem.message.endswith((".", "?", "!")) else f"{problem.message}."

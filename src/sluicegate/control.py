@@ -4,13 +4,14 @@ The one rule: nothing here can add or change what is run. Commands come from fil
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from sluicegate.activation.define import Structured, ToolError
 from sluicegate.gateway import Gateway, ServerStatus
-from sluicegate.server import Server
+
+if TYPE_CHECKING:
+    from sluicegate.server import Server
 
 Reload = Callable[[], Awaitable[list[str]]]
 
@@ -39,11 +40,15 @@ def _with_doubts(gateway: Gateway, server: ServerStatus) -> ServerStatus:
     return msgspec.structs.replace(server, sentence=sentence)
 
 
-def control_server(gateway: Gateway, address: str, reload: Reload) -> Server:
+def control_server(gateway: Gateway, address: str, reload: Reload) -> "Server":
     """The server that answers the commands: `status`, `offers`, `logs`, `restart`, `reload`.
 
     `reload` reads the configuration again and says what came of it, sentence by sentence.
     """
+    # Here and not above: how the servers are is told long before anybody comes with a command.
+    from sluicegate.activation.define import Structured, ToolError
+    from sluicegate.server import Server
+
     server = Server("sluicegate-control")
 
     @server.tool

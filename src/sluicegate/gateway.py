@@ -151,21 +151,38 @@ class Gateway:
             raise KeyError(name)
         mount.restart()
 
+    def renew(self, name: str) -> None:
+        """Load the Python file of a server again; calls under way finish as they began.
+
+        Raises:
+            ConfigError: it cannot be loaded. If the server ran, it runs on as it was, and its status says why.
+        """
+        server = self.config.servers[name]
+        try:
+            self._put(server, self._upstream(server))
+        except ConfigError as problem:
+            self._broken[name] = problem.message
+            raise
+        self._broken.pop(name, None)
+        self.hub.arrange(list(self.config.servers))
+
     # ------------------------------------------------------------------------------------------------------ building
 
     def _mount(self, server: ServerConfig) -> None:
         self._broken.pop(server.name, None)
         if not server.enabled:
             return
-        is_mounted = self.hub.find(server.name) is not None
         try:
-            upstream, settings = self._upstream(server), _settings(server, self.config)
-            (self.hub.replace if is_mounted else self.hub.mount)(server.name, upstream, settings)
+            self._put(server, self._upstream(server))
         except ConfigError as problem:
             # One that cannot be built never stops the others.
             self._dismiss(server.name)
             self._broken[server.name] = problem.message
             log.warning("%s: %s", server.name, problem.message)
+
+    def _put(self, server: ServerConfig, upstream: Upstream) -> None:
+        is_mounted = self.hub.find(server.name) is not None
+        (self.hub.replace if is_mounted else self.hub.mount)(server.name, upstream, _settings(server, self.config))
 
     def _dismiss(self, name: str) -> None:
         self._broken.pop(name, None)
@@ -216,13 +233,16 @@ class Gateway:
     # -------------------------------------------------------------------------------------------------------- status
 
     def _status(self, server: ServerConfig) -> ServerStatus:
-        mount = self.hub.find(server.name)
+        mount, broken = self.hub.find(server.name), self._broken.get(server.name)
         if mount is None:
-            broken = self._broken.get(server.name)
             state = State.FAILED if broken else State.DISABLED
             sentence = broken or server.disabled or "It is being taken away."
             return ServerStatus(name=server.name, state=state.value, sentence=sentence, kind=server.kind)
-        return _status_of(mount, server.kind)
+        status = _status_of(mount, server.kind)
+        if broken is not None:
+            sentence = f"{status.sentence} It is as it was before its file changed: {broken}"
+            status = msgspec.structs.replace(status, sentence=sentence)
+        return status
 
 
 def _status_of(mount: Mount, kind: str) -> ServerStatus:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import CodeType, ModuleType, TracebackType
 
 from sluicegate import serving
 from sluicegate.errors import ConfigError
@@ -24,9 +24,11 @@ def load_server(target: str) -> Server:
     path, name = _parts(target)
     if not path.is_file():
         raise ConfigError(f"{path} is a folder; name a Python file." if path.is_dir() else f"there is no file {path}.")
-    module = _load(path)
-    if name is not None:
-        return _named(module, path, name)
+    with _loaded(path) as module:
+        return _only(module, path) if name is None else _named(module, path, name)
+
+
+def _only(module: ModuleType, path: Path) -> Server:
     found = {id(value): (key, value) for key, value in vars(module).items() if isinstance(value, Server)}
     if len(found) == 1:
         ((_, server),) = found.values()
@@ -54,29 +56,67 @@ def _named(module: ModuleType, path: Path, name: str) -> Server:
     raise ConfigError(f"{name} in {path} is no sluicegate.Server, but of type {type(value).__name__}.")
 
 
-def _load(path: Path) -> ModuleType:
-    """The file as a module, under its own name and with its folder on the path, as Python itself does."""
+class _AsItIs(SourceFileLoader):
+    """Loads what stands in the file now, and keeps nothing of it.
+
+    What Python keeps is told to be stale by the second of the file's last change and its size, and an author who tries
+    things changes `1` to `2` within one.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        """The code of the file."""
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+@contextmanager
+def _loaded(path: Path) -> Generator[ModuleType]:
+    """The file as a module, under its own name and with its folder on the path, as Python itself does.
+
+    Where it was loaded before, it takes the place of the old one, unless it turns out to be of no use.
+    """
     file = path.resolve()
-    # Not in the place of a module that is needed; else by its name, for neighbours that import it.
-    name = file.stem if file.stem not in {*sys.modules, *sys.stdlib_module_names} else f"{file.stem}_py"
+    name = _name_for(file)
     # The loader is named because a file need not end in .py.
-    spec = spec_from_file_location(name, file, loader=SourceFileLoader(name, str(file)))
+    spec = spec_from_file_location(name, file, loader=_AsItIs(name, str(file)))
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
+    before = sys.modules.get(name)
     sys.modules[name] = module
-    sys.path.insert(0, str(file.parent))
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
     sys.argv = [str(path)]
     try:
-        with _talk_on_stderr(), serving.only_loaded():
+        with _told(path, str(file)), _talk_on_stderr(), serving.only_loaded():
             spec.loader.exec_module(module)
+        yield module
+    except BaseException:  # Handed on, whatever it is: but nobody shall import a module that is of no use.
+        if before is None:
+            sys.modules.pop(name, None)
+        else:
+            sys.modules[name] = before
+        raise
+
+
+def _name_for(file: Path) -> str:
+    """Its own name, for neighbours that import it; but not in the place of a module that is needed."""
+    taken = sys.modules.get(file.stem)
+    is_ours = getattr(taken, "__file__", None) == str(file)
+    is_free = (taken is None or is_ours) and file.stem not in sys.stdlib_module_names
+    return file.stem if is_free else f"{file.stem}_py"
+
+
+@contextmanager
+def _told(path: Path, file: str) -> Generator[None]:
+    """Let all that goes wrong while a file is loaded be a sentence about it; the traceback is its author's to see."""
+    try:
+        yield
     except ConfigError as problem:
         raise ConfigError(f"{path} could not be loaded: {problem}") from None
     except SystemExit as leaving:
         raise ConfigError(f"{path} ends the program while it is loaded: {_code(leaving)}.") from None
     except Exception as problem:  # noqa: BLE001 - whatever it is, it is the author's to see
-        _show(problem, str(file))
+        _show(problem, file)
         raise ConfigError(f"{path} could not be loaded: {type(problem).__name__}.") from None
-    return module
 
 
 @contextmanager

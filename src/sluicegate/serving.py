@@ -6,10 +6,9 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
-from sluicegate.downstream.stdio import serve_stdio
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Handler
 
@@ -36,6 +35,9 @@ def run(server: Handler, *, http: bool = False, host: str = "127.0.0.1", port: i
         raise TypeError(f"run() serves a Server, not {type(server).__name__}")
     open_standard_streams()
     if not http:
+        # Here and not above: whoever serves otherwise never needs it.
+        from sluicegate.downstream.stdio import serve_stdio
+
         # With our own command it is `__main__.py` or `sluicegate`, which is no file to serve.
         name = sys.argv[0] if sys.argv else ""
         is_script = name.endswith(".py") and os.path.basename(name) != "__main__.py"
@@ -112,10 +114,12 @@ def say_if_terminal(instead: str) -> None:
 
 
 def _say(line: str) -> None:
-    # Python has none if the program was started without.
+    # Python has none if the program was started without. Where its disk is full or its reader gone, we serve all the
+    # same (R33).
     if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison]
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
+        with suppress(OSError):
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
 
 
 def is_loopback(host: str) -> bool:

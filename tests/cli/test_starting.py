@@ -1,6 +1,7 @@
-"""What is said of a server that takes long to start."""
+"""Servers are started before all else, and what is said of one that takes long."""
 
 import asyncio
+import subprocess
 import sys
 
 import pytest
@@ -9,6 +10,58 @@ from sluicegate.config import GatewayConfig, ServerConfig, ServerSettings, Stdio
 from sluicegate.config.values import Secret
 from sluicegate.control import statuses
 from sluicegate.gateway import Gateway, ServerStatus
+from tests.cli.folders import NOTES, PROMPTLY, Folder
+
+# Runs the command, and tells what has been loaded when it starts the first process.
+UNTIL_THE_FIRST_PROCESS = """
+import os, sys
+
+def notice(event, arguments):
+    if event == "subprocess.Popen":
+        os.write(1, "\\n".join(sys.modules).encode())
+        os._exit(0)
+
+sys.addaudithook(notice)
+from sluicegate.cli.main import main
+sys.argv = ["sluicegate", *sys.argv[1:]]
+main()
+"""
+
+FOR_FRONTS = {
+    "sluicegate.activation.tools",
+    "sluicegate.client.client",
+    "sluicegate.control",
+    "sluicegate.downstream.duplex",
+    "sluicegate.downstream.http",
+    "sluicegate.http1",
+    "sluicegate.loading",
+    "sluicegate.server",
+    "sluicegate.upstream.http",
+    "anyio",
+    "cryptography",
+    "rich",
+    "tomllib",
+    "watchfiles",
+}
+"""What is needed to be reached, to be watched, to be pretty: the servers can start meanwhile."""
+
+
+@pytest.mark.parametrize("words", [("--port", "0"), ("--stdio",)])
+def test_servers_are_started_before_what_only_clients_need_is_loaded(folder: Folder, words: tuple[str, ...]) -> None:
+    folder.servers(notes=NOTES)
+    done = subprocess.run(
+        [sys.executable, "-c", UNTIL_THE_FIRST_PROCESS, "serve", *words],
+        cwd=folder.path,
+        env=folder.env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PROMPTLY,
+        check=False,
+    )
+    loaded = set(done.stdout.split())
+    assert "sluicegate.upstream.process" in loaded, done.stderr
+    assert loaded & FOR_FRONTS == set()
 
 
 def silent(**settings: object) -> GatewayConfig:

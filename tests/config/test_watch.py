@@ -44,7 +44,7 @@ async def watching(*files: Path, polling: bool = False) -> AsyncGenerator[Watche
     async with TaskScope() as tasks:
         paths = [str(file) for file in files]
         tasks.start(
-            watch(paths, watched.changed, started=started, polling=polling, recheck=60)
+            watch(lambda: paths, watched.changed, started=started, polling=polling, recheck=60)
         )  # So that it is told, or fails.
         async with asyncio.timeout(20):
             await started.wait()
@@ -141,7 +141,7 @@ async def test_a_half_written_file_never_becomes_the_state(folders: Folders) -> 
 
     watched, started = Watched(read), asyncio.Event()
     async with TaskScope() as tasks:
-        tasks.start(watch(folders.places().files, watched.changed, started=started))
+        tasks.start(watch(lambda: folders.places().files, watched.changed, started=started))
         await started.wait()
         file.write_text(whole[:30])
         await watched.until(None)
@@ -174,7 +174,7 @@ async def test_it_ends_when_it_is_cancelled(tmp_path: Path) -> None:
 
     started = asyncio.Event()
     async with asyncio.timeout(20), TaskScope() as tasks:
-        tasks.start(watch([str(tmp_path / "a")], nothing, started=started), key="watch")
+        tasks.start(watch(lambda: [str(tmp_path / "a")], nothing, started=started), key="watch")
         await started.wait()
         tasks.cancel("watch")
     assert len(tasks) == 0
@@ -185,9 +185,9 @@ async def test_an_error_of_whoever_is_told_travels_on(tmp_path: Path) -> None:
         raise OSError("mine")
 
     started = asyncio.Event()
-    with pytest.raises(ExceptionGroup, match="unhandled") as raised:
+    with pytest.raises(ExceptionGroup) as raised:
         async with asyncio.timeout(20), TaskScope() as tasks:
-            tasks.start(watch([str(tmp_path / "a")], fails, started=started))
+            tasks.start(watch(lambda: [str(tmp_path / "a")], fails, started=started))
             await started.wait()
             (tmp_path / "a").write_text("x")
     assert [str(error) for error in raised.value.exceptions] == ["mine"]

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Generator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import cast
 
@@ -184,6 +185,48 @@ async def test_sigterm_answers_the_client_of_the_pipe_before_it_ends(folder: Fol
             assert await gateway.process.wait() == 0
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_second_signal_to_the_gateway_of_a_pipe_does_not_wait_for_its_servers(
+    folder: Folder, number: signal.Signals
+) -> None:
+    begun = folder.root / "begun"
+    folder.servers({"bad": hostile("stubborn", f"begun={begun}")})
+    folder.settings("[servers.bad]\nstop_grace = 300\n")
+    async with gateway_process(folder, stdio=True) as gateway:
+        await gateway.ready("bad")
+        behind = [int(begun.read_text()), *guardians(gateway.process.pid)]
+        gateway.process.send_signal(number)
+        await until(lambda: folder.has_socket, lambda has: not has)  # From now on it waits for its servers.
+        gateway.process.send_signal(number)
+        async with asyncio.timeout(PATIENCE):
+            assert await gateway.process.wait() == 1
+    await gone(*behind)
+
+
+async def test_a_second_signal_to_the_gateway_of_a_pipe_does_not_wait_for_its_calls(folder: Folder) -> None:
+    folder.settings('[servers."*"]\nstop_grace = 300\n[limits]\ndrain = 300\n')
+    async with gateway_process(folder, stdio=True) as gateway:
+        await gateway.ready("bad", "good")
+        behind = guardians(gateway.process.pid)
+        pipe, answers = gateway.process.stdin, gateway.process.stdout
+        assert pipe is not None and answers is not None
+        listen = {"notifications": {"toolsListChanged": True}}
+        for number, method, params in (
+            (1, "tools/call", {"name": "bad__hang", "arguments": {}}),
+            (2, "subscriptions/listen", listen),
+        ):
+            call = {"jsonrpc": "2.0", "id": number, "method": method, "params": modern(params)}
+            pipe.write(json.dumps(call).encode() + b"\n")
+        await begun(gateway, 1)
+        gateway.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(PATIENCE):
+            while b'"resultType":"complete"' not in await answers.readline():
+                pass  # Whoever listens is told first.
+            gateway.process.send_signal(signal.SIGTERM)
+            assert await gateway.process.wait() == 1
+    await gone(*behind)
+
+
 # ------------------------------------------------------------------------------------------------------ killed (R30)
 
 
@@ -204,6 +247,23 @@ async def test_sigkill_leaves_no_server_behind_and_the_next_one_starts_over_what
         async with gateway_process(folder) as second:
             assert await second.process.wait() != 0, "of two that run, the second one is told"
         assert await gateway.stopped() == 0
+
+
+async def test_of_gateways_that_start_in_the_same_instant_one_serves_the_folder(folder: Folder) -> None:
+    begun = folder.root / "begun"
+    folder.servers({"good": hostile(f"begun={begun}")})
+    async with AsyncExitStack() as stack:
+        made = (stack.enter_async_context(gateway_process(folder)) for _ in range(5))
+        gateways = await asyncio.gather(*made)
+        (first,) = [gateway for gateway in gateways if gateway.address]
+        async with asyncio.timeout(PATIENCE):
+            ends = [await gateway.process.wait() for gateway in gateways if gateway is not first]
+        assert all(end != 0 for end in ends)
+        await first.ready("good")
+        async with first.client() as client:
+            assert int(begun.read_text()) == await pid_of(client, "good"), "the others have started nothing"
+        assert await first.stopped() == 0
+    assert not folder.has_socket
 
 
 # ------------------------------------------------------------------------------------------ another configuration (R32)
@@ -272,42 +332,72 @@ def seconds_of_cpu(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def test_a_gateway_without_descriptors_waits_and_goes_on_when_it_has_some_again(folder: Folder) -> None:
-    async with gateway_process(folder, descriptors=64) as gateway:
-        await gateway.ready("good")
-        crowd = await wires(gateway.port, 150)
-        waiting = [wire.ask(call_of("good__echo", {"text": f"{n}"})) for n, wire in enumerate(crowd)]
-        await asyncio.wait(waiting, timeout=3)
+async def crowd_that_fills(gateway: Process) -> "tuple[list[Wire], list[asyncio.Future[Answer]]]":
+    """More clients than there are descriptors, each with a call, once those who came in have been answered."""
+    crowd = await wires(gateway.port, 150)
+    waiting = [wire.ask(call_of("good__echo", {"text": f"{n}"})) for n, wire in enumerate(crowd)]
+
+    def answered() -> int:
+        return sum(call.done() and not call.exception() for call in waiting)
+
+    await until(answered, bool)
+    open_files, before = f"/proc/{gateway.process.pid}/fd", 0
+    # Those who came in keep their connection, so nothing changes any more once it is full.
+    while before != (before := len(os.listdir(open_files)) + answered()):
+        await asyncio.wait(waiting, timeout=1)
+    return crowd, waiting
+
+
+async def test_a_crowd_leaves_enough_descriptors_for_commands_and_for_servers(folder: Folder) -> None:
+    async with gateway_process(folder, descriptors=64) as gateway, gateway.client() as client:
+        await gateway.ready("bad", "good")
+        pid = await pid_of(client, "bad")
+        crowd, waiting = await crowd_that_fills(gateway)
+        assert any(not call.done() for call in waiting), "not all could come in"
         before = seconds_of_cpu(gateway.process.pid)
-        await asyncio.wait([asyncio.ensure_future(asyncio.Event().wait())], timeout=1)  # in which nothing happens
+        await asyncio.wait([call for call in waiting if not call.done()], timeout=1)  # in which nothing happens
         assert seconds_of_cpu(gateway.process.pid) - before < 0.5, "it does not spin"
-        assert any(call.done() and not call.exception() for call in waiting), "some were served"
+        # Just now whoever runs it must be able to see how it is, and its servers to be started again.
+        os.kill(pid, signal.SIGKILL)
+        await gateway.ready("good")
+        async with gateway.control() as control:
+            await control.call("restart", name="good")
+            await gateway.ready("bad", "good")
+        assert await pid_of(client, "bad") != pid
+        assert (await client.call("good__echo", text="here")).text == "here"
         for wire in crowd:
             wire.close()
         await asyncio.gather(*waiting, return_exceptions=True)
+        async with gateway.client() as late:
+            assert (await late.call("good__echo", text="next")).text == "next"
+        assert await gateway.stopped() == 0
 
-        async def is_answered() -> bool:
-            try:
-                async with gateway.client() as client:
-                    return (await client.call("good__echo", text="next")).text == "next"
-            except (sluicegate.UpstreamError, sluicegate.RpcError):
-                return False
 
-        assert await until_called(is_answered, bool)
+async def test_a_crowd_is_let_in_one_by_one_as_others_leave(folder: Folder) -> None:
+    async with gateway_process(folder, descriptors=64) as gateway:
+        await gateway.ready("good")
+        crowd, waiting = await crowd_that_fills(gateway)
+        async with asyncio.timeout(PATIENCE):
+            for wire, call in zip(crowd, waiting, strict=True):  # in the order in which they came
+                assert (await call).status == 200
+                wire.close()
         assert await gateway.stopped() == 0
 
 
 async def test_a_server_that_cannot_be_started_for_want_of_descriptors_is_started_later(folder: Folder) -> None:
     async with gateway_process(folder, descriptors=64) as gateway, gateway.client() as client:
         await gateway.ready("bad", "good")
-        crowd = await wires(gateway.port, 100)
         pid = await pid_of(client, "bad")
+        # Whoever runs it may have all of them: nothing is kept from the owner of the socket.
+        loop = asyncio.get_running_loop()
+        path = hub_socket(folder.socket)
+        crowd = [(await loop.create_unix_connection(asyncio.Protocol, path))[0] for _ in range(60)]
         os.kill(pid, signal.SIGKILL)
         error = await refusal(client.call("bad__echo", text="x"))
         assert why(error)[0] in ("backend_unavailable", "backend_crashed")
         assert (await client.call("good__echo", text="here")).text == "here"
-        for wire in crowd:
-            wire.close()
+        for transport in crowd:
+            transport.close()
 
         async def is_back() -> bool:
             try:

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections.abc import Mapping
 
 from sluicegate.cli.failure import Failure
 from sluicegate.config.load import read_text
@@ -24,7 +25,7 @@ def replace_file(file: str, text: str, *, backup: str | None = None) -> str | No
     """Give a file another content, in one step; where the old one was kept, if there was one and it was to be.
 
     Raises:
-        Failure: it cannot be written; then it is as it was.
+        Failure: it cannot be written; then it is as it was, and so is what was kept before.
     """
     # A link stays one: what it leads to is changed, as an editor would.
     real = os.path.realpath(file)
@@ -35,24 +36,30 @@ def replace_file(file: str, text: str, *, backup: str | None = None) -> str | No
         except FileNotFoundError:
             # Lists of servers may hold keys; who wants to share one can say so.
             mode, backup = 0o644 if os.path.basename(real) == "sluicegate.toml" else 0o600, None
+        contents = {real: text.encode("utf-8")}
         if backup is not None:
             with open(real, "rb") as old:
-                _write(backup, old.read(), mode)
-        _write(real, text.encode("utf-8"), mode)
+                contents = {backup: old.read(), **contents}
+        _write(contents, mode)
     except OSError as problem:
-        raise Failure(f"{file} cannot be written: {problem.strerror}.") from None
+        raise Failure(f"{file} cannot be written: {problem.strerror}; it is as it was.") from None
     return backup
 
 
-def _write(file: str, data: bytes, mode: int) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(file) or os.curdir, prefix=".sluicegate-")
+def _write(contents: Mapping[str, bytes], mode: int) -> None:
+    """Write files, all or none: what there is no room for is known before the first of them is touched."""
+    written: dict[str, str] = {}
     try:
-        with os.fdopen(descriptor, "wb") as opened:
-            opened.write(data)
-            opened.flush()
-            os.fsync(descriptor)
-        os.chmod(temporary, mode)
-        os.replace(temporary, file)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+        for file, data in contents.items():
+            folder = os.path.dirname(file) or os.curdir
+            descriptor, written[file] = tempfile.mkstemp(dir=folder, prefix=".sluicegate-")
+            with os.fdopen(descriptor, "wb") as opened:
+                opened.write(data)
+                opened.flush()
+                os.fsync(descriptor)
+            os.chmod(written[file], mode)
+        for file in contents:
+            os.replace(written.pop(file), file)
+    finally:
+        for temporary in written.values():
+            os.unlink(temporary)

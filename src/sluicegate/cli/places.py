@@ -53,20 +53,20 @@ def loaded_from(places: "Places", *, demo: bool = False) -> "Loaded":
 
 def with_demo(loaded: "Loaded", places: "Places", *, always: bool = False) -> "Loaded":
     """The configuration with the demo server in it if nothing is configured at all, or always."""
-    from msgspec.structs import replace
-
-    from sluicegate import loading
-    from sluicegate.config import PythonFile, ServerConfig
-
     config = loaded.config
     if config is None or not (always or not any(os.path.exists(file) for file in places.files)):
         return loaded
+
+    from msgspec.structs import replace
+
+    import sluicegate
+    from sluicegate.config import PythonFile, ServerConfig
+
     name = next((name for name in _DEMO_NAMES if _is_free(name, config.servers)), None)
     if name is None:
         return loaded
-    demo = ServerConfig(
-        name=name, key=name, source=PythonFile(file=os.path.join(os.path.dirname(loading.__file__), "demo.py"))
-    )
+    file = os.path.join(os.path.dirname(sluicegate.__file__), "demo.py")
+    demo = ServerConfig(name=name, key=name, source=PythonFile(file=file))
     return replace(loaded, config=replace(config, servers={**config.servers, name: demo}))
 
 
@@ -76,6 +76,8 @@ def _is_free(name: str, servers: "dict[str, Any]") -> bool:
 
 def show_problems(loaded: "Loaded", *, notes: bool = True) -> None:
     """Print what is wrong with the files to stderr, a line each: file:line:column: severity: sentence."""
+    from sluicegate.cli.render import tell
+
     for problem in loaded.problems:
         if notes or problem.severity != "note":
-            click.echo(str(problem), err=True)
+            tell(str(problem))

@@ -6,6 +6,7 @@ The one rule: what a server wrote never moves the cursor. On a terminal, charact
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -28,7 +29,13 @@ _GAP: Final = 3  # Characters between two columns of a table.
 
 def say(sentence: str) -> None:
     """Tell whoever runs the command something that is not its result."""
-    click.echo(f"sluicegate: {sentence}", err=True)
+    tell(f"sluicegate: {sentence}")
+
+
+def tell(line: str) -> None:
+    """Write a line to stderr, if that can be: where its disk is full or its reader gone, the work goes on (R33)."""
+    with suppress(OSError):
+        click.echo(line, err=True)
 
 
 def is_terminal() -> bool:

@@ -1,11 +1,14 @@
 """`sluicegate serve`: the gateway of a folder, or the server in a file, over HTTP or stdio."""
 
 import errno
+import gc
 import logging
 import os
 import re
 import socket
 import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -18,6 +21,7 @@ from sluicegate.errors import ConfigError
 
 if TYPE_CHECKING:
     from sluicegate.config import Loaded, Places
+    from sluicegate.exchange import Upstream
     from sluicegate.fronts import Running
 
 _HOST: Final = "127.0.0.1"
@@ -96,7 +100,10 @@ def serve(
         _serve_file(target, host, port, stdio=stdio)
         return
     front = {name: context.params[name] for name in ("host", "port") if name in given}
-    _serve_folder(front, stdio=stdio, http=http or not stdio, profile=profile, demo=demo, config=config, folder=folder)
+    with _start_quickly() as begun:
+        _serve_folder(
+            front, begun, stdio=stdio, http=http or not stdio, profile=profile, demo=demo, config=config, folder=folder
+        )
 
 
 # ------------------------------------------------------------------------------------------------------------ one file
@@ -123,8 +130,28 @@ def _serve_file(target: str, host: str, port: int, *, stdio: bool) -> None:
 # --------------------------------------------------------------------------------------------------------- the gateway
 
 
+@contextmanager
+def _start_quickly() -> Generator[Callable[[], None]]:
+    """Look for no garbage until the function that this gives is called: there is none in what is being loaded.
+
+    To look for it takes a tenth of the time in which the servers could be starting. What has been loaded by then is
+    never looked at again.
+    """
+
+    def begun() -> None:
+        gc.freeze()
+        gc.enable()
+
+    gc.disable()
+    try:
+        yield begun
+    finally:
+        gc.enable()
+
+
 def _serve_folder(
     front: dict[str, object],
+    begun: Callable[[], None],
     *,
     stdio: bool,
     http: bool,
@@ -141,7 +168,6 @@ def _serve_folder(
     from sluicegate.config import control_socket, exposure, load
     from sluicegate.config.load import OURSELVES, is_ourselves
     from sluicegate.fronts import serve_gateway
-    from sluicegate.loading import load_server
 
     places = places_of(config, folder)
     ourselves = as_called()
@@ -164,8 +190,10 @@ def _serve_folder(
         return replace(loaded, config=replace(loaded.config, http=at, servers=servers))
 
     def opened(running: "Running") -> None:
-        listening.append(urlsplit(running.address).port or 0)
-        _opened(running, profile, ourselves)
+        begun()
+        if http:
+            listening.append(urlsplit(running.address).port or 0)
+            _opened(running, profile, ourselves)
 
     loaded = adjust(load(places))
     show_problems(loaded, notes=not stdio)
@@ -188,9 +216,9 @@ def _serve_folder(
         stdio=stdio,
         profile=profile,
         say=say,
-        opened=opened if http else None,
+        opened=opened,
         settled=None if not http else lambda running, is_all: _settled(running, is_all, ourselves),
-        load_file=load_server,
+        load_file=_load_file,
         adjust=adjust,
     )
     try:
@@ -202,6 +230,12 @@ def _serve_folder(
     _end_line()
 
 
+def _load_file(file: str) -> "Upstream":
+    from sluicegate.loading import load_server  # Where there is no such file, it would only delay the start.
+
+    return load_server(file)
+
+
 def _end_line() -> None:
     """Let the shell's next line begin where lines do: the terminal has written ^C."""
     if sys.stderr is not None and sys.stderr.isatty():  # pyright: ignore[reportUnnecessaryComparison] - may be closed
@@ -210,8 +244,13 @@ def _end_line() -> None:
 
 def _check_alone(places: "Places", socket_path: str) -> None:
     """Raise NotStarted if a gateway runs for the folder already; the sentence says where."""
-    if not os.path.exists(socket_path):
+    from sluicegate.sockets import check_free
+
+    try:
+        check_free(socket_path)
         return
+    except ConfigError:
+        pass  # Somebody is there, who knows more.
     import asyncio
 
     from sluicegate.cli.reaching import running_address
@@ -230,15 +269,15 @@ def _log_to_stderr() -> None:
 
 def _opened(running: "Running", profile: str, ourselves: str) -> None:
     """Say where clients come in, and how they are told."""
-    from sluicegate.cli.render import say
+    from sluicegate.cli.render import say, tell
 
     url = f"{running.address.rstrip('/')}/{profile}" if profile else running.address
     say(f"serving at {url} (Ctrl+C to stop)")
     for profile in running.gateway.config.profiles:
-        click.echo(f"  profile {profile}: {running.address.rstrip('/')}/{profile}", err=True)
+        tell(f"  profile {profile}: {running.address.rstrip('/')}/{profile}")
     for line in serving.client_lines(url):
-        click.echo(line, err=True)
-    click.echo(f"  or let it be written: {ourselves} connect CLIENT ({', '.join(CLIENT_NAMES)})", err=True)
+        tell(line)
+    tell(f"  or let it be written: {ourselves} connect CLIENT ({', '.join(CLIENT_NAMES)})")
 
 
 def as_called() -> str:
@@ -256,7 +295,7 @@ def as_called() -> str:
 
 def _settled(running: "Running", is_all: bool, ourselves: str) -> None:
     """Say which servers are there, why others are not, and what to try; once before, if some take long."""
-    from sluicegate.cli.render import about, clean, counted, say
+    from sluicegate.cli.render import about, clean, counted, say, tell
     from sluicegate.control import statuses
 
     status = statuses(running.gateway)
@@ -268,18 +307,16 @@ def _settled(running: "Running", is_all: bool, ourselves: str) -> None:
     off = f" ({len(status) - len(wanted)} disabled)" if len(wanted) < len(status) else ""
     if not is_all:
         say(f"{len(ready)} of {counted(len(wanted), 'server')} are ready so far{off}, {tools}{names}")
-        click.echo(f"  still starting: {', '.join(server.name for server in starting)}", err=True)
+        tell(f"  still starting: {', '.join(server.name for server in starting)}")
     else:
         say(f"{len(ready)} of {counted(len(wanted), 'server')} ready{off}, {tools}{names}")
     for server in wanted:
         if server.state != "ready" and server not in starting:
-            click.echo(f"  {clean(about(server.name, server.sentence))}", err=True)
+            tell(f"  {clean(about(server.name, server.sentence))}")
     if all(server.state == "disabled" for server in status):
-        click.echo(
-            "  nothing is there to run: put servers into .mcp.json, or see `sluicegate import`, or try --demo", err=True
-        )
+        tell("  nothing is there to run: put servers into .mcp.json, or see `sluicegate import`, or try --demo")
     elif ready:
-        click.echo(f"  try:           {ourselves} {_to_try(running)}", err=True)
+        tell(f"  try:           {ourselves} {_to_try(running)}")
 
 
 def _to_try(running: "Running") -> str:

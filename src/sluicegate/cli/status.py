@@ -121,7 +121,7 @@ def _show(report: "Report") -> None:
 
 
 def _page(report: "Report") -> "Group":
-    """The table, and below it a sentence for each server that is not ready."""
+    """The table, and below it a sentence for each server of which there is something to say."""
     from rich.console import Group
     from rich.text import Text
 
@@ -147,6 +147,7 @@ def _page(report: "Report") -> "Group":
 
 
 def _why(server: "ServerStatus") -> str:
-    if server.state == "ready":
+    """What there is to say of a server; of one that is just ready, nothing."""
+    if server.sentence == f"{server.name} is ready.":
         return ""
     return server.sentence.removeprefix(f"{server.name}: ")

@@ -325,14 +325,15 @@ class _Build:
                     "error", f'The activation "{name}" has the name of a server ({place}).', ("activations", name)
                 )
                 continue
-            if not os.path.isfile(activation.file):
+            source = PythonFile(file=activation.file)
+            if not os.path.isfile(source.path):
                 self._say(
                     "warning",
                     f'The file of the activation "{name}" does not exist.',
                     ("activations", name, "file"),
                     name,
                 )
-            entry = Entry(name=name, line=line or 0, source=PythonFile(file=activation.file))
+            entry = Entry(name=name, line=line or 0, source=source)
             found[name] = self._server(name, entry, file)
         self._look_over(found)
         return found

@@ -1,7 +1,6 @@
 """`sluicegate.toml`: checked key by key against the Structs, so that a slip is told with its line and its way out."""
 
 import re
-import tomllib
 from typing import Final, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -28,6 +27,8 @@ class SettingsFile(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_settings(text: str, file: str) -> SettingsFile:
     """The checked table of a file. Pure; never raises."""
+    import tomllib  # Here and not above: many folders have no such file, and it would delay every start.
+
     try:
         table: Table = tomllib.loads(text.removeprefix("\ufeff"))
     except ValueError as error:  # Also for a number that is too long to be one.

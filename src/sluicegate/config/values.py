@@ -3,6 +3,7 @@
 Times are seconds, sizes are bytes.
 """
 
+import os
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal
 
@@ -59,6 +60,14 @@ class PythonFile(msgspec.Struct, frozen=True, kw_only=True, tag="python"):
     """A file with tools, run in this process."""
 
     file: str
+    """Its path; behind a colon the variable in it that is meant, where it has several servers."""
+
+    @property
+    def path(self) -> str:
+        """Where the file is."""
+        path, colon, name = self.file.rpartition(":")
+        # A colon may belong to the file's own name, or behind a drive's letter.
+        return path if colon and name.isidentifier() and not os.path.exists(self.file) else self.file
 
 
 Source = Stdio | Http | PythonFile

@@ -7,12 +7,13 @@ has nothing to be watched. What counts is the content: an event that changed not
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Final
 
 log: Final = logging.getLogger("sluicegate")
 
+Files = Callable[[], Sequence[str]]
 State = dict[str, object]
 
 SETTLE: Final = 0.1
@@ -26,19 +27,27 @@ LONGEST_UNREST: Final = 5.0
 
 
 async def watch(
-    files: Sequence[str],
+    files: Files,
     changed: Callable[[], Awaitable[None]],
     *,
+    after: Awaitable[object] | None = None,
     started: asyncio.Event | None = None,
     polling: bool = False,
     recheck: float = 5.0,
 ) -> None:
     """Await `changed` each time that the files' content has become another and stays so; runs until it is cancelled.
 
-    `started` is set once nothing can be missed any more. `recheck` is how often, in seconds, it looks by itself: for
-    folders that came and went, and for file systems that tell nothing. With `polling` it does nothing but look.
+    Args:
+        files: which they are, asked again after each change.
+        after: awaited first, by whoever has better things to do at the moment; a change meanwhile is told then.
+        started: set once nothing can be missed any more.
+        recheck: how often, in seconds, it looks by itself: for folders that came and went, and for file systems that
+            tell nothing.
+        polling: do nothing but look.
     """
     watcher = _Watcher(files, changed, started or asyncio.Event(), polling, recheck)
+    if after is not None:
+        await after
     while True:
         await watcher.look()
         await watcher.follow()
@@ -47,7 +56,7 @@ async def watch(
 class _Watcher:
     def __init__(
         self,
-        files: Sequence[str],
+        files: Files,
         changed: Callable[[], Awaitable[None]],
         started: asyncio.Event,
         polling: bool,
@@ -58,32 +67,42 @@ class _Watcher:
         self._started = started
         self._polling = polling
         self._recheck = recheck
-        self._seen = _state(files)
+        self._seen = _state(files())
 
     async def look(self) -> None:
         """Tell of what is different by now, once it rests."""
-        if _state(self._files) != self._seen:
-            now = await _settled(self._files)
+        self._keep_in_step()
+        if self._differs():
+            now = await _settled(self._seen)
             if now != self._seen:
                 self._seen = now
                 await self._changed()
+                self._keep_in_step()
+
+    def _keep_in_step(self) -> None:
+        """Have seen those files that are to be watched by now; whoever names a new one has just read it."""
+        self._seen = {file: self._seen[file] if file in self._seen else _content(file) for file in self._files()}
+
+    def _differs(self) -> bool:
+        return _state(self._seen) != self._seen
 
     async def follow(self) -> None:
         """Look at each notice, for as long as the watched folders are the right ones."""
-        folders = _folders(self._files)
+        files = self._files()
+        folders = _folders(files)
         missed = asyncio.Event()
 
         def ready() -> None:
             # Called when the watch exists: what came before it was noticed by nobody.
             self._started.set()
-            if _state(self._files) != self._seen:
+            if self._differs():
                 missed.set()
 
         asyncio.get_running_loop().call_soon(ready)
-        async with aclosing(self._notices(folders, missed)) as notices:
+        async with aclosing(self._notices(files, folders, missed)) as notices:
             while await self._noticed(notices):
                 await self.look()
-                if _folders(self._files) != folders:
+                if self._files() != files or _folders(files) != folders:
                     return
 
     async def _noticed(self, notices: AsyncGenerator[object, None]) -> bool:
@@ -104,11 +123,13 @@ class _Watcher:
                 await asyncio.sleep(min(self._recheck, LOOK_EVERY))  # Then we do nothing but look, by ourselves.
             return False
 
-    def _notices(self, folders: frozenset[str], stop: asyncio.Event) -> AsyncGenerator[object, None]:
+    def _notices(
+        self, files: Sequence[str], folders: frozenset[str], stop: asyncio.Event
+    ) -> AsyncGenerator[object, None]:
         # Loaded by those who watch, and by nobody else.
         from watchfiles import Change, awatch  # pyright: ignore[reportUnknownVariableType] - one of its arguments is
 
-        interesting = _names(self._files)
+        interesting = _names(files)
 
         def is_ours(_: Change, path: str) -> bool:
             return os.path.basename(path) in interesting
@@ -128,9 +149,9 @@ class _Watcher:
         )
 
 
-async def _settled(files: Sequence[str]) -> State:
+async def _settled(files: Iterable[str]) -> State:
     """What the files hold, once they have stayed the same for a moment."""
-    loop = asyncio.get_running_loop()
+    files, loop = list(files), asyncio.get_running_loop()
     end = loop.time() + LONGEST_UNREST
     state = _state(files)
     while True:
@@ -141,7 +162,7 @@ async def _settled(files: Sequence[str]) -> State:
         state = again
 
 
-def _state(files: Sequence[str]) -> State:
+def _state(files: Iterable[str]) -> State:
     """What tells one content of the files from another. They are small, so that it is the content itself."""
     return {file: _content(file) for file in files}
 

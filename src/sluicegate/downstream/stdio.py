@@ -38,17 +38,20 @@ async def serve_stdio(
     hold: float = LONGEST_HOLD,
     on_stuck: Callable[[], None] | None = None,
     drain: float = LAST_ANSWERS,
+    on_second_signal: Callable[[], None] | None = None,
 ) -> None:
     """Answer the client on stdin and stdout until it closes them, or until SIGTERM or SIGINT.
 
     Args:
         drain: seconds that calls under way have after a signal; the rest is answered that we stop.
         on_stuck: called when work under way has not let itself be cancelled for a while, or on a second signal.
+        on_second_signal: called first when the signal comes once more; whoever says so twice means at once.
     """
     with _own_pipes() as (stdin, stdout):
         wire = await StdioWire.open(stdin, stdout)
         wire.on_stuck = on_stuck
         server: DuplexServer | None = None
+        was_told = False
 
         def attach(receiver: DuplexServer) -> None:
             nonlocal server
@@ -56,6 +59,10 @@ async def serve_stdio(
             wire.attach(receiver)
 
         def told_to_stop() -> None:
+            nonlocal was_told
+            if was_told and on_second_signal is not None:
+                on_second_signal()
+            was_told = True
             if server is not None:
                 server.leave_after(drain, _STOPPED)
             wire.told_to_stop()

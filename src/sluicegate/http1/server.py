@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import socket
 import ssl as tls
 from types import TracebackType
@@ -16,6 +17,11 @@ from .requests import Handler
 log: Final = logging.getLogger("sluicegate")
 
 ACCEPT_RETRY: Final = 0.5
+# Descriptors that connections leave to others: a quarter of what the process may have, within these bounds. Whoever
+# runs it must reach it, and a server that ended must be startable, just when clients take all they can (R33).
+LEAST_RESERVE: Final = 32
+MOST_RESERVE: Final = 1024
+FEW: Final = 8  # Connections that are always let in: where servers take nearly all, somebody must be able to call them.
 MOST_AT_ONCE: Final = 64  # Connections accepted in one turn of the loop.
 # Else the system keeps up to 4 MiB more for each client that does not read, which no limit of ours would see.
 UNSENT_IN_KERNEL: Final = 128 * 1024
@@ -54,6 +60,10 @@ class Listener:
         self._released = asyncio.Event()
         self._paused = True
         self._closed = False
+        self.highest_descriptor = _highest_descriptor()
+        """From this number on, descriptors are not for connections; None where there is no limit."""
+        self._retry: asyncio.TimerHandle | None = None
+        self._told_of_reserve = False
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -167,19 +177,49 @@ class Listener:
                 self._pause_accepting()  # Until one is released.
                 return
             try:
+                if not self._is_room(listening):
+                    self._pause_for_a_while()
+                    return
                 accepted, _ = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as problem:
                 # Out of descriptors or memory. The client stays in the queue, so to be called again at once would spin.
                 log.warning("No connection can be accepted for the moment: %s.", problem.strerror)
-                self._pause_accepting()
-                self._loop.call_later(ACCEPT_RETRY, self._resume_accepting)
+                self._pause_for_a_while()
                 return
             accepted.setblocking(False)
             self._open += 1
             self._welcomed.add(accepted)
             self.tasks.start(self._welcome(accepted))
+
+    def _pause_for_a_while(self) -> None:
+        """Accept nobody until one is released, or others may have given something back."""
+        self._pause_accepting()
+        if self._retry is None:
+            self._retry = self._loop.call_later(ACCEPT_RETRY, self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self._resume_accepting()
+
+    def _is_room(self, listening: socket.socket) -> bool:
+        """Whether one more descriptor leaves enough to others."""
+        if self.highest_descriptor is None or self._open < FEW:
+            return True
+        # The system gives out the lowest that is free. So the number of the next one tells how many are in use,
+        # whoever uses them, and to ask for it takes less than a microsecond.
+        following = os.dup(listening.fileno())
+        os.close(following)
+        is_room = following < self.highest_descriptor
+        if not is_room and not self._told_of_reserve:
+            self._told_of_reserve = True
+            log.warning(
+                "Clients have to wait: %d file descriptors are in use, and the rest is kept for servers and commands."
+                " For more clients at once, raise the limit (ulimit -n).",
+                following,
+            )
+        return is_room
 
     async def _welcome(self, accepted: socket.socket) -> None:
         """Make a connection of a socket; a TLS handshake takes as long as the client likes, within the limit."""
@@ -201,6 +241,19 @@ class Listener:
             if not connection.made:
                 accepted.close()
                 self.release()
+
+
+def _highest_descriptor() -> int | None:
+    """What the limit of this process leaves to connections."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most == resource.RLIM_INFINITY:
+        return None
+    # Where there are very few, half of them: some clients must come in.
+    return most - min(max(LEAST_RESERVE, most // 4), MOST_RESERVE, most // 2)
 
 
 def serve(

@@ -1,0 +1,110 @@
+"""The first seconds: who asks for everything waits for everybody, who asks for one waits for that one."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+
+import sluicegate
+from sluicegate.config import GatewayConfig, PythonFile, ServerConfig
+from sluicegate.exchange import Connection, Host, Upstream
+from sluicegate.fronts.beginning import Beginning
+from sluicegate.gateway import Gateway
+from sluicegate.testing import MemoryUpstream
+
+PATIENCE = 20.0
+
+
+class Late:
+    """A server that can be connected to when it is let."""
+
+    def __init__(self, upstream: Upstream, may_come: asyncio.Event) -> None:
+        self._upstream = upstream
+        self._may_come = may_come
+
+    def connect(self, host: Host) -> AbstractAsyncContextManager[Connection]:
+        return self._connect(host)
+
+    @asynccontextmanager
+    async def _connect(self, host: Host) -> AsyncGenerator[Connection]:
+        await self._may_come.wait()
+        async with self._upstream.connect(host) as connection:
+            yield connection
+
+
+class Stage:
+    """A gateway of two servers that come when they are let, and a client of its beginning."""
+
+    def __init__(self) -> None:
+        self.may_come = {"quick": asyncio.Event(), "slow": asyncio.Event()}
+
+    def load(self, file: str) -> Upstream:
+        server = sluicegate.Server(file)
+        server.add_tool(lambda: file, name="who")
+        return Late(MemoryUpstream(server), self.may_come[file])
+
+    @asynccontextmanager
+    async def client(self) -> AsyncGenerator[sluicegate.Client]:
+        servers = {name: ServerConfig(name=name, key=name, source=PythonFile(file=name)) for name in self.may_come}
+        async with (
+            asyncio.timeout(PATIENCE),
+            Gateway(GatewayConfig(root="/", servers=servers), load_file=self.load) as g,
+        ):
+            async with sluicegate.connect(MemoryUpstream(Beginning(g).handler(""))) as client:
+                yield client
+
+
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A beginning that outlasts the test, unless everybody has come."""
+    monkeypatch.setattr("sluicegate.fronts.beginning.PATIENCE", 10 * PATIENCE)
+
+
+@pytest.mark.usefixtures("endless")
+async def test_a_call_waits_for_its_own_server_and_no_other() -> None:
+    stage = Stage()
+    async with stage.client() as client:
+        call = asyncio.ensure_future(client.call("quick__who"))
+        done, _ = await asyncio.wait([call], timeout=0.1)
+        assert not done, "it waits"
+        stage.may_come["quick"].set()
+        assert (await call).text == "quick"
+        assert (await client.call("quick__who")).text == "quick"
+
+
+@pytest.mark.usefixtures("endless")
+async def test_a_list_waits_for_everybody() -> None:
+    stage = Stage()
+    async with stage.client() as client:
+        listed = asyncio.ensure_future(client.tools())
+        stage.may_come["quick"].set()
+        assert (await client.call("quick__who")).text == "quick"
+        assert not listed.done()
+        stage.may_come["slow"].set()
+        assert [tool.name for tool in await listed] == ["quick__who", "slow__who"]
+
+
+async def test_when_time_is_up_everybody_gets_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sluicegate.fronts.beginning.PATIENCE", 0.1)
+    stage = Stage()
+    async with stage.client() as client:
+        stage.may_come["quick"].set()
+        assert [tool.name for tool in await client.tools()] == ["quick__who"]
+        with pytest.raises(sluicegate.RpcError, match="slow__who"):
+            await client.call("slow__who")
+
+
+@pytest.mark.usefixtures("endless")
+async def test_one_who_leaves_while_it_waits_ends_it_for_nobody_else() -> None:
+    stage = Stage()
+    async with stage.client() as client:
+        leaving = asyncio.ensure_future(client.tools())
+        staying = asyncio.ensure_future(client.tools())
+        await asyncio.wait([leaving], timeout=0.1)
+        leaving.cancel()
+        stage.may_come["quick"].set()
+        await asyncio.wait([staying], timeout=0.1)
+        assert not staying.done()
+        stage.may_come["slow"].set()
+        assert len(await staying) == 2

@@ -1,0 +1,110 @@
+"""Endpoints come and go with the profiles of the configuration."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from msgspec.structs import replace
+
+import sluicegate
+from sluicegate import http1
+from sluicegate.config import GatewayConfig, HttpFront, Profile, PythonFile, ServerConfig
+from sluicegate.config.values import Limits
+from sluicegate.exchange import Upstream
+from sluicegate.fronts.beginning import Beginning
+from sluicegate.fronts.endpoints import Endpoints
+from sluicegate.gateway import Gateway
+from sluicegate.testing import MemoryUpstream
+
+
+class Stage:
+    """A gateway with its endpoints, and a server whose calls end when they are let."""
+
+    def __init__(self, gateway: Gateway, endpoints: Endpoints, address: str) -> None:
+        self.gateway = gateway
+        self.endpoints = endpoints
+        self.address = address
+        self.begun = asyncio.Event()
+        self.release = asyncio.Event()
+
+    async def take(self, **changes: object) -> None:
+        """Have another configuration."""
+        self.gateway.apply(replace(self.gateway.config, **changes))
+        await self.endpoints.follow()
+
+
+@asynccontextmanager
+async def staged(drain: float) -> AsyncGenerator[Stage]:
+    def load(file: str) -> Upstream:
+        server = sluicegate.Server("holder")
+
+        @server.tool
+        async def hold() -> str:  # pyright: ignore[reportUnusedFunction]
+            stage.begun.set()
+            await stage.release.wait()
+            return "held to the end"
+
+        return MemoryUpstream(server)
+
+    a = ServerConfig(name="a", key="a", source=PythonFile(file="a.py"))
+    config = GatewayConfig(
+        root="/", servers={"a": a}, profiles={"one": Profile()}, limits=Limits(drain=drain), http=HttpFront(port=0)
+    )
+    gateway = Gateway(config, load_file=load)
+    async with asyncio.timeout(30), gateway, Endpoints(gateway, Beginning(gateway)) as endpoints:
+        async with http1.serve(endpoints) as listener:
+            stage = Stage(gateway, endpoints, "http://{}:{}/mcp".format(*listener.addresses[0]))
+            await gateway.hub.settled()
+            yield stage
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("era", ["modern", "session"])
+async def test_a_profile_that_is_gone_finishes_what_it_has_begun_and_is_closed(era: sluicegate.Era) -> None:
+    async with staged(drain=0.5) as stage:
+        async with sluicegate.connect(f"{stage.address}/one", era=era) as client:
+            held = asyncio.ensure_future(client.call("a__hold"))
+            await stage.begun.wait()
+            assert len(stage.endpoints) == 2
+            await stage.take(profiles={})
+            with pytest.raises(sluicegate.UpstreamError):
+                async with sluicegate.connect(f"{stage.address}/one", era="modern"):
+                    pass
+            stage.release.set()
+            assert (await held).text == "held to the end"
+            await until(lambda: len(stage.endpoints) == 1)
+
+
+async def test_what_takes_longer_than_it_may_is_told_so() -> None:
+    async with staged(drain=0.1) as stage, sluicegate.connect(f"{stage.address}/one", era="modern") as client:
+        held = asyncio.ensure_future(client.call("a__hold"))
+        await stage.begun.wait()
+        await stage.take(profiles={})
+        with pytest.raises(sluicegate.SluicegateError, match="takes no requests now"):
+            await held
+        await until(lambda: len(stage.endpoints) == 1)
+
+
+async def test_a_profile_that_comes_back_is_served_anew_while_the_old_one_finishes() -> None:
+    async with staged(drain=20) as stage, sluicegate.connect(f"{stage.address}/one", era="modern") as client:
+        held = asyncio.ensure_future(client.call("a__hold"))
+        await stage.begun.wait()
+        await stage.take(profiles={})
+        await stage.take(profiles={"one": Profile()})
+        assert len(stage.endpoints) == 3
+        async with sluicegate.connect(f"{stage.address}/one", era="modern") as other:
+            assert [tool.name for tool in await other.tools()] == ["a__hold"]
+        stage.release.set()
+        assert (await held).text == "held to the end"
+
+
+async def test_many_reloads_leave_nothing_open() -> None:
+    async with staged(drain=0) as stage:
+        for number in range(20):
+            await stage.take(profiles={f"p{number}": Profile()})
+        await until(lambda: len(stage.endpoints) == 2)
