@@ -210,11 +210,9 @@ async def test_a_second_signal_to_the_gateway_of_a_pipe_does_not_wait_for_its_ca
         behind = guardians(gateway.process.pid)
         pipe, answers = gateway.process.stdin, gateway.process.stdout
         assert pipe is not None and answers is not None
-        listen = {"notifications": {"toolsListChanged": True}}
-        for number, method, params in (
-            (1, "tools/call", {"name": "bad__hang", "arguments": {}}),
-            (2, "subscriptions/listen", listen),
-        ):
+        hang: Json = {"name": "bad__hang", "arguments": {}}
+        listen: Json = {"notifications": {"toolsListChanged": True}}
+        for number, method, params in ((1, "tools/call", hang), (2, "subscriptions/listen", listen)):
             call = {"jsonrpc": "2.0", "id": number, "method": method, "params": modern(params)}
             pipe.write(json.dumps(call).encode() + b"\n")
         await begun(gateway, 1)
