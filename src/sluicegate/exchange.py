@@ -9,10 +9,11 @@ speaks.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
+from sluicegate.errors import InputRefused
 from sluicegate.protocol.message import Notification, Params, Reply
 from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.modern import Answers, Discovery, Profile, Questions
@@ -41,6 +42,20 @@ class Sink(Protocol):
             InputRefused: the client cannot or will not answer one of them, or nobody came back in time.
         """
         ...
+
+
+class Nobody:
+    """The sink of an exchange of our own making, or of one that has been answered: there is nobody to tell or ask."""
+
+    async def emit(self, notification: Notification) -> None:
+        """Drop it."""
+
+    async def ask(self, questions: Questions) -> Answers:
+        """Refuse."""
+        raise InputRefused("Nobody is there to be asked.")
+
+
+NOBODY: Final[Sink] = Nobody()
 
 
 # A Struct, though nothing of it is ever on a wire: one is made for every request, which takes half the time of a

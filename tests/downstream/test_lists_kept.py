@@ -3,8 +3,8 @@
 import msgspec
 
 from sluicegate.downstream.answering import Answering
-from sluicegate.downstream.session_era import SessionSide, Unheard
-from sluicegate.exchange import Exchange
+from sluicegate.downstream.session_era import SessionSide
+from sluicegate.exchange import NOBODY, Exchange
 from sluicegate.protocol.message import Reply, Result, opened
 from sluicegate.protocol.versions import REVISIONS
 
@@ -33,7 +33,7 @@ class Shelf:
 
 async def ask(answering: Answering, version: str) -> Reply:
     side: SessionSide = NoSide()  # pyright: ignore[reportAssignmentType] - all that is asked of it
-    return await answering.session_reply(Exchange("tools/list", {}, Unheard()), side, REVISIONS[version])
+    return await answering.session_reply(Exchange("tools/list", {}, NOBODY), side, REVISIONS[version])
 
 
 def names_in(reply: Reply) -> list[object]:

@@ -152,6 +152,8 @@ class DuplexServer:
             reply = await self._handler(sink.exchange)
         except Exception as problem:  # The edge where everything is caught: a failed exchange never ends a server.
             reply = failure(sink.exchange, problem)
+        finally:
+            sink.end()
         if sink.stream is not None:  # Else nobody came back for it.
             await sink.stream.reply(reply)
 
@@ -161,6 +163,7 @@ class DuplexServer:
         try:
             reply = await self.answering.modern_reply(sink.exchange, asked.id)
         finally:
+            sink.end()
             self._listens.pop(asked.id, None)
         await stream.reply(reply)
         if not stream.withdrawn:

@@ -238,6 +238,7 @@ class HttpEndpoint:
         except Exception as problem:  # An edge: a failed exchange never ends a server (R34).
             reply = failure(exchange, problem)
         finally:
+            sink.end()
             if self._listening:
                 self._listens_no_more(first)
         if exchange.method == "subscriptions/listen":

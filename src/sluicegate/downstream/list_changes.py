@@ -6,9 +6,9 @@ Each session would be told the same, and a subscription for each is a task and w
 from typing import Protocol
 
 from sluicegate.concurrency import TaskScope
-from sluicegate.downstream.session_era import HeldExchanges, Unheard, all_lists, hold_subscription
+from sluicegate.downstream.session_era import HeldExchanges, all_lists, hold_subscription
 from sluicegate.errors import SluicegateError
-from sluicegate.exchange import Caller
+from sluicegate.exchange import Caller, Nobody
 from sluicegate.protocol.message import Notification
 from sluicegate.protocol.modern import ACKNOWLEDGED
 
@@ -57,7 +57,7 @@ class ListChanges:
             del self._audiences[audience.caller, audience.offers]
 
 
-class Audience(Unheard):
+class Audience(Nobody):
     """All who are told the same."""
 
     def __init__(self, answering: HeldExchanges, caller: Caller, offers: str) -> None:

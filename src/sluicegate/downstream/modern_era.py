@@ -11,7 +11,7 @@ from sluicegate.downstream.asking_rights import check_capabilities
 from sluicegate.downstream.parked import Comeback, Parked, binding_of
 from sluicegate.downstream.streams import RequestStream
 from sluicegate.errors import InputRefused
-from sluicegate.exchange import Caller, Exchange
+from sluicegate.exchange import NOBODY, Caller, Exchange
 from sluicegate.protocol.conversation import Asked
 from sluicegate.protocol.message import Notification, Params, as_object, encode
 from sluicegate.protocol.modern import Answers, Questions, input_required, tagged
@@ -35,6 +35,10 @@ class ModernSink:
         self._brought: Params | None = None
         self._turn: asyncio.Lock | None = None
         self._listening = asked.method == "subscriptions/listen"
+
+    def end(self) -> None:
+        """Know that the exchange is answered: nothing more is said, and the two need not keep each other alive."""
+        self.exchange.sink = NOBODY
 
     async def emit(self, notification: Notification) -> None:
         """Send a notification on the open request's stream; between two rounds there is none to travel on."""

@@ -21,7 +21,7 @@ from sluicegate.errors import (
     UpstreamProtocolError,
     error_object,
 )
-from sluicegate.exchange import Caller, Exchange, Handler, Sink
+from sluicegate.exchange import NOBODY, Caller, Exchange, Handler, Nobody, Sink
 from sluicegate.protocol.conversation import Event, ServerConversation
 from sluicegate.protocol.message import (
     Notification,
@@ -110,7 +110,7 @@ class SessionSide:
     async def welcome(self, request_id: RequestId) -> None:
         """Answer `initialize` with what the handler says of itself."""
         front = self._front
-        reply = await front.answering.reply_to(Exchange("server/discover", {}, Unheard(), Profile(), front.caller))
+        reply = await front.answering.reply_to(Exchange("server/discover", {}, NOBODY, Profile(), front.caller))
         offer = judge_probe(reply)
         if isinstance(offer, Discovery):
             front.follow(front.conversation.welcome(request_id, offer))
@@ -244,17 +244,6 @@ class SessionSink:
         return {key: await self._side.ask(question, self._stream) for key, question in questions.items()}
 
 
-class Unheard:
-    """A sink for exchanges of our own making, which have nobody to tell or to ask."""
-
-    async def emit(self, notification: Notification) -> None:
-        """Drop it."""
-
-    async def ask(self, questions: Questions) -> Answers:
-        """Refuse."""
-        raise InputRefused("Nobody is there to be asked.")
-
-
 class Held(Protocol):
     """Whose subscriptions we hold."""
 
@@ -291,7 +280,7 @@ async def hold_subscription(held: Held, params: Params, sink: Subscriber) -> Non
         sink.failed(SluicegateError(error_object(problem).message))
 
 
-class _PushSink(Unheard):
+class _PushSink(Nobody):
     """The way of changes: no request of the client is open."""
 
     def __init__(self, side: SessionSide, acknowledged: "asyncio.Future[Params] | None") -> None:

@@ -98,6 +98,7 @@ class Request:
         keep = self.head.keep_alive and not connection.listener.draining
         prefix = answer_head(status, headers, not keep)
         self._stage = _ANSWERED
+        self._listeners = None  # They know the request, and would keep each other alive.
         if status == 204 or status == 304:
             connection.finish(b"%b\r\n" % prefix, keep)
         elif self.method == "HEAD":
@@ -152,6 +153,7 @@ class Request:
         if stage < _MUTE:
             raise LocalProtocolError("There is no answer to end.")
         self._stage = _ANSWERED
+        self._listeners = None
         self._connection.flush(last=stage & ~1 == _CHUNKED)
         self._connection.finish(b"", bool(stage & 1))
 

@@ -10,11 +10,11 @@ from typing import Final
 
 from sluicegate.concurrency import TaskScope
 from sluicegate.errors import UpstreamClosed, UpstreamError, UpstreamTimeout, UpstreamUnavailable
-from sluicegate.exchange import Connection, Exchange, Host, Upstream
+from sluicegate.exchange import NOBODY, Connection, Exchange, Host, Upstream
 from sluicegate.hub.calls import Calls, askable, is_closed
 from sluicegate.hub.listening import ResourceUpdates, listen
 from sluicegate.hub.lists import Lists
-from sluicegate.hub.offers import Nobody, Offer
+from sluicegate.hub.offers import Offer
 from sluicegate.hub.plan import MOST_RESTARTS, Restarts
 from sluicegate.hub.tasks import Heard
 from sluicegate.hub.treatment import MountSettings, State
@@ -201,7 +201,7 @@ class Mount:
         """What became of a connection: whoever asks it now is told."""
         if await is_closed(connection):
             try:
-                await connection(Exchange("ping", {}, Nobody()))
+                await connection(Exchange("ping", {}, NOBODY))
             except UpstreamError as problem:
                 return problem
         return UpstreamClosed(f"{self.name} closed the connection.")

@@ -6,12 +6,12 @@ from typing import Final
 
 import msgspec
 
-from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, InputRefused, UpstreamProtocolError
-from sluicegate.exchange import Connection, Exchange
+from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, UpstreamProtocolError
+from sluicegate.exchange import NOBODY, Connection, Exchange
 from sluicegate.protocol.gathering import Gathering, Kind
-from sluicegate.protocol.message import Notification, Params, as_object, opened
+from sluicegate.protocol.message import Params, as_object, opened
 from sluicegate.protocol.methods import LIST_CHANGES
-from sluicegate.protocol.modern import Answers, Discovery, Profile, Questions
+from sluicegate.protocol.modern import Discovery, Profile
 from sluicegate.protocol.types import read_prompt, read_resource, read_resource_template, read_tool
 
 log = logging.getLogger("sluicegate")
@@ -83,17 +83,6 @@ LISTS: Final[Mapping[str, tuple[str, Kind[Params]]]] = {
 """Each list by its name in an offer: the capability it needs, and how it is gathered."""
 
 
-class Nobody:
-    """The sink of exchanges that we hold on our own behalf: there is nobody to tell or to ask."""
-
-    async def emit(self, notification: Notification) -> None:
-        """Drop it."""
-
-    async def ask(self, questions: Questions) -> Answers:
-        """Refuse."""
-        raise InputRefused("Nobody is there to be asked.")
-
-
 async def fetch_offer(name: str, connection: Connection, limits: OfferLimits) -> Offer:
     """All that a server offers now.
 
@@ -125,7 +114,7 @@ async def _fetch(
     gathering = Gathering(name, kind)
     params: Params | None = {}
     while params is not None:
-        reply = await connection(Exchange(kind.method, params, Nobody(), Profile()))
+        reply = await connection(Exchange(kind.method, params, NOBODY, Profile()))
         if isinstance(reply, ErrorObject):
             if reply.code == METHOD_NOT_FOUND:
                 return ()  # Many servers have resources but no templates, and say it in this way.

@@ -24,9 +24,8 @@ from sluicegate.errors import (
     UpstreamError,
     UpstreamProtocolError,
 )
-from sluicegate.exchange import Connection, Exchange, Sink
+from sluicegate.exchange import NOBODY, Connection, Exchange, Sink
 from sluicegate.hub.deadlines import Deadline
-from sluicegate.hub.offers import Nobody
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_object, opened
 from sluicegate.protocol.modern import Answers, Profile, Questions, complete
 from sluicegate.protocol.translate_content import members_of, without
@@ -211,7 +210,7 @@ async def _state(connection: Connection, call: Exchange, ticket: _Ticket) -> Par
 
 async def _cancel(task_id: str, connection: Connection, call: Exchange) -> None:
     if "cancel" in (as_object(connection.discovery.capabilities.get("tasks")) or {}):
-        await connection(Exchange("tasks/cancel", {"taskId": task_id}, Nobody(), Profile(), call.caller))
+        await connection(Exchange("tasks/cancel", {"taskId": task_id}, NOBODY, Profile(), call.caller))
 
 
 def _is_result(reply: Reply) -> bool:
