@@ -135,7 +135,7 @@ def _start_quickly() -> Generator[Callable[[], None]]:
     """Look for no garbage until the function that this gives is called: there is none in what is being loaded.
 
     To look for it takes a tenth of the time in which the servers could be starting. What has been loaded by then is
-    never looked at again. A call leaves none behind, so that it is looked for more rarely than Python would, which saves
+    never looked at again. A call leaves none behind, so that it is looked for more rarely than Python would: that saves
     a twentieth of all work.
     """
 
