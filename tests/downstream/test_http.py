@@ -702,7 +702,7 @@ async def test_a_client_that_takes_nothing_is_cut_off_and_its_call_cancelled() -
 
 @pytest.mark.parametrize("path", ["/sse", "/messages", "/healthz", "/readyz"])
 def test_a_path_that_has_another_use_is_refused(path: str) -> None:
-    with pytest.raises(ValueError, match=f"^{path} has another use"):
+    with pytest.raises(sluicegate.ConfigError, match=f"^{path} has another use"):
         HttpEndpoint(Stage().server, path=path)
 
 

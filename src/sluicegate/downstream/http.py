@@ -31,7 +31,14 @@ from sluicegate.downstream.parked import PREFIX, Comeback, Parked, binding_of
 from sluicegate.downstream.places import Full, HttpLimits, Place, Places
 from sluicegate.downstream.sessions import MISSING, Sessions
 from sluicegate.downstream.sse import SseChannels
-from sluicegate.errors import HEADER_MISMATCH, UNSUPPORTED_VERSION, InvalidParams, RemoteProtocolError, error_object
+from sluicegate.errors import (
+    HEADER_MISMATCH,
+    UNSUPPORTED_VERSION,
+    ConfigError,
+    InvalidParams,
+    RemoteProtocolError,
+    error_object,
+)
 from sluicegate.exchange import Caller, Handler
 from sluicegate.protocol.conversation import Asked
 from sluicegate.protocol.headers import VERSION, Claims
@@ -88,10 +95,10 @@ class HttpEndpoint:
         `sse` is whether the oldest transport, HTTP+SSE, is served too.
 
         Raises:
-            ValueError: the path is one that has another use here.
+            ConfigError: the path is one that has another use here.
         """
         if path in _OWN_PATHS:
-            raise ValueError(f"{path} has another use: {', '.join(_OWN_PATHS)} are taken")
+            raise ConfigError(f"{path} has another use here: {', '.join(_OWN_PATHS)} are taken.")
         limits = limits or HttpLimits()
         self._calls = Places(limits.calls, limits.calls_of_one) if beside is None else beside._calls
         self._streams = Places(limits.streams, limits.streams_of_one) if beside is None else beside._streams
