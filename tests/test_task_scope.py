@@ -94,6 +94,24 @@ async def test_an_exception_of_the_body_travels_on_as_it_is() -> None:
     assert worker.end == "cancelled"
 
 
+async def test_what_a_task_begins_while_all_are_cancelled_is_cancelled_too() -> None:
+    late, scope = Worker(), TaskScope()
+
+    async def begins_another(scope: TaskScope) -> None:
+        try:
+            await forever()
+        finally:
+            scope.start(late.run())
+
+    with pytest.raises(KeyError):
+        async with asyncio.timeout(PATIENCE), scope:
+            scope.start(begins_another(scope))
+            await asyncio.sleep(0)
+            raise KeyError("mine")
+    assert late.end != "done"
+    assert len(scope) == 0
+
+
 async def test_who_is_cancelled_while_it_waits_for_its_tasks_cancels_them_and_is_cancelled() -> None:
     worker = Worker()
 

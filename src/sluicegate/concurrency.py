@@ -35,7 +35,7 @@ class TaskScope:
         """Where its tasks run, while it is open."""
         self._parent: asyncio.Task[object] | None = None
         self._all_done: asyncio.Future[None] | None = None
-        self._exiting = self._aborting = self._cancelled_parent = False
+        self._exiting = self._aborting = self._cancelled_parent = self._leaving_by_error = False
 
     async def __aenter__(self) -> "TaskScope":
         self._loop = asyncio.get_running_loop()
@@ -51,6 +51,7 @@ class TaskScope:
         if self._cancelled_parent and self._parent is not None and self._parent.uncancel() == 0:
             cancellation = None
         if error is not None:
+            self._leaving_by_error = True
             self.cancel_all()
         while self._tasks:
             self._all_done = asyncio.get_running_loop().create_future()
@@ -84,6 +85,8 @@ class TaskScope:
         if key is not None:
             self._keyed[key] = task
         task.add_done_callback(self._ended)
+        if self._leaving_by_error:
+            task.cancel()  # Begun by one that is being cancelled; nobody would end it.
 
     def rekey(self, old: Hashable, new: Hashable) -> None:
         """Let the task that was found under one key be found under another from now on."""

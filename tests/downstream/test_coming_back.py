@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncGenerator
+from typing import cast
 
 import pytest
 
@@ -13,10 +14,10 @@ from sluicegate.concurrency import TaskScope
 from sluicegate.downstream.http import HttpEndpoint
 from sluicegate.downstream.modern_era import ModernSink
 from sluicegate.downstream.parked import Comeback, Parked, binding_of
-from sluicegate.exchange import Caller
+from sluicegate.exchange import Caller, Exchange
 from sluicegate.http1 import serve
 from sluicegate.protocol.conversation import Asked
-from sluicegate.protocol.message import Reply, Result, opened
+from sluicegate.protocol.message import Notification, Reply, Result, opened
 from sluicegate.protocol.modern import Profile, Question
 from tests.downstream.raw_client import Json, error_of, modern, raw_client, result_of
 
@@ -58,6 +59,29 @@ async def test_answers_that_come_ahead_are_taken_once() -> None:
         assert "And again?" in json.dumps(asked)
         answer = result_of(await client.request(2, "tools/call", params(name("Eve"), asked["requestState"])))
         assert "Ada, Eve" in json.dumps(answer)
+
+
+async def test_progress_goes_out_under_the_token_of_the_request_that_is_open_now() -> None:
+    # The hub, say, and whatever else stands between: they know the token that the call began with.
+    async def handler(exchange: Exchange) -> Reply:
+        token = exchange.profile.progress_token
+        await exchange.request_input({"name": Question("elicitation/create", {"mode": "form", "message": "Name?"})})
+        await exchange.emit(Notification("notifications/progress", {"progressToken": token, "progress": 1}))
+        return Result({"resultType": "complete", "content": []})
+
+    def call(token: str | None, **more: object) -> Json:
+        stamped = modern({"name": "greet", "arguments": {}, **more}, capabilities={"elicitation": {}})
+        meta = cast(Json, stamped["_meta"])
+        return {**stamped, "_meta": meta if token is None else {**meta, "progressToken": token}}
+
+    for token in ("second", None):
+        async with raw_client(handler) as client:
+            asked = result_of(await client.request(1, "tools/call", call("first")))
+            again = call(token, requestState=asked["requestState"], inputResponses=name("Ada"))
+            client.send(id=2, method="tools/call", params=again)
+            if token is not None:
+                assert (await client.next())["params"] == {"progressToken": token, "progress": 1}
+            assert result_of(await client.next())["resultType"] == "complete"
 
 
 class Returning:

@@ -6,6 +6,7 @@ import pytest
 from sluicegate.errors import ErrorObject, InvalidParams
 from sluicegate.exchange import Caller, Exchange
 from sluicegate.hub import states as module
+from sluicegate.hub.replies import is_plain
 from sluicegate.hub.states import States
 from sluicegate.protocol.message import Params, Result, opened
 from sluicegate.protocol.modern import Question, complete, input_required
@@ -42,6 +43,26 @@ def test_a_server_that_gave_none_gets_none_back() -> None:
 def test_questions_say_which_server_asks() -> None:
     questions = asked(States())["inputRequests"]
     assert msgspec.to_builtins(questions)["k"]["params"]["message"] == "[files] Which?"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        '{"resultType":"complete","content":[],"resultType":"input_required",%s}',
+        '{"resultType":"input\\u005frequired",%s}',
+        '{"result\\u0054ype":"input_required",%s}',
+        '{"content":[],"resultType":"input_required",%s}',
+    ],
+    ids=["said twice", "spelled otherwise", "named otherwise", "said last"],
+)
+def test_questions_are_found_however_a_server_writes_them(words: str) -> None:
+    form = '"inputRequests":{"k":{"method":"elicitation/create","params":{"mode":"form","message":"Your password?"}}}'
+    reply = Result(msgspec.Raw((words % f'{form},"requestState":"theirs"').encode()))
+    assert not is_plain(reply, "2026-07-28")
+    wrapped = States().wrapped(exchange(), "files", reply, "files")
+    assert isinstance(wrapped, Result)
+    assert "[files] Your password?" in str(opened(wrapped)["inputRequests"])
+    assert opened(wrapped)["requestState"] != "theirs"
 
 
 @pytest.mark.parametrize(

@@ -199,6 +199,17 @@ async def test_a_server_of_another_revision_is_never_asked_for_a_task() -> None:
     assert "task" not in server.asked[0].params
 
 
+async def test_a_server_of_2026_07_28_is_not_told_that_its_caller_knows_tasks() -> None:
+    server = Server()
+    extensions: Params = {"io.modelcontextprotocol/tasks": {}, "io.modelcontextprotocol/ui": {}}
+    async with mounted(server, version="2026-07-28") as (hub, _, _):
+        exchange = call()
+        exchange.profile = Profile(capabilities={"extensions": extensions, "sampling": {}})
+        await hub(exchange)
+    told = server.asked[0].profile.capabilities
+    assert told == {"extensions": {"io.modelcontextprotocol/ui": {}}, "sampling": {}}
+
+
 async def test_a_server_that_answers_at_once_has_answered() -> None:
     refused, done = ErrorObject(INVALID_PARAMS, "How deep?"), Result(complete({"content": []}))
     for reply in (refused, done):

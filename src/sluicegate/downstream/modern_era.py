@@ -20,7 +20,10 @@ from sluicegate.protocol.modern import Answers, Questions, input_required, tagge
 class ModernSink:
     """The way back to a client of 2026-07-28: the stream of the request that is open now, if one is."""
 
-    __slots__ = ("_brought", "_hold", "_listening", "_parked", "_tasks", "_turn", "exchange", "headers", "stream")
+    __slots__ = (
+        *("_brought", "_has_come_back", "_hold", "_listening", "_parked", "_tasks", "_turn"),
+        *("exchange", "headers", "stream"),
+    )
 
     def __init__(
         self, stream: RequestStream, asked: Asked, caller: Caller, tasks: TaskScope, parked: Parked, hold: float
@@ -34,6 +37,7 @@ class ModernSink:
         """Those of the HTTP request, where one brought it."""
         self._brought: Params | None = None
         self._turn: asyncio.Lock | None = None
+        self._has_come_back = False
         self._listening = asked.method == "subscriptions/listen"
 
     def end(self) -> None:
@@ -44,6 +48,12 @@ class ModernSink:
         """Send a notification on the open request's stream; between two rounds there is none to travel on."""
         if self.stream is None:
             return
+        if self._has_come_back and notification.method == "notifications/progress":
+            # Whoever says so knows the token of the request that the call began with; that one has ended.
+            token = self.exchange.profile.progress_token
+            if token is None:
+                return
+            notification = Notification(notification.method, {**notification.params, "progressToken": token})
         if self._listening:
             notification = tagged(notification, self.stream.id)
         await self.stream.send(encode(notification))
@@ -80,6 +90,7 @@ class ModernSink:
             retry = await self._next_round(self.stream, unanswered)
             # The retry may come with another progress token, and what it declares is what holds from now on.
             exchange.profile = retry.profile
+            self._has_come_back = True
             brought = dict(retry.answers)
 
     async def _next_round(self, stream: RequestStream, questions: Questions) -> Comeback:

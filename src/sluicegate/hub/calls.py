@@ -31,7 +31,7 @@ from sluicegate.hub.plan import Circuit
 from sluicegate.hub.relay import Relay
 from sluicegate.hub.replies import says_error
 from sluicegate.hub.roots import RootsAnswered
-from sluicegate.hub.tasks import Tasks, Wanted
+from sluicegate.hub.tasks import Tasks, Wanted, without_tasks
 from sluicegate.hub.treatment import Figures, MountSettings
 from sluicegate.protocol.message import Params, Reply, Result, opened
 from sluicegate.protocol.modern import complete
@@ -161,6 +161,8 @@ class Calls:
                     # We say of no tool that it can be a task; who is not told so and wants one all the same has a plain
                     # call, and not the ticket that a server would give (§3.8).
                     params = without(params, ("task",))
+        elif "extensions" in profile.capabilities:
+            profile = msgspec.structs.replace(profile, capabilities=without_tasks(profile.capabilities))
         if before is not None:
             relay.go_on(before)
         try:

@@ -10,7 +10,7 @@ import msgspec
 from sluicegate.errors import InvalidParams
 from sluicegate.exchange import Exchange
 from sluicegate.hub.relay import labelled
-from sluicegate.protocol.message import Params, Reply, Result, mentions
+from sluicegate.protocol.message import Params, Reply, Result
 from sluicegate.protocol.modern import input_required, read_input_required
 from sluicegate.protocol.seal import Sealer
 
@@ -19,8 +19,8 @@ PREFIX: Final = "sg2."
 
 GOOD_FOR: Final = 3600.0
 
-HINTS: Final = (b'"input_required"',)
-"""What stands in every result that asks for input."""
+HINTS: Final = (b'"input_required"', b'"inputRequests"', b"\\u")
+"""One of these stands in every result that asks for input, or that some reader may take for one that does."""
 
 _ROUNDS: Final = ("inputResponses", "requestState", "_meta")
 
@@ -40,8 +40,6 @@ class States:
         """The reply, with the server's state wrapped and its questions labelled, if it asks for input."""
         if not isinstance(reply, Result):
             return reply
-        if isinstance(reply.value, msgspec.Raw) and not mentions(bytes(reply.value), HINTS):
-            return reply  # Nearly all: final answers pass as the bytes that came.
         needed = read_input_required(exchange.method, reply)
         if needed is None:
             return reply

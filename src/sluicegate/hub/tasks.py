@@ -7,7 +7,7 @@ meanwhile comes while it is open, so that it is known whose it is.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -42,6 +42,15 @@ PROGRESS: Final = "progress of tasks"
 STATUS: Final = "notifications/tasks/status"
 
 _RELATED: Final = "io.modelcontextprotocol/related-task"
+_EXTENSION: Final = "io.modelcontextprotocol/tasks"
+
+
+def without_tasks(capabilities: Mapping[str, object]) -> Mapping[str, object]:
+    """What a caller can do, but for tasks: a server that knew of it might answer with one, which nobody could fetch."""
+    extensions = as_object(capabilities.get("extensions")) or {}
+    if _EXTENSION not in extensions:
+        return capabilities
+    return {**capabilities, "extensions": {name: value for name, value in extensions.items() if name != _EXTENSION}}
 
 
 def needs_task(tool: Params) -> bool:
@@ -133,6 +142,10 @@ class Tasks:
                 found = await self._reply(errand, connection, exchange)
         except Exception as problem:  # Not handled here, but handed to whoever waits, if anybody does.
             found = problem
+        except asyncio.CancelledError:
+            if not outcome.done():
+                outcome.set_result(UpstreamClosed(f"{self._name} went away before its task was done."))
+            raise
         finally:
             errand.patience = None
             self._errands.discard(errand)

@@ -3,7 +3,6 @@
 This shape is also the one spoken inside sluicegate: what an `Exchange` holds is a request of this era, taken apart.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
@@ -218,7 +217,7 @@ def input_required(questions: Questions, state: str | None) -> Result:
     return Result(value)
 
 
-_is_complete: Final = re.compile(rb'\{"resultType":"complete"').match
+_COMPLETE: Final = b'{"resultType":"complete"'
 
 
 def read_input_required(method: str, reply: Reply) -> InputRequired | None:
@@ -232,10 +231,10 @@ def read_input_required(method: str, reply: Reply) -> InputRequired | None:
     raw = reply.value
     # Most replies are final and stay bytes: only one that has the word in it, or may spell it otherwise, is opened.
     if isinstance(raw, msgspec.Raw):
-        if _is_complete(raw) is not None:
-            return None  # As most servers begin, and no matter how long it is.
         data = bytes(raw)
-        if b'"resultType"' not in data and b"\\u" not in data:
+        # The first word counts if there is no second one, which another reader might take instead (T1).
+        said = data.startswith(_COMPLETE)
+        if data.count(b'"resultType"') <= said and b"\\u" not in data:
             return None
         kind = _decode_type(raw)
     else:

@@ -70,7 +70,7 @@ class Hearing:
 
     def _hear_progress(self, message: Notification) -> Awaitable[None] | None:
         token = message.params.get("progressToken")
-        waiter = self._pending.find(token) if isinstance(token, str | int) else None
+        waiter = self._pending.find(token)
         exchange = waiter.exchange if waiter is not None else None
         if exchange is None or exchange.profile.progress_token is None:
             return None
@@ -91,4 +91,5 @@ class Hearing:
         else:
             if exchange is not None:
                 self._asked.setdefault(id(exchange), []).append(request.id)
-            self._tasks.start(self._memory.answer(request, exchange), key=(self, request.id))
+            asker = self._memory.asker_of(request, exchange)
+            self._tasks.start(self._memory.answer(request, asker), key=(self, request.id))

@@ -105,11 +105,13 @@ class Link:
         """Treat the server as one of the session era."""
         self._session_era = SessionEra(self, session)
         self._notices.one_level_for_all = True
+        self._notices.tickets = self._session_era.tickets
 
     def end_session(self) -> None:
         """Treat it as one of 2026-07-28."""
         self._session_era = None
         self._notices.one_level_for_all = False
+        self._notices.tickets = None
 
     async def wait_closed(self) -> None:
         """Return when the server is gone, or our side has closed the connection."""

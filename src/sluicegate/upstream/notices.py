@@ -10,6 +10,7 @@ from sluicegate.protocol.message import Notification, Params
 from sluicegate.protocol.methods import LOG_LEVELS
 from sluicegate.protocol.modern import subscription_of
 from sluicegate.protocol.pending import Pending
+from sluicegate.upstream.tickets import Tickets
 from sluicegate.upstream.waiting import Brake, Waiter
 
 PROGRESS: Final = "notifications/progress"
@@ -21,6 +22,8 @@ class Notices:
     def __init__(self, pending: Pending[Waiter], host: Host, brake: Brake) -> None:
         self.one_level_for_all = False
         """Whether the server logs for all calls as it does for one, as in the session era."""
+        self.tickets: Tickets | None = None
+        """The calls that go on as tasks."""
         self._pending = pending
         self._host = host
         self._brake = brake
@@ -53,6 +56,8 @@ class Notices:
         # Nothing in a log line says which call it belongs to. With several candidates it is given to none of them. In
         # the session era a level is set for all, so that a call which wants no log is a candidate too (threats T11).
         callers = {exchange.caller.id for _, exchange in (under_way if self.one_level_for_all else listeners)}
+        if self.tickets is not None:
+            callers |= self.tickets.callers
         if len(listeners) != 1 or len(callers) != 1:
             self._post_unattributed(notification, size)
             return

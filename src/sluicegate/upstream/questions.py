@@ -5,10 +5,17 @@ from collections.abc import Callable
 from typing import Final
 
 from sluicegate.concurrency import TaskScope
-from sluicegate.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, OVERLOADED, ErrorObject, LocalProtocolError
+from sluicegate.errors import (
+    INTERNAL_ERROR,
+    METHOD_NOT_FOUND,
+    OVERLOADED,
+    ErrorObject,
+    LocalProtocolError,
+    MethodNotFound,
+)
 from sluicegate.protocol.message import Message, Reply, Request, RequestId, Response, Result
 from sluicegate.protocol.methods import QUESTIONS
-from sluicegate.upstream.session_era import SessionEra
+from sluicegate.upstream.session_era import Asker, SessionEra
 from sluicegate.upstream.waiting import Brake, Waiter
 
 log = logging.getLogger("sluicegate")
@@ -43,11 +50,12 @@ class Questions:
             self.respond(request.id, ErrorObject(OVERLOADED, "Too many questions are open; wait for their answers."))
         else:
             self._open.add(request.id)
-            self._tasks.start(self._answer(request, session_era), key=(self, request.id))
+            asker = session_era.asker_of(request)
+            self._tasks.start(self._answer(request, session_era, asker), key=(self, request.id))
 
-    async def _answer(self, request: Request, session_era: SessionEra) -> None:
+    async def _answer(self, request: Request, session_era: SessionEra, asker: Asker | MethodNotFound) -> None:
         try:
-            await session_era.answer(request)
+            await session_era.answer(request, asker)
         finally:
             self._open.discard(request.id)
 

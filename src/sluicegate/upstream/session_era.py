@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final, Protocol
 
-from sluicegate.errors import ErrorObject, InputRefused, InvalidParams, MethodNotFound, UpstreamError
+from sluicegate.errors import ErrorObject, InputRefused, InvalidParams, MethodNotFound, Truncated, UpstreamError
 from sluicegate.exchange import Exchange, Host
 from sluicegate.protocol.handshake import ClientSession
 from sluicegate.protocol.message import (
@@ -38,6 +38,7 @@ from sluicegate.protocol.pending import Pending
 from sluicegate.protocol.translate import params_for_session, reply_from_session
 from sluicegate.protocol.translate_questions import answer_for_session, question_from_session
 from sluicegate.protocol.versions import SUPPORTED_VERSIONS
+from sluicegate.upstream.tickets import Tickets
 from sluicegate.upstream.waiting import Waiter
 
 log = logging.getLogger("sluicegate")
@@ -84,6 +85,7 @@ class SessionEra:
         self._forsaken: dict[str, float] = {}  # who has lately given up a call, and until when that matters
         # The calls whose callers have been asked something and have not answered yet, and what ends the wait for that.
         self._asked: list[tuple[Exchange, asyncio.Timeout]] = []
+        self.tickets = Tickets()
 
     async def reply_to(self, exchange: Exchange) -> Reply:
         """The server's reply to an exchange, in the inner shape."""
@@ -94,6 +96,11 @@ class SessionEra:
         if exchange.profile.log_level is not None:
             await self._set_level(exchange.profile.log_level)
         params = params_for_session(exchange.method, exchange.params, self._session.revision)
+        if "task" in params or "taskId" in params:
+            return await self._relay_task(exchange, params)
+        return await self._relay(exchange, params)
+
+    async def _relay(self, exchange: Exchange, params: Params) -> Reply:
         try:
             reply = await self._line.relay(exchange, params)
         except asyncio.CancelledError:
@@ -102,6 +109,28 @@ class SessionEra:
                 self._take_back_questions(exchange)
             raise
         return reply_from_session(exchange.method, exchange.params, reply)
+
+    async def _relay_task(self, exchange: Exchange, params: Params) -> Reply:
+        """The reply to a call that becomes a task, or to what is asked about one."""
+        if "task" in params:
+            ticket = self.tickets.begin(exchange)
+            try:
+                reply = await self._relay(exchange, params)
+            except BaseException:  # Handed on, whatever it is: but there will be no task.
+                self.tickets.drop(ticket)
+                raise
+            self.tickets.name(ticket, reply)
+            return reply
+        is_over = exchange.method != "tasks/get"
+        try:
+            return await self._relay(exchange, params)
+        except Truncated:
+            is_over = False  # It will be asked for again.
+            raise
+        finally:
+            call = self.tickets.end(params["taskId"]) if is_over else None
+            if call is not None:
+                self._take_back_questions(call)
 
     def met(self, session: ClientSession) -> None:
         """Go by what was agreed on in this session from now on: it alone says which revision the server speaks."""
@@ -213,16 +242,14 @@ class SessionEra:
 
     # ----------------------------------------------------------------------------------------------- questions
 
-    async def answer(self, request: Request, cause: Exchange | None = None) -> None:
-        """Put a question of the server to whoever caused it, and send the answer back.
-
-        Args:
-            cause: the call that caused it, where the transport knows; else it is guessed from what is under way.
-        """
+    async def answer(self, request: Request, asker: "Asker | MethodNotFound") -> None:
+        """Put a question of the server to whoever caused it, as `asker_of` has found out, and send the answer back."""
         question = question_from_session(request.method, request.params)
         reply: Reply
         try:
-            ask, capabilities = self._asker(request.method, cause)
+            if isinstance(asker, MethodNotFound):
+                raise asker
+            ask, capabilities = asker
             _check_capability(question, capabilities)
             answers = await ask({"question": question})
             reply = Result(answer_for_session(question, answers["question"], self._session.revision))
@@ -239,19 +266,28 @@ class SessionEra:
             reply = ErrorObject(-1, "The question could not be answered.")
         self._line.respond(request.id, reply)
 
-    def _asker(
-        self, method: str, cause: Exchange | None
-    ) -> tuple[Callable[[Questions], Awaitable[Answers]], Mapping[str, object]]:
-        """Who is to be asked, and what it can be: the caller whose call caused the question, never another (§3.4)."""
+    def asker_of(self, request: Request, cause: Exchange | None = None) -> "Asker | MethodNotFound":
+        """Who is to be asked, and what it can be: the caller whose call caused the question, never another (§3.4).
+
+        To be found out as soon as the question is heard: an answer right behind it ends the call that it is about, and
+        then somebody else's would be the only one under way.
+
+        Args:
+            cause: the call that caused it, where the transport knows; else it is guessed from what is under way.
+        """
         if cause is not None:
             return cause.request_input, cause.profile.capabilities
+        owner = self.tickets.owner_of(request.params)
+        if owner is not None:
+            return partial(self._ask, owner), owner.profile.capabilities
         causes = [w.exchange for w in self._line.pending if w.exchange is not None and _may_ask(w.exchange.method)]
+        causes += self.tickets
         if not causes:
             return self._line.host.sink.ask, self._line.host.capabilities
         now = asyncio.get_running_loop().time()
         forsaken = {caller for caller, until in self._forsaken.items() if until > now}
         if len({exchange.caller.id for exchange in causes} | forsaken) > 1:
-            raise MethodNotFound(f"{method} cannot be attributed to one caller and is refused.")
+            return MethodNotFound(f"{request.method} cannot be attributed to one caller and is refused.")
         # Several calls of one caller: the answer goes back under the question's own id and unblocks whichever asked.
         # Rather one that has not been asked yet: the caller of another may never come back with its answer.
         unasked = [exchange for exchange in causes if not any(exchange is asked for asked, _ in self._asked)]
@@ -259,6 +295,9 @@ class SessionEra:
         return partial(self._ask, likely), likely.profile.capabilities
 
     async def _ask(self, cause: Exchange, questions: Questions) -> Answers:
+        under_way = [*(waiter.exchange for waiter in self._line.pending), *self.tickets]
+        if not any(exchange is cause for exchange in under_way):
+            raise InputRefused("The call that this was about has ended.")
         try:
             async with asyncio.timeout(None) as patience:
                 asked = cause, patience
@@ -277,9 +316,15 @@ class SessionEra:
                 patience.reschedule(asyncio.get_running_loop().time())
 
 
+Asker = tuple[Callable[[Questions], Awaitable[Answers]], Mapping[str, object]]
+"""Asks somebody, who said that these can be asked."""
+
+
 def _may_ask(method: str) -> bool:
     row = METHODS.get(method)
-    return row is None or row.may_ask  # The method of an extension may, for all we know.
+    if row is None:
+        return method not in ("tasks/get", "tasks/cancel")  # The method of an extension may, for all we know.
+    return row.may_ask
 
 
 def _check_capability(question: Question, capabilities: Mapping[str, object]) -> None:
