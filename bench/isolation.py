@@ -4,7 +4,8 @@ One gateway, with a good server and one for each way to be bad. Rounds take turn
 the others are idle, then while one of them misbehaves. What counts is the 99th percentile of the good one's answers,
 and of that the ratio to the quiet turns; the promise is that it stays under 2. Neighbours on a shared machine only
 ever make a turn slower, so of all rounds the quieter quarter is compared. A bad server also takes CPU of its own: on a
-machine with as few cores as there are processes, that is in it too.
+machine with as few cores as there are processes, that is in it too. How much, the last row shows: there the one with
+the huge answers is asked as often, but by somebody beside the gateway.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from statistics import quantiles
 from typing import Final
 
 BAD: Final = ("hanging", "raving", "noisy", "dying", "huge")
+BESIDE: Final = "huge, beside"
 CALLERS: Final = 4
 VEXERS: Final = 2
 PAUSE: Final = 0.01
@@ -179,6 +181,21 @@ async def vex(port: int, name: str) -> None:
     await asyncio.gather(*(call_on(caller) for caller in callers))
 
 
+async def vex_beside() -> None:
+    """Have a server of one's own give huge answers, again and again, until killed."""
+    server = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-S", "-c", SERVER), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    assert server.stdin is not None and server.stdout is not None
+    print("vexing", flush=True)
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "huge"}}
+    while True:
+        server.stdin.write(json.dumps(call).encode() + b"\n")
+        while not (await server.stdout.read(1 << 16)).endswith(b"\n"):
+            pass
+        await asyncio.sleep(PAUSE / VEXERS)
+
+
 @asynccontextmanager
 async def misbehaving(port: int, name: str) -> AsyncGenerator[None]:
     """A time in which one of them does what its name says."""
@@ -198,17 +215,18 @@ async def misbehaving(port: int, name: str) -> AsyncGenerator[None]:
 
 async def measured(rounds: int, calls: int) -> dict[str, dict[str, float]]:
     """For each way to be bad: the good one's 99th percentile, quiet and vexed, and their ratio."""
-    quiet: dict[str, list[float]] = {name: [] for name in BAD}
-    vexed: dict[str, list[float]] = {name: [] for name in BAD}
+    names = (*BAD, BESIDE)
+    quiet: dict[str, list[float]] = {name: [] for name in names}
+    vexed: dict[str, list[float]] = {name: [] for name in names}
     async with gateway() as port:
         await percentile(port, calls)  # warm
         for turn in range(rounds):
             print(f"round {turn + 1} of {rounds} …", file=sys.stderr)
-            for name in BAD:
+            for name in names:
                 quiet[name].append(await percentile(port, calls))
                 async with misbehaving(port, name):
                     vexed[name].append(await percentile(port, calls))
-    return {name: _compared(quiet[name], vexed[name]) for name in BAD}
+    return {name: _compared(quiet[name], vexed[name]) for name in names}
 
 
 def _compared(quiet: list[float], vexed: list[float]) -> dict[str, float]:
@@ -230,7 +248,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.vex:
         port, _, name = str(arguments.vex).partition(":")
-        asyncio.run(vex(int(port), name))
+        asyncio.run(vex_beside() if name == BESIDE else vex(int(port), name))
         return
     found = asyncio.run(measured(max(1, arguments.rounds), max(200, arguments.calls)))
     if arguments.json:
