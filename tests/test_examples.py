@@ -42,6 +42,12 @@ def test_the_client_example_writes_subscribes_and_answers() -> None:
     assert any(line.startswith("ResourceUpdated(") and "note://friday" in line for line in lines)
 
 
+def test_the_hub_example_offers_both_servers() -> None:
+    lines = output("examples/hub.py")
+    assert {"clock__now", "demo__count"} <= set(lines)
+    assert lines[-2:] == ["five past twelve", "counted to 3"]
+
+
 def test_the_tour_shows_both_eras_and_the_next_step() -> None:
     text = "\n".join(output("examples/tour.py"))
     for words in ('"method": "initialize"', '"resultType":"complete"', "counted to 3", ".mcp.json"):
@@ -92,7 +98,7 @@ async def test_the_mounted_server_and_the_app_around_it_share_one_state(mounted:
 def test_every_example_is_run_by_a_test() -> None:
     named = {
         *("demo.py", "notes.py", "first_client.py", "client.py", "tour.py", "test_notes.py", "everything.py"),
-        "mounted.py",
+        *("mounted.py", "hub.py"),
     }
     assert {example.name for example in EXAMPLES} == named, (
         "run the new example in a test of its own, then name it here"
