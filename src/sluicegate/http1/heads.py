@@ -5,7 +5,6 @@ two readers would agree on: HTTP/0.9, other versions, doubled `Host`. How long t
 nowhere else.
 """
 
-import math
 import re
 from collections.abc import Iterator
 from functools import lru_cache
@@ -22,6 +21,9 @@ Fields = tuple[tuple[str, str], ...]
 CHUNKED: Final = -1
 UNTIL_CLOSE: Final = -2
 MOST_FIELDS: Final = 128
+KEPT_UNTOLD: Final = 4.0
+"""Seconds that a connection is used again if its server does not say how long: most close it after five, and a request
+that meets the close on its way is lost."""
 
 H = TypeVar("H", "RequestHead", "AnswerHead")
 
@@ -119,7 +121,7 @@ class AnswerHead:
             self.length = 0
         self.keep_alive = minor == 1 and "close" not in headers.tokens("connection") and self.length != UNTIL_CLOSE
         told = _KEEP_TIME.search(headers.get("keep-alive") or "")
-        self.keep_time = max(0.0, int(told[1]) - 1.0) if told else math.inf
+        self.keep_time = max(0.0, int(told[1]) - 1.0) if told else KEPT_UNTOLD
         """How long the connection may be used again: less than the server says, because its clock started earlier."""
         codings = headers.tokens("content-encoding") - {"identity"}
         if codings - {"gzip", "x-gzip", "deflate"} or len(codings) > 1:
