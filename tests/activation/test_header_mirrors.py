@@ -7,7 +7,7 @@ import pytest
 
 from sluicegate.errors import RemoteProtocolError
 from sluicegate.exchange import Exchange
-from sluicegate.protocol.message import Params
+from sluicegate.protocol.message import Params, Reply, Result, opened
 from sluicegate.server import Server
 from tests.activation.helpers import Recorder
 
@@ -26,16 +26,21 @@ def server() -> Server:
     return server
 
 
-async def call(server: Server, arguments: Params, *regions: str) -> None:
+async def call(server: Server, arguments: Params, *regions: str) -> Reply:
     exchange = Exchange("tools/call", {"name": "where", "arguments": arguments}, Recorder())
     exchange.headers = lambda name: regions if name == "mcp-param-region" else ()
-    await server(exchange)
+    return await server(exchange)
+
+
+def ran(reply: Reply) -> bool:
+    """Whether the tool did what it is there for."""
+    return isinstance(reply, Result) and "isError" not in opened(reply)
 
 
 async def test_a_call_passes_whose_header_says_what_its_argument_says(server: Server) -> None:
-    await call(server, {"region": "eu"}, "eu")
-    await call(server, {"region": "Zürich"}, "=?base64?WsO8cmljaA==?=")
-    await call(server, {})
+    assert ran(await call(server, {"region": "eu"}, "eu"))
+    assert ran(await call(server, {"region": "Zürich"}, "=?base64?WsO8cmljaA==?="))
+    assert ran(await call(server, {}))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +63,7 @@ async def test_a_call_is_refused_whose_header_says_something_else(
 
 
 async def test_a_call_that_no_http_request_brought_has_no_headers_to_compare(server: Server) -> None:
-    await server(Exchange("tools/call", {"name": "where", "arguments": {"region": "eu"}}, Recorder()))
+    assert ran(await server(Exchange("tools/call", {"name": "where", "arguments": {"region": "eu"}}, Recorder())))
 
 
 def test_a_mark_that_no_client_could_follow_is_refused_when_the_tool_is_defined() -> None:

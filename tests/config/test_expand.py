@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sluicegate.config.expand import Variables
 
-VARIABLES = Variables(environ={"A": "apple", "EMPTY": "", "HOME": "/home/me"}, root="/work/shop", home="/home/me")
+VARIABLES = Variables(environ={"A": "apple", "EMPTY": "", "HOME": "/home/me"}, root="/srv/shop", home="/home/me")
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ VARIABLES = Variables(environ={"A": "apple", "EMPTY": "", "HOME": "/home/me"}, r
         ("${env:B:-pear}", "pear", "pear"),
         ("${HOME}/x", "/home/me/x", "/home/me/x"),
         ("${userHome}/x", "/home/me/x", "/home/me/x"),
-        ("${workspaceFolder}/x", "/work/shop/x", "/work/shop/x"),
+        ("${workspaceFolder}/x", "/srv/shop/x", "/srv/shop/x"),
         ("${workspaceFolderBasename}", "shop", "shop"),
         ("${pathSeparator}${/}", os.sep * 2, os.sep * 2),
         ("$A $ {A} ${", "$A $ {A} ${", "$A $ {A} ${"),
