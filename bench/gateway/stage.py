@@ -10,13 +10,31 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bench.servers import wait_until_open
 from bench.workers import ROOT
 
 PYTHON = sys.executable
 SERVER = (PYTHON, "-m", "bench.peers_gateway.server")
+
+_NGINX: Final = """
+worker_processes 1; daemon off; master_process off; pid {home}/pid; error_log {home}/error.log;
+events {{ worker_connections 1024; }}
+http {{
+    access_log off; keepalive_requests 100000000;
+    client_body_temp_path {home}/body; proxy_temp_path {home}/proxy; fastcgi_temp_path {home}/fastcgi;
+    uwsgi_temp_path {home}/uwsgi; scgi_temp_path {home}/scgi;
+    upstream behind {{ server 127.0.0.1:{behind}; keepalive 64; keepalive_requests 100000000; }}
+    server {{
+        listen 127.0.0.1:{port};
+        location / {{
+            proxy_pass http://behind; proxy_http_version 1.1; proxy_set_header Connection "";
+            proxy_set_header Host $http_host; proxy_buffering off;
+        }}
+    }}
+}}
+"""
 
 
 class Gate(NamedTuple):
@@ -160,3 +178,31 @@ def free_port() -> int:
     with socket.socket() as place:
         place.bind(("127.0.0.1", 0))
         return place.getsockname()[1]
+
+
+@contextmanager
+def nginx_before(behind: int) -> Generator[Gate]:
+    """nginx as a reverse proxy for a port, in one process."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as home:
+        config, port = Path(home, "nginx.conf"), free_port()
+        config.write_text(_NGINX.format(home=home, port=port, behind=behind))
+        with started(["nginx", "-c", str(config)], pids_in(home), port) as gate:
+            yield gate
+
+
+def pids_in(home: str) -> Path:
+    """A new folder for process ids."""
+    place = Path(home, "pids")
+    place.mkdir()
+    return place
+
+
+@contextmanager
+def ours(servers: dict[str, object], pids: Path, settings: str = "", *, stdio: bool = False) -> Generator[Gate]:
+    """Our gateway for these servers."""
+    port = 0 if stdio else free_port()
+    with folder(servers, settings) as place:
+        command = [PYTHON, "-m", "bench.peers_gateway.ours", str(place), str(port or "stdio")]
+        home = {"HOME": str(place), "XDG_CONFIG_HOME": str(place), "XDG_RUNTIME_DIR": str(place)}
+        with started(command, pids, port, environment=home) as gate:
+            yield gate

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from bench.gateway_stage import PYTHON, Gate, folder, free_port, started
+from bench.gateway.stage import PYTHON, Gate, folder, free_port, started
 from bench.load import MODERN, SESSION
 from bench.workers import ROOT
 

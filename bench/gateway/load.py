@@ -9,7 +9,7 @@ import select
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from bench.gateway_stage import Gate
+from bench.gateway.stage import Gate
 from bench.load import DEADLINE, MODERN, SESSION, Ask, Asker, answer_to, connect, hang_up, post
 from bench.samples import compact
 
