@@ -148,7 +148,7 @@ def started(
     with (
         log,
         subprocess.Popen(
-            command, cwd=cwd, env=os.environ | (environment or {}), stdin=pipe, stdout=out, stderr=log
+            command, cwd=cwd, env=_surroundings() | (environment or {}), stdin=pipe, stdout=out, stderr=log
         ) as process,
     ):
         try:
@@ -163,6 +163,11 @@ def started(
         finally:
             for pid in reversed(_tree(process.pid)):
                 with_no_mercy(pid)
+
+
+def _surroundings() -> dict[str, str]:
+    """Our environment; but byte code is kept, as everywhere where nobody forbids it, or a start would compile it all."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def with_no_mercy(pid: int) -> None:
