@@ -148,7 +148,7 @@ def started(
     with (
         log,
         subprocess.Popen(
-            command, cwd=cwd, env=_surroundings() | (environment or {}), stdin=pipe, stdout=out, stderr=log
+            command, cwd=cwd, env={**_surroundings(), **(environment or {})}, stdin=pipe, stdout=out, stderr=log
         ) as process,
     ):
         try:
@@ -166,7 +166,7 @@ def started(
 
 
 def _surroundings() -> dict[str, str]:
-    """Our environment; but byte code is kept, as everywhere where nobody forbids it, or a start would compile it all."""
+    """Our environment; but byte code is kept, as mostly, or every start would compile everything."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
