@@ -21,7 +21,7 @@ Start = Callable[[], Coroutine[object, object, object]]
 
 
 async def all_are_free() -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(10):
         while BUSY:  # noqa: ASYNC110 - a thread that nobody waits for sets no event
             await asyncio.sleep(0.001)
 
@@ -62,7 +62,7 @@ async def test_who_gives_up_waiting_for_a_thread_leaves_the_turn_to_others(relea
     await asyncio.sleep(0)
     waiting[0].cancel()
     release.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(10):
         assert await asyncio.gather(*waiting[1:]) == [1, 1]
         assert all(await asyncio.gather(*running))
 

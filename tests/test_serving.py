@@ -13,7 +13,7 @@ import pytest
 import sluicegate
 
 EVERYTHING = [sys.executable, str(Path(__file__).parents[1] / "examples" / "everything.py"), "--http", "0"]
-PROMPTLY = 15
+PROMPTLY = 30
 
 
 @pytest.fixture

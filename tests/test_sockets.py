@@ -93,7 +93,7 @@ async def test_what_one_that_was_killed_left_behind_is_no_obstacle(path: str) ->
     with claimed(path):
         came: asyncio.Queue[SocketWire] = asyncio.Queue()
         server = await listen(path, came.put_nowait)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(10):
             ours, theirs = await dial(path), await came.get()
         for wire in (ours, theirs):
             wire.close()

@@ -35,7 +35,7 @@ class Recorder:
 
     async def wait_for(self, count: int) -> list[Notification]:
         """The first `count` notifications, as soon as there are that many."""
-        async with asyncio.timeout(5), self._more:
+        async with asyncio.timeout(10), self._more:
             await self._more.wait_for(lambda: len(self.seen) >= count)
         return self.seen[:count]
 
@@ -49,7 +49,7 @@ async def ask(
 ) -> dict[str, Any]:
     """The value of the server's result."""
     exchange = Exchange(method, params or {}, sink or Recorder(), Profile(**profile) if profile else EAGER)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(10):
         reply = await server(exchange)
     assert isinstance(reply, Result), reply
     return opened(reply)

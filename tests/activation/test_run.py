@@ -471,7 +471,7 @@ async def test_blocking_function_does_not_block_the_loop(server: Server) -> None
 
     @server.tool
     def block() -> str:
-        return "released" if release.wait(5) else "stuck"
+        return "released" if release.wait(20) else "stuck"
 
     @server.tool
     async def free() -> None:
@@ -515,12 +515,12 @@ async def test_plain_generator_is_closed_after_the_step_under_way(server: Server
     def steps() -> Iterator[str]:
         try:
             loop.call_soon_threadsafe(started.set)
-            release.wait(5)
+            release.wait(20)
             yield "nobody wants this any more"
         finally:
             cleaned.set()
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(10):
         running = asyncio.create_task(call(server, "steps"))
         await started.wait()
         running.cancel()
@@ -529,7 +529,7 @@ async def test_plain_generator_is_closed_after_the_step_under_way(server: Server
             await running
         assert not cleaned.is_set()
         release.set()
-        await asyncio.to_thread(cleaned.wait, 5)
+        await asyncio.to_thread(cleaned.wait, 20)
     assert cleaned.is_set()
 
 
@@ -564,7 +564,7 @@ async def test_cancelling_a_call_closes_its_generator(server: Server, kind: str)
 
     server.add_tool({"at a yield": at_a_yield, "inside": inside, "plain": plain}[kind], name="long")
     exchange = Exchange("tools/call", {"name": "long"}, Stuck(), EAGER)
-    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
 
         async def run() -> None:
             await server(exchange)
@@ -573,4 +573,4 @@ async def test_cancelling_a_call_closes_its_generator(server: Server, kind: str)
         await started.wait()
         running.cancel()
     assert running.cancelled()
-    assert cleaned.wait(5)
+    assert cleaned.wait(20)

@@ -629,7 +629,7 @@ def test_many_mistakes_take_no_longer_than_one(reader: type) -> None:
     started = time.process_time()
     with pytest.raises(InvalidArguments, match=r"^argument 'to\[0\]' should be integer, got string$"):
         convert({"to": ["x"] * 200_000})
-    assert time.process_time() - started < 0.5  # Several seconds, if each were put into words.
+    assert time.process_time() - started < 1.5  # Several seconds, if each were put into words.
 
 
 def test_true_is_not_one() -> None:

@@ -81,4 +81,4 @@ def test_no_uri_takes_long(template: str, piece: str) -> None:
     started = time.process_time()
     Template(template).match(uri)
     assert Template(template).match(uri * 1000) is None
-    assert time.process_time() - started < 0.1
+    assert time.process_time() - started < 1

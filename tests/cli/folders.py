@@ -26,6 +26,8 @@ ENDING: dict[str, object] = {
     "command": sys.executable,
     "args": ["-c", "import sys; print('it is broken', file=sys.stderr); sys.exit(4)"],
 }
+ENDED = "(exited with status 4|closed its output)"
+"""What is said of that one, as a pattern: a machine out of breath may see its output end well before its exit."""
 DEMO = ROOT / "src" / "sluicegate" / "demo.py"
 
 

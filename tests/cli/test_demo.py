@@ -8,7 +8,7 @@ from sluicegate.demo import server
 
 
 async def test_each_tool_does_what_it_says() -> None:
-    async with asyncio.timeout(5), sluicegate.connect(server, elicit=lambda _: {"name": "Ada"}) as client:
+    async with asyncio.timeout(10), sluicegate.connect(server, elicit=lambda _: {"name": "Ada"}) as client:
         assert (await client.call("echo", text="a", times=2)).text == "a\na"
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", (await client.call("clock")).text)
         assert (await client.call("clock", form="unix")).text.isdigit()
@@ -19,11 +19,11 @@ async def test_each_tool_does_what_it_says() -> None:
 
 
 async def test_counting_tells_how_far_it_is() -> None:
-    async with asyncio.timeout(5), sluicegate.connect(server) as client:
+    async with asyncio.timeout(10), sluicegate.connect(server) as client:
         events = [event async for event in client.stream("count", to=3, pause=0)]
     assert [str(getattr(event, "progress", event)) for event in events] == ["1", "2", "3", "counted to 3"]
 
 
 async def test_nobody_is_greeted_by_name_who_does_not_say_it() -> None:
-    async with asyncio.timeout(5), sluicegate.connect(server, elicit=lambda _: None) as client:
+    async with asyncio.timeout(10), sluicegate.connect(server, elicit=lambda _: None) as client:
         assert (await client.call("greet")).text == "Hello, whoever you are."

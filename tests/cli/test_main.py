@@ -11,7 +11,7 @@ import sluicegate
 from sluicegate.cli.main import COMMANDS, main
 from sluicegate.cli.main import sluicegate as group
 
-PROMPTLY = 15.0
+PROMPTLY = 30.0
 SCRIPT = Path(sys.executable).with_name("sluicegate")
 
 

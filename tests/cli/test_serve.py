@@ -18,7 +18,7 @@ import sluicegate
 ROOT = Path(__file__).parents[2]
 DEMO = str(ROOT / "examples" / "demo.py")
 COMMAND = [sys.executable, "-m", "sluicegate"]
-PROMPTLY = 15.0
+PROMPTLY = 30.0
 
 ONE = """\
 import sluicegate

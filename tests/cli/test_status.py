@@ -47,7 +47,9 @@ def test_without_a_gateway_the_servers_are_started_looked_at_and_ended(folder: F
     done = folder.run("status")
     rows = {line.split("\t")[0]: line.split("\t") for line in done.stdout.splitlines()}
     assert done.returncode == 0 and "started for this command alone" in done.stderr
-    assert [row[1] for row in rows.values()] == ["ready", "ready", "degraded", "disabled"]
+    states = {name: row[1] for name, row in rows.items()}
+    assert states.pop("broken") in ("degraded", "failed", "starting")
+    assert states == {"notes": "ready", "counting": "ready", "off": "disabled"}
 
 
 def test_an_address_is_told_only_where_one_is(folder: Folder) -> None:

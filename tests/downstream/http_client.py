@@ -14,7 +14,7 @@ from sluicegate.exchange import Caller, Handler
 from sluicegate.http1 import Limits, Listener, serve
 from tests.downstream.raw_client import Json, modern
 
-PATIENCE = 5.0
+PATIENCE = 10.0
 
 Headers = Sequence[tuple[str, str]]
 BOTH = "application/json, text/event-stream"

@@ -46,7 +46,7 @@ class RawClient:
 
     async def next_any(self) -> Json | list[Json]:
         """The next line of the server, which may be a batch."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(10):
             return await self._lines.get()
 
     async def request(self, id: object, method: str, params: Json | None = None) -> Json:

@@ -127,7 +127,7 @@ async def test_a_retry_that_comes_as_the_time_runs_out_is_answered(stopping: boo
             if stopping:
                 asyncio.get_running_loop().call_soon(asyncio.get_running_loop().call_soon, tasks.cancel_all)
             with pytest.raises(asyncio.CancelledError if stopping else sluicegate.InputRefused):
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(10):
                     await sink.ask(question)
             assert first.back is not None and sink.stream is first.back
             assert not len(parked)
@@ -164,7 +164,7 @@ class Door:
         fields = {"host": "localhost", "accept": "application/json, text/event-stream", "connection": "close"}
         fields |= {"content-type": "application/json", "content-length": str(len(body))} | headers
         lines = [f"{method} /mcp HTTP/1.1", *(f"{name.replace('_', '-')}: {v}" for name, v in fields.items()), "", ""]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(10):
             reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
             writer.write("\r\n".join(lines).encode() + body)
             answer = await reader.read()

@@ -189,7 +189,7 @@ async def test_a_request_without_an_id_is_a_notification_and_is_not_run() -> Non
 @pytest.mark.parametrize("era", ["session", "modern"])
 async def test_a_withdrawn_call_is_cancelled_and_nothing_is_answered(era: str) -> None:
     stage = Stage()
-    async with raw_client(stage.server) as client, asyncio.timeout(5):
+    async with raw_client(stage.server) as client, asyncio.timeout(10):
         await client.initialize()
         client.send(id=7, method="tools/call", params=modern(call("wait")) if era == "modern" else call("wait"))
         await stage.started.wait()
@@ -217,7 +217,7 @@ async def test_nothing_is_sent_for_a_withdrawn_call_whatever_its_tool_still_says
             spoke.set()
         return "never"
 
-    async with raw_client(stage.server) as client, asyncio.timeout(5):
+    async with raw_client(stage.server) as client, asyncio.timeout(10):
         client.send(id=7, method="tools/call", params=modern(call("talker"), progressToken="t"))
         await stage.started.wait()
         client.send(method="notifications/cancelled", params={"requestId": 7})
@@ -227,7 +227,7 @@ async def test_nothing_is_sent_for_a_withdrawn_call_whatever_its_tool_still_says
 
 async def test_an_id_may_not_be_used_twice_at_once_and_the_first_goes_on() -> None:
     stage = Stage()
-    async with raw_client(stage.server) as client, asyncio.timeout(5):
+    async with raw_client(stage.server) as client, asyncio.timeout(10):
         await client.initialize()
         client.send(id=1, method="tools/call", params=call("wait"))
         await stage.started.wait()
@@ -240,7 +240,7 @@ async def test_an_id_may_not_be_used_twice_at_once_and_the_first_goes_on() -> No
 
 async def test_hanging_up_cancels_what_is_under_way() -> None:
     stage = Stage()
-    async with raw_client(stage.server) as client, asyncio.timeout(5):
+    async with raw_client(stage.server) as client, asyncio.timeout(10):
         await client.initialize()
         client.send(id=1, method="tools/call", params=call("wait"))
         await stage.started.wait()
@@ -250,7 +250,7 @@ async def test_hanging_up_cancels_what_is_under_way() -> None:
 
 
 async def test_answers_that_are_ready_at_once_reach_a_client_that_hung_up_right_behind_its_requests() -> None:
-    async with raw_client(Stage().server) as client, asyncio.timeout(5):
+    async with raw_client(Stage().server) as client, asyncio.timeout(10):
         client.send(id=1, method="tools/call", params=modern(call("echo", text="quick")))
         client.hang_up()
         assert texts(result_of(await client.next())) == ["quick"]
@@ -421,7 +421,7 @@ async def test_a_tampered_state_is_refused_wherever_it_was_changed() -> None:
 
 async def test_a_call_that_nobody_came_back_for_ends_and_its_state_with_it() -> None:
     stage = Stage()
-    async with raw_client(stage.server, hold=0.01) as client, asyncio.timeout(5):
+    async with raw_client(stage.server, hold=0.01) as client, asyncio.timeout(10):
         first = await asked(client)
         await stage.gave_up.wait()
         answer = await client.request(3, "tools/call", retry(first, ADA))
@@ -437,7 +437,7 @@ async def test_a_withdrawal_of_the_answered_request_does_not_touch_the_parked_ca
 
 async def test_withdrawing_the_retry_cancels_the_call_it_resumed() -> None:
     stage = Stage()
-    async with raw_client(stage.server) as client, asyncio.timeout(5):
+    async with raw_client(stage.server) as client, asyncio.timeout(10):
         params = modern(call("greet_then_wait"), capabilities={"elicitation": {}})
         first = result_of(await client.request(1, "tools/call", params))
         client.send(id=2, method="tools/call", params=retry(first, ADA, name="greet_then_wait"))

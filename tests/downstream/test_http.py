@@ -286,7 +286,7 @@ async def test_a_message_without_an_id_is_accepted_and_never_run(method: str) ->
 
 async def test_a_posted_cancellation_withdraws_nothing() -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         async with asyncio.TaskGroup() as group:
             waiting = group.create_task(client.modern("tools/call", modern(call("wait")), id=1))
             await stage.started.wait()
@@ -640,7 +640,7 @@ async def start(client: HttpClient, name: str, *, accept: str = BOTH) -> asyncio
 @pytest.mark.parametrize("accept", [BOTH, "application/json"])
 async def test_hanging_up_cancels_the_call_and_frees_the_connection(name: str, accept: str) -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         connection = await start(client, name, accept=accept)
         await stage.started.wait()
         connection.close()
@@ -651,7 +651,7 @@ async def test_hanging_up_cancels_the_call_and_frees_the_connection(name: str, a
 
 
 async def test_hanging_up_at_any_point_leaves_nothing_behind() -> None:
-    async with http_client(Stage().server) as client, asyncio.timeout(5):
+    async with http_client(Stage().server) as client, asyncio.timeout(10):
 
         async def cut(after: int) -> None:
             answer = await client.modern("tools/call", stamped("count", to=50))
@@ -668,7 +668,7 @@ async def test_hanging_up_at_any_point_leaves_nothing_behind() -> None:
 
 async def test_a_tool_that_answers_although_it_was_cancelled_harms_nobody() -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         connection = await start(client, "stubborn")
         await stage.started.wait()
         connection.close()
@@ -679,7 +679,7 @@ async def test_a_tool_that_answers_although_it_was_cancelled_harms_nobody() -> N
 
 async def test_a_tool_waits_for_a_client_that_takes_nothing() -> None:
     stage = Stage()
-    async with http_client(stage.server, limits=Limits(unsent=65536)) as client, asyncio.timeout(5):
+    async with http_client(stage.server, limits=Limits(unsent=65536)) as client, asyncio.timeout(10):
         await start(client, "flood")
         said = -1
         while said != stage.said or not said:
@@ -694,7 +694,7 @@ async def test_a_tool_waits_for_a_client_that_takes_nothing() -> None:
 async def test_a_client_that_takes_nothing_is_cut_off_and_its_call_cancelled() -> None:
     stage = Stage()
     limits = Limits(unsent=65536, blocked_time=0.05)
-    async with http_client(stage.server, limits=limits) as client, asyncio.timeout(5):
+    async with http_client(stage.server, limits=limits) as client, asyncio.timeout(10):
         await start(client, "flood")
         await stage.cancelled.wait()
         assert (await client.modern("tools/call", ECHO)).status == 200
@@ -803,7 +803,7 @@ async def test_a_state_is_refused_wherever_it_was_changed() -> None:
 
 async def test_a_state_ends_with_the_time_that_a_call_is_held() -> None:
     stage = Stage()
-    async with http_client(stage.server, hold=0.01) as client, asyncio.timeout(5):
+    async with http_client(stage.server, hold=0.01) as client, asyncio.timeout(10):
         first = await asked(client)
         await stage.gave_up.wait()
         await refused(await client.modern("tools/call", retry(first)), 400, -32602)
@@ -871,7 +871,7 @@ async def test_a_subscription_that_cannot_be_read_is_refused_before_the_stream_b
 
 async def test_hanging_up_ends_a_subscription() -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         answer = await client.modern("subscriptions/listen", LISTEN)
         await answer.message()
         answer.hang_up()
@@ -884,7 +884,7 @@ async def test_hanging_up_ends_a_subscription() -> None:
 async def test_whoever_still_waits_when_the_endpoint_ends_is_told_that_it_stops() -> None:
     stage = Stage()
     endpoint = HttpEndpoint(stage.server)
-    async with serve(endpoint) as listener, asyncio.timeout(5), asyncio.TaskGroup() as group:
+    async with serve(endpoint) as listener, asyncio.timeout(10), asyncio.TaskGroup() as group:
         client = HttpClient(endpoint, listener)
         async with endpoint:
             streaming = await client.modern("tools/call", stamped("halves"))
@@ -910,7 +910,7 @@ async def test_whoever_still_waits_when_the_endpoint_ends_is_told_that_it_stops(
 
 async def test_about_to_stop_ends_subscriptions_with_their_result_and_lets_calls_finish() -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         gone = await client.modern("subscriptions/listen", LISTEN)
         await gone.message()
         gone.hang_up()
@@ -929,7 +929,7 @@ async def test_about_to_stop_ends_subscriptions_with_their_result_and_lets_calls
 
 async def test_giving_up_answers_what_is_left_while_the_connections_are_still_there() -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         calling = await client.modern("tools/call", stamped("halves"))
         session = await client.initialize()
         session_calling = await session.request(1, "tools/call", heard("halves"))
@@ -945,7 +945,7 @@ async def test_closing_the_server_first_ends_subscriptions_with_their_result() -
     endpoint = HttpEndpoint(stage.server)
     async with serve(endpoint) as listener:
         client = HttpClient(endpoint, listener)
-        async with endpoint, asyncio.timeout(5):
+        async with endpoint, asyncio.timeout(10):
             answer = await client.modern("subscriptions/listen", LISTEN)
             stage.server.close()
             assert "result" in (await answer.events())[-1].message

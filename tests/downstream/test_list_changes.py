@@ -40,7 +40,7 @@ class Publisher:
 
     async def heard_by(self, number: int) -> None:
         """Wait until so many listen."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(10):
             while len(self.listening) != number:  # noqa: ASYNC110 - nobody else wants to know
                 await asyncio.sleep(0)
 

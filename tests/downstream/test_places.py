@@ -92,7 +92,7 @@ def free(client: HttpClient) -> bool:
 
 
 async def all_free(client: HttpClient) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(10):
         while not free(client):  # noqa: ASYNC110 - nobody else wants to know, so there is no event
             await asyncio.sleep(0)
 
@@ -100,7 +100,7 @@ async def all_free(client: HttpClient) -> None:
 @pytest.mark.parametrize(("limits", "status"), [(HttpLimits(calls_of_one=2), 429), (HttpLimits(calls=2), 503)])
 async def test_a_call_too_many_is_refused_and_runs_when_another_has_ended(limits: HttpLimits, status: int) -> None:
     stage = Stage()
-    async with http_client(stage.server, places=limits) as client, asyncio.timeout(5):
+    async with http_client(stage.server, places=limits) as client, asyncio.timeout(10):
         busy = [await client.modern("tools/call", stamped("halves"), headers=ADA) for _ in range(2)]
         await check_refused(await client.modern("tools/call", ECHO, headers=ADA, id="more"), status, "more")
         if status == 429:
@@ -117,7 +117,7 @@ async def test_a_call_too_many_is_refused_and_runs_when_another_has_ended(limits
 
 async def test_sessions_and_the_oldest_transport_share_the_places_of_their_caller() -> None:
     stage = Stage()
-    async with http_client(stage.server, places=HttpLimits(calls_of_one=1)) as client, asyncio.timeout(5):
+    async with http_client(stage.server, places=HttpLimits(calls_of_one=1)) as client, asyncio.timeout(10):
         session = await client.initialize("2025-03-26", headers=ADA)
         channel = await client.open("GET", "/sse", [("Accept", "text/event-stream"), *ADA])
         path = (await channel.event()).data
@@ -141,7 +141,7 @@ async def test_sessions_and_the_oldest_transport_share_the_places_of_their_calle
 @pytest.mark.parametrize("end", ["hang up", "fail", "withdraw"])
 async def test_a_place_is_free_again_however_the_call_ends(end: str) -> None:
     stage = Stage()
-    async with http_client(stage.server, places=HttpLimits(calls_of_one=1)) as client, asyncio.timeout(5):
+    async with http_client(stage.server, places=HttpLimits(calls_of_one=1)) as client, asyncio.timeout(10):
         if end == "fail":
             assert (await client.modern("tools/call", call("nothing of the kind"), headers=ADA)).status == 400
         elif end == "hang up":
@@ -155,7 +155,7 @@ async def test_a_place_is_free_again_however_the_call_ends(end: str) -> None:
 
 
 async def test_a_call_that_waits_for_its_client_keeps_its_place_and_its_retry_needs_none() -> None:
-    async with http_client(Stage().server, places=HttpLimits(calls_of_one=1)) as client, asyncio.timeout(5):
+    async with http_client(Stage().server, places=HttpLimits(calls_of_one=1)) as client, asyncio.timeout(10):
         asking = await client.modern("tools/call", modern(call("greet"), capabilities=FORMS), headers=ADA)
         asked = result_of(await asking.json())
         assert asked["resultType"] == "input_required"
@@ -168,7 +168,7 @@ async def test_a_call_that_waits_for_its_client_keeps_its_place_and_its_retry_ne
 
 
 async def test_a_call_that_nobody_comes_back_for_gives_its_place_back() -> None:
-    async with http_client(Stage().server, places=HttpLimits(calls_of_one=1), hold=0.05) as client, asyncio.timeout(5):
+    async with http_client(Stage().server, places=HttpLimits(calls_of_one=1), hold=0.05) as client, asyncio.timeout(10):
         await client.modern("tools/call", modern(call("greet"), capabilities=FORMS), headers=ADA)
         await all_free(client)
         await check_served(client, ADA)
@@ -178,7 +178,7 @@ async def test_a_call_that_nobody_comes_back_for_gives_its_place_back() -> None:
 
 
 async def test_streams_of_each_kind_count_together_and_only_the_owner_is_refused() -> None:
-    async with http_client(Stage().server, places=HttpLimits(streams_of_one=3)) as client, asyncio.timeout(5):
+    async with http_client(Stage().server, places=HttpLimits(streams_of_one=3)) as client, asyncio.timeout(10):
         session = await client.initialize(headers=ADA)
         pushed = await session.listen()
         await pushed.event()
@@ -219,7 +219,7 @@ async def test_a_listener_that_is_gone_before_it_is_heard_gives_its_place_back()
             endpoint(Gone(request._connection, request.head, request.body))  # pyright: ignore[reportPrivateUsage]
             served.append(True)
 
-        async with serve(answer) as listener, asyncio.timeout(5):
+        async with serve(answer) as listener, asyncio.timeout(10):
             client = HttpClient(endpoint, listener)
             with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
                 await client.modern("subscriptions/listen", LISTEN)
@@ -230,7 +230,7 @@ async def test_a_listener_that_is_gone_before_it_is_heard_gives_its_place_back()
 
 
 async def test_a_session_too_many_of_one_caller_ends_their_own_that_was_idle_longest() -> None:
-    async with http_client(Stage().server, places=HttpLimits(sessions_of_one=2)) as client, asyncio.timeout(5):
+    async with http_client(Stage().server, places=HttpLimits(sessions_of_one=2)) as client, asyncio.timeout(10):
         theirs = await client.initialize(headers=BOB)
         first, second = await client.initialize(headers=ADA), await client.initialize(headers=ADA)
         assert await is_served(first)
@@ -252,7 +252,7 @@ async def is_served(session: Session) -> bool:
 async def test_the_local_user_is_held_by_the_limits_of_the_whole_alone() -> None:
     limits = HttpLimits(calls_of_one=1, streams_of_one=1, sessions_of_one=1, calls=3)
     stage = Stage()
-    async with local_client(stage, limits) as client, asyncio.timeout(5):
+    async with local_client(stage, limits) as client, asyncio.timeout(10):
         sessions = [await client.initialize() for _ in range(3)]
         assert [(await (await each.listen()).event()).data for each in sessions] == ["", "", ""]
         busy = [await client.modern("tools/call", stamped("halves")) for _ in range(3)]
@@ -279,7 +279,7 @@ async def local_client(stage: Stage, limits: HttpLimits) -> AsyncGenerator[HttpC
 
 async def test_who_comes_when_we_are_about_to_stop_is_told_so_and_what_is_under_way_goes_on() -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         session = await client.initialize()
         busy = await client.modern("tools/call", stamped("halves"))
         asked = result_of(await (await client.modern("tools/call", modern(call("greet"), capabilities=FORMS))).json())

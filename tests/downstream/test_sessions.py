@@ -194,7 +194,7 @@ async def test_a_deleted_session_is_not_found_any_more() -> None:
 
 async def test_deleting_a_session_cancels_its_calls_and_ends_their_posts() -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         session = await client.initialize()
         streaming = await session.request(1, "tools/call", heard("halves"))
         async with asyncio.TaskGroup() as group:
@@ -246,7 +246,7 @@ async def test_an_initialize_that_is_refused_opens_nothing(message: Json, status
 
 async def none_live(client: HttpClient) -> None:
     """Wait until no session is left."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(10):
         while live(client)._sessions:  # pyright: ignore[reportPrivateUsage] # noqa: ASYNC110
             await asyncio.sleep(0)
 
@@ -372,7 +372,7 @@ async def test_a_parse_error_has_no_id_and_the_session_goes_on() -> None:
 
 async def test_an_id_that_is_under_way_is_refused_and_the_first_gets_its_answer() -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         session = await client.initialize()
         async with asyncio.TaskGroup() as group:
             first = group.create_task(session.request(1, "tools/call", call("wait")))
@@ -386,7 +386,7 @@ async def test_an_id_that_is_under_way_is_refused_and_the_first_gets_its_answer(
 
 async def test_the_same_id_in_two_sessions_is_two_requests() -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         one, other = await client.initialize(), await client.initialize()
         async with asyncio.TaskGroup() as group:
             first = group.create_task(one.request(1, "tools/call", call("wait")))
@@ -451,7 +451,7 @@ async def test_a_batch_may_stream_and_ends_with_all_its_answers() -> None:
 
 async def test_a_batch_whose_last_open_call_is_cancelled_is_answered_with_the_rest() -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         session = await client.initialize("2025-03-26")
         batch = [
             request(1, "tools/call", call("echo", text="b")),
@@ -471,7 +471,7 @@ async def test_a_batch_whose_last_open_call_is_cancelled_is_answered_with_the_re
 
 async def test_a_batch_whose_calls_are_all_cancelled_still_ends() -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         session = await client.initialize("2025-03-26")
         async with asyncio.TaskGroup() as group:
             posted = group.create_task(session.post([request(1, "tools/call", call("wait"))]))
@@ -494,7 +494,7 @@ async def test_a_call_that_is_cancelled_and_made_again_in_one_batch_is_answered_
 
 async def test_a_call_that_another_batch_cancels_and_makes_again_leaves_nothing_behind() -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         session = await client.initialize("2025-03-26")
         async with asyncio.TaskGroup() as group:
             first = group.create_task(session.request(1, "tools/call", call("wait")))
@@ -517,7 +517,7 @@ async def test_a_request_that_is_cancelled_behind_the_handshake_ends_its_post(mo
         await go.wait()
         return await server(exchange)
 
-    async with http_client(handler) as client, asyncio.timeout(5):
+    async with http_client(handler) as client, asyncio.timeout(10):
         opening = await client.post(initialize())  # so slow that its answer became a stream, with the session's id
         session = Session(client, opening.headers["mcp-session-id"], "2025-11-25", (), BOTH)
         behind = await session.request(1, "tools/list")
@@ -575,7 +575,7 @@ async def test_a_silent_call_becomes_a_stream_in_time(monkeypatch: pytest.Monkey
 
 async def test_a_tool_that_never_waits_does_not_keep_others_from_being_served() -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         session, other = await client.initialize(), await client.initialize()
         answer = await session.request(1, "tools/call", heard("flood"))
         await answer.event()
@@ -589,7 +589,7 @@ async def test_a_tool_that_never_waits_does_not_keep_others_from_being_served() 
 
 async def test_a_cancelled_call_still_ends_its_post() -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         session = await client.initialize()
         async with asyncio.TaskGroup() as group:
             posted = group.create_task(session.request(1, "tools/call", call("wait")))
@@ -602,7 +602,7 @@ async def test_a_cancelled_call_still_ends_its_post() -> None:
 
 async def test_a_cancelled_call_that_streams_ends_its_stream_without_an_answer() -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         session = await client.initialize()
         answer = await session.request(1, "tools/call", heard("halves"))
         await stage.started.wait()
@@ -613,7 +613,7 @@ async def test_a_cancelled_call_that_streams_ends_its_stream_without_an_answer()
 
 async def test_a_tool_that_answers_although_it_was_cancelled_answers_no_other_call() -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         session = await client.initialize()
         async with asyncio.TaskGroup() as group:
             first = group.create_task(session.request(1, "tools/call", call("stubborn")))
@@ -631,7 +631,7 @@ async def test_a_tool_that_answers_although_it_was_cancelled_answers_no_other_ca
 
 async def test_hanging_up_does_not_cancel_and_the_rest_of_that_very_stream_is_told_to_who_comes_back() -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         session = await client.initialize()
         cut = await session.request("cut", "tools/call", heard("halves"))
         other = await session.request("other", "tools/call", heard("count", to=5))
@@ -664,7 +664,7 @@ async def test_a_stream_that_is_resumed_while_it_goes_on_leaves_its_first_connec
 
 async def test_a_client_that_hangs_up_before_anything_was_said_frees_its_connection_when_the_call_ends() -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         session = await client.initialize()
         await client.aclose()
         await client.all_closed()
@@ -679,7 +679,7 @@ async def test_a_client_that_hangs_up_before_anything_was_said_frees_its_connect
 
 async def test_streams_that_nobody_reads_any_more_leave_no_connection_behind() -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         session = await client.initialize()
         posted, listening = await session.request(1, "tools/call", heard("halves")), await session.listen()
         await posted.event()
@@ -692,7 +692,7 @@ async def test_streams_that_nobody_reads_any_more_leave_no_connection_behind() -
 
 async def test_a_call_may_let_its_client_go_and_tells_the_rest_when_it_comes_back() -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         session = await client.initialize()
         before = await (await session.request(1, "tools/call", heard("slip"))).events()
         assert [event.retry for event in before] == ["1000", None]
@@ -718,7 +718,7 @@ async def test_a_client_that_would_not_come_back_is_not_let_go(accept: str) -> N
 async def test_a_client_that_takes_nothing_is_cut_off_and_what_is_kept_for_it_stays_bounded() -> None:
     stage = Stage()
     limits = Limits(unsent=65536, blocked_time=0.05)
-    async with http_client(stage.server, limits=limits) as client, asyncio.timeout(5):
+    async with http_client(stage.server, limits=limits) as client, asyncio.timeout(10):
         session = await client.initialize()
         await session.start(1, "tools/call", heard("flood"))
         await stage.started.wait()
@@ -786,7 +786,7 @@ async def updated(stage: Stage, client: HttpClient, times: int = 1) -> None:
     for _ in range(times):
         before = session.pushes._sent  # pyright: ignore[reportPrivateUsage]
         stage.server.resource_updated("note://a")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(10):
             while session.pushes._sent == before:  # pyright: ignore[reportPrivateUsage] # noqa: ASYNC110
                 await asyncio.sleep(0)
 
@@ -841,7 +841,7 @@ async def test_a_get_that_was_cut_goes_on_behind_the_last_event_seen() -> None:
 
 async def test_a_silent_stream_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         session = await subscribed(client, "2025-06-18")
         monkeypatch.setattr(keepalive, "KEEP_ALIVE", 0.001)
         stream = await session.listen()
@@ -926,7 +926,7 @@ async def test_a_cancelled_call_takes_its_question_back_on_the_get_stream() -> N
 
 async def test_a_question_that_nobody_answers_in_time_is_taken_back_and_the_call_ends() -> None:
     stage = Stage()
-    async with http_client(stage.server, hold=0.01) as client, asyncio.timeout(5):
+    async with http_client(stage.server, hold=0.01) as client, asyncio.timeout(10):
         session = await client.initialize(elicitation={})
         answer = await session.request(1, "tools/call", call("greet"))
         *_, withdrawal, last = await events_of(answer)
@@ -940,7 +940,7 @@ async def test_a_question_that_nobody_answers_in_time_is_taken_back_and_the_call
 
 async def test_an_idle_session_expires_and_one_in_use_does_not() -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         idle, listening, calling = [await client.initialize() for _ in range(3)]
         stream = await listening.listen()
         await stream.event()
@@ -967,7 +967,7 @@ async def test_no_session_lives_longer_than_a_day_whatever_it_does() -> None:
 
 
 async def test_idle_time_begins_when_the_last_stream_is_cut() -> None:
-    async with http_client(Stage().server) as client, asyncio.timeout(5):
+    async with http_client(Stage().server) as client, asyncio.timeout(10):
         session = await client.initialize()
         stream = await session.listen()
         await stream.event()
@@ -993,7 +993,7 @@ async def test_too_many_sessions_make_the_one_give_way_that_was_idle_longest() -
 
 
 async def test_sessions_that_are_opened_faster_than_there_is_room_are_all_answered() -> None:
-    async with http_client(Stage().server, places=HttpLimits(sessions=2)) as client, asyncio.timeout(5):
+    async with http_client(Stage().server, places=HttpLimits(sessions=2)) as client, asyncio.timeout(10):
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(client.post(initialize())) for _ in range(50)]
         assert {task.result().status for task in tasks} <= {200, 404, 503}
@@ -1003,7 +1003,7 @@ async def test_sessions_that_are_opened_faster_than_there_is_room_are_all_answer
 async def test_too_many_calls_of_one_session_are_refused_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sluicegate.protocol.conversation.MOST_UNDER_WAY", 2)
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         session = await client.initialize()
         streams = [await session.request(id, "tools/call", heard("halves")) for id in (1, 2)]
         await refused(await session.request(3, "tools/call", call("echo", text="x")), 503, 1004)
@@ -1059,7 +1059,7 @@ def test_journals_that_share_a_memory_forget_before_it_is_full(events: list[tupl
 
 
 async def test_the_session_that_said_nothing_for_longest_forgets_for_the_others() -> None:
-    async with http_client(Stage().server, places=HttpLimits(remembered=8000)) as client, asyncio.timeout(5):
+    async with http_client(Stage().server, places=HttpLimits(remembered=8000)) as client, asyncio.timeout(10):
         old, new = await client.initialize(), await client.initialize()
         first = await (await old.request(1, "tools/call", heard("count", to=5))).events()
         again = await (await old.listen(first[0].id)).events()
@@ -1096,7 +1096,7 @@ async def test_a_session_that_ends_while_it_is_opened_harms_nobody() -> None:
         await go.wait()
         return await Stage().server(exchange)
 
-    async with http_client(handler) as client, asyncio.timeout(5):
+    async with http_client(handler) as client, asyncio.timeout(10):
         async with asyncio.TaskGroup() as group:
             opening = group.create_task(client.post(initialize()))
             await entered.wait()

@@ -111,7 +111,7 @@ async def test_changes_are_told_on_the_stream() -> None:
 
 async def test_a_cancelled_call_is_answered_by_nothing() -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         channel = await connect(client)
         await channel.initialize()
         await channel.post(request(1, "tools/call", call("wait")))
@@ -161,7 +161,7 @@ async def test_another_caller_s_token_is_as_unknown_as_one_that_never_was() -> N
 
 async def test_a_closed_stream_is_the_end_of_its_session_and_of_what_is_under_way() -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         channel, other = await connect(client), await connect(client)
         await channel.initialize()
         await other.initialize()
@@ -186,7 +186,7 @@ async def test_a_stream_that_is_closed_before_anything_was_said_leaves_nothing_b
 async def gone(client: HttpClient, *, channels: int) -> None:
     """Wait until only so many channels are left."""
     open_ones = client.endpoint._channels._channels  # pyright: ignore[reportPrivateUsage]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(10):
         while len(open_ones) != channels:  # noqa: ASYNC110 - nobody else wants to know, so there is no event
             await asyncio.sleep(0)
 
@@ -242,7 +242,7 @@ async def test_a_string_with_a_bare_line_break_is_no_json_and_nothing_runs(break
 
 async def test_a_silent_stream_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keepalive, "KEEP_ALIVE", 0.001)
-    async with http_client(Stage().server) as client, asyncio.timeout(5):
+    async with http_client(Stage().server) as client, asyncio.timeout(10):
         channel = await connect(client)
         await channel.initialize()
         while not channel.stream.comments:
@@ -251,7 +251,7 @@ async def test_a_silent_stream_says_that_it_is_alive(monkeypatch: pytest.MonkeyP
 
 async def test_about_to_stop_ends_idle_streams_and_lets_calls_finish() -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         idle, busy = await connect(client), await connect(client)
         await busy.initialize()
         await busy.post(request(1, "tools/call", call("wait")))
@@ -264,7 +264,7 @@ async def test_about_to_stop_ends_idle_streams_and_lets_calls_finish() -> None:
 
 async def test_a_stop_tells_those_whose_calls_are_cancelled() -> None:
     stage = Stage()
-    async with http_client(stage.server) as client, asyncio.timeout(5):
+    async with http_client(stage.server) as client, asyncio.timeout(10):
         channel = await connect(client)
         await channel.initialize()
         await channel.post(request("a", "tools/call", call("wait")))

@@ -18,7 +18,7 @@ from tests.downstream.raw_client import Json, modern, result_of
 SERVER = [sys.executable, str(Path(__file__).with_name("stdio_server.py"))]
 # Unbuffered, what the server prints before it serves is on its way before anybody can take stdout from it.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-PROMPTLY = 10  # seconds; generous for a busy machine, and far below anything a server could wait for
+PROMPTLY = 20  # seconds; generous for a busy machine, and far below anything a server could wait for
 
 
 def line(id: object, name: str, **arguments: object) -> bytes:
@@ -223,7 +223,7 @@ async def something_in(output: int) -> None:
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(output, ready.set)
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(10):
             await ready.wait()
     finally:
         loop.remove_reader(output)
@@ -256,7 +256,7 @@ async def test_a_writer_learns_within_one_turn_that_the_client_does_not_read(wir
             await ours.drain()
     asyncio.get_running_loop().add_reader(output, os.read, output, 1 << 20)
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(10):
             await ours.drain()
             await ours.aclose()
     finally:

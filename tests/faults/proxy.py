@@ -37,7 +37,7 @@ from sluicegate.concurrency import TaskScope
 Direction = Literal["up", "down"]
 
 CHUNK: Final = 64 * 1024
-PATIENCE: Final = 5.0
+PATIENCE: Final = 20.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +111,7 @@ class FaultProxy:
         self._tasks = tasks
         self._listener: asyncio.Server | None = None
         self._joints: set[_Joint] = set()
+        self._coming: set[asyncio.StreamWriter] = set()  # Clients whose way on is not there yet.
         self._changed = asyncio.Event()
 
     @property
@@ -200,14 +201,17 @@ class FaultProxy:
         """Refuse, and end everything."""
         self.refuse()
         self.reset()
+        for writer in self._coming:
+            writer.transport.abort()
         self._tasks.cancel_all()
 
     async def _wait(self, is_so: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE):
             await self.wait_until(is_so)
 
-    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
+        self._coming.add(writer)
         self._tasks.start(self._carry(reader, writer))
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -216,6 +220,8 @@ class FaultProxy:
         except OSError:
             writer.transport.abort()
             return
+        finally:
+            self._coming.discard(writer)
         joint = _Joint(self, writer, far_writer)
         self._joints.add(joint)
         self.tell()

@@ -13,7 +13,7 @@ from tests.faults.load_server import LONG_URI
 PROGRAM = """
 import sluicegate, sluicegate.serving
 from tests.faults.load_server import make_server
-sluicegate.serving.DRAIN = 2.0
+sluicegate.serving.DRAIN = 4.0
 sluicegate.run(make_server(), http=True, port=0)
 """
 

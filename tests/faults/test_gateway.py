@@ -63,24 +63,25 @@ async def count(client: sluicegate.Client, what: str) -> int:
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_call_that_hangs_ends_at_its_deadline_and_is_withdrawn(era: str, tmp_path: Path) -> None:
-    async with staged(tmp_path, {"bad": hostile(f"era={era}"), "good": hostile()}, QUICK) as stage:
+    settings = "[servers.bad]\ntool_timeouts = { hang = 3 }\n"  # In which it is seen to hang, too.
+    async with staged(tmp_path, {"bad": hostile(f"era={era}"), "good": hostile()}, settings) as stage:
         async with stage.client() as client:
             hanging = asyncio.ensure_future(refusal(client.call("bad__hang")))
             await until_called(lambda: count(client, "open"), lambda opened: opened == 1)
             assert (await client.call("good__echo", text="meanwhile")).text == "meanwhile"
             error = await hanging
             assert why(error) == ("backend_timeout", "unknown")
-            assert "bad did not answer within 0.5 s" in error.message
+            assert "bad did not answer within 3 s" in error.message
             # It is told to stop, and answers all the same: that is nobody's answer any more.
             await until_called(lambda: count(client, "cancelled"), lambda cancelled: cancelled == 1)
             assert (await client.call("bad__echo", text="next")).text == "next"
 
 
 async def test_progress_gives_a_call_its_time_again(tmp_path: Path) -> None:
-    settings = "[servers.bad]\ntimeout = 2\n"
+    settings = "[servers.bad]\ntimeout = 3\n"
     async with staged(tmp_path, {"bad": hostile()}, settings) as stage, stage.client() as client:
-        heard = [event async for event in client.stream("bad__progress", pause=0.5, times=6)]
-        assert sum(isinstance(event, ProgressEvent) for event in heard) == 6, (
+        heard = [event async for event in client.stream("bad__progress", pause=0.5, times=8)]
+        assert sum(isinstance(event, ProgressEvent) for event in heard) == 8, (
             "which took longer than the time of a call"
         )
 
@@ -92,7 +93,7 @@ async def test_a_client_that_hangs_up_withdraws_its_call(tmp_path: Path) -> None
         await until_called(lambda: count(client, "open"), lambda opened: opened == 1)
         writer.close()
         await until_called(lambda: count(client, "cancelled"), lambda cancelled: cancelled == 1)
-        assert stage.status("bad").in_flight == 0
+        await stage.until("bad", lambda status: status.in_flight == 0)
 
 
 # ------------------------------------------------------------------------------------------------------ it dies (R2)

@@ -222,7 +222,7 @@ async def test_500_restarts_leave_nothing_behind(tmp_path: Path) -> None:
                 assert (await client.call(f"{name}__echo", text=name)).text == name
         await until(descriptors, lambda seen: seen <= open_files)
         await until(lambda: len(asyncio.all_tasks()), lambda seen: seen <= running)
-        assert len(children() - family) == len(names), "a guardian each"
+        await until(lambda: len(children() - family), lambda seen: seen == len(names))  # A guardian each.
     await until(lambda: children() - family, lambda left: not left)
     await until(lambda: asyncio.all_tasks() - tasks, lambda left: not left)
     pids = [int(line) for file in begun.values() for line in file.read_text().splitlines()]

@@ -16,10 +16,14 @@ from tests.faults.gateway_stage import Stage, data_of, hostile, refusal, staged,
 from tests.faults.proxy import fault_proxy
 from tests.upstream.http_server import DISCOVERED, INFO, Answer, Asked, Json, Script, endpoint, message, scripted
 
-TOOLS: Json = {"tools": [{"name": "run", "inputSchema": {"type": "object"}}], "resultType": "complete"}
+TOOLS: Json = {
+    "tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("run", "wait")],
+    "resultType": "complete",
+}
 DONE: Json = {"resultType": "complete", "content": [{"type": "text", "text": "done"}]}
 SECRET = "canary-header-4711"
-QUICK = "[servers.bad]\ntimeout = 1\nqueue_wait = 0.5\n"
+QUICK = "[servers.bad]\ntool_timeouts = { wait = 1 }\nqueue_wait = 0.5\n"
+"""Little time for the one tool alone that is not answered in time."""
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +35,7 @@ def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Remote:
-    """A server by URL that lists one tool and does with its calls what the test says."""
+    """A server by URL that lists two tools and does with their calls what the test says."""
 
     def __init__(self, era: str = "modern") -> None:
         self.era = era
@@ -125,7 +129,7 @@ async def test_whatever_a_url_answers_the_caller_learns_why_and_nothing_of_what_
         async with stage.client() as client:
             for name, (answer, expected) in FAULTS.items():
                 remote.answer = answer
-                error = await refusal(client.call("bad__run"))
+                error = await refusal(client.call("bad__wait" if expected[0] == "backend_timeout" else "bad__run"))
                 assert (name, *why(error)) == (name, *expected)
                 assert "canary" not in f"{error.message} {json.dumps(error.data)}", name
                 remote.answer = lambda asked: asked.result(DONE)
@@ -144,7 +148,10 @@ async def runs(stage: Stage) -> bool:
             return False
 
 
-async def test_a_server_that_fails_call_after_call_is_not_asked_until_one_call_has_tried_it(tmp_path: Path) -> None:
+async def test_a_server_that_fails_call_after_call_is_not_asked_until_one_call_has_tried_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "CIRCUIT_PAUSE", 3)  # In which five calls are refused.
     remote = Remote()
     async with scripted(remote) as server, staged(tmp_path, {"bad": entry(server.url)}, QUICK) as stage:
         async with stage.client() as client:
@@ -170,7 +177,7 @@ async def test_a_call_that_tries_and_hangs_does_not_close_the_way_for_ever(tmp_p
                 await refusal(client.call("bad__run"))
             remote.answer = silent
             tried = await until_called(
-                lambda: refusal(client.call("bad__run")), lambda error: why(error)[0] == "backend_timeout"
+                lambda: refusal(client.call("bad__wait")), lambda error: why(error)[0] == "backend_timeout"
             )
             assert why(tried) == ("backend_timeout", "unknown")
             remote.answer = lambda asked: asked.result(DONE)

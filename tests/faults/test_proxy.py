@@ -27,7 +27,7 @@ async def echoed() -> AsyncGenerator[tuple[FaultProxy, Ends]]:
 
     server = await asyncio.start_server(repeat, "127.0.0.1", 0)
     try:
-        async with asyncio.timeout(5), fault_proxy(*server.sockets[0].getsockname()) as proxy:
+        async with asyncio.timeout(10), fault_proxy(*server.sockets[0].getsockname()) as proxy:
             reader, writer = await asyncio.open_connection(proxy.host, proxy.port)
             try:
                 yield proxy, (reader, writer)

@@ -25,7 +25,7 @@ from tests.faults.upstreams import (
     proxied,
     spoken,
 )
-from tests.upstream.http_server import Asked, scripted
+from tests.upstream.http_server import Asked, change, scripted
 from tests.upstream.raw_server import Recorder, exchange
 
 CALL = b'"tools/call"'
@@ -84,7 +84,7 @@ async def test_over_sse_a_message_that_cannot_be_posted_fails_its_own_call_only(
 
     script = Spoken("sse", handle)
     outcomes: list[object] = []
-    async with scripted(script, limits=Limits(idle_time=0.05)) as server, fault_proxy(*server.place) as proxy:
+    async with scripted(script, limits=Limits(idle_time=2)) as server, fault_proxy(*server.place) as proxy:
         async with connection_to(proxy.url(), "sse") as connection, TaskScope() as tasks:
 
             async def call() -> None:
@@ -186,14 +186,16 @@ async def test_an_event_stream_that_is_cut_ends_the_calls_over_sse_and_each_may_
 
 @pytest.mark.parametrize("way", POSTED)
 async def test_half_open_before_the_answer_is_found_out_by_the_deadline_and_the_socket_let_go(way: Way) -> None:
-    patience = Patience(silence=0.1)
+    patience = Patience()
     async with proxied(way) as (counted, proxy, url), connection_to(url, way, patience) as connection:
         proxy.down = Stall(seen=CALL)
+        change(patience, silence=2)  # The server has to have begun by then.
         with pytest.raises(UpstreamTimeout) as caught:
             await connection(exchange(params=RUN))
         assert (caught.value.delivered, caught.value.reason) == ("unknown", "backend_timeout")
         assert counted.runs == 1
         proxy.heal()
+        change(patience, silence=LIMIT)
         assert isinstance(await connection(exchange(params=RUN)), Result)
 
 
@@ -218,8 +220,9 @@ async def test_what_is_slow_or_late_arrives_all_the_same(way: Way) -> None:
 @pytest.mark.parametrize("way", POSTED)
 async def test_a_drip_that_goes_on_for_ever_has_an_end(way: Way) -> None:
     """Bytes come all the time, so no idle limit ever strikes: the time for the whole body does."""
-    patience = Patience(body=0.2)
+    patience = Patience()
     async with proxied(way) as (_, proxy, url), connection_to(url, way, patience) as connection:
+        change(patience, body=0.2)
         proxy.down = Drip(size=1, every=0.05, after=150, seen=CALL)
         with pytest.raises(UpstreamTimeout) as caught:
             await connection(exchange(params=RUN))
@@ -227,7 +230,7 @@ async def test_a_drip_that_goes_on_for_ever_has_an_end(way: Way) -> None:
 
 
 async def test_events_without_an_answer_end_with_the_callers_deadline_and_the_server_is_told(way: Way) -> None:
-    async with proxied(way) as (counted, _, url), connect(url, era=era_of(way), max_timeout=0.3) as client:
+    async with proxied(way) as (counted, _, url), connect(url, era=era_of(way), max_timeout=2) as client:
         with pytest.raises(UpstreamTimeout):
             await client.call("tick", on_progress=lambda event: None)
         await counted.cancelled.wait()
@@ -257,8 +260,9 @@ async def test_a_stream_of_a_session_that_is_cut_goes_on_where_it_was(toxic: typ
 
 
 async def test_a_stream_that_is_silent_in_the_middle_of_an_event_is_taken_up_again() -> None:
-    patience = Patience(idle=0.1, silence=LIMIT, retry=0.01)
+    patience = Patience(silence=LIMIT, retry=0.01)
     async with proxied("session") as (counted, proxy, url), connection_to(url, "session", patience) as connection:
+        change(patience, idle=0.1)
         sink = Recorder()
         proxy.down = Stall(after=5000, seen=CALL)
         assert isinstance(await connection(exchange(params=COUNT, sink=sink, progress_token=1)), Result)
@@ -327,8 +331,10 @@ async def test_nothing_is_left_of_a_connection_on_which_everything_failed(way: W
 
 
 async def test_one_server_that_fails_does_not_disturb_another(way: Way) -> None:
-    async with proxied(way) as (_, proxy, url), connection_to(url, way, Patience(silence=0.2)) as broken:
+    patience = Patience()
+    async with proxied(way) as (_, proxy, url), connection_to(url, way, patience) as broken:
         async with proxied(way) as (well, _, other), connection_to(other, way) as connection, TaskScope() as tasks:
+            change(patience, silence=0.2)
             proxy.down = Stall()
             proxy.stall()
 

@@ -12,7 +12,7 @@ from sluicegate.protocol.message import Params, Result
 from sluicegate.upstream.http import forget_verdicts
 from sluicegate.upstream.site import Patience
 from tests.faults.upstreams import LIMIT, POSTED, TEXT, WAYS, Spoken, Way, connection_to, spoken
-from tests.upstream.http_server import INFO, Answer, Asked, Json, message, modern, scripted
+from tests.upstream.http_server import INFO, Answer, Asked, Json, change, message, modern, scripted
 from tests.upstream.raw_server import Recorder, exchange
 
 LISTEN: Params = {"notifications": {"resourceSubscriptions": ["a://b"]}}
@@ -115,7 +115,9 @@ async def test_silence_between_things_has_an_end_too(way: Way, shown: str) -> No
             asked.event(message(method="notifications/message", params={"level": "info", "data": 1}))
         await forever()
 
-    async with spoken(way, handle, Patience(silence=0.1, idle=LIMIT, body=LIMIT)) as (connection, _):
+    patience = Patience(idle=LIMIT, body=LIMIT)
+    async with spoken(way, handle, patience) as (connection, _):
+        change(patience, silence=0.1)
         with pytest.raises(UpstreamTimeout) as caught:
             await connection(exchange())
         assert caught.value.delivered == "unknown"
@@ -123,13 +125,15 @@ async def test_silence_between_things_has_an_end_too(way: Way, shown: str) -> No
 
 async def test_changes_may_be_days_apart() -> None:
     async def handle(asked: Asked) -> None:
+        change(patience, silence=0.1, idle=0.1)
         asked.stream()
         asked.event(message(method="notifications/subscriptions/acknowledged", params={"notifications": {}}))
         await asyncio.sleep(0.3)
         asked.event(message(id=asked.id, result={"resultType": "complete"}))
         asked.end()
 
-    async with spoken("modern", handle, Patience(silence=0.1, idle=0.1)) as (connection, _):
+    patience = Patience()
+    async with spoken("modern", handle, patience) as (connection, _):
         assert isinstance(await connection(exchange("subscriptions/listen", LISTEN)), Result)
 
 

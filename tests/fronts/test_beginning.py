@@ -86,7 +86,7 @@ async def test_a_list_waits_for_everybody() -> None:
 
 
 async def test_when_time_is_up_everybody_gets_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluicegate.fronts.beginning.PATIENCE", 0.1)
+    monkeypatch.setattr("sluicegate.fronts.beginning.PATIENCE", 2)  # In which the one that may come has come.
     stage = Stage()
     async with stage.client() as client:
         stage.may_come["quick"].set()

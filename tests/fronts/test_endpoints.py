@@ -66,7 +66,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("era", ["modern", "session"])
 async def test_a_profile_that_is_gone_finishes_what_it_has_begun_and_is_closed(era: sluicegate.Era) -> None:
-    async with staged(drain=0.5) as stage:
+    async with staged(drain=3) as stage:
         async with sluicegate.connect(f"{stage.address}/one", era=era) as client:
             held = asyncio.ensure_future(client.call("a__hold"))
             await stage.begun.wait()

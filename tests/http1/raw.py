@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from sluicegate.http1 import Handler, Limits, Listener, Request, serve
 
-PATIENCE = 5.0
+PATIENCE = 10.0
 
 
 class Reply(NamedTuple):

@@ -94,33 +94,47 @@ async def test_requests_at_the_same_time_have_a_connection_each_up_to_the_most()
         assert len(listener.connections) == 3
 
 
+@asynccontextmanager
+async def all_in_use() -> AsyncGenerator[tuple[Pool, str]]:
+    """A pool whose only connection has a request under way, and which lets nobody wait for it for long."""
+    asked = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await read_request(peer)
+        asked.set()
+        await peer.reader.read()
+
+    async with scripted(script) as url, pooled(ClientLimits(per_origin=1)) as pool, asyncio.TaskGroup() as group:
+        first = group.create_task(pool.request("GET", url))
+        await asked.wait()
+        pool.limits = ClientLimits(per_origin=1, connect=0.05)
+        yield pool, url
+        first.cancel()
+
+
 async def test_wait_for_a_free_connection_has_an_end() -> None:
-    async with scripted(answering(b"", hold=True)) as url, pooled(ClientLimits(per_origin=1, connect=0.05)) as pool:
-        async with asyncio.TaskGroup() as group:
-            first = group.create_task(pool.request("GET", url))
-            await asyncio.sleep(0)
-            with pytest.raises(UpstreamUnavailable):
-                await pool.request("GET", url)
-            first.cancel()
+    async with all_in_use() as (pool, url):
+        with pytest.raises(UpstreamUnavailable):
+            await pool.request("GET", url)
 
 
 async def test_nothing_is_kept_of_those_who_waited_in_vain() -> None:
-    async with scripted(answering(b"", hold=True)) as url, pooled(ClientLimits(per_origin=1, connect=0.05)) as pool:
+    async with all_in_use() as (pool, url):
 
         async def wait_in_vain() -> None:
             with pytest.raises(UpstreamUnavailable):
                 await pool.request("GET", url)
 
-        async with asyncio.TaskGroup() as group:
-            first = group.create_task(pool.request("GET", url))
-            await asyncio.sleep(0)
-            kept: list[int] = []
+        kept: list[int] = []
+        gc.freeze()  # To look through all that other tests have left in this process takes seconds.
+        try:
             for _ in range(3):
                 await asyncio.gather(*(wait_in_vain() for _ in range(50)))
                 gc.collect()
                 kept.append(sum(isinstance(thing, asyncio.Future) for thing in gc.get_objects()))
-            assert kept[2] <= kept[0]
-            first.cancel()
+        finally:
+            gc.unfreeze()
+        assert kept[2] <= kept[0]
 
 
 async def test_certificates_of_the_system_are_read_once_for_all_pools(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,10 +440,10 @@ async def test_slow_drip_lasts_as_long_as_bytes_come_and_the_caller_waits() -> N
             peer.send(b"x")
             await asyncio.sleep(0.01)
 
-    async with scripted(script) as url, pooled(ClientLimits(idle=0.2)) as pool:
+    async with scripted(script) as url, pooled(ClientLimits(idle=2)) as pool:
         answer = await pool.request("POST", url)
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.5):
+            async with asyncio.timeout(2.5):
                 await answer.read()
         answer.close()
 

@@ -31,7 +31,7 @@ class Heard:
         raise InputRefused("nobody is there")
 
     async def next(self) -> Notification:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(10):
             return await self._notices.get()
 
 

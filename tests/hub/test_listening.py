@@ -121,7 +121,8 @@ async def test_a_server_that_refuses_to_tell_of_changes_is_not_waited_for(
         await listed(hub, "a__one")
 
 
-async def test_lists_are_fetched_once_where_nothing_changes() -> None:
+async def test_lists_are_fetched_once_where_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lists, "LISTENS_WITHIN", 60)
     fetched, listens = 0, asyncio.Event()
 
     async def answer(exchange: Exchange) -> Reply:

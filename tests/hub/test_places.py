@@ -18,7 +18,7 @@ async def test_a_place_that_is_freed_goes_to_whoever_waits_longest() -> None:
         await asyncio.sleep(0)
         places.free()
 
-    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         for name in "abcde":
             tasks.create_task(call(name))
     assert order == list("abcde")
@@ -28,7 +28,7 @@ async def test_a_place_that_is_freed_goes_to_whoever_waits_longest() -> None:
 async def test_a_full_queue_refuses_at_once() -> None:
     places = Places("files", concurrency=1, queue=1)
     assert places.take_now()
-    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(places.take())
         await asyncio.sleep(0)
         with pytest.raises(LimitExceeded, match="files is busy"):
@@ -54,7 +54,7 @@ async def test_who_is_cancelled_when_its_turn_comes_passes_it_on() -> None:
     await asyncio.sleep(0)
     places.free()
     first.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(10):
         await second
         with pytest.raises(asyncio.CancelledError):
             await first
@@ -71,5 +71,5 @@ async def test_it_is_told_when_nothing_is_under_way_any_more() -> None:
     await asyncio.sleep(0)
     assert not waiting.done()
     places.free()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(10):
         await waiting

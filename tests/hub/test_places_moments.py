@@ -16,7 +16,7 @@ async def test_who_leaves_just_before_a_place_is_freed_is_passed_over() -> None:
     await asyncio.sleep(0)
     leaving.cancel()
     places.free()  # Before the one that leaves has had its turn to say so.
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(10):
         with pytest.raises(asyncio.CancelledError):
             await leaving
         await staying
@@ -30,11 +30,11 @@ async def test_more_places_go_to_those_who_wait() -> None:
     waiting = [asyncio.ensure_future(places.take()) for _ in range(3)]
     await asyncio.sleep(0)
     places.adjust(concurrency=3, queue=10, longest_wait=5)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(10):
         await asyncio.gather(*waiting[:2])
     assert (places.taken, places.waiting) == (3, 1)
     places.free()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(10):
         await waiting[2]
     assert (places.taken, places.waiting) == (3, 0)
 
@@ -59,5 +59,5 @@ async def test_calls_under_way_before_a_change_are_waited_for() -> None:
     await asyncio.sleep(0)
     assert not idle.done()
     places.free()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(10):
         await idle

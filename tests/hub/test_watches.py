@@ -33,7 +33,7 @@ async def turn() -> None:
 
 async def test_a_resource_is_held_once_for_all_who_listen_and_let_go_with_the_last() -> None:
     watches, held = Watches(), Held()
-    async with asyncio.timeout(5), TaskScope() as tasks:
+    async with asyncio.timeout(10), TaskScope() as tasks:
         watches.begin(tasks, held.hold())
         assert await watches.watch("x://1") and await watches.watch("x://1")
         assert held.uris == ["x://1"]
@@ -50,13 +50,13 @@ async def test_what_is_wanted_while_there_is_no_connection_is_held_on_the_next()
     watches, held = Watches(), Held()
     accepted = watches.watch("x://1")
     assert not accepted.done()
-    async with asyncio.timeout(5), TaskScope() as tasks:
+    async with asyncio.timeout(10), TaskScope() as tasks:
         watches.begin(tasks, held.hold())
         assert await accepted
         watches.end(tasks)
         tasks.cancel_all()
     assert held.uris == []
-    async with asyncio.timeout(5), TaskScope() as tasks:
+    async with asyncio.timeout(10), TaskScope() as tasks:
         watches.begin(tasks, held.hold())
         await turn()
         assert held.uris == ["x://1"]
@@ -65,7 +65,7 @@ async def test_what_is_wanted_while_there_is_no_connection_is_held_on_the_next()
 
 async def test_a_new_connection_takes_over_and_the_end_of_the_old_one_changes_nothing() -> None:
     watches, old, new = Watches(), Held(), Held()
-    async with asyncio.timeout(5), TaskScope() as first, TaskScope() as second:
+    async with asyncio.timeout(10), TaskScope() as first, TaskScope() as second:
         watches.begin(first, old.hold())
         assert await watches.watch("x://1")
         watches.begin(second, new.hold())

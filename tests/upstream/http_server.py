@@ -5,9 +5,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from ssl import SSLContext
 
+from msgspec.structs import force_setattr
+
 from sluicegate.downstream.http import HttpEndpoint
 from sluicegate.exchange import Handler
 from sluicegate.http1 import Limits, Request, serve
+from sluicegate.upstream.site import Patience
 
 Json = dict[str, object]
 JSON = (("Content-Type", "application/json"),)
@@ -98,6 +101,13 @@ async def scripted(
         script.url = f"http://{host}:{port}{path}" if ssl is None else f"https://localhost:{port}{path}"
         script.place = (host, port)
         yield script
+
+
+def change(patience: Patience, **seconds: float) -> None:
+    """Give a server more or less time from its next answer on: what has to succeed, on a busy machine too, needs more
+    than what has to fail. Only for what is looked at with every answer: not for `connect` and `taken`."""
+    for name, value in seconds.items():
+        force_setattr(patience, name, value)
 
 
 DISCOVERED: Json = {"resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}

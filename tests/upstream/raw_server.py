@@ -46,7 +46,7 @@ class RawServer:
 
     async def next(self, method: str | None = None) -> Json:
         """The next message of the client, which must be of this method if one is given."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(10):
             message = await self._lines.get()
         assert method is None or message.get("method") == method, message
         return message

@@ -39,6 +39,7 @@ from tests.upstream.http_server import (
     Asked,
     Json,
     Script,
+    change,
     endpoint,
     message,
     modern,
@@ -535,10 +536,13 @@ async def test_a_body_that_drips_and_a_server_that_says_nothing_are_timed_out() 
         else:
             await asyncio.Event().wait()
 
-    async with opened_to(modern(handle), patience=Patience(body=0.05, silence=0.5)) as (connection, _, _):
+    patience = Patience()
+    async with opened_to(modern(handle), patience=patience) as (connection, _, _):
+        change(patience, body=0.05)
         with pytest.raises(sluicegate.UpstreamTimeout):
             await connection(exchange(params={"name": "drip"}))
         await ended.wait()
+        change(patience, silence=0.05)
         with pytest.raises(sluicegate.UpstreamTimeout) as caught:
             await connection(exchange(params={"name": "silent"}))
         assert caught.value.delivered == "unknown"
@@ -652,7 +656,7 @@ async def test_many_who_notice_at_once_that_the_session_is_lost_open_one_other()
 
     async with opened_to(handle, era="session") as (connection, script, _):
         calls = [connection(exchange()) for _ in range(20)]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(10):
             # The first of them goes away in the middle of it.
             first, *others = [asyncio.ensure_future(call) for call in calls]
             await renewing.wait()
@@ -1012,7 +1016,9 @@ async def test_a_session_is_ended_if_opening_fails_after_it_was_begun(end: str) 
                 await asyncio.Event().wait()
 
     async def open_it(url: str) -> None:
-        upstream = HttpUpstream(url, era="session", open_timeout=0.2 if end != "cancelled" else 20)
+        # Where the time is what runs out, it is enough for the server to have begun its session.
+        opens_within = 2 if end in ("too slow", "no answer behind the head") else 20
+        upstream = HttpUpstream(url, era="session", open_timeout=opens_within)
         async with upstream.connect(Host({}, INFO, Recorder())):
             pass
 
@@ -1072,7 +1078,9 @@ async def test_a_call_that_takes_too_long_is_told_to_the_server_as_a_cancelled_o
         if asked.called == "notifications/cancelled":
             told.set()
 
-    async with opened_to(handle, patience=Patience(silence=0.1)) as (connection, _, _):
+    patience = Patience()
+    async with opened_to(handle, patience=patience) as (connection, _, _):
+        change(patience, silence=0.1)
         with pytest.raises(UpstreamTimeout) as caught:
             await connection(exchange())
         assert caught.value.delivered == "unknown"
@@ -1196,8 +1204,9 @@ async def test_the_end_of_the_event_stream_ends_every_call() -> None:
         assert [asked.request.query for asked in script.asked if asked.path == "/messages"] == ["token=1"] * 3
 
 
-async def test_over_sse_nothing_is_sent_once_the_event_stream_has_ended() -> None:
+async def test_over_sse_nothing_is_sent_once_the_event_stream_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """What still waits its turn would run with nobody to hear of it."""
+    monkeypatch.setattr(sse, "PATIENCE", 20.0)
     taken, over, may_end, another = asyncio.Event(), asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def handle(asked: Asked) -> None:
@@ -1232,7 +1241,7 @@ async def test_over_sse_nothing_is_sent_once_the_event_stream_has_ended() -> Non
     async with opened_to(handle, era="session") as (connection, script, _), TaskScope() as tasks:
         for _ in range(3):
             tasks.start(call(connection))
-        await taken.wait()  # The first; the others wait a second for it.
+        await taken.wait()  # The first; the others wait for it.
         over.set()
         await connection.wait_closed()
         may_end.set()  # Now it would be the turn of the next.
