@@ -168,11 +168,10 @@ def test_callback_that_cannot_be_called_is_refused(name: str) -> None:
 
 
 async def test_command_that_says_nothing_is_given_up_after_the_open_timeout() -> None:
-    started = asyncio.get_running_loop().time()
-    with pytest.raises(UpstreamError):
-        async with connect([sys.executable, "-c", "input(); input()"], era="session", open_timeout=0.1):
-            pass
-    assert asyncio.get_running_loop().time() - started < 10
+    async with asyncio.timeout(30):
+        with pytest.raises(UpstreamError):
+            async with connect([sys.executable, "-c", "input(); input()"], era="session", open_timeout=0.1):
+                pass
 
 
 def test_settings_of_a_process_are_refused_for_what_is_none() -> None:
@@ -469,7 +468,7 @@ async def test_cancelling_the_task_that_waits_cancels_the_call() -> None:
             cancelled.set()
         raise AssertionError
 
-    async with connect(FakeServer(answer)) as server, asyncio.timeout(5):
+    async with connect(FakeServer(answer)) as server, asyncio.timeout(10):
         task = asyncio.create_task(server.call("x"))
         await begun.wait()
         task.cancel()
@@ -501,7 +500,7 @@ async def test_call_that_is_not_answered_in_time_is_cancelled() -> None:
             cancelled.set()
         raise AssertionError
 
-    async with connect(FakeServer(answer), timeout=60) as server, asyncio.timeout(5):
+    async with connect(FakeServer(answer), timeout=60) as server, asyncio.timeout(10):
         with pytest.raises(UpstreamTimeout, match=r"Fake did not answer tools/call 'x' within 0.01 s\.") as caught:
             await server.call("x", timeout=0.01)
     assert cancelled.is_set()
@@ -513,7 +512,7 @@ async def test_each_call_has_its_own_time_whichever_began_first() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async with connect(FakeServer(answer), timeout=60) as server, asyncio.timeout(5):
+    async with connect(FakeServer(answer), timeout=60) as server, asyncio.timeout(10):
         missed: list[float] = []
 
         async def call(seconds: float) -> None:
@@ -521,14 +520,15 @@ async def test_each_call_has_its_own_time_whichever_began_first() -> None:
                 await server.call("x", timeout=seconds)
             missed.append(seconds)
 
-        long = asyncio.create_task(server.call("x"))
+        long = [asyncio.create_task(server.call("x", timeout=seconds)) for seconds in (60, 40)]
         async with asyncio.TaskGroup() as group:
             for seconds in (0.2, 0.1, 0.01):
                 group.create_task(call(seconds))
-        assert missed == [0.01, 0.1, 0.2] and not long.done()
-        long.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await long
+        assert sorted(missed) == [0.01, 0.1, 0.2] and not any(waiting.done() for waiting in long)
+        for waiting in long:
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
 
 
 async def test_time_out_around_a_call_is_not_taken_for_the_calls_own() -> None:
@@ -536,7 +536,7 @@ async def test_time_out_around_a_call_is_not_taken_for_the_calls_own() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async with connect(FakeServer(answer), timeout=60) as server, asyncio.timeout(5):
+    async with connect(FakeServer(answer), timeout=60) as server, asyncio.timeout(10):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
                 await server.call("x")
@@ -551,7 +551,7 @@ async def test_default_time_holds_for_every_request() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async with connect(FakeServer(answer), timeout=0.01) as server, asyncio.timeout(5):
+    async with connect(FakeServer(answer), timeout=0.01) as server, asyncio.timeout(10):
         with pytest.raises(UpstreamTimeout, match="tools/list"):
             await server.tools()
         with pytest.raises(UpstreamTimeout, match="resources/read 'a:b'"):
@@ -564,14 +564,14 @@ async def test_default_time_holds_for_every_request() -> None:
 async def test_progress_gives_the_server_its_time_again() -> None:
     async def answer(exchange: Exchange) -> Reply:
         time = asyncio.get_running_loop().time
-        end = time() + 0.4
+        end = time() + 2.5
         while time() < end:
             await exchange.emit(progress(1))
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.01)
         return Result(text("done"))
 
-    async with connect(FakeServer(answer)) as server, asyncio.timeout(5):
-        assert (await server.call("x", timeout=0.3)).text == "done"
+    async with connect(FakeServer(answer)) as server, asyncio.timeout(10):
+        assert (await server.call("x", timeout=2)).text == "done"
 
 
 async def test_progress_cannot_go_beyond_the_maximum() -> None:
@@ -580,7 +580,7 @@ async def test_progress_cannot_go_beyond_the_maximum() -> None:
             await exchange.emit(progress(1))
             await asyncio.sleep(0)
 
-    async with connect(FakeServer(answer), timeout=0.05, max_timeout=0.05) as server, asyncio.timeout(5):
+    async with connect(FakeServer(answer), timeout=0.05, max_timeout=0.05) as server, asyncio.timeout(10):
         with pytest.raises(UpstreamTimeout, match=r"within 0.05 s, the most"):
             await server.call("x")
 
@@ -590,7 +590,7 @@ async def test_maximum_below_the_default_time_holds() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async with connect(FakeServer(answer), max_timeout=0.01) as server, asyncio.timeout(5):
+    async with connect(FakeServer(answer), max_timeout=0.01) as server, asyncio.timeout(10):
         with pytest.raises(UpstreamTimeout, match=r"within 0.01 s"):
             await server.call("x")
         with pytest.raises(UpstreamTimeout, match=r"within 0.01 s"):
@@ -600,11 +600,11 @@ async def test_maximum_below_the_default_time_holds() -> None:
 
 async def test_time_that_our_own_side_takes_does_not_count() -> None:
     async def slow_person(request: ElicitRequest) -> dict[str, object]:
-        await asyncio.sleep(0.3)  # the time that passes is the subject
+        await asyncio.sleep(2.2)  # the time that passes is the subject
         return {}
 
     async def slow_callback(event: ProgressEvent) -> None:
-        await asyncio.sleep(0.3)  # the time that passes is the subject
+        await asyncio.sleep(2.2)  # the time that passes is the subject
 
     async def answer(exchange: Exchange) -> Reply:
         if "inputResponses" not in exchange.params:
@@ -612,7 +612,7 @@ async def test_time_that_our_own_side_takes_does_not_count() -> None:
         await exchange.emit(progress(1))
         return Result(text("done"))
 
-    async with connect(FakeServer(answer), timeout=0.2, max_timeout=0.2, elicit=slow_person) as server:
+    async with connect(FakeServer(answer), timeout=2, max_timeout=2, elicit=slow_person) as server:
         assert (await server.call("x", on_progress=slow_callback)).text == "done"
 
 
@@ -681,7 +681,7 @@ async def test_what_belongs_to_no_call_reaches_the_callbacks() -> None:
 
 async def test_stream_gives_events_as_they_come_and_the_result_as_the_last() -> None:
     lines: list[LogEvent] = []
-    async with connect(FakeServer(busy), on_log=lines.append) as server, asyncio.timeout(5):
+    async with connect(FakeServer(busy), on_log=lines.append) as server, asyncio.timeout(10):
         events = [event async for event in server.stream("x", a=1)]
     *before, last = events
     assert before == [ProgressEvent(1, 2, "half"), LogEvent("info", "tick")]
@@ -697,14 +697,14 @@ async def test_event_of_a_stream_is_seen_before_the_call_is_over() -> None:
         await seen.wait()
         return Result(text("done"))
 
-    async with connect(FakeServer(answer)) as server, asyncio.timeout(5):
+    async with connect(FakeServer(answer)) as server, asyncio.timeout(10):
         async for event in server.stream("x"):
             if isinstance(event, ProgressEvent):
                 seen.set()
 
 
 async def test_stream_raises_what_the_call_would() -> None:
-    async with connect(answering(ErrorObject(INVALID_PARAMS, "Unknown tool"))) as server, asyncio.timeout(5):
+    async with connect(answering(ErrorObject(INVALID_PARAMS, "Unknown tool"))) as server, asyncio.timeout(10):
         with pytest.raises(RpcError):
             async for _ in server.stream("x"):
                 pass
@@ -723,7 +723,7 @@ async def endless(exchange: Exchange, cancelled: asyncio.Event) -> Reply:
 
 async def test_leaving_the_loop_of_a_stream_cancels_the_call() -> None:
     cancelled = asyncio.Event()
-    async with connect(FakeServer(lambda exchange: endless(exchange, cancelled))) as server, asyncio.timeout(5):
+    async with connect(FakeServer(lambda exchange: endless(exchange, cancelled))) as server, asyncio.timeout(10):
         async for _ in server.stream("x"):
             break
         gc.collect()  # not needed by CPython, which counts references
@@ -733,7 +733,7 @@ async def test_leaving_the_loop_of_a_stream_cancels_the_call() -> None:
 
 async def test_closing_a_stream_cancels_the_call() -> None:
     cancelled = asyncio.Event()
-    async with connect(FakeServer(lambda exchange: endless(exchange, cancelled))) as server, asyncio.timeout(5):
+    async with connect(FakeServer(lambda exchange: endless(exchange, cancelled))) as server, asyncio.timeout(10):
         with pytest.raises(KeyError):
             async with aclosing(server.stream("x")) as events:
                 async for _ in events:
@@ -751,7 +751,7 @@ async def test_server_waits_for_a_slow_reader() -> None:
             emitted += 1
         return Result(text("done"))
 
-    async with connect(FakeServer(answer)) as server, asyncio.timeout(5):
+    async with connect(FakeServer(answer)) as server, asyncio.timeout(10):
         stream = server.stream("x")
         await anext(stream)
         for _ in range(500):
@@ -773,7 +773,7 @@ async def test_reader_of_a_stream_is_told_when_the_client_is_closed() -> None:
         async for _ in server.stream("x"):
             pass
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(10):
         async with connect(FakeServer(answer)) as server:
             task = asyncio.create_task(read(server))
             await begun.wait()
@@ -819,7 +819,7 @@ def updated(uri: str) -> Notification:
 
 async def test_changes_come_after_the_acknowledgement_and_end_with_the_subscription() -> None:
     listened = Listened(toolsListChanged=True, resourceSubscriptions=["a:b"])
-    async with connect(listened.server) as server, asyncio.timeout(5):
+    async with connect(listened.server) as server, asyncio.timeout(10):
         async with server.listen(tools=True, uris=["a:b"]) as changes:
             await listened.say(TOOLS_CHANGED, updated("a:b/c"))
             listened.queue.put_nowait(Result({}))
@@ -835,7 +835,7 @@ async def test_what_a_subscription_brings_besides_changes_goes_its_own_way() -> 
     others: list[Notification] = []
     odd = Notification("notifications/odd", {})
     broken = Notification("notifications/resources/updated", {"uri": 7})
-    async with connect(listened.server, on_notification=others.append) as server, asyncio.timeout(5):
+    async with connect(listened.server, on_notification=others.append) as server, asyncio.timeout(10):
         async with server.listen(tools=True) as changes:
             await listened.say(odd, broken, acknowledged(), TOOLS_CHANGED)
             assert await anext(changes) == ToolsChanged()
@@ -844,7 +844,7 @@ async def test_what_a_subscription_brings_besides_changes_goes_its_own_way() -> 
 
 async def test_same_change_twice_before_anybody_looked_is_one_change() -> None:
     listened = Listened(toolsListChanged=True)
-    async with connect(listened.server) as server, asyncio.timeout(5):
+    async with connect(listened.server) as server, asyncio.timeout(10):
         async with server.listen(tools=True) as changes:
             await listened.say(TOOLS_CHANGED, TOOLS_CHANGED, TOOLS_CHANGED)
             assert await anext(changes) == ToolsChanged()
@@ -856,7 +856,7 @@ async def test_same_change_twice_before_anybody_looked_is_one_change() -> None:
 
 async def test_changes_nobody_reads_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     listened = Listened(resourceSubscriptions=["a:b"])
-    async with connect(listened.server) as server, asyncio.timeout(5):
+    async with connect(listened.server) as server, asyncio.timeout(10):
         async with server.subscribe("a:b") as changes:
             await listened.say(*[updated(f"a:b/{number}") for number in range(1100)])
             listened.queue.put_nowait(Result({}))
@@ -868,7 +868,7 @@ async def test_changes_nobody_reads_are_bounded(caplog: pytest.LogCaptureFixture
 
 async def test_leaving_a_subscription_ends_it() -> None:
     listened = Listened(resourceSubscriptions=["a:b"])
-    async with connect(listened.server) as server, asyncio.timeout(5):
+    async with connect(listened.server) as server, asyncio.timeout(10):
         async with server.subscribe("a:b"):
             assert not listened.ended.is_set()
         await listened.ended.wait()
@@ -876,7 +876,7 @@ async def test_leaving_a_subscription_ends_it() -> None:
 
 async def test_subscription_to_a_uri_that_is_not_honoured_is_refused() -> None:
     listened = Listened(resourceSubscriptions=["a:b"])
-    async with connect(listened.server) as server, asyncio.timeout(5):
+    async with connect(listened.server) as server, asyncio.timeout(10):
         with pytest.raises(InvalidParams, match="'a:c'") as caught:
             async with server.subscribe("a:b", "a:c"):
                 pass
@@ -885,7 +885,7 @@ async def test_subscription_to_a_uri_that_is_not_honoured_is_refused() -> None:
 
 
 async def test_of_several_lists_some_may_not_be_honoured_but_not_all() -> None:
-    async with connect(Listened(toolsListChanged=True).server) as server, asyncio.timeout(5):
+    async with connect(Listened(toolsListChanged=True).server) as server, asyncio.timeout(10):
         async with server.listen(tools=True, prompts=True) as changes:
             assert changes.honoured == {"toolsListChanged": True}
         with pytest.raises(InvalidParams, match="none of these"):
@@ -897,7 +897,7 @@ async def test_of_several_lists_some_may_not_be_honoured_but_not_all() -> None:
 
 
 async def test_subscription_that_fails_or_ends_before_it_begins_is_an_error() -> None:
-    async with connect(answering(ErrorObject(METHOD_NOT_FOUND, "No"), {})) as server, asyncio.timeout(5):
+    async with connect(answering(ErrorObject(METHOD_NOT_FOUND, "No"), {})) as server, asyncio.timeout(10):
         with pytest.raises(RpcError):
             async with server.listen(tools=True):
                 pass
@@ -908,7 +908,7 @@ async def test_subscription_that_fails_or_ends_before_it_begins_is_an_error() ->
 
 async def test_subscription_that_breaks_raises_in_the_loop() -> None:
     listened = Listened(toolsListChanged=True)
-    async with connect(listened.server) as server, asyncio.timeout(5):
+    async with connect(listened.server) as server, asyncio.timeout(10):
         async with server.listen(tools=True) as changes:
             listened.queue.put_nowait(ErrorObject(INTERNAL_ERROR, "broken"))
             with pytest.raises(RpcError, match="broken"):

@@ -13,7 +13,14 @@ JSON: Final = (("Content-Type", "application/json"),)
 EVENTS: Final = (("Content-Type", "text/event-stream"),)
 SESSION: Final = "session-of-the-bridge"
 STATUSES: Final = {-32601: 404, -32020: 400, -32021: 400, -32022: 400}
-NAMES: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+NAMES: Final = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+    "tasks/get": "taskId",
+    "tasks/update": "taskId",
+    "tasks/cancel": "taskId",
+}
 
 
 class Answer:

@@ -40,6 +40,22 @@ What is in italics is counted for each server, under these words; `sluicegate st
 
 """
 
+TASKS: Final = """\
+## Tasks
+
+In 2025-11-25 tasks are part of the protocol, for 2026-07-28 they are an extension (`io.modelcontextprotocol/tasks`).
+The two have the word in common, and no message. What comes of a call, by what client and server have of them:
+
+| client ↓ server → | 2025-11-25, a tool that takes a task only | 2026-07-28 with the extension | without |
+| --- | --- | --- | --- |
+| 2026-07-28 that declares the extension | a plain call | a plain call, or a task that passes | a plain call |
+| every other | a plain call | a plain call, or the server's word that it cannot | a plain call |
+
+A task that passes is begun, asked about, answered, cancelled and listened to by the client itself, under an id that is
+good for its caller only. A tool that takes a task only is called as one by the gateway, which fetches the result.
+*progress of tasks*
+"""
+
 _SDKS: Final = """\
 ## Official SDKs
 
@@ -119,4 +135,4 @@ def write_page() -> None:
         print(pair, *found, sep="\n", file=sys.stderr)
     if failures:
         sys.exit(1)
-    PAGE.write_text(raw_part(matrix) + "\n" + sdk_part(strangers), encoding="utf-8")
+    PAGE.write_text("\n".join([raw_part(matrix), TASKS, sdk_part(strangers)]), encoding="utf-8")

@@ -7,7 +7,7 @@ import pytest
 
 from tests.bridge.checks import NOTES
 from tests.bridge.matrix import Matrix, run_matrix
-from tests.bridge.page import PAGE, raw_part, sdk_part
+from tests.bridge.page import PAGE, TASKS, raw_part, sdk_part
 from tests.bridge.sdk import SdkMatrix, missing, run_sdks
 from tests.bridge.stage import SIDES, Side
 
@@ -55,6 +55,10 @@ def test_the_page_says_what_a_run_gives(matrix: Matrix) -> None:
 
 def test_the_page_says_what_a_run_with_the_sdks_gives(sdk_matrix: SdkMatrix) -> None:
     assert sdk_part(sdk_matrix) in _page(), "run python -m tests.bridge.matrix"
+
+
+def test_the_page_says_what_comes_of_tasks() -> None:
+    assert TASKS in _page(), "run python -m tests.bridge.matrix"  # `test_tasks` sees what it says.
 
 
 def _page() -> str:

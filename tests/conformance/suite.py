@@ -126,6 +126,16 @@ def run_server_scenarios(npm: Path, wire: str, url: str) -> Results:
         return {name.removeprefix("server-"): _checks(result) for name, result in _results(directory).items()}
 
 
+def run_extension_scenario(npm: Path, scenario: str, url: str) -> list[Check]:
+    """What the suite finds in a scenario about an extension, when it speaks to a server of 2026-07-28."""
+    with tempfile.TemporaryDirectory() as directory:
+        # Forced, for such a scenario is of no revision.
+        arguments = ["--scenario", scenario, "--spec-version", "2026-07-28", "--force"]
+        _run(npm, directory, ["server", "--url", url, *arguments])
+        (result,) = _results(directory).values()
+        return _checks(result)
+
+
 def run_client_scenarios(npm: Path, wire: str, client: Sequence[str] = (sys.executable, str(CLIENT))) -> Results:
     """What the suite finds when our client speaks to its servers of one revision. Nothing is done for NOT_YET."""
     command = f"{_SKIPPING_OAUTH} {shlex.join(client)}"

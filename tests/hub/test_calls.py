@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from sluicegate import deadlines
 from sluicegate.concurrency import forever
 from sluicegate.errors import InputRefused, SluicegateError, UpstreamClosed, UpstreamProtocolError, UpstreamTimeout
 from sluicegate.exchange import Exchange
-from sluicegate.hub import calls, deadlines
+from sluicegate.hub import calls
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, MountSettings
 from sluicegate.protocol.message import Params, Reply, Result, opened
@@ -105,7 +106,7 @@ async def test_no_call_lasts_longer_than_the_longest(monkeypatch: pytest.MonkeyP
         raise AssertionError
 
     async with mounted(answer, MountSettings(prefix="s", timeout=120, longest_call=50)) as (hub, _):
-        with pytest.raises(UpstreamTimeout):
+        with pytest.raises(UpstreamTimeout, match=r"within 50 s, the most that is given to it\.$"):
             await hub(call())
 
 

@@ -6,7 +6,7 @@ from time import monotonic
 
 import pytest
 
-from sluicegate.hub.deadlines import Deadlines
+from sluicegate.deadlines import Deadlines, OutOfTime
 from sluicegate.hub.losses import BETWEEN_ROUNDS, SWITCHES, WORDS, revision_of
 from sluicegate.hub.relay import Relay, labelled
 from sluicegate.protocol.message import Notification, Params
@@ -42,6 +42,7 @@ class Bench:
         self.lost: Counter[str] = Counter()
         now = monotonic()
         self.relay = Relay(
+            Deadlines(),
             seconds,
             now + seconds,
             now + 60,
@@ -115,7 +116,7 @@ async def test_notices_between_two_rounds_are_counted_for_callers_who_have_no_st
 ) -> None:
     bench = Bench(version)
     bench.caller.may_answer.clear()
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         asking = group.create_task(bench.relay.ask({"mine": FORM}))
         while not bench.caller.asked:  # noqa: ASYNC110 - the next turn of the loop is all it takes
             await asyncio.sleep(0)
@@ -136,28 +137,25 @@ async def test_choices_that_become_switches_are_counted(version: str, times: int
 
 
 async def test_no_time_passes_while_anybody_is_asked_whatever_the_server_says_meanwhile() -> None:
-    bench, deadlines = Bench("2025-11-25", seconds=0.01), Deadlines()
+    bench = Bench("2025-11-25", seconds=0.01)
     bench.caller.may_answer.clear()
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         first = group.create_task(bench.relay.ask({"mine": FORM}))
         second = group.create_task(bench.relay.ask({"other": FORM}))
         while len(bench.caller.asked) < 2:  # noqa: ASYNC110 - the next turn of the loop is all it takes
             await asyncio.sleep(0)
-        deadlines.begin(bench.relay)
-        await bench.relay.emit(progress())
-        await asyncio.sleep(0.15)
-        first.cancel()
-        await asyncio.wait([first])
-        await asyncio.sleep(0.15)
-        assert not deadlines.end(bench.relay)
+        with bench.relay:
+            await bench.relay.emit(progress())
+            await asyncio.sleep(0.15)
+            first.cancel()
+            await asyncio.wait([first])
+            await asyncio.sleep(0.15)
         bench.caller.may_answer.set()
         await second
 
 
 async def test_time_passes_again_when_nobody_is_asked_any_more() -> None:
-    bench, deadlines = Bench("2025-11-25", seconds=0.01), Deadlines()
-    deadlines.begin(bench.relay)
-    await bench.relay.ask({"mine": FORM})
-    with pytest.raises(asyncio.CancelledError):
+    bench = Bench("2025-11-25", seconds=0.01)
+    with pytest.raises(OutOfTime), bench.relay:
+        await bench.relay.ask({"mine": FORM})
         await asyncio.sleep(5)
-    assert deadlines.end(bench.relay)

@@ -8,6 +8,7 @@ from typing import cast
 import msgspec
 import pytest
 
+from sluicegate import deadlines
 from sluicegate.concurrency import forever
 from sluicegate.errors import (
     INTERNAL_ERROR,
@@ -20,7 +21,7 @@ from sluicegate.errors import (
     UpstreamTimeout,
 )
 from sluicegate.exchange import Caller, Exchange
-from sluicegate.hub import calls, deadlines, tasks
+from sluicegate.hub import calls, tasks
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, MountSettings
 from sluicegate.protocol.message import Notification, Params, Reply, Result, opened

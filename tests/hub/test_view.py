@@ -35,7 +35,7 @@ class Listener:
         raise AssertionError(questions)
 
     async def next(self) -> Notification:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(10):
             return await self._notices.get()
 
 

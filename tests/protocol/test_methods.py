@@ -15,7 +15,7 @@ from sluicegate.protocol.versions import (
 
 ALWAYS = "tools/list tools/call prompts/list prompts/get resources/list resources/templates/list resources/read".split()
 SESSION_ONLY = "initialize ping resources/subscribe resources/unsubscribe logging/setLevel".split()
-MODERN_ONLY = "server/discover subscriptions/listen".split()
+MODERN_ONLY = "server/discover subscriptions/listen tasks/get tasks/update tasks/cancel".split()
 
 
 @pytest.mark.parametrize("version", SUPPORTED_VERSIONS)
@@ -31,7 +31,7 @@ def test_a_client_may_send_what_its_revision_has_and_nothing_else(version: str) 
     [
         *("sampling/createMessage", "roots/list", "elicitation/create"),
         *("notifications/initialized", "notifications/cancelled", "notifications/progress"),
-        *("tools/unknown", "", "Tools/list", "tools/list\0", " ping", "rpc.discover", "tasks/get"),
+        *("tools/unknown", "", "Tools/list", "tools/list\0", " ping", "rpc.discover", "tasks/list", "tasks/result"),
     ],
 )
 def test_questions_notifications_and_strangers_are_no_requests_of_a_client(method: str, version: str) -> None:
@@ -47,6 +47,7 @@ def test_questions_notifications_and_strangers_are_no_requests_of_a_client(metho
         ("notifications/initialized", tuple(reversed(SESSION_VERSIONS))),
         ("notifications/roots/list_changed", tuple(reversed(SESSION_VERSIONS))),
         ("notifications/cancelled", SUPPORTED_VERSIONS),
+        ("notifications/tasks", ("2026-07-28",)),
     ],
 )
 def test_a_method_exists_in_the_revisions_of_the_matrix(method: str, versions: tuple[str, ...]) -> None:
@@ -62,6 +63,10 @@ def test_policy_finds_the_target_of_every_method_that_has_one() -> None:
         "resources/subscribe": "uri",
         "resources/unsubscribe": "uri",
         "completion/complete": "ref",
+        "tasks/get": "taskId",
+        "tasks/update": "taskId",
+        "tasks/cancel": "taskId",
+        "notifications/tasks": "taskId",
         "notifications/resources/updated": "uri",
     }
 

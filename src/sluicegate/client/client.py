@@ -7,13 +7,13 @@ subscription, leave its `async with`.
 import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from time import monotonic
 from typing import Final, TypeVar
 
 import msgspec
 
 from sluicegate.asking import settle
 from sluicegate.client.answers import Answerer
-from sluicegate.client.clocks import Clocks
 from sluicegate.client.events import (
     MOST_CHANGES,
     Acknowledged,
@@ -28,6 +28,7 @@ from sluicegate.client.events import (
 )
 from sluicegate.client.lists import PROMPTS, RESOURCES, TEMPLATES, TOOLS
 from sluicegate.concurrency import TaskScope
+from sluicegate.deadlines import Deadline, Deadlines, OutOfTime
 from sluicegate.errors import (
     METHOD_NOT_FOUND,
     Delivered,
@@ -77,8 +78,9 @@ class Client:
         self._inbox = inbox or Inbox(Answerer(), None, None)
         self._client_info = client_info
         self._capabilities = self._inbox.answerer.capabilities
-        self._clocks = Clocks(max_timeout, self._missed)
+        self._deadlines = Deadlines()
         self._timeout = min(timeout, max_timeout)
+        self._max_timeout = max_timeout
         # Newer servers log only what a request asks for, so somebody who listens must ask.
         self._log_level = None if self._inbox.on_log is None else "info"
         self._progress_tokens = itertools.count(1)
@@ -240,8 +242,13 @@ class Client:
             await self._value_of("subscriptions/listen", {"notifications": wanted}, sink, None)
 
         with self._supplied(box, work):
-            with self._clocks.clock("subscriptions/listen", {}, self._timeout):
-                first = await box.take()
+            now = monotonic()
+            deadline = Deadline(self._deadlines, self._timeout, now + self._timeout, now + self._max_timeout)
+            try:
+                with deadline:
+                    first = await box.take()
+            except OutOfTime:
+                raise self._missed("subscriptions/listen", {}, deadline) from None
             if not isinstance(first, Acknowledged):
                 raise UpstreamProtocolError(f"{self.name} ended a subscription before acknowledging it.")
             self._check_honoured(wanted, first.honoured)
@@ -253,7 +260,6 @@ class Client:
         for close in list(self._boxes.values()):
             close(self._gone("unknown"))
         self._tasks.cancel_all()
-        self._clocks.close()
 
     # ------------------------------------------------------------------------------------------------------------ below
 
@@ -265,15 +271,31 @@ class Client:
         on_progress: OnProgress | None = None,
         on_log: OnLog | None = None,
     ) -> Params:
-        clock = self._clocks.clock(method, params, self._timeout if seconds is None else seconds)
-        sink = CallSink(self._inbox, clock, on_progress, on_log or self._inbox.on_log)
-        with clock:
-            # Always with a token, although nobody may look at the progress: it moves the clock.
-            return await self._value_of(method, params, sink, next(self._progress_tokens))
+        if seconds is None:
+            seconds = self._timeout
+        now = monotonic()
+        sink = CallSink(
+            self._deadlines,
+            seconds,
+            now + seconds,
+            now + max(seconds, self._max_timeout),
+            inbox=self._inbox,
+            on_progress=on_progress,
+            on_log=on_log or self._inbox.on_log,
+        )
+        try:
+            with sink:
+                # Always with a token, although nobody may look at the progress: it moves the deadline.
+                return await self._value_of(method, params, sink, next(self._progress_tokens))
+        except OutOfTime:
+            raise self._missed(method, params, sink) from None
 
-    def _missed(self, method: str, params: Params, had: str) -> UpstreamTimeout:
+    def _missed(self, method: str, params: Params, deadline: Deadline) -> UpstreamTimeout:
         target = params.get(METHODS[method].target or "")
         what = f"{method} {target!r}" if isinstance(target, str) else method
+        had = f"{deadline.seconds:g} s"
+        if deadline.reached_its_end:
+            had = f"{max(deadline.seconds, self._max_timeout):g} s, the most that is given to it"
         return UpstreamTimeout(f"{self.name} did not answer {what} within {had}.")
 
     async def _value_of(self, method: str, params: Params, sink: Sink, progress_token: int | None) -> Params:

@@ -1,4 +1,4 @@
-"""What reaches a client besides answers: progress, log messages, changes, questions. They move the request's clock.
+"""What reaches a client besides answers: progress, log messages, changes, questions. They move the request's deadline.
 
 The server's side of the connection calls `emit` and `ask`, possibly from the very task that reads the wire. So the one
 rule: nothing here raises into it but `InputRefused`, and a callback's failure is logged.
@@ -8,12 +8,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from time import monotonic
 from typing import Final, Generic, TypeVar
 
 import msgspec
 
 from sluicegate.client.answers import Answerer
-from sluicegate.client.clocks import Clock
+from sluicegate.deadlines import Deadline
 from sluicegate.protocol.message import Notification, Params, as_object
 from sluicegate.protocol.modern import ACKNOWLEDGED, Answers, Questions
 from sluicegate.protocol.types import Change, LogEvent, ProgressEvent, read_change, read_log, read_progress
@@ -119,22 +120,25 @@ class Inbox:
         return await self.answerer.answer(questions)
 
 
-class CallSink(msgspec.Struct, eq=False):
-    """The sink of one request: its progress and, for a stream, its log messages; all else goes to the inbox."""
+class CallSink(Deadline, kw_only=True):
+    """The sink of one request: its progress and, for a stream, its log messages; all else goes to the inbox.
+
+    It is the request's deadline, too: of each there is one per request.
+    """
 
     inbox: Inbox
-    clock: Clock
     on_progress: OnProgress | None
     on_log: OnLog | None
+    waits_since: float = 0.0
 
     async def emit(self, notification: Notification) -> None:
         """Hand an event on; progress gives the server its full time again."""
         is_progress = notification.method == "notifications/progress"
         if is_progress:
-            self.clock.restart()
+            self.is_renewed = True
             if self.on_progress is None:
-                return  # It was asked for because it moves the clock.
-        self.clock.stop()
+                return  # It was asked for because it moves the deadline.
+        self._stop_time()
         try:
             if is_progress:
                 await deliver(self.on_progress, _readable(read_progress, notification))
@@ -143,17 +147,30 @@ class CallSink(msgspec.Struct, eq=False):
             else:
                 await self.inbox.emit(notification)
         finally:
-            self.clock.go_on()
+            self._let_time_pass()
 
     async def ask(self, questions: Questions) -> Answers:
-        """The callbacks' answers, for which the clock stands still; the next round has its full time."""
-        self.clock.stop()
+        """The callbacks' answers, for which time stands still; the next round has its full time."""
+        self._stop_time()
         try:
             answers = await self.inbox.ask(questions)
         finally:
-            self.clock.go_on()
-        self.clock.restart()
+            self._let_time_pass()
+        self.is_renewed = True
         return answers
+
+    def _stop_time(self) -> None:
+        if not self.waits:
+            self.waits_since = monotonic()
+        self.waits += 1
+
+    def _let_time_pass(self) -> None:
+        self.waits -= 1
+        if not self.waits:
+            # The maximum is given back, too: what the callbacks take was decided by whoever set it.
+            passed = monotonic() - self.waits_since
+            self.expires += passed
+            self.ends += passed
 
 
 class Acknowledged(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from sluicegate.deadlines import Deadline, Deadlines, OutOfTime
 from sluicegate.errors import (
     RemoteProtocolError,
     UpstreamClosed,
@@ -24,17 +25,17 @@ from sluicegate.errors import (
 )
 from sluicegate.exchange import Connection, Exchange, Handler, Sink
 from sluicegate.hub.asking_rights import AskingRights
-from sluicegate.hub.deadlines import Deadline, Deadlines
 from sluicegate.hub.losses import revision_of
 from sluicegate.hub.places import Places
 from sluicegate.hub.plan import Circuit
 from sluicegate.hub.relay import Relay
 from sluicegate.hub.replies import says_error
 from sluicegate.hub.roots import RootsAnswered
-from sluicegate.hub.tasks import Tasks, Wanted, without_tasks
+from sluicegate.hub.tasks import Tasks, Wanted
 from sluicegate.hub.treatment import Figures, MountSettings
 from sluicegate.protocol.message import Params, Reply, Result, opened
 from sluicegate.protocol.modern import complete
+from sluicegate.protocol.tasks import may_have_tasks, without_tasks
 from sluicegate.protocol.translate_content import without
 
 # What we say to servers of the session era, once for all callers: a connection outlives any of them. Whether the
@@ -43,7 +44,13 @@ from sluicegate.protocol.translate_content import without
 ASKABLE: Final[Mapping[str, object]] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}}
 
 # As nearly all results begin, and then it is certainly the result's own type and not that of something in it.
-_begins_with_type: Final = re.compile(rb'\s*\{\s*"resultType"\s*:')
+_is_complete: Final = re.compile(rb'\s*\{\s*"resultType"\s*:\s*"complete"')
+
+_COMMON: Final = ("complete", "input_required")
+"""The types of results that need no extension."""
+
+_ACTING: Final = frozenset({"tools/call", "tasks/update"})
+"""What does something each time it is asked for; all else may be asked for twice."""
 
 
 class Server(Protocol):
@@ -138,8 +145,9 @@ class Calls:
         profile = exchange.profile
         # A server of the session era asks what it was told that can be asked; its relay looks whether this caller can.
         relay = (AskingRights if self.is_session_era else Relay)(
+            self._deadlines,
             seconds,
-            began + min(seconds, settings.longest_call),
+            began + seconds,
             began + settings.longest_call,
             sink=exchange.sink,
             capabilities=profile.capabilities,
@@ -161,37 +169,36 @@ class Calls:
                     # We say of no tool that it can be a task; who is not told so and wants one all the same has a plain
                     # call, and not the ticket that a server would give (§3.8).
                     params = without(params, ("task",))
-        elif "extensions" in profile.capabilities:
+        elif "extensions" in profile.capabilities and not may_have_tasks(profile, connection.discovery):
+            # Else it might answer with a task that nobody could fetch: this caller, or anybody from this server.
             profile = msgspec.structs.replace(profile, capabilities=without_tasks(profile.capabilities))
         if before is not None:
             relay.go_on(before)
         try:
-            self._deadlines.begin(relay)
-            reply = await ask(Exchange(exchange.method, params, sink, profile, exchange.caller, None, exchange.let_go))
+            with relay:
+                reply = await ask(
+                    Exchange(exchange.method, params, sink, profile, exchange.caller, None, exchange.let_go)
+                )
             if not self.circuit.is_calm:
                 self.circuit.succeeded()
             if isinstance(relay, AskingRights) and relay.lacking is not None:
                 reply = relay.judged(reply)
             if type(reply) is Result:
                 raw = reply.value
-                if type(raw) is msgspec.Raw and _begins_with_type.match(raw) is None:
+                if type(raw) is msgspec.Raw and _is_complete.match(raw) is None:
                     reply = _typed(self._name, raw)
             else:
                 figures.errors += 1
             return reply
         except UpstreamError as problem:
-            self._deadlines.end(relay)
             figures.errors += 1
             await self._note(problem, connection)
             if before is not None or not self._may_make_again(exchange, params, problem):
                 raise
-        except asyncio.CancelledError as cancellation:
-            if not self._deadlines.end(relay):
-                raise
+        except OutOfTime:
             figures.errors += 1
-            raise UpstreamTimeout(f"{self._name} did not answer within {seconds:g} s.") from cancellation
+            raise self._missed(relay) from None
         finally:
-            self._deadlines.end(relay)
             figures.seconds += monotonic() - began
             places.free()
         return await self._ask_when_possible(exchange, params, relay)
@@ -207,12 +214,20 @@ class Calls:
         after = problem.data.get("retryAfter")
         self.circuit.failed(monotonic(), float(after) if isinstance(after, int | float) else 0.0)
 
+    def _missed(self, relay: Relay) -> UpstreamTimeout:
+        had = f"{relay.seconds:g} s"
+        if relay.reached_its_end:
+            had = f"{self.settings.longest_call:g} s, the most that is given to it"
+        return UpstreamTimeout(f"{self._name} did not answer within {had}.")
+
     def _may_make_again(self, exchange: Exchange, params: Params, problem: UpstreamError) -> bool:
         """Whether a call that came to nothing may be made once more."""
         if not isinstance(problem, UpstreamClosed):
             return False
-        if problem.delivered == "no" or exchange.method != "tools/call":
+        if problem.delivered == "no" or exchange.method not in _ACTING:
             return True  # What is only read may be read again; of tools nobody but the operator knows.
+        if exchange.method != "tools/call":
+            return False
         name = str(params.get("name"))
         return any(fnmatchcase(name, tool) for tool in self.settings.resend)
 
@@ -235,10 +250,15 @@ _decoder: Final = msgspec.json.Decoder(_Typed)
 
 
 def _typed(name: str, raw: msgspec.Raw) -> Result:
-    """A server's result, with the `resultType` that some leave out and clients of 2026-07-28 may insist on."""
+    """A server's result, with the `resultType` that some leave out and clients of 2026-07-28 may insist on.
+
+    One of a type that not everybody knows is opened, for it does not pass unseen.
+    """
     try:
-        has_type = _decoder.decode(raw).resultType is not msgspec.UNSET
-        return Result(raw) if has_type else Result(complete(opened(Result(raw))))
+        kind = _decoder.decode(raw).resultType
+        if kind is msgspec.UNSET:
+            return Result(complete(opened(Result(raw))))
+        return Result(raw) if kind in _COMMON else Result(opened(Result(raw)))
     except RemoteProtocolError as problem:
         raise UpstreamProtocolError(f"{name}: {problem.message}") from None
     except (msgspec.DecodeError, RecursionError):

@@ -14,6 +14,7 @@ from sluicegate.hub.catalog import Catalog, Profile, Share, build_catalog
 from sluicegate.hub.mount import Mount, MountSettings, State
 from sluicegate.hub.naming import LONGEST_NAME, Naming
 from sluicegate.hub.states import States
+from sluicegate.hub.task_ids import TaskIds
 from sluicegate.hub.view import View
 from sluicegate.protocol.message import Reply
 
@@ -34,6 +35,8 @@ class Hub:
         name: what clients see as the server's name.
         naming: how names are told apart: "prefix" (`server__tool`), "collide" (bare unless two have it), or "claude"
             (`mcp__server__tool`).
+        task_key: a secret, under which ids of tasks that servers have begun are good for as long as it is the same;
+            without one, they end with this hub.
     """
 
     def __init__(
@@ -46,10 +49,12 @@ class Hub:
         page_size: int = PAGE_SIZE,
         grace: float = GRACE,
         longest_instructions: int = LONGEST_INSTRUCTIONS,
+        task_key: bytes | None = None,
     ) -> None:
         self.info: Mapping[str, object] = {"name": name, "version": version}
         self.page_size = page_size
         self.states = States()
+        self.task_ids = TaskIds(task_key)
         self.catalog = Catalog()
         self._naming: Naming = naming
         self._longest_name = longest_name

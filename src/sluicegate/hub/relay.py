@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+from sluicegate.deadlines import Deadline
 from sluicegate.exchange import Sink
-from sluicegate.hub.deadlines import Deadline
 from sluicegate.hub.losses import BETWEEN_ROUNDS, WORDS, losses_in_question
 from sluicegate.protocol.message import Notification, Params
 from sluicegate.protocol.modern import Answers, Question, Questions
@@ -57,6 +57,7 @@ class Relay(Deadline, kw_only=True):
             answers = await self.sink.ask(asked)
         finally:
             self.waits -= 1
+            # All its time again, but not what passed of the longest: a server that asks and asks has an end, too.
             self.is_renewed = True
         return {keys[key]: answer for key, answer in answers.items() if key in keys}
 

@@ -7,13 +7,14 @@ meanwhile comes while it is open, so that it is known whose it is.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
 import msgspec
 
 from sluicegate.concurrency import TaskScope
+from sluicegate.deadlines import Deadline
 from sluicegate.errors import (
     INTERNAL_ERROR,
     ErrorObject,
@@ -25,9 +26,9 @@ from sluicegate.errors import (
     UpstreamProtocolError,
 )
 from sluicegate.exchange import NOBODY, Connection, Exchange, Sink
-from sluicegate.hub.deadlines import Deadline
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_object, opened
 from sluicegate.protocol.modern import Answers, Profile, Questions, complete
+from sluicegate.protocol.tasks import RELATED
 from sluicegate.protocol.translate_content import members_of, without
 
 GRACE: Final = 5.0
@@ -40,17 +41,6 @@ PROGRESS: Final = "progress of tasks"
 """What a caller who wants progress loses: it comes under the token of a request that has been answered."""
 
 STATUS: Final = "notifications/tasks/status"
-
-_RELATED: Final = "io.modelcontextprotocol/related-task"
-_EXTENSION: Final = "io.modelcontextprotocol/tasks"
-
-
-def without_tasks(capabilities: Mapping[str, object]) -> Mapping[str, object]:
-    """What a caller can do, but for tasks: a server that knew of it might answer with one, which nobody could fetch."""
-    extensions = as_object(capabilities.get("extensions")) or {}
-    if _EXTENSION not in extensions:
-        return capabilities
-    return {**capabilities, "extensions": {name: value for name, value in extensions.items() if name != _EXTENSION}}
 
 
 def needs_task(tool: Params) -> bool:
@@ -243,9 +233,9 @@ def _unrelated(reply: Reply) -> Reply:
         meta = members_of(members.get("_meta")) or {}
     except (msgspec.DecodeError, RecursionError):
         return reply
-    if _RELATED not in meta:
+    if RELATED not in meta:
         return reply
-    meta = without(meta, (_RELATED,))
+    meta = without(meta, (RELATED,))
     members = {**members, "_meta": meta} if meta else without(members, ("_meta",))
     return Result(msgspec.Raw(msgspec.json.encode(members)) if isinstance(reply.value, msgspec.Raw) else members)
 

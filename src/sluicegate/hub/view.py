@@ -9,6 +9,7 @@ from typing import Final, Protocol
 import msgspec
 
 from sluicegate.changes import RESOURCE_UPDATED, Changes, Filter, read_filter
+from sluicegate.concurrency import TaskScope
 from sluicegate.errors import (
     METHOD_NOT_FOUND,
     URL_ELICITATION_REQUIRED,
@@ -27,6 +28,9 @@ from sluicegate.hub.mount import Mount
 from sluicegate.hub.replies import is_plain
 from sluicegate.hub.rewriting import reply_rewritten
 from sluicegate.hub.states import States
+from sluicegate.hub.task_desk import TaskDesk
+from sluicegate.hub.task_ids import TaskIds
+from sluicegate.hub.task_news import TaskNews
 from sluicegate.hub.tasks import as_task
 from sluicegate.hub.uris import exposed_uri
 from sluicegate.protocol.headers import check_marks
@@ -34,12 +38,16 @@ from sluicegate.protocol.message import Notification, Params, Reply, Result, as_
 from sluicegate.protocol.methods import LIST_CHANGES
 from sluicegate.protocol.modern import ACKNOWLEDGED, SERVER_INFO_KEY, complete
 from sluicegate.protocol.seal import Sealer
+from sluicegate.protocol.tasks import REQUESTS, REQUIRED, WANTED, says_task
 from sluicegate.protocol.versions import SUPPORTED_VERSIONS
 
 SNAPSHOTS: Final = 16
 """Older states of the lists that cursors may still point into."""
 
 MOST_COMPLETIONS: Final = 100
+
+LONGEST_WAIT: Final = 5.0
+"""Seconds that servers have to say which of their tasks they will tell of."""
 
 # Static, as a session-era client is told once and servers come and go: an empty list is legal, a missing one is not.
 CAPABILITIES: Final[Params] = {
@@ -75,6 +83,8 @@ class Mounts(Protocol):
     def page_size(self) -> int: ...
     @property
     def states(self) -> States: ...
+    @property
+    def task_ids(self) -> TaskIds: ...
     def find(self, name: str) -> Mount | None: ...
     def instructions(self, names: Mapping[str, str]) -> str | None: ...
     def life(self, names: Mapping[str, str]) -> tuple[int, str]: ...
@@ -87,6 +97,7 @@ class View:
         self.profile = profile
         self.catalog = seen_through(catalog, profile)
         self._hub = hub
+        self._tasks = TaskDesk(hub, self)
         self._changes = Changes()
         self._sealer = Sealer(secrets.token_bytes(32))
         self._snapshot = 0
@@ -99,6 +110,7 @@ class View:
             "resources/read": self._read,
             "completion/complete": self._complete,
             "subscriptions/listen": self._listen,
+            **{method: self._tasks.answer for method in REQUESTS},
             **{method: self._list for method in _LISTS},
         }
 
@@ -153,7 +165,7 @@ class View:
     async def _discover(self, exchange: Exchange) -> Reply:
         value: Params = {
             "supportedVersions": list(SUPPORTED_VERSIONS),
-            "capabilities": CAPABILITIES,
+            "capabilities": {**CAPABILITIES, **REQUIRED} if self._tasks.are_offered else CAPABILITIES,
             "_meta": {SERVER_INFO_KEY: dict(self._hub.info)},
         }
         instructions = self._hub.instructions(self.catalog.prefixes)
@@ -246,6 +258,8 @@ class View:
 
     async def _treat(self, exchange: Exchange, mount: Mount, params: Params, reply: Reply) -> Reply:
         """A reply in the names of this view, with what else its caller needs."""
+        if says_task(reply) and self._tasks.may_be_begun(exchange, mount):
+            return self._tasks.begun(exchange, mount, str(params.get("name")), reply)
         if isinstance(reply, ErrorObject) and reply.code == URL_ELICITATION_REQUIRED:
             reply = await settle_links(mount, exchange, params, reply)
         else:
@@ -283,8 +297,25 @@ class View:
             return Result(complete({"completion": {"values": []}})) if unable else reply
         return _at_most_a_hundred(reply)
 
+    # -------------------------------------------------------------------------------------------------- listening
+
     async def _listen(self, exchange: Exchange) -> Reply:
         wanted = read_filter(exchange.params)
+        tasks = self._tasks.listened_to(exchange)
+        if not tasks:
+            return await self._hold(exchange, wanted)
+        async with TaskScope() as scope:
+            news = TaskNews(exchange, self._hub.find)
+            for mount, names in tasks.items():
+                news.begin(mount, names, scope)
+            try:
+                return await self._hold(exchange, wanted, news, scope)
+            finally:
+                scope.cancel_all()
+
+    async def _hold(
+        self, exchange: Exchange, wanted: Filter, news: TaskNews | None = None, scope: TaskScope | None = None
+    ) -> Reply:
         owned: list[tuple[Mount, str]] = []
         asked: dict[str, asyncio.Future[bool]] = {}
         names: dict[str, str] = {}
@@ -302,8 +333,13 @@ class View:
                     names[uri] = exposed_uri(mount.prefix, own)
             honoured = Filter(wanted.lists, tuple(dict.fromkeys(names.values())))
             said = {**honoured.wire(), **({"resourceSubscriptions": list(names)} if names else {})}
+            ids = [] if news is None else await news.accepted(LONGEST_WAIT)
+            if ids:
+                said[WANTED] = ids
             with self._changes.listener(honoured) as listener:
                 await exchange.emit(Notification(ACKNOWLEDGED, {"notifications": said}))
+                if news is not None and scope is not None:
+                    news.tell(ids, scope, listener.close)
                 while (notice := await listener.wait()) is not None:
                     await exchange.emit(_as_named(notice, names))
         finally:

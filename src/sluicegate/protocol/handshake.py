@@ -23,6 +23,7 @@ from sluicegate.errors import (
 from sluicegate.protocol.message import Params, Reply, Request, Result, as_array, as_object, opened
 from sluicegate.protocol.methods import LOG_LEVELS, METHODS, requestable
 from sluicegate.protocol.modern import Discovery, Profile, read_progress_token, without_profile
+from sluicegate.protocol.tasks import without_tasks
 from sluicegate.protocol.versions import LATEST_SESSION_VERSION, REVISIONS, SESSION_VERSIONS, Revision, negotiate
 
 DEFAULT_LOG_LEVEL: Final = "info"
@@ -90,7 +91,7 @@ class ServerSession:
         """The answer to `initialize`: what we offer, cut to what the revision knows. Now requests are served."""
         if self.stage is not Stage.INITIALIZING:
             raise LocalProtocolError(f"A session that is {self.stage.value} cannot be welcomed.")
-        capabilities = dict(offer.capabilities)
+        capabilities = dict(without_tasks(offer.capabilities))  # They are for clients that say so with each request.
         if not self.revision.completions_flag:
             capabilities.pop("completions", None)
         info = {"name": "sluicegate", "version": "0", **offer.server_info}

@@ -26,7 +26,10 @@ _plain: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
 _decimal: Final = re.compile(r"-?[0-9]{1,17}(?:\.0+)?")
 
 # Where the target is that travels in `Mcp-Name`. A completion's target is an object, and has no header.
-_TARGETS: Final = {method: METHODS[method].target or "" for method in ("tools/call", "prompts/get", "resources/read")}
+_TARGETS: Final = {
+    method: METHODS[method].target or ""
+    for method in ("tools/call", "prompts/get", "resources/read", "tasks/get", "tasks/update", "tasks/cancel")
+}
 
 Marks = Mapping[str, Sequence[str]]
 """The parameters of a tool that travel as headers: a header's name behind `Mcp-Param-`, and the way to the argument."""

@@ -43,6 +43,11 @@ _ROWS: Final = (
     Method("subscriptions/listen", "client", since="2026-07-28"),
     Method("logging/setLevel", "client", capability="logging", until=_SESSION_ERA),
     Method("completion/complete", "client", capability="completions", target="ref"),
+    # Requests of the tasks extension, which only those may send who declare it. 2025-11-25 has two of the same names,
+    # which mean something else there; they are no business of its clients here (protocol §3.8).
+    Method("tasks/get", "client", since="2026-07-28", target="taskId"),
+    Method("tasks/update", "client", since="2026-07-28", target="taskId"),
+    Method("tasks/cancel", "client", since="2026-07-28", target="taskId"),
     # Requests a server sends. From 2026-07-28 they are values inside `inputRequests`, never JSON-RPC requests.
     Method("sampling/createMessage", "server", capability="sampling"),
     Method("roots/list", "server", capability="roots"),
@@ -59,6 +64,7 @@ _ROWS: Final = (
     Method("notifications/roots/list_changed", "client", notification=True, until=_SESSION_ERA),
     Method("notifications/elicitation/complete", "server", notification=True, since="2025-11-25", until=_SESSION_ERA),
     Method("notifications/subscriptions/acknowledged", "server", notification=True, since="2026-07-28"),
+    Method("notifications/tasks", "server", notification=True, since="2026-07-28", target="taskId"),
 )
 
 METHODS: Final = {row.name: row for row in _ROWS}

@@ -27,6 +27,7 @@ from sluicegate.protocol.message import (
 )
 from sluicegate.protocol.methods import LOG_LEVELS, METHODS
 from sluicegate.protocol.modern import Discovery, Profile, subscription_of, with_profile
+from sluicegate.protocol.tasks import REQUESTS
 from sluicegate.upstream.messages import LINGER, Messages, encoded, ended_early, plain_result
 from sluicegate.upstream.site import ACCEPT_BOTH, Site
 
@@ -39,7 +40,9 @@ LONGEST_LETTER: Final = 2048
 
 _LISTEN: Final = "subscriptions/listen"
 
-_REPEATABLE: Final = frozenset({"completion/complete", *(method for method, row in METHODS.items() if row.cacheable)})
+_REPEATABLE: Final = frozenset(
+    {"completion/complete", "tasks/get", *(method for method, row in METHODS.items() if row.cacheable)}
+)
 """What does no harm if the server is asked twice: what only looks, never what may act (threats R0)."""
 
 _NO_MARKS: Final[Marks] = {}
@@ -126,7 +129,8 @@ class ModernHttp:
         letter = self._letters.get((method, name))
         if letter is None:
             letter = self._letter(self.discovery.version, method, exchange.params, _NO_MARKS)
-            if len(letter.head) <= LONGEST_LETTER:
+            # Tasks come and go: a head about one is soon of no use, and would take the place of others.
+            if len(letter.head) <= LONGEST_LETTER and method not in REQUESTS:
                 if len(self._letters) >= MOST_LETTERS:
                     self._letters.clear()  # The few in use are back at once; no order has to be kept for it.
                 self._letters[method, name] = letter

@@ -11,9 +11,7 @@ from typing import Final
 from sluicegate.errors import RemoteProtocolError
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.message import Params, Reply, Result, as_object, opened
-
-RELATED: Final = "io.modelcontextprotocol/related-task"
-"""In `_meta`: the task that a message is about."""
+from sluicegate.protocol.tasks import RELATED
 
 LONGEST: Final = 3600.0
 """Seconds after which a task is thought to be over whose result nobody has fetched, and which nobody has stopped."""
