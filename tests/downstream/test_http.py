@@ -75,6 +75,19 @@ async def test_a_header_that_does_not_say_what_the_body_says_is_a_mismatch_and_n
         assert stage.ran == []
 
 
+async def test_a_body_is_compared_with_headers_that_others_have_come_with_before() -> None:
+    stage = Stage()
+    async with http_client(stage.server) as client:
+        headers = list(HEADERS.values())
+        for text in ("0", "1", "2"):  # All of the same length, so that their heads are the same bytes.
+            good = request(7, "tools/call", modern(call("echo", text=text)))
+            assert texts(result_of(await (await client.post(good, headers)).json())) == [text]
+            for said, meant in (("echo", "ecHo"), ("2026-07-28", "2027-07-28")):
+                other = cast(Json, json.loads(json.dumps(good).replace(said, meant)))
+                await refused(await client.post(other, headers), 400, -32020)
+        assert stage.ran == ["0", "1", "2"]
+
+
 @pytest.mark.parametrize(
     "versions",
     [

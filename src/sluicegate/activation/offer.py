@@ -6,7 +6,7 @@ empty list if need be: capabilities cannot be taken back from a client that has 
 
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final, Protocol, TypeVar, cast
+from typing import Final, Protocol, TypeVar
 
 from sluicegate.activation.content import echo
 from sluicegate.activation.prompts import Completer, Prompt
@@ -268,4 +268,4 @@ def _object(params: Mapping[str, object], name: str, default: Params | None = No
     value = params.get(name, default)
     if not isinstance(value, dict):
         raise InvalidParams(f"Invalid params: {name} is missing, or no object.")
-    return cast(Params, value)
+    return value  # pyright: ignore[reportUnknownVariableType] - `cast` is a call

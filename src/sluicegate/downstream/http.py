@@ -44,7 +44,8 @@ from sluicegate.protocol.conversation import Asked
 from sluicegate.protocol.headers import VERSION, Claims
 from sluicegate.protocol.message import Notification, Params, Request, Response, Result, as_array, as_object, encode
 from sluicegate.protocol.modern import complete, is_modern, marked, read_request
-from sluicegate.protocol.strict import parse_strict, read_message
+from sluicegate.protocol.repeated import Repeats
+from sluicegate.protocol.strict import check_limits, parse_json, read_message
 from sluicegate.protocol.versions import MODERN_VERSIONS, SESSION_VERSIONS, SUPPORTED_VERSIONS
 
 SESSION: Final = "mcp-session-id"
@@ -64,6 +65,8 @@ class Seen(msgspec.Struct, frozen=True):
     names_modern: bool
     claims: Claims
     """What they say of a message of 2026-07-28."""
+    repeats: Repeats
+    """The last such message that came with them."""
 
 
 def _look_at(doors: Doors, headers: Headers) -> Seen:
@@ -72,7 +75,7 @@ def _look_at(doors: Doors, headers: Headers) -> Seen:
     if refusal is None and not (takes.json or takes.events):
         refusal = NOT_ACCEPTABLE
     names_modern = any(version not in SESSION_VERSIONS for version in headers.get_all(VERSION))
-    return Seen(doors.check(headers), refusal, takes, names_modern, Claims(headers.get_all))
+    return Seen(doors.check(headers), refusal, takes, names_modern, Claims(headers.get_all), Repeats())
 
 
 class HttpEndpoint:
@@ -183,7 +186,12 @@ class HttpEndpoint:
             refuse(request, seen.post_refusal)
             return
         try:
-            value = parse_strict(request.body)
+            value = parse_json(request.body)
+            asked = seen.repeats.read(request.body, value)
+            if asked is not None:
+                self._start(request, asked, seen.takes)
+                return
+            check_limits(request.body, value)
             if seen.names_modern or _says_it_is_modern(value):
                 self._post_modern(request, value, seen)
             else:
@@ -206,6 +214,7 @@ class HttpEndpoint:
         if message.method == "subscriptions/listen" and not seen.takes.events:
             refuse(request, NOT_ACCEPTABLE)
             return
+        seen.repeats.learn(message, profile)
         self._start(request, Asked(message.id, message.method, params, profile, True), seen.takes)
 
     def _start(self, request: HttpRequest, asked: Asked, takes: Accepted) -> None:
@@ -305,8 +314,11 @@ def _says_it_is_modern(value: object) -> bool:
 
     One that says so while its header names an older one is held to the rules that it would escape (T3).
     """
-    message = as_object(value) or {}
-    return message.get("method") != "initialize" and is_modern(as_object(message.get("params")) or {})
+    message = as_object(value)
+    params = None if message is None else as_object(message.get("params"))
+    if message is None or params is None or "_meta" not in params:
+        return False
+    return message.get("method") != "initialize" and is_modern(params)
 
 
 _ALLOW: Final = (("Allow", "POST"),)

@@ -125,31 +125,29 @@ class ModernStream:
         """Send the reply: as the whole body if nothing was said before, else as the last event."""
         if self._over:
             return  # a tool that swallowed its cancellation
-        self._finish()
+        self._over = True
+        self._keepalive.forget(self)
         try:
             body = encode_reply(self.id, reply)
         except Exception:  # An edge: the encoder runs code of the values in it, which may raise anything (R34).
             log.exception("An answer could not be encoded.")
             reply = UNENCODABLE
             body = encode_reply(self.id, reply)
-        status = _status_of_modern(reply)
+        status = _status_of_modern(reply) if isinstance(reply, ErrorObject) else 200
         # An error that has a status of its own keeps it, even for a client that wants events only.
         if self._streaming or not (self._takes.json or status != 200):
             self._start()
             self._request.write(encode_event(body))
             self._request.end()
         else:
-            self._request.respond(status, fields_for(status), body)
+            self._request.respond(status, JSON_FIELDS if status == 200 else fields_for(status), body)
 
     def abandon(self) -> None:
         """Send nothing more: nobody reads it. The connection has no other use either."""
         if not self._over:
-            self._finish()
+            self._over = True
+            self._keepalive.forget(self)
             self._request.abort()
-
-    def _finish(self) -> None:
-        self._over = True
-        self._keepalive.forget(self)
 
     def _start(self) -> None:
         if not self._streaming:
@@ -162,9 +160,7 @@ class ModernStream:
         self._request.write(encode_comment())
 
 
-def _status_of_modern(reply: Reply) -> int:
-    if not isinstance(reply, ErrorObject):
-        return 200
+def _status_of_modern(reply: ErrorObject) -> int:
     # One code stands for a server that failed and for our own failure; only the latter is HTTP's business.
     if reply.code == INTERNAL_ERROR and (as_object(reply.data) or {}).get("reason") == "internal":
         return 500

@@ -37,7 +37,7 @@ _SHAPES: Final = b"".join(_SHAPE.get(byte, b"+" if byte == ord("+") else b" ") f
 _STRING: Final = rb'"(?:[^"\\]++|\\.)*+"?'
 _up_to_string: Final = re.compile(rb'([^"]*+)(?:%b)?' % _STRING, re.DOTALL)
 _IN_NUMBER: Final = rb"[0-9.eE+-]"
-_number_patterns: Final[dict[int, re.Pattern[bytes]]] = {}
+_IN_NUMBERS: Final = bytes(ord("0") if byte in b"0123456789.eE+-" else ord(" ") for byte in range(256))
 
 
 def has_many_marks(data: bytes, most: int) -> bool:
@@ -84,10 +84,7 @@ def _may_have_long_number(data: bytes, limit: int) -> bool:
         return False
     # Of so many in a row, several of every n-th byte are next to each other: far fewer bytes to look at.
     step = (limit + 9) // 10
-    pattern = _number_patterns.get(limit)
-    if pattern is None:
-        pattern = _number_patterns[limit] = re.compile(_IN_NUMBER + rb"{%d}" % ((limit + 1) // step))
-    return pattern.search(data[::step]) is not None
+    return b"0" * ((limit + 1) // step) in data[::step].translate(_IN_NUMBERS)
 
 
 def _has_long_number(data: bytes, limit: int) -> bool:

@@ -38,20 +38,29 @@ def parse_strict(data: bytes, limits: Limits = DEFAULT_LIMITS) -> object:
     Raises:
         RemoteProtocolError: −32700 for what is not JSON, −32600 for duplicate members and for what is over a limit.
     """
-    if has_many_marks(data, limits.marks):
+    value = parse_json(data, limits)
+    check_limits(data, value, limits)
+    return value
+
+
+def parse_json(data: bytes, limits: Limits = DEFAULT_LIMITS) -> object:
+    """The one JSON value in `data`, which `check_limits` has yet to let pass; raises as `parse_strict` does."""
+    if len(data) > limits.marks and has_many_marks(data, limits.marks):
         problem = f"Invalid request: it holds more than {limits.marks} commas, colons and brackets."
         raise RemoteProtocolError(problem, request_id=recover_request_id(data))
     try:
-        value: object = jiter.from_json(data, allow_inf_nan=False, catch_duplicate_keys=True)
+        return jiter.from_json(data, allow_inf_nan=False, catch_duplicate_keys=True)
     except ValueError as error:
         raise _refusal(data, str(error)) from None
-    # The parser knows no limits of ours.
+
+
+def check_limits(data: bytes, value: object, limits: Limits = DEFAULT_LIMITS) -> None:
+    """Let pass what keeps to our limits, of which the parser knows nothing; raises as `parse_strict` does."""
     if may_break_limit(data, limits):
         problem = limit_problem(data, value, limits)
         if problem is not None:
             request_id = _request_id(as_object(value) or {}, limits)
             raise RemoteProtocolError(f"Invalid request: {problem}.", request_id=request_id)
-    return value
 
 
 def read_message(value: object, limits: Limits = DEFAULT_LIMITS) -> Message:
@@ -91,7 +100,8 @@ def read_message(value: object, limits: Limits = DEFAULT_LIMITS) -> Message:
 
 
 _NO_META: Final[Params] = {}
-_SHORT_ID: Final = 64  # Characters: four bytes each at most.
+SHORT_ID: Final = 64
+"""Characters, of four bytes each at most: an id that need not be measured."""
 
 
 def _usual_request(envelope: Params) -> Request | None:
@@ -105,7 +115,7 @@ def _usual_request(envelope: Params) -> Request | None:
     if type(request_id) is int:
         if not -LARGEST_ID <= request_id <= LARGEST_ID:
             return None
-    elif type(request_id) is not str or len(request_id) > _SHORT_ID:
+    elif type(request_id) is not str or len(request_id) > SHORT_ID:
         return None
     if type(method) is not str or params is None or not params.keys() <= PLAIN_PARAMS:
         return None

@@ -1,0 +1,228 @@
+"""A request that is known again means what the long way says it means, or is left to the long way."""
+
+import json
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from sluicegate.errors import ErrorObject, RemoteProtocolError, error_object
+from sluicegate.protocol.conversation import Asked
+from sluicegate.protocol.headers import Claims
+from sluicegate.protocol.message import LARGEST_ID, Request
+from sluicegate.protocol.modern import CAPABILITIES_KEY, CLIENT_INFO_KEY, LOG_LEVEL_KEY, VERSION_KEY, read_request
+from sluicegate.protocol.repeated import LONGEST_META, Repeats
+from sluicegate.protocol.strict import check_limits, parse_json, parse_strict, read_message
+
+Outcome = Asked | ErrorObject | tuple[object, object]
+
+META: dict[str, Any] = {
+    VERSION_KEY: "2026-07-28",
+    CAPABILITIES_KEY: {"roots": {"listChanged": True}, "experimental": {"size": 1}},
+    CLIENT_INFO_KEY: {"name": "bench", "version": "1"},
+}
+FIRST: dict[str, Any] = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "tools/call",
+    "params": {"name": "echo", "arguments": {"text": "hello"}, "_meta": META},
+}
+HEADERS = {"mcp-protocol-version": ["2026-07-28"], "mcp-method": ["tools/call"], "mcp-name": ["echo"]}
+
+
+def body(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
+def claims() -> Claims:
+    return Claims(lambda name: HEADERS.get(name, []))
+
+
+def after(first: bytes) -> Repeats:
+    """What is known behind a head once this request has come the long way."""
+    repeats = Repeats()
+    message = read_message(parse_strict(first))
+    assert isinstance(message, Request)
+    profile, _ = read_request(message, claims())
+    repeats.learn(message, profile)
+    return repeats
+
+
+def outcome(data: bytes, repeats: Repeats) -> Outcome:
+    """What an endpoint makes of a body: what is asked, or the error and the id that it is answered with."""
+    try:
+        value = parse_json(data)
+        asked = repeats.read(data, value)
+        if asked is not None:
+            return asked
+        check_limits(data, value)
+        message = read_message(value)
+        if not isinstance(message, Request):
+            return "no request", message
+        profile, params = read_request(message, claims())
+        return Asked(message.id, message.method, params, profile, True)
+    except RemoteProtocolError as problem:
+        return error_object(problem), problem.request_id
+
+
+def same(one: Outcome, other: Outcome) -> bool:
+    # By their words: to Python 1, 1.0 and true are equal, to JSON they are not.
+    return repr(one) == repr(other)
+
+
+def is_known(data: bytes, repeats: Repeats) -> bool:
+    return repeats.read(data, parse_json(data)) is not None
+
+
+def changed(*path: str, to: object) -> bytes:
+    """The first request with one member changed."""
+    value = deepcopy(FIRST)
+    inner: dict[str, Any] = value
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = to
+    return body(value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        body(FIRST),
+        changed("id", to="another"),
+        changed("id", to=LARGEST_ID),
+        changed("params", "arguments", to={}),
+        changed("params", "arguments", to={"n": 5, "yes": True, "none": None, "deep": [{"x": 1.5}]}),
+        changed("params", "arguments", to={"text": "x" * 200_000}),
+        changed("params", "_meta", to={**META, "progressToken": 7}),
+        changed("params", "_meta", to={"progressToken": "seven", **META}),
+    ],
+)
+def test_the_last_request_is_known_again_whatever_its_id_arguments_and_progress_token(data: bytes) -> None:
+    assert is_known(data, after(body(FIRST)))
+    assert same(outcome(data, after(body(FIRST))), outcome(data, Repeats()))
+
+
+SIZE = (CAPABILITIES_KEY, "experimental", "size")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        changed("jsonrpc", to="2"),
+        changed("id", to=True),
+        changed("id", to=1.0),
+        changed("id", to=None),
+        changed("id", to=LARGEST_ID + 1),
+        changed("id", to="x" * 257),
+        changed("ID", to=1),
+        changed("method", to="tools/list"),
+        changed("params", to=[]),
+        changed("params", "name", to="other"),
+        changed("params", "name", to=None),
+        changed("params", "Name", to="echo"),
+        changed("params", "requestState", to="x"),
+        changed("params", "_meta", to=None),
+        changed("params", "_meta", to={}),
+        changed("params", "_meta", "_META", to={}),
+        changed("params", "_meta", "com.example/trace", to="x"),
+        changed("params", "_meta", "progressToken", to=True),
+        changed("params", "_meta", "progressToken", to=1.0),
+        changed("params", "_meta", "progressToken", to=None),
+        changed("params", "_meta", "progressToken", to={}),
+        changed("params", "_meta", LOG_LEVEL_KEY, to="loud"),
+        changed("params", "_meta", VERSION_KEY, to="2025-11-25"),
+        changed("params", "_meta", CAPABILITIES_KEY, to=[]),
+        changed("params", "_meta", *SIZE, to=1.0),
+        changed("params", "_meta", *SIZE, to=True),
+        b"[%b]" % body(FIRST),
+    ],
+)
+def test_what_is_not_the_last_request_again_goes_the_long_way(data: bytes) -> None:
+    assert not is_known(data, after(body(FIRST)))
+    assert same(outcome(data, after(body(FIRST))), outcome(data, Repeats()))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        b'{"x":1e999}',
+        b'{"x":%b}' % (b"9" * 300),
+        b'{"x":1.%b}' % (b"0" * 300),
+        b'{"x":%b1%b}' % (b"[" * 99, b"]" * 99),
+        b"{%b}" % b",".join(b'"%d":1' % n for n in range(10_001)),
+    ],
+)
+def test_arguments_over_a_limit_are_refused_behind_a_known_head_too(arguments: bytes) -> None:
+    data = body(FIRST).replace(b'{"text": "hello"}', arguments)
+    refused = outcome(data, after(body(FIRST)))
+    assert isinstance(refused, tuple) and isinstance(refused[0], ErrorObject) and refused[0].code == -32600
+    assert same(refused, outcome(data, Repeats()))
+
+
+@pytest.mark.parametrize("known", [1, None, "1"])
+@pytest.mark.parametrize(
+    "written", [b"1e999", b"1" * 300, b"1" * 5000, b"1.0", b"1e0", b"true", b"[" * 150 + b"]" * 150]
+)
+def test_a_number_in_meta_is_not_taken_for_the_one_that_was_there(known: object, written: bytes) -> None:
+    first = changed("params", "_meta", *SIZE, to=known)
+    data = first.replace(b'"size": ' + body(known), b'"size": ' + written)
+    assert data != first
+    assert same(outcome(data, after(first)), outcome(data, Repeats()))
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        changed("params", "_meta", *SIZE, to=1.5),
+        changed("params", "_meta", *SIZE, to="x" * LONGEST_META),
+        changed("params", "_meta", "com.example/trace", to="x"),
+        changed("params", "task", to={"ttl": 1}),
+        changed("params", "name", to=5),
+    ],
+)
+def test_a_request_out_of_the_ordinary_is_not_known_again(first: bytes) -> None:
+    assert not is_known(first, after(first))
+
+
+scalars: st.SearchStrategy[object] = st.sampled_from(
+    [1, 1.0, True, "1", None, 0, -0.0, "echo", "2.0", 2**53, 10**30, "x" * 65, [], {}, [[1]], "é"]
+)
+paths: st.SearchStrategy[tuple[str, ...]] = st.sampled_from(
+    [
+        ("jsonrpc",),
+        ("id",),
+        ("method",),
+        ("params",),
+        ("more",),
+        ("params", "name"),
+        ("params", "arguments"),
+        ("params", "arguments", "text"),
+        ("params", "Arguments"),
+        ("params", "_meta"),
+        ("params", "_meta", "progressToken"),
+        ("params", "_meta", "more"),
+        ("params", "_meta", LOG_LEVEL_KEY),
+        ("params", "_meta", CLIENT_INFO_KEY, "version"),
+        ("params", "_meta", *SIZE),
+    ]
+)
+
+
+@st.composite
+def _requests(draw: st.DrawFn) -> bytes:
+    return changed(*draw(paths), to=draw(scalars))
+
+
+requests = _requests() | st.just(body(FIRST))
+
+
+@given(requests, requests)
+@example(body(FIRST), body(FIRST))
+def test_any_request_after_any_other_means_what_it_means_alone(first: bytes, second: bytes) -> None:
+    try:
+        repeats = after(first)
+    except (RemoteProtocolError, AssertionError):
+        repeats = Repeats()
+    assert same(outcome(second, repeats), outcome(second, Repeats()))
