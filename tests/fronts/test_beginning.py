@@ -3,15 +3,19 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import cast
 
 import pytest
 
 import sluicegate
 from sluicegate.config import GatewayConfig, PythonFile, ServerConfig
-from sluicegate.exchange import Connection, Host, Upstream
+from sluicegate.exchange import NOBODY, Connection, Exchange, Handler, Host, Upstream
 from sluicegate.fronts.beginning import Beginning
 from sluicegate.gateway import Gateway
+from sluicegate.protocol.message import Params, Reply, Result, opened
+from sluicegate.protocol.modern import Profile
 from sluicegate.testing import MemoryUpstream
+from tests.hub.scripted import Scripted, tools
 
 PATIENCE = 20.0
 
@@ -38,20 +42,25 @@ class Stage:
 
     def __init__(self) -> None:
         self.may_come = {"quick": asyncio.Event(), "slow": asyncio.Event()}
+        self.of_others: dict[str, Upstream] = {}
+        """Servers that are not our own."""
 
     def load(self, file: str) -> Upstream:
         server = sluicegate.Server(file)
         server.add_tool(lambda: file, name="who")
-        return Late(MemoryUpstream(server), self.may_come[file])
+        return Late(self.of_others.get(file) or MemoryUpstream(server), self.may_come[file])
+
+    @asynccontextmanager
+    async def gateway(self) -> AsyncGenerator[Gateway]:
+        servers = {name: ServerConfig(name=name, key=name, source=PythonFile(file=name)) for name in self.may_come}
+        config = GatewayConfig(root="/", servers=servers)
+        async with asyncio.timeout(PATIENCE), Gateway(config, load_file=self.load) as gateway:
+            yield gateway
 
     @asynccontextmanager
     async def client(self) -> AsyncGenerator[sluicegate.Client]:
-        servers = {name: ServerConfig(name=name, key=name, source=PythonFile(file=name)) for name in self.may_come}
-        async with (
-            asyncio.timeout(PATIENCE),
-            Gateway(GatewayConfig(root="/", servers=servers), load_file=self.load) as g,
-        ):
-            async with sluicegate.connect(MemoryUpstream(Beginning(g).handler(""))) as client:
+        async with self.gateway() as gateway:
+            async with sluicegate.connect(MemoryUpstream(Beginning(gateway).handler(""))) as client:
                 yield client
 
 
@@ -83,6 +92,32 @@ async def test_a_list_waits_for_everybody() -> None:
         assert not listed.done()
         stage.may_come["slow"].set()
         assert [tool.name for tool in await listed] == ["quick__who", "slow__who"]
+
+
+@pytest.mark.usefixtures("endless")
+async def test_who_knows_tasks_and_asks_what_we_can_do_waits_for_everybody() -> None:
+    tasks: Params = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
+
+    async def answer(exchange: Exchange) -> Reply:
+        return tools("dig")
+
+    stage = Stage()
+    stage.of_others["slow"] = Scripted(answer, {"tools": {}, **tasks})
+
+    async def ask(handler: Handler, capabilities: Params) -> object:
+        reply = await handler(Exchange("server/discover", {}, NOBODY, Profile(capabilities=capabilities)))
+        assert isinstance(reply, Result)
+        return cast(Params, opened(reply)["capabilities"]).get("extensions")
+
+    async with stage.gateway() as gateway:
+        handler = Beginning(gateway).handler("")
+        asked = asyncio.ensure_future(ask(handler, tasks))
+        assert await ask(handler, {}) is None, "nobody waits for what it would not understand"
+        stage.may_come["quick"].set()
+        await asyncio.wait([asked], timeout=0.1)
+        assert not asked.done()
+        stage.may_come["slow"].set()
+        assert await asked == tasks["extensions"]
 
 
 async def test_when_time_is_up_everybody_gets_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:

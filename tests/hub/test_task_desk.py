@@ -32,7 +32,7 @@ from sluicegate.upstream.http import HttpUpstream
 from sluicegate.upstream.stdio import StdioUpstream
 from tests.bridge.http_servers import ModernPeer
 from tests.hub.foreman import EXTENSION, REQUIRED, Foreman
-from tests.hub.scripted import until
+from tests.hub.scripted import Scripted, tools, until
 
 ROOT = Path(__file__).parents[2]
 KNOWS: Params = {"elicitation": {"form": {}}, "extensions": {EXTENSION: {}}}
@@ -262,6 +262,26 @@ async def test_the_extension_is_offered_if_a_server_has_it_and_only_where_that_i
         assert await offered(hub) is None
 
 
+async def test_what_is_offered_is_not_kept_while_a_server_has_not_said_what_it_has() -> None:
+    async def late(exchange: Exchange) -> Reply:
+        return tools("dig")
+
+    upstream = Scripted(late, {"tools": {}, "extensions": {EXTENSION: {}}})
+    upstream.way.clear()
+    async with mounted(by_http_without_tasks) as hub:
+        assert (await result(hub, "server/discover", {}))["ttlMs"] == 60_000
+        hub.mount("late", upstream)
+        await until(lambda: "late" in hub.catalog.prefixes)
+        found = await result(hub, "server/discover", {})
+        assert found["ttlMs"] == 0 and "extensions" not in cast(Params, found["capabilities"])
+        hub.view("some", Part(servers=["s"]))
+        assert (await result(hub, "server/discover", {}, view="some"))["ttlMs"] == 60_000
+        upstream.way.set()
+        await hub.settled()
+        assert (await result(hub, "server/discover", {}))["ttlMs"] == 60_000
+        assert await offered(hub) == {EXTENSION: {}}
+
+
 @pytest.mark.parametrize(
     "knows", [{}, {"extensions": {}}, {"extensions": {EXTENSION: None}}, {"extensions": [EXTENSION]}]
 )
@@ -352,6 +372,36 @@ async def test_an_id_that_is_no_text_is_refused(named: object) -> None:
         assert isinstance(reply, ErrorObject) and reply.code == INVALID_PARAMS and "taskId" in reply.message
 
 
+@each_way
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["begun anew", "replaced"])
+async def test_an_id_of_an_earlier_life_of_a_server_leads_to_nobody_elses_task(way: Way, is_replaced: bool) -> None:
+    async with mounted(way) as hub, behind_a_pipe() as heir, by_http() as other:
+        old = await begin(hub, "confirm_delete", caller="ada")
+        if is_replaced or way is by_http:
+            hub.replace("s", heir if is_replaced else other, MountSettings(prefix="s"))
+            await hub.settled()
+        else:
+            await restart(hub)
+        new = await begin(hub, "confirm_delete", caller="bob")
+        answers: Params = {"sure": {"action": "accept", "content": {}}}
+        for method in ("tasks/get", "tasks/update", "tasks/cancel"):
+            assert await ask(hub, method, {"taskId": old, "inputResponses": answers}) == UNKNOWN
+        async with listening(hub, old) as (_, agreed):
+            assert agreed == {}
+        about_tasks = [entry for entry in await seen(hub) if entry[1]]
+        assert not about_tasks, "what is not hers does not reach the server"
+        assert (await state(hub, new, caller="bob"))["status"] in ("working", "input_required")
+
+
+async def test_a_task_goes_on_when_the_way_to_its_server_is_another() -> None:
+    async with mounted(by_http) as hub, by_http() as upstream:
+        hub.replace("s", upstream, MountSettings(prefix="s"))
+        await hub.settled()
+        task = await begin(hub)
+        hub.replace("s", upstream, MountSettings(prefix="s"))
+        assert (await state(hub, task))["status"] == "working"
+
+
 async def test_two_servers_may_have_tasks_of_one_id() -> None:
     hub = Hub()
     async with asyncio.timeout(20), by_http() as one, by_http() as other:
@@ -420,19 +470,6 @@ async def test_a_server_that_is_away_is_said_to_be() -> None:
         reply = await ask(hub, "tasks/get", {"taskId": task})
         assert isinstance(reply, ErrorObject) and reply.code == INTERNAL_ERROR
         assert cast(Params, reply.data)["reason"] in ("backend_unavailable", "backend_crashed")
-
-
-async def test_ids_outlive_a_gateway_whose_key_is_kept() -> None:
-    async with asyncio.timeout(20), by_http() as upstream:
-        hubs = [Hub(task_key=b"k" * 32) for _ in range(2)]
-        for hub in hubs:
-            hub.mount("s", upstream)
-        async with hubs[0] as hub:
-            await hub.settled()
-            task = await begin(hub)
-        async with hubs[1] as hub:
-            await hub.settled()
-            assert (await state(hub, task))["status"] == "working"
 
 
 # ------------------------------------------------------------------------------------------------------------ listening
@@ -542,16 +579,36 @@ async def test_when_the_client_leaves_the_server_is_listened_to_no_more(way: Way
             assert ada.person.heard.empty()
 
 
-async def test_a_server_that_begins_anew_is_listened_to_again() -> None:
-    async with mounted(behind_a_pipe) as hub:
+@each_way
+@pytest.mark.parametrize("what", ["begins anew", "is replaced", "is taken away"])
+async def test_when_a_server_goes_before_all_has_ended_so_does_the_subscription(way: Way, what: str) -> None:
+    async with mounted(way) as hub, way() as other:
         task = await begin(hub)
-        async with listening(hub, task) as (ada, _):
+        async with listening(hub, task, toolsListChanged=True) as (ada, _):
+            match what:
+                case "begins anew":
+                    await restart(hub)
+                case "is replaced":
+                    hub.replace("s", other, MountSettings(prefix="s"))
+                case _:
+                    await hub.unmount("s")
+            await until(lambda: ada.reply is not None)
+            assert isinstance(ada.reply, Result) and opened(ada.reply) == {"resultType": "complete"}
+
+
+@each_way
+async def test_a_server_whose_tasks_have_all_ended_is_listened_to_no_more(way: Way) -> None:
+    async with mounted(way) as hub:
+        one, two = await begin(hub), await begin(hub)
+        async with listening(hub, one, two) as (ada, _):
+            await finish(hub, "job-1")
+            assert (await ada.next())["taskId"] == one
+            assert hub.mounts[0].task_listens == 1
+            await finish(hub, "job-2")
+            assert (await ada.next())["taskId"] == two
+            await until(lambda: hub.mounts[0].task_listens == 0)
             await restart(hub)
-            listens: list[list[object]] = []
-            while not listens:
-                listens = [entry for entry in await seen(hub) if entry[0] == "subscriptions/listen"]
-            assert listens == [["subscriptions/listen", ["job-1"], True]]
-            assert ada.person.heard.empty()
+            assert ada.reply is None, "it may still want to hear of other things"
 
 
 @pytest.mark.parametrize("wanted", ["s.x", [7], {"s.x": True}, ["s.x"] * 1001])

@@ -1,10 +1,12 @@
 """Ids of tasks: one for each task, of use to its own caller only, and to nobody else even as a sign that it exists."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicegate.exchange import Caller
-from sluicegate.hub.task_ids import Known, TaskIds
+from sluicegate.hub import task_ids
+from sluicegate.hub.task_ids import Known, Owners, TaskIds
 
 ADA, BOB = Caller("ada"), Caller("bob")
 words = st.text(st.characters(exclude_categories=["Cs"]))
@@ -55,7 +57,35 @@ def test_of_another_server_it_is_unknown() -> None:
     assert ids.find(ADA, f"b.{sealed}") is None
 
 
-def test_under_a_key_that_is_kept_ids_outlive_who_gave_them() -> None:
-    task = Known("a", "dig", "1")
-    assert TaskIds(b"k" * 32).find(ADA, TaskIds(b"k" * 32).give(ADA, task)) == task
-    assert TaskIds().find(ADA, TaskIds().give(ADA, task)) is None
+def test_it_does_not_outlive_who_gave_it() -> None:
+    assert TaskIds().find(ADA, TaskIds().give(ADA, Known("a", "dig", "1"))) is None
+
+
+# ------------------------------------------------------------------------------------------------------- whose they are
+
+
+def test_a_task_is_his_for_whom_the_last_one_of_its_id_was_begun() -> None:
+    owners = Owners()
+    assert not owners.has("1", ADA)
+    owners.note("1", ADA)
+    assert owners.has("1", ADA) and not owners.has("1", BOB)
+    owners.note("1", BOB)
+    assert owners.has("1", BOB) and not owners.has("1", ADA)
+
+
+def test_one_that_a_replaced_server_began_takes_nobodys_place() -> None:
+    owners = Owners()
+    owners.note("1", BOB)
+    for own in ("1", "2"):
+        owners.note(own, ADA, is_late=True)
+    assert owners.has("1", BOB) and not owners.has("1", ADA)
+    assert owners.has("2", ADA)
+
+
+def test_whose_the_oldest_is_is_forgotten_and_then_it_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_ids, "MOST_OWNED", 2)
+    owners = Owners()
+    for own in ("1", "2", "1", "3"):
+        owners.note(own, BOB)
+    assert [owners.has(own, BOB) for own in ("1", "2", "3")] == [True, False, True]
+    assert not owners.has("2", ADA)

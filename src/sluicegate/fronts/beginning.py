@@ -10,6 +10,7 @@ from sluicegate.concurrency import TaskScope
 from sluicegate.exchange import Exchange, Handler
 from sluicegate.gateway import Gateway
 from sluicegate.protocol.message import Reply
+from sluicegate.protocol.tasks import declares_tasks
 
 PATIENCE: Final = 5.0
 """Seconds after our start in which lists wait for servers that are still starting."""
@@ -61,6 +62,8 @@ class Beginning:
         return is_settled
 
     def _is_known(self, exchange: Exchange) -> bool:
+        if exchange.method == "server/discover":
+            return not declares_tasks(exchange.profile)  # Whether there are tasks is for the servers to say.
         kind = _OFFERED.get(exchange.method)
         return kind is None or (exchange.name is not None and exchange.name in self._gateway.hub.catalog.of(kind))
 

@@ -35,8 +35,6 @@ class Hub:
         name: what clients see as the server's name.
         naming: how names are told apart: "prefix" (`server__tool`), "collide" (bare unless two have it), or "claude"
             (`mcp__server__tool`).
-        task_key: a secret, under which ids of tasks that servers have begun are good for as long as it is the same;
-            without one, they end with this hub.
     """
 
     def __init__(
@@ -49,12 +47,11 @@ class Hub:
         page_size: int = PAGE_SIZE,
         grace: float = GRACE,
         longest_instructions: int = LONGEST_INSTRUCTIONS,
-        task_key: bytes | None = None,
     ) -> None:
         self.info: Mapping[str, object] = {"name": name, "version": version}
         self.page_size = page_size
         self.states = States()
-        self.task_ids = TaskIds(task_key)
+        self.task_ids = TaskIds()
         self.catalog = Catalog()
         self._naming: Naming = naming
         self._longest_name = longest_name

@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, InputRefused, UpstreamError
 from sluicegate.exchange import Connection, Exchange
-from sluicegate.protocol.message import Notification, Params, Reply, as_array, as_object
+from sluicegate.protocol.message import Notification, Params, as_array, as_object
 from sluicegate.protocol.modern import ACKNOWLEDGED, Answers, Profile, Questions
 
 log = logging.getLogger("sluicegate")
@@ -75,22 +75,17 @@ class ResourceUpdates:
 
 async def listen(name: str, connection: Connection, wanted: Params, sink: ListChanges | ResourceUpdates) -> None:
     """Hold a subscription for as long as the connection lasts, however often the server lets go of it."""
-    await hold(name, lambda: connection(Exchange(LISTEN, {"notifications": wanted}, sink, Profile())), sink.ended)
-
-
-async def hold(name: str, ask: Callable[[], Awaitable[Reply]], ended: Callable[[], None]) -> None:
-    """Hold what `ask` asks for; `ended` learns each time that it ended. Returns if the server does not know of such."""
     loop = asyncio.get_running_loop()
     pause = SHORTEST_PAUSE
     while True:
         began = loop.time()
         try:
-            reply = await ask()
+            reply = await connection(Exchange(LISTEN, {"notifications": wanted}, sink, Profile()))
             if isinstance(reply, ErrorObject) and reply.code == METHOD_NOT_FOUND:
                 return
         except UpstreamError as problem:
             log.debug("%s: a subscription ended: %s", name, problem)
-        ended()
+        sink.ended()
         if loop.time() - began >= LONGEST_PAUSE:
             pause = SHORTEST_PAUSE
         await asyncio.sleep(pause)

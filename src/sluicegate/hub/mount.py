@@ -16,6 +16,7 @@ from sluicegate.hub.listening import ResourceUpdates, listen
 from sluicegate.hub.lists import Lists
 from sluicegate.hub.offers import Offer
 from sluicegate.hub.plan import MOST_RESTARTS, Restarts
+from sluicegate.hub.task_ids import Owners
 from sluicegate.hub.tasks import Heard
 from sluicegate.hub.treatment import MountSettings, State
 from sluicegate.hub.unasked import Unasked, Visits
@@ -56,6 +57,9 @@ class Mount:
         self.connection: Connection | None = None
         self.calls = Calls(name, self, settings)
         self.visits = Visits()
+        self.task_owners = Owners()
+        self.task_listens = 0
+        """Subscriptions to its tasks that are held now, each of which may take a connection of its own."""
         self.since = time.monotonic()
         self._last_seen = time.monotonic()
         self._upstream = upstream
@@ -133,6 +137,7 @@ class Mount:
         self.offer = other.offer
         self._last_seen = time.monotonic() if other.is_ready else other._last_seen
         self._watches = other._watches
+        self.task_owners = other.task_owners
         other._has_heir = True
 
     # ---------------------------------------------------------------------------------------------- its life

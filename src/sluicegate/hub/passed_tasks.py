@@ -29,13 +29,13 @@ class Speaker(msgspec.Struct, frozen=True):
         """The result that says that a call goes on as a task, under the id that is given to it.
 
         Raises:
-            UpstreamProtocolError: it does not say which task.
+            UpstreamProtocolError: it does not say which task, or cannot be read.
         """
         value = opened(reply)
         own = value.get("taskId")
         if not isinstance(own, str):
             raise UpstreamProtocolError(f"{self.name} has begun a task and does not say which.")
-        return Result({**value, "taskId": give(own)})
+        return Result(self.told(value, own, give(own)))
 
     def reply(self, method: str, reply: Reply, own: str, given: str) -> Reply:
         """The reply to a question about a task.

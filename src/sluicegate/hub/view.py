@@ -171,7 +171,7 @@ class View:
         instructions = self._hub.instructions(self.catalog.prefixes)
         if instructions is not None:
             value["instructions"] = instructions
-        return Result(complete(value, ttl_ms=60_000))
+        return Result(complete(value, ttl_ms=60_000 if self._tasks.is_settled else 0))
 
     async def _list(self, exchange: Exchange) -> Reply:
         kind, member = _LISTS[exchange.method]
@@ -305,17 +305,15 @@ class View:
         if not tasks:
             return await self._hold(exchange, wanted)
         async with TaskScope() as scope:
-            news = TaskNews(exchange, self._hub.find)
+            news = TaskNews(exchange, scope, partial(self._tasks.may_tell, exchange.caller))
             for mount, names in tasks.items():
-                news.begin(mount, names, scope)
+                news.begin(mount, names)
             try:
-                return await self._hold(exchange, wanted, news, scope)
+                return await self._hold(exchange, wanted, news)
             finally:
                 scope.cancel_all()
 
-    async def _hold(
-        self, exchange: Exchange, wanted: Filter, news: TaskNews | None = None, scope: TaskScope | None = None
-    ) -> Reply:
+    async def _hold(self, exchange: Exchange, wanted: Filter, news: TaskNews | None = None) -> Reply:
         owned: list[tuple[Mount, str]] = []
         asked: dict[str, asyncio.Future[bool]] = {}
         names: dict[str, str] = {}
@@ -338,8 +336,8 @@ class View:
                 said[WANTED] = ids
             with self._changes.listener(honoured) as listener:
                 await exchange.emit(Notification(ACKNOWLEDGED, {"notifications": said}))
-                if news is not None and scope is not None:
-                    news.tell(ids, scope, listener.close)
+                if news is not None:
+                    news.tell(ids, listener.close)
                 while (notice := await listener.wait()) is not None:
                     await exchange.emit(_as_named(notice, names))
         finally:
