@@ -1,5 +1,8 @@
 """Which replies pass as the bytes that came: never one in which anything would have been changed or counted."""
 
+import json
+from itertools import combinations
+
 import msgspec
 import pytest
 
@@ -59,3 +62,17 @@ def test_questions_errors_and_what_is_not_bytes_are_not() -> None:
     assert not is_plain(Result(msgspec.Raw(msgspec.json.encode(asked.value))), "2026-07-28")
     assert not is_plain(asked, "2026-07-28")
     assert not is_plain(ErrorObject(-32603, "no"), "2026-07-28")
+
+
+@pytest.mark.parametrize("name", ["inputRequests", "input_required"])
+def test_a_question_is_no_plain_reply_whichever_of_its_letters_are_escaped(name: str) -> None:
+    for start, end in combinations(range(len(name) + 1), 2):
+        escaped = name[:start] + "".join(f"\\u{ord(letter):04x}" for letter in name[start:end]) + name[end:]
+        text = f'{{"resultType":"complete","content":[],"{escaped}":{{}}}}'
+        assert name in json.loads(text)
+        assert not is_plain(Result(msgspec.Raw(text.encode())), "2026-07-28"), escaped
+
+
+def test_other_escapes_than_those_of_names_are_plain() -> None:
+    text = "one line\n" * 1000 + "caf\\u00e9"
+    assert is_plain(Result(msgspec.Raw(msgspec.json.encode(complete({"content": [{"text": text}]})))), "2026-07-28")

@@ -50,7 +50,7 @@ class Speaker(msgspec.Struct, frozen=True):
             reply = Result({**opened(reply), "resultType": "complete"})
         read_input_required(method, reply)  # Raises for any other type of result: nobody can be asked here.
         raw = reply.value
-        if method != GET and isinstance(raw, msgspec.Raw) and not mentions(bytes(raw), (b'"taskId"', b"\\u")):
+        if method != GET and isinstance(raw, msgspec.Raw) and not _may_name_task(bytes(raw)):
             return reply  # It says that it has heard, and nothing more.
         try:
             value = members_of(raw)
@@ -119,3 +119,7 @@ class Speaker(msgspec.Struct, frozen=True):
 
     def _unreadable(self) -> UpstreamProtocolError:
         return UpstreamProtocolError(f"{self.name}: what it says of a task cannot be decoded.")
+
+
+def _may_name_task(raw: bytes) -> bool:
+    return mentions(raw, (b'"taskId"',)) or b"\\u" in raw  # Which may be how its name is written.

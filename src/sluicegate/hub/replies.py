@@ -16,7 +16,8 @@ _FAILED: Final = (b'"isError":true', b'"isError": true')
 
 
 def _pattern(*hints: bytes) -> re.Pattern[bytes]:
-    return re.compile(b"|".join(re.escape(hint) for hint in hints))
+    """Finds these, each of which begins with a quote: with the one in front of all, only quotes are looked at."""
+    return re.compile(b'"(?:%b)' % b"|".join(re.escape(hint.removeprefix(b'"')) for hint in hints))
 
 
 _remarkable: Final = {
@@ -24,13 +25,19 @@ _remarkable: Final = {
     for version, revision in REVISIONS.items()
 }
 
+# A string that begins with an escape for a letter, or comes to one before it is longer than a name that asks for input.
+_may_ask_by_escapes: Final = re.compile(rb'"[^"\\]{0,%d}+\\u' % (max(map(len, states.HINTS)) - 3))
+
 
 def is_plain(reply: Reply, version: str) -> bool:
     """Whether a reply is final, names no resource, says of no failure and has nothing that this revision lacks."""
     if type(reply) is not Result or type(reply.value) is not msgspec.Raw:
         return False
     pattern = _remarkable.get(version) or _remarkable[losses.revision_of(version).version]
-    return pattern.search(reply.value) is None
+    raw = reply.value
+    if pattern.search(raw) is not None:
+        return False
+    return b"\\" not in bytes(raw) or _may_ask_by_escapes.search(raw) is None
 
 
 class _Outcome(msgspec.Struct):
