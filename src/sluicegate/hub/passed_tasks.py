@@ -13,7 +13,7 @@ from sluicegate.errors import RemoteProtocolError, UpstreamProtocolError
 from sluicegate.hub.relay import labelled
 from sluicegate.hub.rewriting import reply_rewritten
 from sluicegate.hub.uris import exposed_uri
-from sluicegate.protocol.message import Params, Reply, Result, as_object, mentions, opened
+from sluicegate.protocol.message import Params, Reply, Result, as_object, may_escape_names, mentions, opened
 from sluicegate.protocol.modern import Question, complete, read_input_required
 from sluicegate.protocol.tasks import GET, says_task
 from sluicegate.protocol.translate_content import members_of, plain
@@ -122,4 +122,4 @@ class Speaker(msgspec.Struct, frozen=True):
 
 
 def _may_name_task(raw: bytes) -> bool:
-    return mentions(raw, (b'"taskId"',)) or b"\\u" in raw  # Which may be how its name is written.
+    return mentions(raw, (b'"taskId"',)) or may_escape_names(raw)

@@ -4,12 +4,12 @@ It looks for all that anything here would look for; whatever it finds, the rules
 """
 
 import re
-from typing import Final
+from typing import Final, TypeGuard
 
 import msgspec
 
 from sluicegate.hub import losses, rewriting, states
-from sluicegate.protocol.message import Reply, Result
+from sluicegate.protocol.message import Reply, Result, may_escape_names
 from sluicegate.protocol.versions import REVISIONS
 
 _FAILED: Final = (b'"isError":true', b'"isError": true')
@@ -25,19 +25,14 @@ _remarkable: Final = {
     for version, revision in REVISIONS.items()
 }
 
-# A string that begins with an escape for a letter, or comes to one before it is longer than a name that asks for input.
-_may_ask_by_escapes: Final = re.compile(rb'"[^"\\]{0,%d}+\\u' % (max(map(len, states.HINTS)) - 3))
 
-
-def is_plain(reply: Reply, version: str) -> bool:
+def is_plain(reply: Reply, version: str) -> TypeGuard[Result]:
     """Whether a reply is final, names no resource, says of no failure and has nothing that this revision lacks."""
     if type(reply) is not Result or type(reply.value) is not msgspec.Raw:
         return False
     pattern = _remarkable.get(version) or _remarkable[losses.revision_of(version).version]
-    raw = reply.value
-    if pattern.search(raw) is not None:
-        return False
-    return b"\\" not in bytes(raw) or _may_ask_by_escapes.search(raw) is None
+    raw = bytes(reply.value)
+    return pattern.search(raw) is None and not may_escape_names(raw)
 
 
 class _Outcome(msgspec.Struct):

@@ -22,7 +22,7 @@ GOOD_FOR: Final = 3600.0
 HINTS: Final = (b'"input_required"', b'"inputRequests"')
 """One of these stands in every result that asks for input, or that some reader may take for one that does.
 
-Or is written with escapes, of which the first is ahead of the name's last letter.
+Or is written with escapes.
 """
 
 _ROUNDS: Final = ("inputResponses", "requestState", "_meta")

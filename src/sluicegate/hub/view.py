@@ -195,7 +195,7 @@ class View:
             place = number.to_bytes(8, "big") + end.to_bytes(8, "big")
             value["nextCursor"] = self._sealer.seal(place, (kind, exchange.caller.id))
         value["_meta"] = {SERVER_INFO_KEY: dict(self._hub.info), **self._absences(catalog)}
-        result = Result(msgspec.Raw(msgspec.json.encode(complete(value, ttl_ms=ttl_ms, scope=scope))))
+        result = Result(msgspec.Raw(msgspec.json.encode(complete(value, ttl_ms=ttl_ms, scope=scope))), is_final=True)
         if whole:
             self._pages[kind, ttl_ms] = result
         return result
@@ -254,7 +254,9 @@ class View:
             params = self._hub.states.unwrapped(exchange, mount.name)
         params = {**params, member: own}
         reply = await mount.calls.make(exchange, params)
-        return reply if is_plain(reply, exchange.profile.version) else await self._treat(exchange, mount, params, reply)
+        if is_plain(reply, exchange.profile.version):
+            return Result(reply.value, is_final=True)
+        return await self._treat(exchange, mount, params, reply)
 
     async def _treat(self, exchange: Exchange, mount: Mount, params: Params, reply: Reply) -> Reply:
         """A reply in the names of this view, with what else its caller needs."""

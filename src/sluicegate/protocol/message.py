@@ -1,5 +1,6 @@
 """The messages of JSON-RPC as values, and the bytes that we send. Those of peers: see `strict` and `tolerant`."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final, cast
 
@@ -46,6 +47,8 @@ class Result(msgspec.Struct, frozen=True):
     """A successful reply. `value` is a plain dict where we made or opened it, and bytes where nobody looked inside."""
 
     value: msgspec.Raw | Mapping[str, object]
+    is_final: bool = False
+    """Whether somebody has seen that it asks for nothing, so that nobody has to look again."""
 
 
 Reply = Result | ErrorObject
@@ -111,6 +114,19 @@ def mentions(data: bytes, beginnings: tuple[bytes, ...]) -> bool:
     while at >= 0 and not data.startswith(beginnings, at):
         at = data.find(b'"', at + 1)
     return at >= 0
+
+
+def may_escape_names(data: bytes) -> bool:
+    """Whether letters of a name in this JSON may be written as escapes, so that `mentions` would not find it."""
+    if b"\\" not in data:
+        return False
+    if len(data) < 4096 or data.count(b'"') * 64 > len(data):
+        return b"\\u" in data
+    return _escaped_early.search(data) is not None  # As above: only quotes are looked at.
+
+
+_LONGEST_NAME: Final = 40
+_escaped_early: Final = re.compile(rb'"[^"\\]{0,%d}+\\u' % _LONGEST_NAME)
 
 
 def opened(result: Result) -> Params:

@@ -28,6 +28,7 @@ from sluicegate.protocol.message import (
     Result,
     as_array,
     as_object,
+    may_escape_names,
     opened,
 )
 from sluicegate.protocol.methods import LOG_LEVELS, METHODS, QUESTIONS, requestable
@@ -226,7 +227,7 @@ def read_input_required(method: str, reply: Reply) -> InputRequired | None:
     Raises:
         UpstreamProtocolError: an unknown result type, input asked for where none may be, or questions nobody can read.
     """
-    if not isinstance(reply, Result):
+    if not isinstance(reply, Result) or reply.is_final:
         return None
     raw = reply.value
     # Most replies are final and stay bytes: only one that has the word in it, or may spell it otherwise, is opened.
@@ -234,7 +235,7 @@ def read_input_required(method: str, reply: Reply) -> InputRequired | None:
         data = bytes(raw)
         # The first word counts if there is no second one, which another reader might take instead (T1).
         said = data.startswith(_COMPLETE)
-        if data.count(b'"resultType"') <= said and b"\\u" not in data:
+        if data.count(b'"resultType"') <= said and not may_escape_names(data):
             return None
         kind = _decode_type(raw)
     else:
