@@ -13,7 +13,9 @@ SRC = Path(__file__).parents[1] / "src" / "sluicegate"
 LAYERS = {
     "errors": {"errors"},
     "protocol": {"protocol"},
-    "shared": {"exchange", "changes", "concurrency", "deadlines", "asking", "wire", "sockets", "http1", "store"},
+    "shared": {
+        *("exchange", "changes", "concurrency", "deadlines", "asking", "opening", "wire", "sockets", "http1", "store"),
+    },
     "rooms": {"downstream", "gate", "delivery", "hub", "upstream", "activation"},
     "composition": {
         "demo",

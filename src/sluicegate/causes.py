@@ -25,7 +25,7 @@ _KNOWN: Final = (
     ),
     (
         r"ModuleNotFoundError|No module named|Cannot find (module|package)|ERR_MODULE_NOT_FOUND",
-        "A package that it needs is not installed.",
+        "A package that it needs is not installed for the program that runs it; its log says which.",
     ),
     (
         r"\bE404\b|404 Not Found.*npm|No solution found|not found in the package registry|No matching distribution",

@@ -1,16 +1,18 @@
 """`run(server)`: a server as a whole program, on its own stdin and stdout or as an HTTP endpoint."""
 
 import asyncio
+import errno
 import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Coroutine, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Final
 
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Handler
+from sluicegate.opening import kept_open
 
 DRAIN: Final = 10.0
 """Seconds that requests under way have when the program is told to stop (R29)."""
@@ -19,13 +21,13 @@ _loading: Final[list[bool]] = []
 
 
 def run(server: Handler, *, http: bool = False, host: str = "127.0.0.1", port: int = 4747) -> None:
-    """Serve until the end, then return, so that the program ends with status 0.
+    """Serve a `Server`, or a `Hub`, until the end, then return, so that the program ends with status 0.
 
     Over stdio that is one client, until it hangs up. With `http=True` it is everybody on this machine, at
     `http://127.0.0.1:4747/mcp`, until SIGTERM or SIGINT.
 
     Raises:
-        ConfigError: the address is not of this machine alone; nobody would be asked who they are there (T6). Or the
+        ConfigError: the address is not of this machine alone; nobody would be asked who they are there. Or the
             file that calls it is only being loaded, by a program that serves its server itself.
         OSError: the address cannot be had.
     """
@@ -42,7 +44,12 @@ def run(server: Handler, *, http: bool = False, host: str = "127.0.0.1", port: i
         name = sys.argv[0] if sys.argv else ""
         is_script = name.endswith(".py") and os.path.basename(name) != "__main__.py"
         say_if_terminal(f"sluicegate serve {name if is_script else 'FILE.py'}")
-        run_in_loop(serve_stdio(server, on_stuck=_leave))
+
+        async def serve() -> None:
+            async with kept_open(server):
+                await serve_stdio(server, on_stuck=_leave)
+
+        run_in_loop(serve())
     else:
         if not is_loopback(host):
             raise ConfigError(
@@ -69,7 +76,12 @@ async def serve_http(server: Handler, host: str, port: int) -> None:
 
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
-    async with HttpEndpoint(server) as endpoint, http1.serve(endpoint, host=host, port=port) as listener:
+    async with (
+        _saying_what_to_do(port),
+        kept_open(server),
+        HttpEndpoint(server) as endpoint,
+        http1.serve(endpoint, host=host, port=port) as listener,
+    ):
 
         def stop() -> None:
             # Whoever says so twice means at once.
@@ -81,7 +93,7 @@ async def serve_http(server: Handler, host: str, port: int) -> None:
         shown = f"[{address}]" if ":" in address else address
         url = f"http://{shown}:{port}/mcp"
         _say(f"sluicegate: serving at {url} (Ctrl+C to stop)")
-        for line in client_lines(url):
+        for line in client_lines(url, str(getattr(server, "name", ""))):
             _say(line)
         _say("  This is one server without a gateway, so `sluicegate call` and `status` do not ask it.")
         await told.wait()
@@ -93,13 +105,27 @@ async def serve_http(server: Handler, host: str, port: int) -> None:
             await listener.drain(1.0)
 
 
-def client_lines(url: str) -> list[str]:
-    """What to tell clients so that they come to a URL, a line for each way."""
+@asynccontextmanager
+async def _saying_what_to_do(port: int) -> AsyncGenerator[None]:
+    """An address that is taken is told with the way out."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno != errno.EADDRINUSE:
+            raise
+        sentence = f"port {port} is taken by another program; choose one with run(…, port=…), or any with port=0"
+        raise OSError(errno.EADDRINUSE, sentence) from None
+
+
+def client_lines(url: str, name: str = "") -> list[str]:
+    """What to tell clients so that they come to a URL, a line for each way; under a name, if it can be one."""
     import json  # here and not above: a server on a pipe never needs it
 
-    entry = {"mcpServers": {"sluicegate": {"type": "http", "url": url}}}
+    if not (name.isascii() and name.replace("-", "").replace("_", "").isalnum()):
+        name = "sluicegate"
+    entry = {"mcpServers": {name: {"type": "http", "url": url}}}
     return [
-        f"  Claude Code:   claude mcp add --transport http sluicegate {url}",
+        f"  Claude Code:   claude mcp add --transport http {name} {url}",
         f"  other clients: {json.dumps(entry)}",
     ]
 

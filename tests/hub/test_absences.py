@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+import pytest
+
 import sluicegate
 from sluicegate.concurrency import TaskScope
-from sluicegate.errors import InputRefused
+from sluicegate.errors import InputRefused, UnknownTarget
 from sluicegate.exchange import Exchange
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings, State
@@ -190,3 +192,19 @@ async def test_one_that_hangs_while_it_starts_is_started_anew_at_once_when_told(
         server.way.set()
         await until(lambda: mount.is_ready)
         assert (server.attempts, len(server.connections)) == (2, 1)
+
+
+async def test_a_tool_of_a_server_that_never_came_is_unknown_and_it_is_said_why() -> None:
+    hub = Hub()
+    hub.mount("ghost", sluicegate.stdio("no-such-program-anywhere"), MountSettings(prefix="ghost"))
+    async with asyncio.timeout(20), hub:
+        await hub.settled()
+        for name, said in (
+            ("ghost__x", "ghost: The server's command"),
+            ("mcp__ghost__x", "was not found"),
+            ("other__x", ""),
+        ):
+            with pytest.raises(UnknownTarget) as caught:
+                await hub(Exchange("tools/call", {"name": name, "arguments": {}}, Heard()))
+            assert caught.value.message.startswith(f"Unknown tool: {name}") and said in caught.value.message
+            assert bool(said) == ("again in" in caught.value.message)

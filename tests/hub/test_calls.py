@@ -229,3 +229,33 @@ async def test_a_result_that_cannot_be_read_is_an_error_of_the_server(result: by
 async def test_a_tool_that_says_that_it_failed_is_counted_as_an_error(result: bytes, errors: int) -> None:
     _, mount = await replied(result)
     assert mount.calls.figures.errors == errors
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        '{"resultType":"complete","content":[],"resultType":"task","taskId":"own-1","status":"working"}',
+        '{"resultType":"complete","content":[],"resultType":"strange"}',
+    ],
+)
+async def test_a_result_that_says_two_types_is_held_to_the_last(words: str) -> None:
+    async def answer(exchange: Exchange) -> Reply:
+        return Result(msgspec.Raw(words.encode()))
+
+    async with mounted(answer, MountSettings(prefix="s")) as (hub, _):
+        with pytest.raises(UpstreamProtocolError, match="unknown result type"):
+            await hub(call())
+
+
+async def test_a_question_that_says_at_last_that_it_is_none_passes_as_one_thing() -> None:
+    words = (
+        b'{"resultType":"input_required","inputRequests":{},"requestState":"own","resultType":"complete","content":[]}'
+    )
+
+    async def answer(exchange: Exchange) -> Reply:
+        return Result(msgspec.Raw(words))
+
+    async with mounted(answer, MountSettings(prefix="s")) as (hub, _):
+        reply = await hub(call())
+        assert isinstance(reply, Result) and opened(reply)["resultType"] == "complete"
+        assert msgspec.json.encode(reply.value).count(b"resultType") == 1

@@ -112,6 +112,29 @@ async def test_the_result_of_a_task_has_a_type_as_that_of_a_call_has(result: byt
         assert msgspec.json.encode(reply.value).endswith(b'"result":%b}' % passed)
 
 
+async def test_a_task_whose_result_asks_for_input_is_told_to_nobody() -> None:
+    asks = b'{"resultType":"input_required","inputRequests":{},"requestState":"own"}'
+    answer = b'{"resultType":"complete","taskId":"t1","status":"completed","result":%b}' % asks
+    async with mounted(saying(answer)) as (hub, _, _):
+        with pytest.raises(UpstreamProtocolError, match="gives a task a result that is none"):
+            await hub(about(hub))
+
+
+async def test_what_had_to_wait_is_sent_only_if_the_task_is_still_the_callers() -> None:
+    async with mounted(saying(msgspec.json.encode({"resultType": "complete"}))) as (hub, server, _):
+        mount = hub.mounts[0]
+        mount.calls.adjust(MountSettings(prefix="s", concurrency=1))
+        await mount.calls.places.take()
+        waiting = asyncio.ensure_future(hub(about(hub, "tasks/cancel")))
+        await until(lambda: mount.calls.places.waiting == 1)
+        mount.task_owners.note("t1", Caller("bob"))  # The server begins anew, and gives the id to another.
+        mount.calls.places.free()
+        with pytest.raises(UnknownTarget, match="Unknown task"):
+            await waiting
+        assert server.asked == []
+        assert mount.calls.places.take_now(), "its place is free again"
+
+
 async def test_a_server_may_say_of_a_task_that_it_is_one_whenever_it_is_asked() -> None:
     async with mounted(saying(msgspec.json.encode({"resultType": "task", **WORKING}))) as (hub, _, _):
         reply = await hub(about(hub))

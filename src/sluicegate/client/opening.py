@@ -88,7 +88,7 @@ def _upstream(
     elif isinstance(target, Sequence):
         command = _with_our_python([_word(word) for word in target])
     elif not callable(getattr(target, "connect", None)):
-        raise ConfigError(f"Connect to a command, its words or a Server, not to {type(target).__name__}.")
+        raise ConfigError(f"Connect to a command, its words, a URL or a Server, not to {type(target).__name__}.")
     elif env is None and cwd is None and era == "auto":
         return target
     else:

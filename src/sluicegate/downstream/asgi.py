@@ -6,7 +6,7 @@ answered, how large a body is read, how much of an answer waits for a slow clien
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, NotRequired, Self, TypedDict, cast
 
@@ -17,6 +17,7 @@ from sluicegate.downstream.http_streams import HttpRequest, refuse
 from sluicegate.errors import ConfigError, LocalProtocolError
 from sluicegate.exchange import Caller, Handler
 from sluicegate.http1 import Headers, Limits
+from sluicegate.opening import kept_open
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
@@ -55,7 +56,7 @@ class AsgiApp:
     do not for what is mounted in them: give them `lifespan=mcp.lifespan`, or write `async with mcp:` in theirs.
 
     Args:
-        server: a `Server`, or anything else that answers exchanges.
+        server: a `Server`, a `Hub`, or anything else that answers exchanges. A hub is opened with it.
         path: where it answers, below the place where it is mounted. HTTP+SSE of 2024-11-05 is beside it, at `/sse`.
         hosts: the names it answers to, such as `mcp.example.com` or `localhost:8000`; those of this machine if left
             out. Other names are refused, so that no web page can reach it by a name of its own (DNS rebinding).
@@ -85,6 +86,7 @@ class AsgiApp:
         self._doors = Doors(_names("hosts", hosts), _names("origins", origins))
         self._caller = caller
         self._endpoint: HttpEndpoint | None = None
+        self._open = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         if self._endpoint is not None:
@@ -96,7 +98,10 @@ class AsgiApp:
 
         # A new one each time: an app may be started again, as test clients do.
         endpoint = HttpEndpoint(self._server, path=self._path, doors=self._doors, caller=of_request)
-        self._endpoint = await endpoint.__aenter__()
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(kept_open(self._server))
+            self._endpoint = await stack.enter_async_context(endpoint)
+            self._open = stack.pop_all()
         return self
 
     async def __aexit__(
@@ -105,7 +110,7 @@ class AsgiApp:
         endpoint, self._endpoint = self._endpoint, None
         if endpoint is not None:
             endpoint.stop_taking()
-            await endpoint.__aexit__(kind, error, trace)
+            await self._open.__aexit__(kind, error, trace)
 
     def stop_taking(self) -> None:
         """Begin nothing from now on, and end what merely listens; what is under way goes on.

@@ -6,7 +6,7 @@ The one rule: what nearly every call needs stands in one coroutine, and all else
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
 from time import monotonic
@@ -34,7 +34,7 @@ from sluicegate.hub.roots import RootsAnswered
 from sluicegate.hub.tasks import Tasks, Wanted
 from sluicegate.hub.treatment import Figures, MountSettings
 from sluicegate.protocol.message import Params, Reply, Result, opened
-from sluicegate.protocol.modern import complete
+from sluicegate.protocol.modern import complete, may_have_two_types
 from sluicegate.protocol.tasks import may_have_tasks, without_tasks
 from sluicegate.protocol.translate_content import without
 
@@ -101,8 +101,13 @@ class Calls:
         if isinstance(reply, Result) and says_error(reply):
             self.figures.errors += 1
 
-    def make(self, exchange: Exchange, params: Params) -> Coroutine[object, object, Reply]:
+    def make(
+        self, exchange: Exchange, params: Params, check: Callable[[], None] | None = None
+    ) -> Coroutine[object, object, Reply]:
         """The server's reply to an exchange whose params are in its own words.
+
+        Args:
+            check: raises if it may not be sent any more; asked when it is, for it may have waited.
 
         Raises:
             UpstreamError: it cannot be asked, went away, took too long or answered something else.
@@ -110,19 +115,21 @@ class Calls:
         """
         connection = self._server.connection
         if connection is not None and self.circuit.is_calm:
-            return self._ask(exchange, params, connection)
-        return self._ask_when_possible(exchange, params)
+            return self._ask(exchange, params, connection, check)
+        return self._ask_when_possible(exchange, params, check)
 
-    async def _ask_when_possible(self, exchange: Exchange, params: Params, before: Deadline | None = None) -> Reply:
+    async def _ask_when_possible(
+        self, exchange: Exchange, params: Params, check: Callable[[], None] | None, before: Deadline | None = None
+    ) -> Reply:
         """The reply of a server that is away, or failed of late: then one call at a time finds out how it is."""
         connection = self._server.connection or await self._server.wait_until_ready()
         circuit = self.circuit
         if not circuit.is_open:
-            return await self._ask(exchange, params, connection, before)
+            return await self._ask(exchange, params, connection, check, before)
         if not circuit.admit(monotonic()):
             raise UpstreamUnavailable(f"{self._name} failed call after call; it is tried again within 10 s.")
         try:
-            return await self._ask(exchange, params, connection, before)
+            return await self._ask(exchange, params, connection, check, before)
         except UpstreamError as problem:
             if isinstance(problem, UpstreamTimeout):
                 self._failed(problem)
@@ -133,7 +140,12 @@ class Calls:
             circuit.gave_up()  # Whatever came of it: somebody else may try, once it is time.
 
     async def _ask(
-        self, exchange: Exchange, params: Params, connection: Connection, before: Deadline | None = None
+        self,
+        exchange: Exchange,
+        params: Params,
+        connection: Connection,
+        check: Callable[[], None] | None,
+        before: Deadline | None = None,
     ) -> Reply:
         """One call; where it has come to nothing `before`, it has what is left of its time, and is not made again."""
         places, figures, settings = self.places, self.figures, self.settings
@@ -175,6 +187,8 @@ class Calls:
         if before is not None:
             relay.go_on(before)
         try:
+            if check is not None:
+                check()
             with relay:
                 reply = await ask(
                     Exchange(exchange.method, params, sink, profile, exchange.caller, None, exchange.let_go)
@@ -185,7 +199,7 @@ class Calls:
                 reply = relay.judged(reply)
             if type(reply) is Result:
                 raw = reply.value
-                if type(raw) is msgspec.Raw and _is_complete.match(raw) is None:
+                if type(raw) is msgspec.Raw and (_is_complete.match(raw) is None or may_have_two_types(raw)):
                     reply = _typed(self._name, raw)
             else:
                 figures.errors += 1
@@ -201,7 +215,7 @@ class Calls:
         finally:
             figures.seconds += monotonic() - began
             places.free()
-        return await self._ask_when_possible(exchange, params, relay)
+        return await self._ask_when_possible(exchange, params, check, relay)
 
     async def _note(self, problem: UpstreamError, connection: Connection) -> None:
         if isinstance(problem, UpstreamClosed) and await is_closed(connection):
@@ -258,7 +272,7 @@ def _typed(name: str, raw: msgspec.Raw) -> Result:
         kind = _decoder.decode(raw).resultType
         if kind is msgspec.UNSET:
             return Result(complete(opened(Result(raw))))
-        return Result(raw) if kind in _COMMON else Result(opened(Result(raw)))
+        return Result(raw) if kind in _COMMON and not may_have_two_types(raw) else Result(opened(Result(raw)))
     except RemoteProtocolError as problem:
         raise UpstreamProtocolError(f"{name}: {problem.message}") from None
     except (msgspec.DecodeError, RecursionError):

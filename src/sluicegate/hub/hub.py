@@ -65,6 +65,11 @@ class Hub:
         self._is_rebuilding = False
         self._graces: dict[Mount, asyncio.TimerHandle] = {}
 
+    @property
+    def is_open(self) -> bool:
+        """Whether its servers are kept connected."""
+        return self._tasks is not None
+
     async def __aenter__(self) -> "Hub":
         self._tasks = await TaskScope().__aenter__()
         for mount in self._mounts.values():

@@ -93,7 +93,11 @@ class Speaker(msgspec.Struct, frozen=True):
             rewritten = reply_rewritten("tools/call", said, self._exposed)
             value = rewritten.value if isinstance(rewritten, Result) else value
             members = members_of(value) or members
-        return value if "resultType" in members else complete(members)
+        if "resultType" not in members:
+            return complete(members)
+        if plain(members["resultType"]) != "complete":
+            raise UpstreamProtocolError(f"{self.name} gives a task a result that is none.")  # A question, perhaps.
+        return value
 
     def _questions(self, asked: object) -> object:
         """The questions under their own names, which a task has once: their answers come back under these."""

@@ -94,9 +94,13 @@ class TaskDesk:
         connection = mount.connection or await mount.wait_until_ready()
         if not offers_tasks(connection.discovery):
             raise UnknownTarget(f"Unknown task: {mount.name}, where it was begun, has no tasks any more.")
-        reply = await mount.calls.make(exchange, {**exchange.params, "taskId": task.own})
-        if not self._shows(exchange.caller, task):
-            raise _unknown()  # The server has begun anew meanwhile: it may be the state of another's.
+
+        def check() -> None:
+            if not self._shows(exchange.caller, task):
+                raise _unknown()  # The server has begun anew meanwhile: it may be another's.
+
+        reply = await mount.calls.make(exchange, {**exchange.params, "taskId": task.own}, check)
+        check()
         return Speaker(mount.name, mount.prefix).reply(exchange.method, reply, task.own, given)
 
     def listened_to(self, exchange: Exchange) -> Mapping[Mount, Names]:

@@ -53,7 +53,8 @@ class Owners:
     """Whose the tasks of one server are, by its own ids: of those that were begun last. The others are nobody's.
 
     Its ids are unique only for as long as it lives. Who has one from an earlier life must not reach the task that goes
-    by it now, and must not be able to by having so many begun that its owner is forgotten.
+    by it now, and must not be able to by having so many begun that its owner is forgotten. What remains is the moment
+    in which a server has begun a task and has not said so yet.
     """
 
     def __init__(self) -> None:

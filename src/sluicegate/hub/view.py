@@ -212,13 +212,21 @@ class View:
         name = exchange.params.get("name")
         entry = self.catalog.tools.get(name) if isinstance(name, str) else None
         if entry is None:
-            raise UnknownTarget(f"Unknown tool: {str(name)[:200]}")
+            raise UnknownTarget(f"Unknown tool: {str(name)[:200]}{self._why_unknown(name)}")
         if entry.marks and exchange.headers is not None:
             check_marks(exchange.headers, None, exchange.params, entry.marks)
         mount = self._mount(entry)
         if entry.needs_task:
             exchange = exchange.again(as_task(exchange.params, mount.settings.longest_call))
         return self._relay(exchange, mount, "name", entry.own)
+
+    def _why_unknown(self, name: object) -> str:
+        """What else to say of a name that begins like those of a server whose tools nobody knows yet."""
+        own = str(name).removeprefix("mcp__")
+        for mount in map(self._hub.find, self.catalog.prefixes):
+            if mount is not None and not mount.is_ready and mount.prefix and own.startswith(f"{mount.prefix}__"):
+                return f". {mount.sentence}"
+        return ""
 
     def _get_prompt(self, exchange: Exchange) -> Awaitable[Reply]:
         entry = self._prompt(exchange.params.get("name"))

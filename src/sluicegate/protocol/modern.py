@@ -6,6 +6,7 @@ This shape is also the one spoken inside sluicegate: what an `Exchange` holds is
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
+import jiter
 import msgspec
 
 from sluicegate.errors import (
@@ -251,6 +252,18 @@ def read_input_required(method: str, reply: Reply) -> InputRequired | None:
         return _read_questions(opened(reply))
     except RemoteProtocolError:
         raise UpstreamProtocolError(f"The server's answer to {method} cannot be decoded.") from None
+
+
+def may_have_two_types(raw: msgspec.Raw) -> bool:
+    """Whether a result may say twice of what type it is: another reader might take the other (T1)."""
+    data = bytes(raw)
+    if data.count(b'"resultType"') < 2:
+        return False
+    try:
+        jiter.from_json(data, catch_duplicate_keys=True)  # Something inside may rightly have a type of its own.
+    except ValueError:
+        return True
+    return False
 
 
 class _ResultType(msgspec.Struct):
