@@ -76,3 +76,25 @@ def test_a_question_is_no_plain_reply_whichever_of_its_letters_are_escaped(name:
 def test_other_escapes_than_those_of_names_are_plain() -> None:
     text = "one line\n" * 1000 + "caf\\u00e9"
     assert is_plain(Result(msgspec.Raw(msgspec.json.encode(complete({"content": [{"text": text}]})))), "2026-07-28")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"content":[]}',
+        b'{"content":[],"resultType":"complete"}',
+        b'{"resultType":"task","taskId":"1"}',
+        b'{"resultType":"complete","content":[],"resultType":"input_required"}',
+        b'{"resultType":"complete","content":[],"result\\u0054ype":"input_required"}',
+        b'{"resultType":"completed"}',
+        b'[{"resultType":"complete"}]',
+    ],
+)
+def test_a_reply_that_does_not_say_first_and_once_that_it_is_complete_is_looked_at(raw: bytes) -> None:
+    assert not is_plain(Result(msgspec.Raw(raw)), "2026-07-28")
+
+
+def test_a_type_that_is_quoted_in_a_text_is_none() -> None:
+    text = 'It said {"resultType":"input_required"}.'
+    raw = msgspec.json.encode(complete({"content": [{"type": "text", "text": text}]}))
+    assert is_plain(Result(msgspec.Raw(raw)), "2026-07-28")

@@ -111,7 +111,7 @@ class RequestHead:
 class AnswerHead:
     """What a server answered, before its body."""
 
-    __slots__ = ("coding", "headers", "keep_alive", "keep_time", "length", "status")
+    __slots__ = ("coding", "headers", "keep_alive", "keep_time", "length", "media_type", "status")
 
     def __init__(self, status: int, minor: int, headers: Headers) -> None:
         self.status = status
@@ -123,6 +123,8 @@ class AnswerHead:
         told = _KEEP_TIME.search(headers.get("keep-alive") or "")
         self.keep_time = max(0.0, int(told[1]) - 1.0) if told else KEPT_UNTOLD
         """How long the connection may be used again: less than the server says, because its clock started earlier."""
+        self.media_type = (headers.get("content-type") or "").split(";")[0].strip().lower()
+        """What kind of body it has, without parameters."""
         codings = headers.tokens("content-encoding") - {"identity"}
         if codings - {"gzip", "x-gzip", "deflate"} or len(codings) > 1:
             raise BadHead(502, "it is compressed in a way that was not asked for")

@@ -4,9 +4,8 @@ The one rule: what nearly every call needs stands in one coroutine, and all else
 """
 
 import asyncio
-import re
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
 from time import monotonic
@@ -34,7 +33,7 @@ from sluicegate.hub.roots import RootsAnswered
 from sluicegate.hub.tasks import Tasks, Wanted
 from sluicegate.hub.treatment import Figures, MountSettings
 from sluicegate.protocol.message import Params, Reply, Result, opened
-from sluicegate.protocol.modern import complete, may_have_two_types
+from sluicegate.protocol.modern import Profile, complete, may_have_two_types
 from sluicegate.protocol.tasks import may_have_tasks, without_tasks
 from sluicegate.protocol.translate_content import without
 
@@ -42,9 +41,6 @@ from sluicegate.protocol.translate_content import without
 # caller at hand can be asked is looked at when a question comes. Roots are left out: many a server would take them in
 # place of the folders that its command line names.
 ASKABLE: Final[Mapping[str, object]] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}}
-
-# As nearly all results begin, and then it is certainly the result's own type and not that of something in it.
-_is_complete: Final = re.compile(rb'\s*\{\s*"resultType"\s*:\s*"complete"')
 
 _COMMON: Final = ("complete", "input_required")
 """The types of results that need no extension."""
@@ -101,10 +97,14 @@ class Calls:
         if isinstance(reply, Result) and says_error(reply):
             self.figures.errors += 1
 
-    def make(
+    async def make(self, exchange: Exchange, params: Params, check: Callable[[], None] | None = None) -> Reply:
+        """As `ask`, with what `typed` makes of the reply."""
+        return self.typed(await self.ask(exchange, params, check))
+
+    def ask(
         self, exchange: Exchange, params: Params, check: Callable[[], None] | None = None
     ) -> Coroutine[object, object, Reply]:
-        """The server's reply to an exchange whose params are in its own words.
+        """The server's reply to an exchange whose params are in its own words, as it came.
 
         Args:
             check: raises if it may not be sent any more; asked when it is, for it may have waited.
@@ -117,6 +117,22 @@ class Calls:
         if connection is not None and self.circuit.is_calm:
             return self._ask(exchange, params, connection, check)
         return self._ask_when_possible(exchange, params, check)
+
+    def typed(self, reply: Reply) -> Reply:
+        """A reply with the `resultType` that some servers leave out and clients of 2026-07-28 may insist on.
+
+        One of a type that not everybody knows is opened, for it does not pass unseen.
+
+        Raises:
+            UpstreamProtocolError: it cannot be read.
+        """
+        if not isinstance(reply, Result) or not isinstance(reply.value, msgspec.Raw):
+            return reply
+        try:
+            return _typed(self._name, reply.value)
+        except UpstreamProtocolError:
+            self.figures.errors += 1
+            raise
 
     async def _ask_when_possible(
         self, exchange: Exchange, params: Params, check: Callable[[], None] | None, before: Deadline | None = None
@@ -167,41 +183,25 @@ class Calls:
             label=settings.prefix,
             lost=self.lost,
         )
-        sink: Sink = relay
-        ask: Handler = connection
-        if self.is_session_era:
-            profile = msgspec.structs.replace(profile, capabilities=self._askable)
-            if settings.roots:
-                # Asked in the middle of a call, it is told the same folders as at any other time.
-                sink = RootsAnswered(relay, settings.roots)
-            if "task" in params:
-                if isinstance(params["task"], Wanted):
-                    ask = partial(self.tasks.run, connection, relay)
-                else:
-                    # We say of no tool that it can be a task; who is not told so and wants one all the same has a plain
-                    # call, and not the ticket that a server would give (§3.8).
-                    params = without(params, ("task",))
-        elif "extensions" in profile.capabilities and not may_have_tasks(profile, connection.discovery):
-            # Else it might answer with a task that nobody could fetch: this caller, or anybody from this server.
-            profile = msgspec.structs.replace(profile, capabilities=without_tasks(profile.capabilities))
         if before is not None:
             relay.go_on(before)
         try:
             if check is not None:
                 check()
             with relay:
-                reply = await ask(
-                    Exchange(exchange.method, params, sink, profile, exchange.caller, None, exchange.let_go)
-                )
+                if self.is_session_era:
+                    reply = await self._ask_session(exchange, params, connection, relay)
+                else:
+                    if "extensions" in profile.capabilities:
+                        profile = _told_of_tasks(profile, connection)
+                    reply = await connection(
+                        Exchange(exchange.method, params, relay, profile, exchange.caller, None, exchange.let_go)
+                    )
             if not self.circuit.is_calm:
                 self.circuit.succeeded()
             if isinstance(relay, AskingRights) and relay.lacking is not None:
                 reply = relay.judged(reply)
-            if type(reply) is Result:
-                raw = reply.value
-                if type(raw) is msgspec.Raw and (_is_complete.match(raw) is None or may_have_two_types(raw)):
-                    reply = _typed(self._name, raw)
-            else:
+            if type(reply) is not Result:
                 figures.errors += 1
             return reply
         except UpstreamError as problem:
@@ -216,6 +216,26 @@ class Calls:
             figures.seconds += monotonic() - began
             places.free()
         return await self._ask_when_possible(exchange, params, check, relay)
+
+    def _ask_session(
+        self, exchange: Exchange, params: Params, connection: Connection, relay: Relay
+    ) -> Awaitable[Reply]:
+        """The reply of a server of the session era, which is told the same of every caller."""
+        settings = self.settings
+        sink: Sink = relay
+        ask: Handler = connection
+        if settings.roots:
+            # Asked in the middle of a call, it is told the same folders as at any other time.
+            sink = RootsAnswered(relay, settings.roots)
+        if "task" in params:
+            if isinstance(params["task"], Wanted):
+                ask = partial(self.tasks.run, connection, relay)
+            else:
+                # We say of no tool that it can be a task; who is not told so and wants one all the same has a plain
+                # call, and not the ticket that a server would give (§3.8).
+                params = without(params, ("task",))
+        profile = msgspec.structs.replace(exchange.profile, capabilities=self._askable)
+        return ask(Exchange(exchange.method, params, sink, profile, exchange.caller, None, exchange.let_go))
 
     async def _note(self, problem: UpstreamError, connection: Connection) -> None:
         if isinstance(problem, UpstreamClosed) and await is_closed(connection):
@@ -264,10 +284,6 @@ _decoder: Final = msgspec.json.Decoder(_Typed)
 
 
 def _typed(name: str, raw: msgspec.Raw) -> Result:
-    """A server's result, with the `resultType` that some leave out and clients of 2026-07-28 may insist on.
-
-    One of a type that not everybody knows is opened, for it does not pass unseen.
-    """
     try:
         kind = _decoder.decode(raw).resultType
         if kind is msgspec.UNSET:
@@ -277,3 +293,13 @@ def _typed(name: str, raw: msgspec.Raw) -> Result:
         raise UpstreamProtocolError(f"{name}: {problem.message}") from None
     except (msgspec.DecodeError, RecursionError):
         raise UpstreamProtocolError(f"{name}: The answer's result cannot be decoded.") from None
+
+
+def _told_of_tasks(profile: Profile, connection: Connection) -> Profile:
+    """What a server is told of a caller: of tasks only where both know them.
+
+    Else it might answer with a task that nobody could fetch: this caller, or anybody from this server.
+    """
+    if may_have_tasks(profile, connection.discovery):
+        return profile
+    return msgspec.structs.replace(profile, capabilities=without_tasks(profile.capabilities))

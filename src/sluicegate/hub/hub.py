@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -87,9 +87,9 @@ class Hub:
             timer.cancel()
         self._graces.clear()
 
-    async def __call__(self, exchange: Exchange) -> Reply:
+    def __call__(self, exchange: Exchange) -> Awaitable[Reply]:
         """The reply to an exchange, of whichever mount it is for."""
-        return await self._main(exchange)
+        return self._main(exchange)
 
     # ------------------------------------------------------------------------------------------------------ mounts
 

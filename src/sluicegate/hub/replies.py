@@ -20,8 +20,13 @@ def _pattern(*hints: bytes) -> re.Pattern[bytes]:
     return re.compile(b'"(?:%b)' % b"|".join(re.escape(hint.removeprefix(b'"')) for hint in hints))
 
 
+# As nearly all results begin, and then it is certainly the result's own type and not that of something in it; unless
+# another one follows, for another reader might take that (T1).
+_is_complete: Final = re.compile(rb'\s*\{\s*"resultType"\s*:\s*"complete"')
+_ANOTHER: Final = b'"resultType"'
+
 _remarkable: Final = {
-    version: _pattern(*_FAILED, *states.HINTS, *rewriting.HINTS, *losses.hints_of(revision))
+    version: _pattern(_ANOTHER, *_FAILED, *states.HINTS, *rewriting.HINTS, *losses.hints_of(revision))
     for version, revision in REVISIONS.items()
 }
 
@@ -30,9 +35,12 @@ def is_plain(reply: Reply, version: str) -> TypeGuard[Result]:
     """Whether a reply is final, names no resource, says of no failure and has nothing that this revision lacks."""
     if type(reply) is not Result or type(reply.value) is not msgspec.Raw:
         return False
-    pattern = _remarkable.get(version) or _remarkable[losses.revision_of(version).version]
     raw = bytes(reply.value)
-    return pattern.search(raw) is None and not may_escape_names(raw)
+    begins = _is_complete.match(raw)
+    if begins is None:
+        return False
+    pattern = _remarkable.get(version) or _remarkable[losses.revision_of(version).version]
+    return pattern.search(raw, begins.end()) is None and not may_escape_names(raw)
 
 
 class _Outcome(msgspec.Struct):

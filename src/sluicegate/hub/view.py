@@ -261,10 +261,10 @@ class View:
         if "requestState" in params:
             params = self._hub.states.unwrapped(exchange, mount.name)
         params = {**params, member: own}
-        reply = await mount.calls.make(exchange, params)
+        reply = await mount.calls.ask(exchange, params)
         if is_plain(reply, exchange.profile.version):
             return Result(reply.value, is_final=True)
-        return await self._treat(exchange, mount, params, reply)
+        return await self._treat(exchange, mount, params, mount.calls.typed(reply))
 
     async def _treat(self, exchange: Exchange, mount: Mount, params: Params, reply: Reply) -> Reply:
         """A reply in the names of this view, with what else its caller needs."""

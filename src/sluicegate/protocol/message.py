@@ -81,8 +81,11 @@ class _ErrorWire(msgspec.Struct):
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def encode(message: Message) -> bytes:
-    """The bytes of one message, on one line unless a raw payload brought newlines along (framing takes those out)."""
+def encode(message: Message | Params) -> bytes:
+    """The bytes of one message, or of a part of one.
+
+    They are on one line unless a raw payload brought newlines along (framing takes those out).
+    """
     if isinstance(message, Response):
         return encode_reply(message.id, message.reply)
     return _encode(message)

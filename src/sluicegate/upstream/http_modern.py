@@ -30,6 +30,7 @@ from sluicegate.protocol.modern import Discovery, Profile, subscription_of, with
 from sluicegate.protocol.tasks import REQUESTS
 from sluicegate.upstream.messages import LINGER, Messages, encoded, ended_early, plain_result
 from sluicegate.upstream.site import ACCEPT_BOTH, Site
+from sluicegate.upstream.stamp import Stamp
 
 log = logging.getLogger("sluicegate")
 
@@ -57,6 +58,7 @@ class ModernHttp:
         self._host = host
         self._tasks = tasks
         self._ids = itertools.count(1)
+        self._stamp = Stamp(host.client_info)
         self._marks: dict[str, Marks] = {}
         self._letters: dict[tuple[str, str | None], Letterhead] = {}
         self._closed = False
@@ -109,8 +111,8 @@ class ModernHttp:
     async def _ask(self, exchange: Exchange) -> Reply:
         request_id = next(self._ids)
         said = exchange.profile
-        profile = Profile(self.discovery.version, said.capabilities, self._host.client_info, said.log_level)
-        params = with_profile(exchange.params, profile, None if said.progress_token is None else request_id)
+        token = None if said.progress_token is None else request_id
+        params = self._stamp.on(exchange.params, self.discovery.version, said, token)
         answer = await self._site.send(
             self._letter_of(exchange),
             encoded(Request(request_id, exchange.method, params)),

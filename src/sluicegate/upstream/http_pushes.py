@@ -11,7 +11,7 @@ from sluicegate.protocol.framing import SseEvent
 from sluicegate.protocol.message import Notification, Request, Response
 from sluicegate.protocol.tolerant import Unreadable
 from sluicegate.upstream.messages import Events, decoded
-from sluicegate.upstream.site import ACCEPT_EVENTS, EVENTS, Site, media_type
+from sluicegate.upstream.site import ACCEPT_EVENTS, EVENTS, Site
 
 log = logging.getLogger("sluicegate")
 
@@ -76,7 +76,7 @@ class Pushes:
             try:
                 answer = await self._site.ask("GET", self._session.fields(fields), first_byte=patience.silence)
                 try:
-                    if answer.status == 200 and media_type(answer) == EVENTS:
+                    if answer.status == 200 and answer.head.media_type == EVENTS:
                         self._settled.set()
                         was_open, failures, pause = True, 0, patience.retry
                         events = Events(answer, patience, last_id)

@@ -47,7 +47,7 @@ from sluicegate.upstream.http_hearing import Hearing
 from sluicegate.upstream.http_pushes import LONGEST_RETRY, MOST_FAILURES, SHORTEST_RETRY, Pushes
 from sluicegate.upstream.messages import LINGER, Messages, encoded, ended_early, plain_result
 from sluicegate.upstream.session_era import SessionEra
-from sluicegate.upstream.site import ACCEPT_BOTH, ACCEPT_EVENTS, EVENTS, Site, media_type, retry_after
+from sluicegate.upstream.site import ACCEPT_BOTH, ACCEPT_EVENTS, EVENTS, Site, retry_after
 from sluicegate.upstream.waiting import Waiter
 
 log = logging.getLogger("sluicegate")
@@ -401,7 +401,7 @@ class SessionHttp:
                 answer = await self._site.ask("GET", fields, first_byte=patience.silence)
             except UpstreamError:
                 continue
-            if answer.status == 200 and media_type(answer) == EVENTS:
+            if answer.status == 200 and answer.head.media_type == EVENTS:
                 return answer
             answer.close()
             if answer.status not in (409, 429) and answer.status < 500:

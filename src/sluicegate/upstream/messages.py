@@ -16,11 +16,11 @@ from typing import Final
 from sluicegate.errors import LocalProtocolError, Truncated
 from sluicegate.http1 import Answer
 from sluicegate.protocol.framing import SseDecoder, SseEvent, TooLong
-from sluicegate.protocol.message import Message, Notification, Response, Result, encode
+from sluicegate.protocol.message import Message, Notification, Params, Response, Result, encode
 from sluicegate.protocol.recovery import recover_id
 from sluicegate.protocol.tolerant import Unreadable, decode_batch_tolerant, decode_tolerant
 from sluicegate.protocol.usual import read_answer, read_progress
-from sluicegate.upstream.site import EVENTS, JSON, Patience, Site, can_be_sent, media_type
+from sluicegate.upstream.site import EVENTS, JSON, Patience, Site, can_be_sent
 
 log = logging.getLogger("sluicegate")
 
@@ -29,8 +29,8 @@ LINGER: Final = 1.0
 FOREVER: Final = math.inf
 
 
-def encoded(message: Message) -> bytes:
-    """The bytes of a message of ours.
+def encoded(message: Message | Params) -> bytes:
+    """The bytes of a message of ours, or of a part of one.
 
     Raises:
         LocalProtocolError: it holds something that JSON cannot express.
@@ -57,7 +57,7 @@ def plain_result(answer: Answer, request_id: int) -> Result | None:
 
     None for anything else, even slightly: it is to be read as `Messages`, which know all there is to know.
     """
-    if answer.head.status != 200 or media_type(answer) != JSON or (body := answer.whole()) is None:
+    if answer.head.status != 200 or answer.head.media_type != JSON or (body := answer.whole()) is None:
         return None
     found = read_answer(body)
     return Result(found.result) if found is not None and found.id == request_id else None
@@ -126,7 +126,7 @@ class Messages:
         self._site = site
         self._answer = answer
         self._id = request_id
-        self._kind = media_type(answer)
+        self._kind = answer.head.media_type
         self.streams = self._kind == EVENTS
         """Whether messages may come ahead of the reply."""
         self.events = Events(answer, site.patience, last_id, endless=endless) if self.streams else None

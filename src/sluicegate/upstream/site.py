@@ -164,7 +164,7 @@ class Site:
             # Whatever its body says: these are for whoever keeps the credentials, and the time.
             answer.close()
             raise self.status_error(answer)
-        if media_type(answer) == JSON:
+        if answer.head.media_type == JSON:
             try:
                 message = decode_tolerant(await self.read_body(answer, LARGEST_REFUSAL))
             except UpstreamError:
@@ -220,12 +220,6 @@ class Site:
             raise UpstreamTimeout(f"The answer of {self.name} came too slowly.") from None
         finally:
             answer.close()
-
-
-def media_type(answer: Answer) -> str:
-    """What kind of body an answer has, in lower case and without parameters."""
-    value = answer.head.headers.get("content-type") or ""
-    return value if value in (JSON, EVENTS) else value.split(";")[0].strip().lower()
 
 
 def retry_after(answer: Answer) -> int | None:

@@ -17,7 +17,7 @@ from sluicegate.http1 import Answer
 from sluicegate.protocol.framing import SseEvent, TooLong, encode_line
 from sluicegate.upstream.link import Link
 from sluicegate.upstream.messages import LINGER, Events
-from sluicegate.upstream.site import ACCEPT_BOTH, ACCEPT_EVENTS, EVENTS, Site, media_type
+from sluicegate.upstream.site import ACCEPT_BOTH, ACCEPT_EVENTS, EVENTS, Site
 
 log = logging.getLogger("sluicegate")
 
@@ -171,7 +171,7 @@ async def open_sse(site: Site, host: Host, tasks: TaskScope, seconds: float) -> 
     try:
         if answer.status in (401, 403, 429) or answer.status >= 500:
             raise site.status_error(answer)
-        if answer.status != 200 or media_type(answer) != EVENTS:
+        if answer.status != 200 or answer.head.media_type != EVENTS:
             return f"to GET it answered with status {answer.status} and no event stream"
         # It may be that nobody asks anything for days, and then it says nothing.
         events = Events(answer, site.patience, endless=True)
