@@ -1,6 +1,7 @@
 """Deadlines of calls: kept, given again by signs of life, bounded in all, never mixed up with a caller's leaving."""
 
 import asyncio
+from typing import ClassVar
 
 import pytest
 
@@ -75,6 +76,21 @@ async def test_nobody_looks_at_it_while_it_waits_for_our_own_side(time: Time) ->
         its.is_renewed = True
         its.waits -= 1
         await time.passes(59)
+
+
+class Bounded(Deadline):
+    ends_though_it_waits: ClassVar[bool] = True
+
+
+async def test_its_end_may_come_though_it_waits_and_is_told_from_other_delays(time: Time) -> None:
+    its = Bounded(time.deadlines, 60, time.now + 60, time.now + 150)
+    with pytest.raises(OutOfTime), its:
+        its.waits = 1
+        await time.passes(61)
+        await time.passes(88)
+        time.now += 1
+        await for_long()
+    assert its.reached_its_end
 
 
 async def test_what_passed_meanwhile_counts_unless_it_is_given_back(time: Time) -> None:

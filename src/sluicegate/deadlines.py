@@ -6,7 +6,7 @@ A call has so many seconds, a sign of life gives it that time again, and there i
 import asyncio
 from time import monotonic
 from types import TracebackType
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -36,7 +36,9 @@ class Deadline(msgspec.Struct, eq=False):
     is_renewed: bool = False
     """Whether it has given a sign of life since the last look, and has all its time again."""
     waits: int = 0
-    """How many of our own side it waits for, perhaps persons. Nobody looks at it then: it is not the server's delay."""
+    """How many of our own side it waits for, perhaps persons. No time passes then: it is not the server's delay."""
+    ends_though_it_waits: ClassVar[bool] = False
+    """Whether its end comes all the same. Else whoever waits moves that, too."""
     task: "asyncio.Task[object] | None" = None
     cancels_before: int = 0
     is_over: bool = False
@@ -84,9 +86,9 @@ class Deadlines:
         """Cancel what is out of time, and look again in a moment."""
         now = monotonic()
         for deadline in self.running:
-            if deadline.waits or deadline.is_over:
+            if deadline.is_over or (deadline.waits and not deadline.ends_though_it_waits):
                 continue
-            if deadline.is_renewed:
+            if deadline.is_renewed or deadline.waits:
                 deadline.is_renewed = False
                 deadline.expires = now + deadline.seconds
             if (deadline.expires <= now or deadline.ends <= now) and deadline.task is not None:

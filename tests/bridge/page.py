@@ -53,7 +53,7 @@ The two have the word in common, and no message. What comes of a call, by what c
 
 A task that passes is begun, asked about, answered, cancelled and listened to by the client itself, under an id that is
 good for its caller only. A tool that takes a task only is called as one by the gateway, which fetches the result.
-*progress of tasks*
+Counted where it is lost: *progress of tasks*, *extensions that the caller does not know*.
 """
 
 _SDKS: Final = """\

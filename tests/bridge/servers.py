@@ -7,12 +7,13 @@ program it speaks over its stdin and stdout; `http_servers` lets the same be met
 import asyncio
 import itertools
 import json
-import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from sluicegate.concurrency import TaskScope
+from tests.bridge.over_stdio import over_stdio
 
 Json = dict[str, Any]
 Say = Callable[[Any], None]
@@ -443,21 +444,5 @@ def _outcome(reply: Json, of_result: Callable[[Json], str]) -> str:
     return f"refused: {reply['error']['code']}" if "error" in reply else of_result(reply["result"])
 
 
-async def over_stdio(revision: str) -> None:
-    """Serve one client over stdin and stdout."""
-
-    def say(message: object) -> None:
-        os.write(1, json.dumps(message).encode() + b"\n")
-
-    lines = asyncio.StreamReader(limit=1 << 24)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    async with TaskScope() as tasks:
-        peer = Peer(revision, tasks)
-        peer.push = say
-        while line := await lines.readline():
-            peer.take(json.loads(line), say)
-        tasks.cancel_all()
-
-
 if __name__ == "__main__":
-    asyncio.run(over_stdio(sys.argv[1]))
+    asyncio.run(over_stdio(partial(Peer, sys.argv[1])))

@@ -106,11 +106,11 @@ async def opened_stage(folder: Path, servers: Mapping[str, Mapping[str, object]]
 async def stage(folder: Path) -> AsyncGenerator[Stage]:
     """A gateway with a server of every revision over both transports, and a client of every one."""
     async with AsyncExitStack() as stack:
-        program = str(Path(__file__).with_name("servers.py"))
+        program = {"command": sys.executable, "env": {"PYTHONPATH": str(ROOT)}}
         servers: dict[str, dict[str, object]] = {}
         for side in SIDES:
             if side.over == "stdio":
-                servers[side.name] = {"command": sys.executable, "args": [program, side.revision]}
+                servers[side.name] = {**program, "args": ["-m", "tests.bridge.servers", side.revision]}
             else:
                 url = await stack.enter_async_context(over_http(side.revision))
                 servers[side.name] = {"type": "sse" if url.endswith("/sse") else "http", "url": url}

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from sluicegate.config import Http, ServerConfig, Stdio
-from sluicegate.config.entries import dotenv
 from tests.config.folders import Folders
 
 
@@ -226,8 +225,3 @@ def test_keys_that_are_there_twice_are_told_with_their_line(folders: Folders) ->
 def test_comments_and_trailing_commas_are_fine(folders: Folders) -> None:
     folders.servers('// mine\n{"mcpServers": {"a": {"url": "http://a.example/", /* no */ }, }, }')
     assert list(folders.config().servers) == ["a"]
-
-
-def test_an_env_file() -> None:
-    text = "# c\nA=1\nexport B = two words # c\nC='a # b'\nD=\"x\\ny\"\r\nnonsense\n\nE=\n"
-    assert dict(dotenv(text)) == {"A": "1", "B": "two words", "C": "a # b", "D": "x\ny", "E": ""}

@@ -2,10 +2,7 @@
 
 from pathlib import Path
 
-import pytest
-
-from sluicegate.config import GatewayConfig, Http, HttpFront, Loaded, Places, PythonFile, control_socket, exposure
-from sluicegate.config.load import key_of
+from sluicegate.config import GatewayConfig, Http, Loaded, PythonFile
 from tests.config.folders import Folders
 
 
@@ -143,30 +140,6 @@ def test_an_activation_of_the_user_is_found_beside_its_own_file(folders: Folders
     assert "does not exist" in sentences(loaded, "warning")[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [
-        ("files", "files"),
-        ("GitHub", "github"),
-        ("brave_search", "brave-search"),
-        ("My Server (2)", "my-server-2"),
-        ("1password", "s-1password"),
-        ("Müller", "muller"),
-        ("a" * 31, "a" * 31),
-    ],
-)
-def test_a_key_is_made_of_the_name(name: str, key: str) -> None:
-    assert key_of(name) == key
-
-
-def test_keys_are_always_legal_and_stay_the_same() -> None:
-    for name in ("日本語", "a" * 200, "--", "é" * 50, "x" + "-" * 60 + "y"):
-        key = key_of(name)
-        assert len(key) <= 31 and key[0].isalpha() and set(key) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
-        assert key_of(name) == key
-    assert key_of("a" * 40) != key_of("a" * 41)
-
-
 def test_two_names_with_one_key_are_told_apart(folders: Folders) -> None:
     folders.servers({"My App": {"url": "http://a/"}, "my_app": {"url": "http://b/"}, "my-app": {"url": "http://c/"}})
     loaded = folders.load()
@@ -179,70 +152,3 @@ def test_one_server_may_be_without_prefix(folders: Folders) -> None:
     folders.servers({"a": {"url": "http://a/"}, "b": {"url": "http://b/"}})
     folders.settings('[servers.a]\nprefix = ""\n[servers.b]\nprefix = "B_2"\n')
     assert [server.prefix for server in folders.config().servers.values()] == ["", "B_2"]
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        {"url": "http://127.0.0.1:4747/mcp"},
-        {"url": "http://localhost:4747/mcp/reading"},
-        {"type": "sse", "url": "http://[::1]:4747/sse"},
-        {"command": "sluicegate", "args": ["serve", "--stdio"]},
-        {"command": "uvx", "args": ["sluicegate", "serve"]},
-        {"command": "python3", "args": ["-m", "sluicegate", "serve"]},
-    ],
-)
-def test_a_gateway_does_not_call_itself(folders: Folders, entry: dict[str, object]) -> None:
-    for program in ("sluicegate", "uvx", "python3"):
-        folders.program(program)
-    folders.servers({"me": entry, "other": {"url": "http://127.0.0.1:4848/mcp"}})
-    config = folders.config()
-    assert "this gateway itself" in config.servers["me"].disabled
-    assert config.servers["other"].enabled
-
-
-@pytest.mark.parametrize(
-    ("host", "open_to_all", "refused"),
-    [
-        ("127.0.0.1", False, False),
-        ("127.8.8.8", False, False),
-        ("localhost", False, False),
-        ("::1", False, False),
-        ("[::1]", False, False),
-        ("0.0.0.0", False, True),
-        ("::", False, True),
-        ("", False, True),
-        ("192.168.1.4", False, True),
-        ("box.example", False, True),
-        ("0.0.0.0", True, False),
-    ],
-)
-def test_only_the_loopback_is_open_without_saying_so(host: str, open_to_all: bool, refused: bool) -> None:
-    sentence = exposure(HttpFront(host=host, anyone_may_connect=open_to_all))
-    assert (sentence is not None) is refused
-    assert sentence is None or "anyone_may_connect" in sentence
-
-
-def test_each_folder_has_a_control_socket_of_its_own(folders: Folders, tmp_path: Path) -> None:
-    config = folders.config()
-    runtime = {"XDG_RUNTIME_DIR": "/run/user/1000"}
-    socket = control_socket(config, runtime)
-    assert socket.startswith("/run/user/1000/sluicegate/") and len(socket) < 100
-    assert control_socket(GatewayConfig(root=str(tmp_path)), runtime) != socket
-    assert control_socket(config, {"HOME": "/home/me"}).startswith("/home/me/.sluicegate/run/")
-    folders.settings('[control]\nsocket = "run/x.sock"\n')
-    assert control_socket(folders.config(), runtime) == str(folders.root / "run" / "x.sock")
-
-
-def test_the_places_of_this_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    assert Places.here().files == (
-        str(tmp_path / "home" / ".mcp.json"),
-        str(tmp_path / ".mcp.json"),
-        str(tmp_path / "home" / ".config" / "sluicegate" / "sluicegate.toml"),
-        str(tmp_path / "sluicegate.toml"),
-    )
-    assert Places.here(config="x.json").server_files == (str(tmp_path / "x.json"),)
-    assert Places.here(root=str(tmp_path / "home")).server_files == (str(tmp_path / "home" / ".mcp.json"),)

@@ -2,12 +2,11 @@
 
 import asyncio
 import json
-import os
-import sys
 from collections.abc import Callable
 from typing import Final
 
 from sluicegate.concurrency import TaskScope
+from tests.bridge.over_stdio import over_stdio
 from tests.bridge.servers import Call, Failed, Json, Peer, Say, note, text
 
 REVISION: Final = "2025-11-25"
@@ -98,21 +97,5 @@ class Digger(Peer):
         dig.is_over.set()
 
 
-async def main() -> None:
-    """Serve one client over stdin and stdout."""
-
-    def say(message: object) -> None:
-        os.write(1, json.dumps(message).encode() + b"\n")
-
-    lines = asyncio.StreamReader(limit=1 << 24)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    async with TaskScope() as tasks:
-        digger = Digger(tasks)
-        digger.push = say
-        while line := await lines.readline():
-            digger.take(json.loads(line), say)
-        tasks.cancel_all()
-
-
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(over_stdio(Digger))

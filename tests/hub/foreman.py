@@ -6,7 +6,6 @@ stdin, or with `--http` by HTTP.
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Callable
 from typing import Final
@@ -14,6 +13,7 @@ from typing import Final
 from sluicegate.concurrency import TaskScope
 from sluicegate.http1 import serve
 from tests.bridge.http_servers import ModernPeer
+from tests.bridge.over_stdio import over_stdio
 from tests.bridge.servers import META, MODERN, NOTE, Call, Failed, Json, Needed, Peer, Say, note, text
 
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
@@ -209,20 +209,5 @@ async def over_http() -> None:
         await asyncio.Event().wait()
 
 
-async def over_stdio() -> None:
-    """Serve one client over stdin and stdout."""
-
-    def say(message: object) -> None:
-        os.write(1, json.dumps(message).encode() + b"\n")
-
-    lines = asyncio.StreamReader(limit=1 << 24)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    async with TaskScope() as tasks:
-        foreman = Foreman(tasks)
-        while line := await lines.readline():
-            foreman.take(json.loads(line), say)
-        tasks.cancel_all()
-
-
 if __name__ == "__main__":
-    asyncio.run(over_http() if "--http" in sys.argv else over_stdio())
+    asyncio.run(over_http() if "--http" in sys.argv else over_stdio(Foreman))

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from sluicegate.errors import MISSING_CAPABILITY, ErrorObject
-from sluicegate.hub.losses import LINKS, SOUNDS, STRUCTURED, SWITCHES, UNASKED, losses_in, revision_of
+from sluicegate.hub.losses import EXTENSIONS, LINKS, SOUNDS, STRUCTURED, SWITCHES, UNASKED, losses_in, revision_of
 from sluicegate.protocol.message import Params, Result
 from sluicegate.protocol.modern import Question, complete, input_required
 
@@ -78,6 +78,23 @@ def test_a_question_that_a_server_could_not_even_ask_is_counted_unless_it_was_wh
     assert list(losses_in("tools/call", theirs, revision)) == [UNASKED]
     assert list(losses_in("tools/call", ours, revision)) == []
     assert list(losses_in("tools/call", ErrorObject(-32603, "no"), revision)) == []
+
+
+@pytest.mark.parametrize("version", ["2025-03-26", "2026-07-28"])
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"requiredCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}}}, [EXTENSIONS]),
+        ({"requiredCapabilities": {"extensions": {}, "sampling": {}}}, [EXTENSIONS, UNASKED]),
+        ({"requiredCapabilities": {"sampling": {}}}, [UNASKED]),
+        ({"requiredCapabilities": {}}, [UNASKED]),
+        ({"requiredCapabilities": "sampling"}, [UNASKED]),
+        (None, [UNASKED]),
+    ],
+)
+def test_an_extension_that_a_server_insists_on_is_no_question(data: object, expected: list[str], version: str) -> None:
+    reply = ErrorObject(MISSING_CAPABILITY, "It takes a task.", data)
+    assert list(losses_in("tools/call", reply, revision_of(version))) == expected
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,19 @@ from time import monotonic
 
 import pytest
 
+from sluicegate import deadlines
+from sluicegate.concurrency import forever
 from sluicegate.deadlines import Deadlines, OutOfTime
+from sluicegate.errors import UpstreamTimeout
+from sluicegate.exchange import Exchange
+from sluicegate.hub import calls
+from sluicegate.hub.hub import Hub
 from sluicegate.hub.losses import BETWEEN_ROUNDS, SWITCHES, WORDS, revision_of
+from sluicegate.hub.mount import MountSettings
 from sluicegate.hub.relay import Relay, labelled
-from sluicegate.protocol.message import Notification, Params
-from sluicegate.protocol.modern import Answers, Question, Questions
+from sluicegate.protocol.message import Notification, Params, Reply
+from sluicegate.protocol.modern import Answers, Profile, Question, Questions
+from tests.hub.scripted import Scripted, tools, until
 
 FORM = Question("elicitation/create", {"mode": "form", "message": "Which?", "requestedSchema": {"type": "object"}})
 SEVERAL: Params = {"type": "object", "properties": {"toppings": {"type": "array", "items": {"enum": ["ham"]}}}}
@@ -159,3 +167,62 @@ async def test_time_passes_again_when_nobody_is_asked_any_more() -> None:
     with pytest.raises(OutOfTime), bench.relay:
         await bench.relay.ask({"mine": FORM})
         await asyncio.sleep(5)
+
+
+class Slow(Caller):
+    """One who thinks about each question until told to answer it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[asyncio.Event] = []
+        self.taken_back = 0
+
+    async def ask(self, questions: Questions) -> Answers:
+        self.open.append(told := asyncio.Event())
+        try:
+            await told.wait()
+        except asyncio.CancelledError:
+            self.taken_back += 1
+            raise
+        return await super().ask(questions)
+
+
+@pytest.mark.parametrize("is_always_another", [True, False], ids=["one after another", "one that is never answered"])
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+async def test_a_call_of_which_there_is_always_a_question_open_has_an_end_too(
+    version: str, is_always_another: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, caller = 1000.0, Slow()
+    for module in (calls, deadlines):
+        monkeypatch.setattr(module, "monotonic", lambda: now)
+
+    async def answer(exchange: Exchange) -> Reply:
+        nonlocal now
+        if exchange.method == "tools/list":
+            return tools("curious")
+        async with asyncio.TaskGroup() as questions:
+            questions.create_task(_asked(exchange))
+            await until(lambda: len(caller.open) == 1)
+            now += 200
+            while is_always_another:
+                before = len(caller.open)
+                questions.create_task(_asked(exchange))
+                await until(lambda: len(caller.open) > before)  # noqa: B023 - it is waited for right here
+                now += 200
+                caller.open[before - 1].set()
+            now += 400
+            await forever()
+        raise AssertionError
+
+    hub = Hub()
+    hub.mount("s", Scripted(answer, {"tools": {}}, version), MountSettings(prefix="s", timeout=60, longest_call=600))
+    profile = Profile(capabilities={"elicitation": {"form": {}}})
+    async with asyncio.timeout(5), hub:
+        await hub.settled()
+        with pytest.raises(UpstreamTimeout, match=r"^s did not answer within 600 s, the most that is given to it\.$"):
+            await hub(Exchange("tools/call", {"name": "s__curious", "arguments": {}}, caller, profile))
+    assert caller.taken_back, "nobody is left before a form that is of no use any more"
+
+
+async def _asked(exchange: Exchange) -> None:
+    await exchange.request_input({"mine": FORM})

@@ -25,6 +25,7 @@ from sluicegate.http1 import serve
 from sluicegate.hub.catalog import Patterns
 from sluicegate.hub.catalog import Profile as Part
 from sluicegate.hub.hub import Hub
+from sluicegate.hub.losses import EXTENSIONS
 from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.message import Notification, Params, Reply, Result, opened
 from sluicegate.protocol.modern import ACKNOWLEDGED, Answers, Profile, Questions, complete
@@ -82,13 +83,22 @@ each_way = pytest.mark.parametrize("way", [behind_a_pipe, by_http])
 
 
 @asynccontextmanager
-async def mounted(way: Way, *, prefix: str = "s", tools: Patterns | None = None) -> AsyncGenerator[Hub]:
+async def mounted(way: Way, *, prefix: str = "s") -> AsyncGenerator[Hub]:
     hub = Hub()
     async with asyncio.timeout(20), way() as upstream:
-        hub.mount("s", upstream, MountSettings(prefix=prefix, tools=tools or Patterns()))
+        hub.mount("s", upstream, MountSettings(prefix=prefix))
         async with hub:
             await hub.settled()
             yield hub
+
+
+@asynccontextmanager
+async def beside(hub: Hub, way: Way) -> AsyncGenerator[None]:
+    """Mount another server, too, as `other`."""
+    async with way() as upstream:
+        hub.mount("other", upstream)
+        await hub.settled()
+        yield
 
 
 async def ask(
@@ -323,6 +333,7 @@ async def test_a_server_that_cannot_do_without_is_heard_by_those_who_do_not_know
     async with mounted(by_http) as hub:
         reply = await ask(hub, "tools/call", {"name": "s__failing_job", "arguments": {}}, knows={})
         assert reply == ErrorObject(MISSING_CAPABILITY, "It takes a task.", REQUIRED)
+        assert hub.mounts[0].calls.losses == {EXTENSIONS: 1}, "nobody was to be asked anything"
 
 
 @each_way
@@ -403,17 +414,12 @@ async def test_a_task_goes_on_when_the_way_to_its_server_is_another() -> None:
 
 
 async def test_two_servers_may_have_tasks_of_one_id() -> None:
-    hub = Hub()
-    async with asyncio.timeout(20), by_http() as one, by_http() as other:
-        hub.mount("s", one)
-        hub.mount("other", other)
-        async with hub:
-            await hub.settled()
-            first, second = await begin(hub), await begin(hub, server="other")
-            assert first != second
-            await finish(hub, "job-1")
-            assert (await state(hub, first))["status"] == "completed"
-            assert (await state(hub, second))["status"] == "working"
+    async with mounted(by_http) as hub, beside(hub, by_http):
+        first, second = await begin(hub), await begin(hub, server="other")
+        assert first != second
+        await finish(hub, "job-1")
+        assert (await state(hub, first))["status"] == "completed"
+        assert (await state(hub, second))["status"] == "working"
 
 
 async def test_a_task_is_known_where_its_tool_is_shown() -> None:
@@ -539,20 +545,15 @@ async def test_only_ones_own_tasks_are_listened_to(way: Way) -> None:
 
 
 async def test_tasks_of_several_servers_are_listened_to_as_one() -> None:
-    hub = Hub()
-    async with asyncio.timeout(20), by_http() as one, behind_a_pipe() as other:
-        hub.mount("s", one)
-        hub.mount("other", other)
-        async with hub:
-            await hub.settled()
-            first, second = await begin(hub), await begin(hub, server="other")
-            async with listening(hub, second, first, toolsListChanged=True) as (ada, agreed):
-                assert cast(Params, agreed)["toolsListChanged"] is True
-                assert set(cast(dict[str, list[str]], agreed)["taskIds"]) == {first, second}
-                await finish(hub)
-                assert (await ada.next())["taskId"] == first
-                await result(hub, "tasks/cancel", {"taskId": second})
-                assert (await ada.next())["status"] == "cancelled"
+    async with mounted(by_http) as hub, beside(hub, behind_a_pipe):
+        first, second = await begin(hub), await begin(hub, server="other")
+        async with listening(hub, second, first, toolsListChanged=True) as (ada, agreed):
+            assert cast(Params, agreed)["toolsListChanged"] is True
+            assert set(cast(dict[str, list[str]], agreed)["taskIds"]) == {first, second}
+            await finish(hub)
+            assert (await ada.next())["taskId"] == first
+            await result(hub, "tasks/cancel", {"taskId": second})
+            assert (await ada.next())["status"] == "cancelled"
 
 
 async def test_questions_and_results_that_are_told_are_as_those_that_are_asked_for() -> None:

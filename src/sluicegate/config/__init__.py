@@ -1,7 +1,9 @@
 """What a gateway is told: files in, frozen values out, and a sentence for everything that is wrong with them."""
 
 from sluicegate.config.changes import Changes, changes
-from sluicegate.config.load import Loaded, Places, control_socket, exposure, load, settle
+from sluicegate.config.exposure import exposure
+from sluicegate.config.load import Loaded, load, settle
+from sluicegate.config.places import Places, control_socket
 from sluicegate.config.problems import Problem
 from sluicegate.config.secrets import Secret, shown
 from sluicegate.config.values import (

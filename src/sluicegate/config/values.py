@@ -91,7 +91,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     timeout: Seconds = 120.0
     """For a call; progress starts it anew."""
     longest_call: Seconds = 600.0
-    """For a call, however much progress it makes; without it, no less than the longest time-out."""
+    """For a call, however much progress it makes and however long somebody is asked; without it, no less than the
+    longest time-out."""
     tool_timeouts: dict[str, Seconds] = {}
     """For calls of some tools: a glob on the server's own name of the tool, and seconds. The first that fits counts."""
     start_timeout: Seconds = 30.0

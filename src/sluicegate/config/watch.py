@@ -168,7 +168,7 @@ def _state(files: Iterable[str]) -> State:
 
 
 def _content(file: str) -> object:
-    from sluicegate.config.load import read_text
+    from sluicegate.config.reading import read_text
 
     found = read_text(file)
     return found if found is None or isinstance(found, str) else str(found)

@@ -18,6 +18,7 @@ STRUCTURED: Final = "structured content said as text"
 LINKS: Final = "links to resources said as text"
 SOUNDS: Final = "sounds embedded as resources"
 UNASKED: Final = "questions that the caller cannot be asked"
+EXTENSIONS: Final = "extensions that the caller does not know"
 SWITCHES: Final = "choices shown as switches"
 PAGES: Final = "pages to visit said as text"
 WORDS: Final = "words of progress"
@@ -43,9 +44,8 @@ def hints_of(revision: Revision) -> tuple[bytes, ...]:
 def losses_in(method: str, reply: Reply, revision: Revision) -> Iterator[str]:
     """What of a reply a caller of this revision does not get as it is; each once, however much of it there is."""
     if isinstance(reply, ErrorObject):
-        # Not if it is we who say so: what we refused to a server of the session era is counted when that happens.
-        if reply.code == MISSING_CAPABILITY and "upstream" not in (as_object(reply.data) or {}):
-            yield UNASKED
+        if reply.code == MISSING_CAPABILITY:
+            yield from _losses_in_refusal(as_object(reply.data) or {})
         return
     if revision.modern:
         return
@@ -74,6 +74,17 @@ def losses_in(method: str, reply: Reply, revision: Revision) -> Iterator[str]:
         yield SOUNDS
     if "resource_link" in kinds and not revision.resource_links:
         yield LINKS
+
+
+def _losses_in_refusal(data: Params) -> Iterator[str]:
+    """What a server could not do for want of something that the caller had to declare."""
+    if "upstream" in data:
+        return  # It is we who say so: what we refused to a server of the session era is counted when that happens.
+    needed = as_object(data.get("requiredCapabilities")) or {}
+    if "extensions" in needed:
+        yield EXTENSIONS  # Tasks, for one.
+    if not needed or needed.keys() - {"extensions"}:
+        yield UNASKED
 
 
 def losses_in_question(question: Question, revision: Revision) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The way back from one server to the caller of one call: progress gives it time, questions say who asks."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import ClassVar, Final
 
 from sluicegate.deadlines import Deadline
 from sluicegate.exchange import Sink
@@ -16,6 +16,9 @@ PROGRESS: Final = "notifications/progress"
 class Relay(Deadline, kw_only=True):
     """The sink of an exchange on its way to a mount. It is the call's deadline, too: of each there is one per call."""
 
+    # Else a server that always has a question open would have no end. Nor would a later answer be of use: the call that
+    # it was for would be over as soon as it came.
+    ends_though_it_waits: ClassVar[bool] = True
     sink: Sink
     capabilities: Mapping[str, object]
     """What the caller said that it can be asked."""
