@@ -4,7 +4,6 @@ import asyncio
 from pathlib import Path
 
 import sluicegate
-from sluicegate.testing import MemoryUpstream
 
 HERE = Path(__file__).parent
 
@@ -21,8 +20,7 @@ async def main() -> None:
     hub = sluicegate.Hub("team")
     hub.mount("demo", sluicegate.stdio("python", HERE / "demo.py"))
     hub.mount("clock", server)
-    async with hub, sluicegate.connect(MemoryUpstream(hub)) as client:
-        await hub.settled()
+    async with sluicegate.connect(hub) as client:
         for tool in await client.tools():
             print(tool.name)
         print((await client.call("clock__now")).text)

@@ -61,3 +61,8 @@ def test_a_server_that_wants_to_know_who_we_are() -> None:
     problem = UpstreamUnavailable("search wants authorization (status 401).")
     problem.reason = "backend_auth"
     assert explain("search", problem) == "search wants authorization (status 401). Set its headers."
+
+
+def test_nobody_is_sent_to_a_log_that_is_gone() -> None:
+    problem = UpstreamClosed("files exited with status 4.", details="; its last words: boom")
+    assert explain("files", problem, has_log=False) == "files exited with status 4."

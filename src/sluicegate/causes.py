@@ -64,8 +64,11 @@ def _patterns() -> list[tuple[re.Pattern[str], str]]:
     return [(re.compile(pattern, re.IGNORECASE), sentence) for pattern, sentence in _KNOWN]
 
 
-def explain(name: str, problem: UpstreamError) -> str:
-    """A sentence that names the server, the cause and the way out; safe to show to a client."""
+def explain(name: str, problem: UpstreamError, *, has_log: bool = True) -> str:
+    """A sentence that names the server, the cause and the way out; safe to show to a client.
+
+    Where nobody can look into its log, because it is gone with the server, nobody is told to.
+    """
     if problem.reason == "backend_auth":
         return f"{problem.message} Set its headers."
     for pattern, sentence in _patterns():
@@ -77,4 +80,5 @@ def explain(name: str, problem: UpstreamError) -> str:
         return message if name in message else f"{name} does not run. {message}"
     message = problem.message.rstrip(".")
     # Only one that said something has a log to look into; one at a URL has none here.
-    return f"{message}; see `sluicegate logs {name}`." if LAST_WORDS in problem.details else f"{message}."
+    has_log = has_log and LAST_WORDS in problem.details
+    return f"{message}; see `sluicegate logs {name}`." if has_log else f"{message}."

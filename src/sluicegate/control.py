@@ -3,11 +3,14 @@
 The one rule: nothing here can add or change what is run. Commands come from files on disk only (threats T27).
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
+from sluicegate.causes import explain
+from sluicegate.config import Problem
 from sluicegate.gateway import Gateway, ServerStatus
 
 if TYPE_CHECKING:
@@ -16,34 +19,59 @@ if TYPE_CHECKING:
 Reload = Callable[[], Awaitable[list[str]]]
 
 
+_NOT_AGAIN: Final = "It was started for this command alone, and is not started again."
+
 LONG: Final = 10.0
 """Seconds after which a server that is still starting has something to be said of it."""
 
 
-def statuses(gateway: Gateway) -> list[ServerStatus]:
-    """How every server is; of one that has been starting for long, what it may be, and why it failed the last time."""
-    return [_with_doubts(gateway, server) for server in gateway.status()]
+def statuses(gateway: Gateway, *, passing: bool = False) -> list[ServerStatus]:
+    """How every server is; of one that has been starting for long, what it may be, and why it failed the last time.
+
+    With `passing`, they end with whoever asks: nobody will start them again, and nobody can look into their logs.
+    """
+    doubts = _at_an_end if passing else _with_doubts
+    return [doubts(gateway, server) for server in gateway.status()]
 
 
 def _with_doubts(gateway: Gateway, server: ServerStatus) -> ServerStatus:
     mount = gateway.hub.find(server.name)
     if mount is None or server.state not in ("starting", "installing"):
         return server
-    sentence = server.sentence
-    if server.seconds >= LONG:
-        doubt = "is it an MCP server on stdio?" if server.kind == "stdio" else "is it an MCP server?"
-        if server.state == "installing":
-            doubt = "its package is probably still being downloaded."
-        sentence = f"{server.name} has not answered for {server.seconds:.0f} s; {doubt}"
+    sentence = _impatient(server)
     if mount.problem is not None:
         sentence += f" The last time: {mount.settings.explain(mount.problem)}"
-    return msgspec.structs.replace(server, sentence=sentence)
+    return replace(server, sentence=sentence)
 
 
-def control_server(gateway: Gateway, address: str, reload: Reload) -> "Server":
+def _at_an_end(gateway: Gateway, server: ServerStatus) -> ServerStatus:
+    mount = gateway.hub.find(server.name)
+    if mount is None or server.state == "ready":
+        return server
+    if mount.problem is None:
+        return replace(server, sentence=_impatient(server))
+    # It may be about to start once more by now; what it did is what there is to know.
+    sentence = explain(server.name, mount.problem, has_log=False)
+    return replace(server, state="failed", sentence=f"{sentence} {_NOT_AGAIN}")
+
+
+def _impatient(server: ServerStatus) -> str:
+    """What a server that is starting may be doing, if it has been for long."""
+    if server.state not in ("starting", "installing") or server.seconds < LONG:
+        return server.sentence
+    doubt = "is it an MCP server on stdio?" if server.kind == "stdio" else "is it an MCP server?"
+    if server.state == "installing":
+        doubt = "its package is probably still being downloaded."
+    return f"{server.name} has not answered for {server.seconds:.0f} s; {doubt}"
+
+
+def control_server(
+    gateway: Gateway, address: str, reload: Reload, held_back: Callable[[], Sequence[Problem]] = tuple
+) -> "Server":
     """The server that answers the commands: `status`, `offers`, `logs`, `restart`, `reload`.
 
-    `reload` reads the configuration again and says what came of it, sentence by sentence.
+    `reload` reads the configuration again and says what came of it, sentence by sentence; `held_back` is what the files
+    say and the gateway does not do.
     """
     # Here and not above: how the servers are is told long before anybody comes with a command.
     from sluicegate.activation.define import Structured, ToolError
@@ -52,14 +80,16 @@ def control_server(gateway: Gateway, address: str, reload: Reload) -> "Server":
     server = Server("sluicegate-control")
 
     @server.tool
-    def status() -> Structured:
-        """How the gateway and each of its servers are."""
+    def status(passing: bool = False) -> Structured:
+        """How the gateway and each of its servers are; `passing` if these end with whoever asks."""
         value = {
             "address": address,
             "root": gateway.config.root,
             "profiles": list(gateway.config.profiles),
-            "servers": msgspec.to_builtins(statuses(gateway)),
+            "servers": msgspec.to_builtins(statuses(gateway, passing=passing)),
             "findings": list(gateway.hub.catalog.findings),
+            "problems": msgspec.to_builtins(list(held_back())),
+            "left_out": gateway.left_out,
             "naming": gateway.config.naming,
         }
         return Structured(value)
@@ -67,7 +97,7 @@ def control_server(gateway: Gateway, address: str, reload: Reload) -> "Server":
     @server.tool
     def offers(kind: Literal["tools", "prompts", "resources", "templates"], server: str = "") -> Structured:
         """What the servers offer, or one of them: whose it is, what it is called there, and as clients see it."""
-        if server and server not in gateway.config.servers:
+        if server and server not in gateway.names:
             raise ToolError(_unknown(gateway, server))
         entries = gateway.hub.catalog.of(kind).values()
         items = [
@@ -103,7 +133,7 @@ def control_server(gateway: Gateway, address: str, reload: Reload) -> "Server":
 
 
 def _unknown(gateway: Gateway, name: str) -> str:
-    known = ", ".join(gateway.config.servers) or "none"
-    if name in gateway.config.servers:
+    known = ", ".join(gateway.names) or "none"
+    if name in gateway.names:
         return f"{name} is not running, so it cannot be started anew; `sluicegate status` says why."
     return f"There is no server {name!r}; there are: {known}."

@@ -15,6 +15,7 @@ import msgspec
 from sluicegate.causes import explain
 from sluicegate.config import Changes, GatewayConfig, Http, PythonFile, ServerConfig, Stdio
 from sluicegate.config import changes as changes_between
+from sluicegate.config.ourselves import OURSELVES
 from sluicegate.config.values import Profile as ProfileConfig
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Handler, Upstream
@@ -134,13 +135,24 @@ class Gateway:
             self.hub.view(name, _profile(profile))
         return changes
 
+    @property
+    def names(self) -> list[str]:
+        """The servers that there are, in the order of the configuration."""
+        # Clients and gateway often share one file, so that we stand in it, too: no server that is away, but none.
+        return [server.name for server in self.config.servers.values() if server.disabled != OURSELVES]
+
+    @property
+    def left_out(self) -> list[str]:
+        """The entries of the configuration that are this gateway itself."""
+        return [server.name for server in self.config.servers.values() if server.disabled == OURSELVES]
+
     def status(self) -> list[ServerStatus]:
-        """How every configured server is, in the order of the configuration."""
-        return [self._status(server) for server in self.config.servers.values()]
+        """How every server is, in the order of the configuration."""
+        return [self._status(self.config.servers[name]) for name in self.names]
 
     def logs(self, name: str) -> list[str]:
         """The last lines that a server wrote to its stderr. Raises KeyError if there is no such server."""
-        if name not in self.config.servers:
+        if name not in self.names:
             raise KeyError(name)
         return list(self._logs.get(name, ()))
 

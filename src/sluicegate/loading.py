@@ -9,14 +9,21 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
+from typing import TYPE_CHECKING, TypeGuard
 
 from sluicegate import serving
 from sluicegate.errors import ConfigError
 from sluicegate.server import Server
 
+if TYPE_CHECKING:
+    from sluicegate.client.in_process import InProcess
+    from sluicegate.hub.hub import Hub
 
-def load_server(target: str) -> Server:
-    """The server in `FILE.py`, or the one that `FILE.py:NAME` names.
+
+def load_server(target: str) -> "Server | InProcess":
+    """The server or hub in `FILE.py`, or the one that `FILE.py:NAME` names.
+
+    A hub counts more than servers beside it, which are most likely mounted in it.
 
     Raises:
         ConfigError: the file is not there, cannot be loaded, or does not say which server is meant.
@@ -28,15 +35,30 @@ def load_server(target: str) -> Server:
         return _only(module, path) if name is None else _named(module, path, name)
 
 
-def _only(module: ModuleType, path: Path) -> Server:
-    found = {id(value): (key, value) for key, value in vars(module).items() if isinstance(value, Server)}
+def _only(module: ModuleType, path: Path) -> "Server | InProcess":
+    values = {id(value): (key, value) for key, value in vars(module).items()}.values()
+    hubs = [(key, value) for key, value in values if _is_hub(value)]
+    found = hubs or [(key, value) for key, value in values if isinstance(value, Server)]
     if len(found) == 1:
-        ((_, server),) = found.values()
-        return server
+        return _served(found[0][1])
     if not found:
-        raise ConfigError(f"{path} has no server: none of its variables is a sluicegate.Server.")
-    names = [key for key, _ in found.values()]
-    raise ConfigError(f"{path} has several servers; say which: {' or '.join(f'{path}:{key}' for key in names)}.")
+        raise ConfigError(f"{path} has no server: none of its variables is a sluicegate.Server or a sluicegate.Hub.")
+    names = " or ".join(f"{path}:{key}" for key, _ in found)
+    raise ConfigError(f"{path} has several {'hubs' if hubs else 'servers'}; say which: {names}.")
+
+
+def _is_hub(value: object) -> "TypeGuard[Hub]":
+    # A file that has one has imported it. To import it for all others would take them half as long as all else.
+    module = sys.modules.get("sluicegate.hub.hub")
+    return module is not None and isinstance(value, module.Hub)
+
+
+def _served(value: "Server | Hub") -> "Server | InProcess":
+    if isinstance(value, Server):
+        return value
+    from sluicegate.client.in_process import InProcess
+
+    return InProcess(value, str(value.info["name"]))
 
 
 def _parts(target: str) -> tuple[Path, str | None]:
@@ -47,13 +69,15 @@ def _parts(target: str) -> tuple[Path, str | None]:
     return Path(file), name
 
 
-def _named(module: ModuleType, path: Path, name: str) -> Server:
+def _named(module: ModuleType, path: Path, name: str) -> "Server | InProcess":
     value: object = getattr(module, name, None)
-    if isinstance(value, Server):
-        return value
+    if isinstance(value, Server) or _is_hub(value):
+        return _served(value)
     if not hasattr(module, name):
         raise ConfigError(f"{path} has no variable {name}.")
-    raise ConfigError(f"{name} in {path} is no sluicegate.Server, but of type {type(value).__name__}.")
+    raise ConfigError(
+        f"{name} in {path} is no sluicegate.Server or sluicegate.Hub, but of type {type(value).__name__}."
+    )
 
 
 class _AsItIs(SourceFileLoader):

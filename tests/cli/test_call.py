@@ -1,10 +1,21 @@
 """`sluicegate call`: values in, text out, and a status that scripts can rely on; with a running gateway and without."""
 
 import json
+import re
 import signal
+import sys
 
 import pytest
 
+from sluicegate.cli.call import why_it_failed
+from sluicegate.errors import (
+    ErrorObject,
+    RpcError,
+    SluicegateError,
+    UpstreamClosed,
+    UpstreamTimeout,
+    error_object,
+)
 from tests.cli.folders import COUNTING, ENDING, NOTES, PROMPTLY, Folder
 
 ALONE = "for this command alone"
@@ -134,3 +145,34 @@ def test_control_c_is_quiet_and_status_130(folder: Folder) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(PROMPTLY) == 130
         assert process.stderr.read() == ""
+
+
+def test_a_call_whose_server_dies_may_have_run_and_that_is_said(folder: Folder) -> None:
+    ending = "import os, sluicegate\ns = sluicegate.Server('s')\n@s.tool\ndef end() -> None:\n    os._exit(3)\n"
+    folder.write("ending.py", f"{ending}sluicegate.run(s)\n")
+    folder.servers(ending={"command": sys.executable, "args": ["ending.py"]})
+    with folder.serving():
+        with_gateway = folder.run("call", "ending__end")
+    for done in (with_gateway, folder.run("call", "ending__end")):
+        assert (done.returncode, done.stdout) == (1, "")
+        assert re.search("ending (exited with status 3|closed its output).*may have run", done.stderr)
+        assert done.stderr.count("may have run") == 1
+
+
+@pytest.mark.parametrize(
+    ("problem", "sentence"),
+    [
+        (UpstreamClosed("a is gone."), "a is gone; the call may have run."),
+        (UpstreamTimeout("a took too long."), "a took too long; the call may have run."),
+        (UpstreamClosed("a is not connected.", delivered="no"), "a is not connected."),
+        (RpcError(error_object(UpstreamClosed("a is gone."))), "a is gone; the call may have run."),
+        (
+            RpcError(ErrorObject(1, "It was cut, and may have run.", {"delivered": "unknown"})),
+            "It was cut, and may have run.",
+        ),
+        (RpcError(ErrorObject(1, "No.", {"delivered": "unknown"})), "No."),
+        (RpcError(ErrorObject(1, "No.")), "No."),
+    ],
+)
+def test_only_of_what_may_have_run_that_is_said_and_once(problem: SluicegateError, sentence: str) -> None:
+    assert why_it_failed(problem) == sentence

@@ -4,12 +4,15 @@ import json
 import re
 import socket
 import sys
+from contextlib import nullcontext
 
-from sluicegate.cli.doctor import Finding, of_servers, of_tools
+import pytest
+
+from sluicegate.cli.findings import Finding, of_servers, of_tools
 from sluicegate.cli.reaching import Offered, Report
 from sluicegate.config import GatewayConfig
 from sluicegate.gateway import ServerStatus
-from tests.cli.folders import COUNTING, ENDED, ENDING, NOTES, Folder
+from tests.cli.folders import COUNTING, ENDED, ENDING, NOTES, Folder, lines_until
 
 LONG = "a_tool_with_a_name_that_goes_on_and_on_for_longer_than_any_model_api_takes"
 
@@ -59,6 +62,54 @@ def test_a_taken_port_is_found_only_if_it_is_not_ours(folder: Folder) -> None:
         folder.servers(notes=NOTES).write("sluicegate.toml", f"[http]\nport = {port}\n")
         found = findings(folder)
     assert "is taken by another program" in about(found, f"port {port}") and "--port" in about(found, f"port {port}")
+
+
+def test_a_port_that_another_folders_gateway_has_is_told_with_that_folder(folder: Folder, gateway: Folder) -> None:
+    port = json.loads(gateway.out("status", "--json"))["address"].split(":")[2].split("/")[0]
+    folder.servers(notes=NOTES).write("sluicegate.toml", f"[http]\nport = {port}\n")
+    folder.env["XDG_RUNTIME_DIR"] = gateway.env["XDG_RUNTIME_DIR"]
+    said = about(findings(folder), f"port {port}")
+    assert f"is taken by the gateway of {gateway.path}. Stop that one, or choose another" in said
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_command_that_is_not_there_is_counted_once_with_its_place(folder: Folder, is_running: bool) -> None:
+    folder.servers(lost={"command": "no-such-program-anywhere"})
+    folder.write("sluicegate.toml", f'[http]\nport = {free_port()}\n\n[activations.gone]\nfile = "gone.py"\n')
+    with folder.serving() if is_running else nullcontext():
+        done = folder.run("doctor")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 1 and done.stderr.endswith("sluicegate: 2 things are wrong.\n")
+    assert [line.partition(" See ")[0] for line in lines] == [
+        'error: lost: The command "no-such-program-anywhere" was not found; install it, or give its full path.',
+        'error: gone: The file of the activation "gone" does not exist.',
+    ]
+    assert lines[0].endswith(f" See {folder.path / '.mcp.json'}:4.")
+
+
+def test_a_file_that_broke_under_a_running_gateway_is_told_once_with_what_is_kept(folder: Folder) -> None:
+    folder.servers(notes=NOTES)
+    with folder.serving() as (process, _, _):
+        file = folder.write(".mcp.json", "{\n")
+        lines_until(process, "stays as it was")
+        done = folder.run("doctor")
+    assert (done.returncode, done.stderr) == (1, "sluicegate: 1 thing is wrong.\n")
+    assert done.stdout.startswith(f"warning: {file}:2: ") and done.stdout.count(str(file)) == 1
+    assert done.stdout.endswith("The gateway goes on with what it had before.\n") and "is used" not in done.stdout
+
+
+def test_settings_that_broke_under_a_running_gateway_are_told_with_what_is_kept(folder: Folder) -> None:
+    folder.servers(notes=NOTES)
+    with folder.serving() as (process, _, _):
+        folder.write("sluicegate.toml", "naming = 3\n")
+        lines_until(process, "stays as it was")
+        (found,) = findings(folder, 3)
+    assert found.severity == "error" and found.sentence.endswith("The gateway goes on with what it had before.")
+
+
+def test_without_a_gateway_nobody_is_sent_to_a_log(folder: Folder) -> None:
+    folder.servers(broken=ENDING).write("sluicegate.toml", f"[http]\nport = {free_port()}\n")
+    assert "sluicegate logs" not in about(findings(folder), "broken")
 
 
 def test_a_running_gateway_is_looked_at_and_its_port_is_no_problem(gateway: Folder) -> None:

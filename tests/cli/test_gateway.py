@@ -143,6 +143,26 @@ def test_what_a_changed_file_does_is_said(folder: Folder) -> None:
         broken = "".join(lines_until(process, "stays as it was"))
         assert ".mcp.json:1" in broken and "No server of this file is used" not in broken
         folder.servers(counting=COUNTING, notes=NOTES)
+        said = "".join(lines_until(process, "read again; nothing is different"))
+        assert "What was wrong in the files is mended." in said
+
+
+def test_a_mended_file_is_told_also_where_other_things_are_still_wrong(folder: Folder) -> None:
+    lost = {"command": "no-such-program-anywhere"}
+    folder.servers(counting=COUNTING, lost=lost)
+    with folder.serving() as (process, _, _):
+        for broken, mended in (
+            ("{", "stays as it was"),
+            (json.dumps({"mcpServers": {"counting": 5, "lost": lost}}), "counting: "),
+        ):
+            folder.write(".mcp.json", broken)
+            lines_until(process, mended)
+            folder.servers(counting=COUNTING, lost=lost)
+            lines_until(process, "What was wrong in the files is mended")
+            lines_until(process, "read again; nothing is different")
+        folder.write("sluicegate.toml", "[servers.conting]\ntimeout = 5\n")
+        lines_until(process, 'no server "conting"')
+        (folder.path / "sluicegate.toml").unlink()
         lines_until(process, "read again; nothing is different")
 
 
@@ -177,6 +197,20 @@ def test_python_files_of_the_configuration_are_loaded(folder: Folder) -> None:
         assert folder.out("call", "mine__echo", "text=hello") == "hello\n"
         rows = {line.split("\t")[0]: line for line in folder.out("status").splitlines()}
         assert rows["wrong"].split("\t")[1] == "failed" and "could not be loaded: RuntimeError" in rows["wrong"]
+
+
+def test_a_hub_in_a_python_file_is_a_server_like_any_other(folder: Folder) -> None:
+    clock = "import sluicegate\nclock = sluicegate.Server('clock')\nclock.add_tool(lambda: 'noon', name='now')\n"
+    folder.write("team.py", f"{clock}hub = sluicegate.Hub('team')\nhub.mount('clock', clock)\n")
+    folder.write("sluicegate.toml", '[activations.team]\nfile = "team.py"\n')
+    with folder.serving() as (process, _, _):
+        assert folder.out("call", "team__clock__now") == "noon\n"
+        folder.write("team.py", f"{clock}hub = sluicegate.Hub('team')\nhub.mount('tower', clock)\n")
+        lines_until(process, "team was loaded again")
+        folder.out_once("team__tower__now\t\t\n", "tools")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PROMPTLY) == 0
+    assert folder.out("call", "team__tower__now") == "noon\n"
 
 
 async def test_a_profile_has_an_address_of_its_own(folder: Folder) -> None:

@@ -42,6 +42,24 @@ limit = 5
 def which() -> str:
     return "second"
 """
+TEAM = """\
+import sluicegate
+clock = sluicegate.Server("clock")
+hub = sluicegate.Hub("team")
+hub.mount("clock", clock)
+
+@clock.tool
+def now() -> str:
+    return "noon"
+
+if __name__ == "__main__":
+    sluicegate.run(hub)
+"""
+HUBS = """\
+import sluicegate
+clock = sluicegate.Server("clock")
+day, night = sluicegate.Hub("day"), sluicegate.Hub("night")
+"""
 
 
 def ended(*words: str, cwd: Path | None = None, stdin: str = "") -> "subprocess.CompletedProcess[str]":
@@ -210,13 +228,29 @@ async def test_one_of_several_servers_is_named(tmp_path: Path) -> None:
         assert (await client.call("which")).text == "second"
 
 
+@pytest.mark.parametrize("target", ["team.py", "team.py:hub"])
+async def test_a_hub_is_served_and_counts_more_than_the_servers_in_it(tmp_path: Path, target: str) -> None:
+    (tmp_path / "team.py").write_text(TEAM)
+    command = [*COMMAND, "serve", target, "--stdio"]
+    async with asyncio.timeout(PROMPTLY), sluicegate.connect(command, cwd=tmp_path) as client:
+        assert (await client.call("clock__now")).text == "noon" and client.info["name"] == "team"
+    with serving(target, "--port", "0", cwd=tmp_path) as (_, url):
+        async with asyncio.timeout(PROMPTLY), sluicegate.connect(url) as client:
+            assert [tool.name for tool in await client.tools()] == ["clock__now"]
+
+
 @pytest.mark.parametrize(
     ("text", "target", "sentence"),
     [
         (TWO, "tools.py", "tools.py has several servers; say which: tools.py:first or tools.py:second."),
         (TWO, "tools.py:third", "tools.py has no variable third."),
-        (TWO, "tools.py:limit", "limit in tools.py is no sluicegate.Server, but of type int."),
-        ("x = 1\n", "tools.py", "tools.py has no server: none of its variables is a sluicegate.Server."),
+        (TWO, "tools.py:limit", "limit in tools.py is no sluicegate.Server or sluicegate.Hub, but of type int."),
+        (
+            "x = 1\n",
+            "tools.py",
+            "tools.py has no server: none of its variables is a sluicegate.Server or a sluicegate.Hub.",
+        ),
+        (HUBS, "tools.py", "tools.py has several hubs; say which: tools.py:day or tools.py:night."),
         ("x = 1\n", "tolls.py", "there is no file tolls.py."),
         ("x = 1\n", "tolls.py:server", "there is no file tolls.py."),
         ("x = 1\n", ".", ". is a folder; name a Python file."),

@@ -1,9 +1,10 @@
 """`sluicegate status`: how every server is."""
 
 import json
+import re
 import signal
 
-from tests.cli.folders import COUNTING, ENDING, NOTES, PROMPTLY, Folder
+from tests.cli.folders import COUNTING, ENDED, ENDING, NOTES, PROMPTLY, Folder, lines_until
 
 
 def test_a_line_for_each_server_with_the_reason_for_those_that_are_not_ready(gateway: Folder) -> None:
@@ -59,3 +60,98 @@ def test_an_address_is_told_only_where_one_is(folder: Folder) -> None:
 def test_a_folder_can_be_named(gateway: Folder, folder: Folder) -> None:
     done = folder.run("status", "--folder", str(gateway.path), XDG_RUNTIME_DIR=gateway.env["XDG_RUNTIME_DIR"])
     assert done.returncode == 0 and done.stdout.startswith("notes\tready") and done.stderr == ""
+
+
+def findings(folder: Folder) -> list[str]:
+    return json.loads(folder.out("status", "--json"))["findings"]
+
+
+def test_a_file_that_broke_is_told_with_its_line_and_what_is_kept_until_it_is_mended(folder: Folder) -> None:
+    folder.servers(counting=COUNTING)
+    with folder.serving() as (process, _, _):
+        assert findings(folder) == []
+        file = folder.write(".mcp.json", '{\n  "mcpServers": {\n')
+        lines_until(process, "stays as it was")
+        (said,) = findings(folder)
+        assert said.startswith(f"{file}:3:1: warning: The file ends, and the {{ of line 2 is not closed")
+        assert said.endswith("The gateway goes on with what it had before.") and "No server" not in said
+        done = folder.run("status")
+        assert done.stdout.startswith("counting\tready") and done.stderr == f"sluicegate: {said}\n"
+        with folder.terminal("status") as terminal:
+            assert terminal.ended() == 0
+            assert "goes on with what it had before." in " ".join(terminal.drawn.split())
+        folder.servers(counting=COUNTING)
+        lines_until(process, "is mended")
+        assert findings(folder) == [] and folder.run("status").stderr == ""
+
+
+def test_settings_that_broke_are_told_too(folder: Folder) -> None:
+    folder.servers(counting=COUNTING)
+    with folder.serving() as (process, _, _):
+        file = folder.write("sluicegate.toml", "[http]\nhots = 3\n")
+        lines_until(process, "stays as it was")
+        (said,) = findings(folder)
+        assert said.startswith(f"{file}:2") and said.endswith("The gateway goes on with what it had before.")
+
+
+def test_a_server_that_runs_on_since_its_entry_broke_is_told(folder: Folder) -> None:
+    folder.servers(counting=COUNTING, notes=NOTES)
+    with folder.serving() as (process, _, _):
+        folder.servers(counting=COUNTING, notes={"command": 5})
+        lines_until(process, "notes: ")
+        (said,) = findings(folder)
+        assert "warning: notes: " in said and said.endswith(" It runs on as it was before.")
+        assert [line.split("\t")[1] for line in folder.out("status").splitlines()] == ["ready", "ready"]
+
+
+def test_what_only_shows_when_it_is_to_be_taken_over_is_told(folder: Folder) -> None:
+    folder.servers(counting=COUNTING).write("sluicegate.toml", '[servers.late]\nprefix = "counting"\n')
+    with folder.serving() as (process, _, _):
+        # The one that broke would run on as it was, under the prefix that the other one is to have.
+        folder.servers(counting={"command": 5}, late=NOTES)
+        lines_until(process, "stays as it was")
+        (said,) = (said for said in findings(folder) if "both have the prefix 'counting'" in said)
+        assert said.endswith("The gateway goes on with what it had before.")
+        assert folder.out("tools") == "counting__count\tto\tCount aloud, one number at a time.\n"
+
+
+def test_a_file_that_was_broken_from_the_start_is_told(folder: Folder) -> None:
+    folder.write(".mcp.json", "{")
+    with folder.serving():
+        (said,) = findings(folder)
+        assert ".mcp.json:1" in said and said.endswith("No server of this file is used.")
+
+
+def test_who_watches_is_told_of_a_file_that_breaks(folder: Folder) -> None:
+    folder.servers(counting=COUNTING)
+    with folder.serving(), folder.started("status", "--watch", "--json") as status:
+        assert status.stdout is not None and json.loads(status.stdout.readline())["findings"] == []
+        folder.write(".mcp.json", "{")
+        while not json.loads(status.stdout.readline())["findings"]:
+            pass
+
+
+def test_of_a_server_that_was_started_for_this_alone_nobody_says_that_it_is_started_again(folder: Folder) -> None:
+    folder.servers(broken=ENDING)
+    done = folder.run("status")
+    name, state, *_, why = done.stdout.rstrip("\n").split("\t")
+    assert (name, state) == ("broken", "failed")
+    assert re.match(f"broken {ENDED}", why) and "it is broken" in why
+    assert "It was started for this command alone, and is not started again." in why
+    assert "started again in" not in why and "sluicegate logs" not in why
+
+
+def test_the_gateways_own_entry_is_no_server_and_left_out_with_a_sentence(folder: Folder) -> None:
+    folder.servers(counting=COUNTING, sluicegate={"type": "http", "url": "http://127.0.0.1:4747/mcp"})
+    sentence = "sluicegate is this gateway itself, and left out."
+    with folder.serving() as (_, _, said):
+        assert "disabled" not in "".join(said) and "1 of 1 server ready, 1 tool: counting" in "".join(said)
+        running = folder.run("status")
+        assert findings(folder) == [sentence]
+        assert "there is no server 'sluicegate'" in folder.run("logs", "sluicegate").stderr
+    for done in (running, folder.run("status")):
+        assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["counting"]
+        assert done.stderr.endswith(f"sluicegate: {sentence}\n")
+    checked = folder.run("check")
+    assert [line.split("\t")[0] for line in checked.stdout.splitlines()] == ["counting"]
+    assert checked.stderr.count("this gateway itself") == 1

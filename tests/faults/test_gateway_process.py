@@ -404,6 +404,7 @@ async def test_a_server_that_cannot_be_started_for_want_of_descriptors_is_starte
         loop = asyncio.get_running_loop()
         path = hub_socket(folder.socket)
         crowd = [(await loop.create_unix_connection(asyncio.Protocol, path))[0] for _ in range(60)]
+        await until(lambda: len(os.listdir(f"/proc/{gateway.process.pid}/fd")), lambda opened: opened >= 64)
         os.kill(pid, signal.SIGKILL)
         error = await refusal(client.call("bad__echo", text="x"))
         assert why(error)[0] in ("backend_unavailable", "backend_crashed")

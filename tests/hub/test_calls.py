@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Literal
 
 import msgspec
 import pytest
@@ -139,6 +140,31 @@ async def test_what_does_no_harm_is_made_once_more(
         with pytest.raises(UpstreamClosed):
             await hub(exchange)
     assert attempts == 1 + is_made_again
+
+
+@pytest.mark.parametrize(
+    ("exchange", "delivered", "told"),
+    [
+        (call(), "unknown", "s went away; the call may have run."),
+        (call(), "no", "s went away."),
+        (read(), "unknown", "s went away."),
+    ],
+    ids=["a call", "a call that was not sent", "a read"],
+)
+async def test_who_called_a_tool_of_a_server_that_went_away_is_told_that_it_may_have_run(
+    exchange: Exchange, delivered: Literal["no", "unknown"], told: str
+) -> None:
+    gone = UpstreamClosed("s went away.", delivered=delivered)
+
+    async def answer(exchange: Exchange) -> Reply:
+        raise gone
+
+    async with mounted(answer) as (hub, _):
+        with pytest.raises(UpstreamClosed) as refused:
+            await hub(exchange)
+    assert refused.value.message == told
+    assert refused.value.delivered == delivered
+    assert gone.message == "s went away.", "it is not for whoever else waits for the same server"
 
 
 async def test_a_server_that_fails_call_after_call_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

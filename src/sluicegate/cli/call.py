@@ -11,8 +11,8 @@ from sluicegate.cli.places import places_of, with_places
 
 if TYPE_CHECKING:
     from sluicegate.cli.reaching import Reached
-    from sluicegate.client.client import Client
     from sluicegate.config import GatewayConfig, Places
+    from sluicegate.errors import SluicegateError
     from sluicegate.protocol.message import Params
     from sluicegate.protocol.types import LogEvent, ProgressEvent, Tool, ToolResult
 
@@ -73,7 +73,7 @@ async def _work(places: "Places", name: str, words: Sequence[str], text: str | N
         found = await _found(gateway, name)
         arguments = _arguments(found, words, text, piped)
         with bar:
-            result = await _called(gateway.hub, name, arguments, bar)
+            result = await _called(gateway, name, arguments, bar)
     _show(result, raw=raw)
     return 1 if result.is_error else 0
 
@@ -148,8 +148,30 @@ def _text_of(file: str) -> str:
         raise ValueError(f"{file} cannot be read: {problem.strerror}.") from None
 
 
-async def _called(hub: "Client", name: str, arguments: "Params", bar: "Bar") -> "ToolResult":
-    return await hub.call(name, arguments, on_progress=bar.progress)
+async def _called(gateway: "Reached", name: str, arguments: "Params", bar: "Bar") -> "ToolResult":
+    from sluicegate.errors import SluicegateError, UpstreamClosed
+
+    try:
+        return await gateway.hub.call(name, arguments, on_progress=bar.progress)
+    except SluicegateError as problem:
+        if gateway.is_running and isinstance(problem, UpstreamClosed):
+            raise Failure("the gateway stopped before the call was answered; it may have run.") from None
+        raise Failure(why_it_failed(problem)) from None
+
+
+def why_it_failed(problem: "SluicegateError") -> str:
+    """Why a call came to nothing; where nobody knows whether it ran, with that."""
+    from sluicegate.errors import RpcError
+    from sluicegate.protocol.message import as_object
+
+    delivered, message = problem.delivered, problem.message
+    if isinstance(problem, RpcError):
+        data = as_object(problem.error.data) or {}
+        # Only our own word counts here: what a server's errors hold under that name may mean anything.
+        delivered = data.get("delivered") if data.get("source") == "sluicegate" else "yes"
+    if delivered != "unknown" or "may have run" in message:
+        return message
+    return f"{message.rstrip('.')}; the call may have run."
 
 
 class Bar:

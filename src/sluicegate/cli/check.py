@@ -65,7 +65,10 @@ def _show(loaded: "Loaded", places: "Places") -> None:
     say(f"read {', '.join(files)}." if files else "there is no configuration; the demo server would run.")
     if loaded.config is None:
         return
-    rows = [_row(server, places) for server in loaded.config.servers.values()]
+    from sluicegate.config.ourselves import OURSELVES
+
+    # That one is left out has been said, as a note.
+    rows = [_row(server, places) for server in loaded.config.servers.values() if server.disabled != OURSELVES]
     if rows:
         show_rows(("server", "runs", "prefix", "what", "where"), rows)
     elif files:

@@ -94,7 +94,7 @@ def _warn_of_others(client: "Client", name: str, places: "Places") -> None:
     from sluicegate.cli.render import say
     from sluicegate.config import load
     from sluicegate.config.clients import client_file
-    from sluicegate.config.load import OURSELVES
+    from sluicegate.config.ourselves import OURSELVES
 
     config = load(places).config
     if client.name != "claude-code" or config is None:

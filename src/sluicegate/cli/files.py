@@ -5,8 +5,8 @@ import tempfile
 from collections.abc import Mapping
 
 from sluicegate.cli.failure import Failure
-from sluicegate.config.load import read_text
 from sluicegate.config.problems import Problem
+from sluicegate.config.reading import read_text
 
 
 def text_of(file: str) -> str | None:

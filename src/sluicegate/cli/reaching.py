@@ -14,18 +14,15 @@ from sluicegate.cli.render import on_terminal, say
 from sluicegate.client.answers import Elicit
 from sluicegate.client.client import Client
 from sluicegate.client.events import OnLog
+from sluicegate.client.in_process import InProcess
 from sluicegate.client.opening import connect
-from sluicegate.concurrency import forever
-from sluicegate.config import GatewayConfig, Places, control_socket, load
+from sluicegate.config import GatewayConfig, Places, Problem, control_socket, load
 from sluicegate.control import control_server
-from sluicegate.errors import UpstreamError, UpstreamUnavailable
-from sluicegate.exchange import Connection, Exchange, Handler, Host
+from sluicegate.errors import UpstreamClosed, UpstreamError, UpstreamUnavailable
 from sluicegate.fronts import hub_socket
 from sluicegate.gateway import Gateway, ServerStatus
 from sluicegate.loading import load_server
-from sluicegate.protocol.message import Params, Reply
-from sluicegate.protocol.modern import Discovery
-from sluicegate.protocol.versions import LATEST_VERSION
+from sluicegate.protocol.message import Params
 from sluicegate.upstream.local import SocketUpstream
 
 T = TypeVar("T")
@@ -51,6 +48,15 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     servers: list[ServerStatus]
     findings: list[str]
     naming: str
+    problems: list[Problem] = []
+    """What its files say and it does not do, since it is wrong; and what it does instead."""
+    left_out: list[str] = []
+    """Entries of its files that are this gateway itself."""
+
+    def sentences(self) -> list[str]:
+        """All that there is to say besides how each server is."""
+        left_out = [f"{name} is this gateway itself, and left out." for name in self.left_out]
+        return [*map(str, self.problems), *self.findings, *left_out]
 
 
 class Offered(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,9 +79,9 @@ class Reached:
         """How long each server took to start, where we started it."""
         self._control = control
 
-    async def report(self) -> Report:
-        """How it is now."""
-        return await self._asked("status", {}, Report)
+    async def report(self, *, stays: bool = False) -> Report:
+        """How it is now; `stays` if its servers are kept for longer than this, though it is one of our own."""
+        return await self._asked("status", {} if self.is_running or stays else {"passing": True}, Report)
 
     async def offers(self, kind: Kind, server: str = "") -> list[Offered]:
         """What it offers, or one of its servers."""
@@ -134,21 +140,25 @@ async def running(
 
     Raises:
         UpstreamUnavailable: none does.
+        Failure: it stopped meanwhile.
     """
     # Where its socket is may stand in a file that is broken by now; then it is most likely where it usually is.
     config = load(places).config or GatewayConfig(root=places.root)
     path = control_socket(config, places.environ)
-    async with (
-        connect(SocketUpstream(path), timeout=LONGEST_CALL, max_timeout=LONGEST_CALL) as control,
-        connect(
-            SocketUpstream(hub_socket(path)),
-            timeout=LONGEST_CALL,
-            max_timeout=LONGEST_CALL,
-            elicit=elicit,
-            on_log=on_log,
-        ) as hub,
-    ):
-        yield Reached(control, hub, is_running=True, seconds={})
+    try:
+        async with (
+            connect(SocketUpstream(path), timeout=LONGEST_CALL, max_timeout=LONGEST_CALL) as control,
+            connect(
+                SocketUpstream(hub_socket(path)),
+                timeout=LONGEST_CALL,
+                max_timeout=LONGEST_CALL,
+                elicit=elicit,
+                on_log=on_log,
+            ) as hub,
+        ):
+            yield Reached(control, hub, is_running=True, seconds={})
+    except UpstreamClosed:
+        raise Failure("the gateway stopped before it answered.") from None
 
 
 async def running_address(places: Places) -> str | None:
@@ -156,7 +166,7 @@ async def running_address(places: Places) -> str | None:
     try:
         async with asyncio.timeout(PATIENCE), running(places) as gateway:
             return (await gateway.report()).address
-    except (UpstreamError, TimeoutError):
+    except (UpstreamError, Failure, TimeoutError):
         return None
 
 
@@ -223,7 +233,7 @@ async def _here(
         async with (
             connect(control) as asked,
             connect(
-                _InProcess(gateway.hub), timeout=LONGEST_CALL, max_timeout=LONGEST_CALL, elicit=elicit, on_log=on_log
+                InProcess(gateway.hub), timeout=LONGEST_CALL, max_timeout=LONGEST_CALL, elicit=elicit, on_log=on_log
             ) as hub,
         ):
             yield Reached(asked, hub, is_running=False, seconds=seconds)
@@ -260,27 +270,3 @@ async def _settled(gateway: Gateway) -> dict[str, float]:
 
 async def _nothing_to_reload() -> list[str]:
     return []
-
-
-class _InProcess:
-    """A handler of this process as something to connect to."""
-
-    def __init__(self, handler: Handler) -> None:
-        self._handler = handler
-
-    def connect(self, host: Host) -> AbstractAsyncContextManager[Connection]:
-        """The handler itself."""
-        return nullcontext(self)
-
-    @property
-    def discovery(self) -> Discovery:
-        """What a hub has, whatever its servers have."""
-        return Discovery(LATEST_VERSION, {"tools": {}, "prompts": {}, "resources": {}}, {"name": "sluicegate"})
-
-    async def __call__(self, exchange: Exchange) -> Reply:
-        """The reply to an exchange."""
-        return await self._handler(exchange)
-
-    async def wait_closed(self) -> None:
-        """Never return."""
-        await forever()

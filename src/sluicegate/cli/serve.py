@@ -1,35 +1,21 @@
 """`sluicegate serve`: the gateway of a folder, or the server in a file, over HTTP or stdio."""
 
-import errno
 import gc
-import logging
-import os
-import re
-import socket
-import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 from click.core import ParameterSource
 
 from sluicegate import serving
 from sluicegate.cli.failure import Failure, NotStarted
-from sluicegate.cli.places import CLIENT_NAMES, places_of, show_problems, with_demo, with_places
+from sluicegate.cli.not_listening import why_not
+from sluicegate.cli.places import places_of, with_places
 from sluicegate.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sluicegate.config import Loaded, Places
-    from sluicegate.exchange import Upstream
-    from sluicegate.fronts import Running
 
 _HOST: Final = "127.0.0.1"
 _PORT: Final = 4747
-_DELICATE: Final = re.compile(
-    r"env|secret|token|key|password|credential|delete|remove|write|drop|kill|stop|reset|send", re.IGNORECASE
-)
-"""Words in the names of tools that nobody should call to try things: they show what is secret, or change something."""
 
 
 @click.command()
@@ -65,7 +51,7 @@ def serve(
     says, at one address. Changes of these files are taken over while it runs. Where there is none of them, a demo
     server is offered. Profiles are at /mcp/NAME.
 
-    With FILE.py it is the one server in that file. The file is loaded, but not what it does under
+    With FILE.py it is the one server or hub in that file. The file is loaded, but not what it does under
     `if __name__ == "__main__"`. If it has several servers, NAME says which of its variables is meant.
 
     Every revision of the protocol is spoken. Over HTTP it listens on addresses of this machine only, since nobody is
@@ -101,9 +87,10 @@ def serve(
         return
     front = {name: context.params[name] for name in ("host", "port") if name in given}
     with _start_quickly() as begun:
-        _serve_folder(
-            front, begun, stdio=stdio, http=http or not stdio, profile=profile, demo=demo, config=config, folder=folder
-        )
+        from sluicegate.cli.serve_folder import Wanted, serve_folder
+
+        wanted = Wanted(front=front, http=http or not stdio, stdio=stdio, profile=profile, demo=demo)
+        serve_folder(places_of(config, folder), wanted, begun)
 
 
 # ------------------------------------------------------------------------------------------------------------ one file
@@ -124,7 +111,7 @@ def _serve_file(target: str, host: str, port: int, *, stdio: bool) -> None:
     try:
         serving.run(server, http=True, host=host, port=port)
     except OSError as problem:
-        raise NotStarted(_why_not(problem, host, port)) from None
+        raise NotStarted(why_not(problem, host, port)) from None
 
 
 # --------------------------------------------------------------------------------------------------------- the gateway
@@ -149,201 +136,3 @@ def _start_quickly() -> Generator[Callable[[], None]]:
         yield begun
     finally:
         gc.enable()
-
-
-def _serve_folder(
-    front: dict[str, object],
-    begun: Callable[[], None],
-    *,
-    stdio: bool,
-    http: bool,
-    profile: str,
-    demo: bool,
-    config: str | None,
-    folder: str | None,
-) -> None:
-    from urllib.parse import urlsplit
-
-    from msgspec.structs import replace
-
-    from sluicegate.cli.render import say
-    from sluicegate.config import control_socket, exposure, load
-    from sluicegate.config.load import OURSELVES, is_ourselves
-    from sluicegate.fronts import serve_gateway
-
-    places = places_of(config, folder)
-    ourselves = as_called()
-    listening: list[int] = []
-
-    def adjust(loaded: "Loaded") -> "Loaded":
-        """What the command line says counts more than the files, whenever these are read."""
-        loaded = with_demo(loaded, places, always=demo)
-        if loaded.config is None or not front:
-            return loaded
-        at = replace(loaded.config.http, **front)
-        # The files may name us by the port that only the command line knows, or only the system, where it chose one.
-        found = replace(at, port=listening[0]) if listening else at
-        servers = {
-            name: replace(server, disabled=server.disabled or OURSELVES)
-            if is_ourselves(server.source, found)
-            else server
-            for name, server in loaded.config.servers.items()
-        }
-        return replace(loaded, config=replace(loaded.config, http=at, servers=servers))
-
-    def opened(running: "Running") -> None:
-        begun()
-        if http:
-            listening.append(urlsplit(running.address).port or 0)
-            _opened(running, profile, ourselves)
-
-    loaded = adjust(load(places))
-    show_problems(loaded, notes=not stdio)
-    if loaded.config is None:
-        raise NotStarted("the configuration has errors; nothing was started.")
-    if not stdio:
-        _check_alone(places, control_socket(loaded.config, places.environ))
-    else:
-        serving.say_if_terminal(f"{ourselves} serve")
-    address = loaded.config.http
-    if http and (why := exposure(address)) is not None:
-        raise NotStarted(why)
-    if http and not any(os.path.exists(file) for file in places.files):
-        say(f"there is no .mcp.json here or at home, so the demo is served; `{ourselves} import` finds your servers.")
-    _log_to_stderr()
-    serve = serve_gateway(
-        loaded,
-        places,
-        http=address if http else None,
-        stdio=stdio,
-        profile=profile,
-        say=say,
-        opened=opened,
-        settled=None if not http else lambda running, is_all: _settled(running, is_all, ourselves),
-        load_file=_load_file,
-        adjust=adjust,
-    )
-    try:
-        serving.run_in_loop(serve)
-    except ConfigError as problem:
-        raise NotStarted(problem.message) from None
-    except OSError as problem:
-        raise NotStarted(_why_not(problem, address.host, address.port)) from None
-    _end_line()
-
-
-def _load_file(file: str) -> "Upstream":
-    from sluicegate.loading import load_server  # Where there is no such file, it would only delay the start.
-
-    return load_server(file)
-
-
-def _end_line() -> None:
-    """Let the shell's next line begin where lines do: the terminal has written ^C."""
-    if sys.stderr is not None and sys.stderr.isatty():  # pyright: ignore[reportUnnecessaryComparison] - may be closed
-        click.echo(err=True)
-
-
-def _check_alone(places: "Places", socket_path: str) -> None:
-    """Raise NotStarted if a gateway runs for the folder already; the sentence says where."""
-    from sluicegate.sockets import check_free
-
-    try:
-        check_free(socket_path)
-        return
-    except ConfigError:
-        pass  # Somebody is there, who knows more.
-    import asyncio
-
-    from sluicegate.cli.reaching import running_address
-
-    url = asyncio.run(running_address(places))
-    if url is not None:
-        where = f"at {url}" if url else "for a client that started it with --stdio"
-        raise NotStarted(f"sluicegate already serves this folder {where}; `sluicegate status` shows it.")
-
-
-def _log_to_stderr() -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("sluicegate: %(message)s"))
-    logging.getLogger("sluicegate").addHandler(handler)
-
-
-def _opened(running: "Running", profile: str, ourselves: str) -> None:
-    """Say where clients come in, and how they are told."""
-    from sluicegate.cli.render import say, tell
-
-    url = f"{running.address.rstrip('/')}/{profile}" if profile else running.address
-    say(f"serving at {url} (Ctrl+C to stop)")
-    for profile in running.gateway.config.profiles:
-        tell(f"  profile {profile}: {running.address.rstrip('/')}/{profile}")
-    for line in serving.client_lines(url):
-        tell(line)
-    tell(f"  or let it be written: {ourselves} connect CLIENT ({', '.join(CLIENT_NAMES)})")
-
-
-def as_called() -> str:
-    """How our command is written in the shell that we were started from."""
-    import shutil
-
-    called = sys.argv[0]
-    if os.path.basename(called) != "sluicegate":
-        return "python -m sluicegate"
-    if shutil.which("sluicegate"):
-        return "sluicegate"
-    near = os.path.relpath(called)
-    return called if near.startswith(os.pardir) else near
-
-
-def _settled(running: "Running", is_all: bool, ourselves: str) -> None:
-    """Say which servers are there, why others are not, and what to try; once before, if some take long."""
-    from sluicegate.cli.render import about, clean, counted, say, tell
-    from sluicegate.control import statuses
-
-    status = statuses(running.gateway)
-    ready = [server for server in status if server.state == "ready"]
-    wanted = [server for server in status if server.state != "disabled"]
-    starting = [server for server in wanted if server.state in ("starting", "installing")] if not is_all else []
-    tools = counted(sum(server.tools for server in ready), "tool")
-    names = f": {', '.join(server.name for server in ready)}" if ready else ""
-    off = f" ({len(status) - len(wanted)} disabled)" if len(wanted) < len(status) else ""
-    if not is_all:
-        say(f"{len(ready)} of {counted(len(wanted), 'server')} are ready so far{off}, {tools}{names}")
-        tell(f"  still starting: {', '.join(server.name for server in starting)}")
-    else:
-        say(f"{len(ready)} of {counted(len(wanted), 'server')} ready{off}, {tools}{names}")
-    for server in wanted:
-        if server.state != "ready" and server not in starting:
-            tell(f"  {clean(about(server.name, server.sentence))}")
-    if all(server.state == "disabled" for server in status):
-        tell("  nothing is there to run: put servers into .mcp.json, or see `sluicegate import`, or try --demo")
-    elif ready:
-        tell(f"  try:           {ourselves} {_to_try(running)}")
-
-
-def _to_try(running: "Running") -> str:
-    """The words that call a tool which does no harm and needs nothing, if there is one."""
-    from sluicegate.protocol.message import as_array, as_object
-
-    tools = running.gateway.hub.catalog.tools
-    demo = next((name for name in tools if name.endswith("demo__echo")), None)
-    if demo is not None:
-        return f"call {demo} text=hello"
-    for name, entry in tools.items():
-        schema = as_object(entry.definition.get("inputSchema")) or {}
-        hints = as_object(entry.definition.get("annotations")) or {}
-        is_harmless = hints.get("readOnlyHint") is True and not _DELICATE.search(entry.own)
-        if not as_array(schema.get("required")) and is_harmless:
-            return f"call {name}"
-    return "tools"
-
-
-def _why_not(problem: OSError, host: str, port: int) -> str:
-    """Why an address cannot be listened on, and what to do about it."""
-    if problem.errno == errno.EADDRINUSE:
-        return f"port {port} of {host} is taken by another program; choose one with --port, or any with --port 0."
-    if problem.errno == errno.EACCES:
-        return f"port {port} of {host} is not for this user; choose one above 1023 with --port."
-    if problem.errno == errno.EADDRNOTAVAIL or isinstance(problem, socket.gaierror):
-        return f"this machine has no address {host}; use --host 127.0.0.1."
-    return f"port {port} of {host} cannot be listened on: {problem.strerror or problem}."

@@ -33,7 +33,7 @@ def status(watch: bool, as_json: bool, config: str | None, folder: str | None) -
 
     Asks the gateway that runs for this folder. Where none does, or with --config, the servers are started, looked at
     and ended. Shown are state, protocol, kind, tools, calls, errors and mean latency of each, and for one that is not
-    ready a sentence that says why and what to do.
+    ready a sentence that says why and what to do; and what is wrong with a file, if the gateway goes on without it.
 
     \b
     Examples:
@@ -73,14 +73,14 @@ async def _watch(gateway: "Reached", as_json: bool) -> None:
 
         with Live(console=on_terminal(), auto_refresh=False, screen=False) as live:
             while True:
-                live.update(_page(await gateway.report()), refresh=True)
+                live.update(_page(await gateway.report(stays=True)), refresh=True)
                 await asyncio.sleep(_PAUSE)
     before: object = None
     while True:
-        report = await gateway.report()
+        report = await gateway.report(stays=True)
         # Time passes in every state; that alone is no news.
         plain = _plain(report)
-        news = [{**server, "seconds": 0} for server in plain["servers"]]
+        news = [plain["findings"], *({**server, "seconds": 0} for server in plain["servers"])]
         if news != before:
             before = news
             if as_json:
@@ -94,9 +94,8 @@ def _plain(report: "Report") -> "dict[str, Any]":
     """All of a report for programs: nothing is left out because it is zero."""
     from sluicegate.protocol.versions import MODERN_VERSIONS
 
-    plain: dict[str, Any] = {
-        name: getattr(report, name) for name in ("address", "root", "profiles", "naming", "findings")
-    }
+    plain: dict[str, Any] = {name: getattr(report, name) for name in ("address", "root", "profiles", "naming")}
+    plain |= {"findings": report.sentences()}
     servers: list[dict[str, Any]] = []
     for server in report.servers:
         era = "" if not server.version else "modern" if server.version in MODERN_VERSIONS else "session"
@@ -112,12 +111,14 @@ def _row(server: "ServerStatus") -> list[str]:
 
 
 def _show(report: "Report") -> None:
-    from sluicegate.cli.render import is_terminal, show, show_rows
+    from sluicegate.cli.render import is_terminal, say, show, show_rows
 
     if is_terminal():
         show(_page(report))
         return
-    show_rows(_HEAD, [[*_row(server), _why(server)] for server in report.servers])
+    show_rows(_HEAD, [[*_row(server), _why_in_a_line(server)] for server in report.servers])
+    for sentence in report.sentences():
+        say(sentence)
 
 
 def _page(report: "Report") -> "Group":
@@ -142,7 +143,7 @@ def _page(report: "Report") -> "Group":
             parts.append(Text(f"\n{clean(about(server.name, why))}"))
             if said := as_sentence(server.details):
                 parts.append(Text(f"  {clean(said)}", style="dim"))
-    parts += [Text(f"\n{clean(finding)}") for finding in report.findings]
+    parts += [Text(f"\n{clean(sentence)}") for sentence in report.sentences()]
     return Group(*parts)
 
 
@@ -151,3 +152,11 @@ def _why(server: "ServerStatus") -> str:
     if server.sentence == f"{server.name} is ready.":
         return ""
     return server.sentence.removeprefix(f"{server.name}: ")
+
+
+def _why_in_a_line(server: "ServerStatus") -> str:
+    """The same; where it leads to no log, with what the server itself said of its end."""
+    from sluicegate.cli.render import as_sentence
+
+    why = _why(server)
+    return why if "sluicegate logs" in why else f"{why} {as_sentence(server.details)}".strip()

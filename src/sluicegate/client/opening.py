@@ -4,7 +4,7 @@ import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from os import PathLike, fspath
-from typing import Literal, cast, get_args
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from sluicegate import __version__
 from sluicegate.client.answers import Answerer, Elicit, Roots, Sample
@@ -14,11 +14,14 @@ from sluicegate.concurrency import TaskScope
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Host, Upstream
 
+if TYPE_CHECKING:
+    from sluicegate.client.in_process import LivingHandler
+
 Era = Literal["auto", "session", "modern"]
 
 
 def connect(
-    target: str | Sequence[str] | Upstream,
+    target: "str | Sequence[str] | Upstream | LivingHandler",
     *,
     env: Mapping[str, str] | None = None,
     cwd: str | PathLike[str] | None = None,
@@ -39,7 +42,8 @@ def connect(
 
     Args:
         target: a URL of http or https; a command line, run without a shell, in which a bare `python` is this very
-            interpreter; its words, as a list; or anything that can be connected to, such as a `Server` in this process.
+            interpreter; its words, as a list; a `Server` or a `Hub` in this process; or anything else that can be
+            connected to. A hub that nobody has opened is open for as long as this lasts.
         env, cwd: of the process that a command becomes.
         headers: go along with every request to a URL, such as `{"Authorization": "Bearer …"}`, and nowhere else.
         timeout: seconds that a request may take; progress gives it that time again, up to `max_timeout` in all.
@@ -63,7 +67,7 @@ def connect(
 
 
 def _upstream(
-    target: str | Sequence[str] | Upstream,
+    target: "str | Sequence[str] | Upstream | LivingHandler",
     env: Mapping[str, str] | None,
     cwd: str | PathLike[str] | None,
     headers: Mapping[str, str] | None,
@@ -87,11 +91,10 @@ def _upstream(
         command = command_words(target)
     elif isinstance(target, Sequence):
         command = _with_our_python([_word(word) for word in target])
-    elif not callable(getattr(target, "connect", None)):
-        raise ConfigError(f"Connect to a command, its words, a URL or a Server, not to {type(target).__name__}.")
-    elif env is None and cwd is None and era == "auto":
-        return target
     else:
+        upstream = _connectable(target)
+        if env is None and cwd is None and era == "auto":
+            return upstream
         raise ConfigError("env, cwd and era are for a command; what can be connected to has them of its own.")
     if not command:
         raise ConfigError("The command to connect to is empty.")
@@ -102,6 +105,21 @@ def _upstream(
     from sluicegate.upstream.stdio import StdioUpstream
 
     return StdioUpstream(command, env=env, cwd=cwd, era=era, open_timeout=open_timeout)
+
+
+def _connectable(target: "Upstream | LivingHandler") -> Upstream:
+    """What is in this process, as something to connect to."""
+    if isinstance(target, type):
+        name = cast(type[object], target).__name__
+        raise ConfigError(f"Connect to a {name}, not to the class: connect({name}(…)).")
+    if callable(getattr(target, "connect", None)):
+        return cast(Upstream, target)
+    # Here and not above: most programs have no hub.
+    from sluicegate.client.in_process import InProcess, is_living_handler
+
+    if is_living_handler(target):
+        return InProcess(target)
+    raise ConfigError(f"Connect to a command, its words, a URL, a Server or a Hub, not to {type(target).__name__}.")
 
 
 def is_url(target: str) -> bool:

@@ -11,7 +11,6 @@ import msgspec
 from sluicegate.config.building import Build, Lines
 from sluicegate.config.entries import Entry, ServerFile, read_servers
 from sluicegate.config.expand import Variables
-from sluicegate.config.ourselves import OURSELVES as OURSELVES  # Others know it from here.
 from sluicegate.config.places import Places
 from sluicegate.config.problems import Problem
 from sluicegate.config.reading import read_text

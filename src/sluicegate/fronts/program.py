@@ -62,7 +62,7 @@ async def serve_gateway(
         stop = asyncio.Event()
         _on_signals(stop)
         gateway = Gateway(loaded.config, load_file=load_file)
-        running = Running(gateway, places, say, adjust, map(str, loaded.problems))
+        running = Running(gateway, places, say, adjust, loaded)
         handler = running.beginning.handler(profile)
         await stack.enter_async_context(gateway)
         await asyncio.sleep(0)  # In which the servers are started: they take longer than what we still have to load.

@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from sluicegate.concurrency import TaskScope
 from sluicegate.config import (
@@ -13,17 +15,18 @@ from sluicegate.config import (
     HttpFront,
     Loaded,
     Places,
+    Problem,
     PythonFile,
     control_socket,
     load,
     settle,
     watch,
 )
-from sluicegate.config.entries import NOTHING_USED
-from sluicegate.config.load import read_text
+from sluicegate.config.reading import read_text
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Exchange, Handler
 from sluicegate.fronts.beginning import Beginning, settled_catalog
+from sluicegate.fronts.held_back import after_reload, at_start, without_consequence
 from sluicegate.gateway import Gateway
 from sluicegate.hub.mount import Mount, State
 from sluicegate.protocol.message import Reply
@@ -33,8 +36,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluicegate")
 
-LAST_WORDS: Final = 1.0
-"""Seconds that those have to read it who are told that we stop."""
 GLANCE: Final = 0.5
 """Seconds between two looks at which servers are there."""
 
@@ -52,9 +53,9 @@ class Running:
     """A gateway with its fronts open."""
 
     def __init__(
-        self, gateway: Gateway, places: Places, say: Say, adjust: Adjust, complaints: Iterable[str] = ()
+        self, gateway: Gateway, places: Places, say: Say, adjust: Adjust, loaded: Loaded | None = None
     ) -> None:
-        """`complaints` are the problems of the files that have been told already."""
+        """`loaded` is what the files gave at the start; its problems have been told already."""
         self.gateway = gateway
         self.address = ""
         """Where clients come in by HTTP; empty if they do not."""
@@ -62,38 +63,52 @@ class Running:
         self._places = places
         self._adjust = adjust
         self._say = say
-        self._complaints = frozenset(complaints)
+        self._complaints = frozenset(() if loaded is None else map(str, loaded.problems))
+        self.held_back: list[Problem] = [] if loaded is None else at_start(loaded)
+        """What the files say and the gateway does not do, since it is wrong."""
         self._endpoints: Endpoints | None = None
         self._controller: Handler | None = None
         self._turn = asyncio.Lock()
         self._python = self._contents()
+        self._stops: list[Callable[[], None]] = []
+        """What lets each open front begin nothing new."""
+        self._end: float | None = None
 
     async def reload(self) -> list[str]:
         """Read the files again and take over what changed; what came of it, sentence by sentence."""
         async with self._turn:
-            loaded = settle(self.gateway.config, self._adjust(load(self._places)))
+            read = self._adjust(load(self._places))
+            loaded = settle(self.gateway.config, read)
             said = [str(problem) for problem in loaded.problems if problem.severity != "note"]
             complaints = frozenset(said)
+            was_held_back = bool(self.held_back)
             try:
                 changes = None if loaded.config is None else self.gateway.apply(loaded.config)
             except ConfigError as problem:
                 changes = None
                 said.append(problem.message)
+                read = self._refused(read, problem.message)
+            self.held_back = after_reload(read, self.gateway.config, is_applied=changes is not None)
             if changes is None:
-                # What a broken file means for a start, it does not mean here.
-                said = [sentence.removesuffix(NOTHING_USED) for sentence in said]
-                said.append("The configuration stays as it was.")
+                said = [*without_consequence(said), "The configuration stays as it was."]
             else:
                 if self._endpoints is not None:
                     await self._endpoints.follow()
-                said += _told(changes, self.gateway.config)
-                said += self._renew({*changes.added, *changes.reconnect})
-                said = said or ["The files were read again; nothing is different."]
+                done = [*_told(changes, self.gateway.config), *self._renew({*changes.added, *changes.reconnect})]
+                if was_held_back and not self.held_back:
+                    said.append("What was wrong in the files is mended.")
+                # Whoever has written a file wants to know that it was read, whatever else was said before.
+                said += done or ["The files were read again; nothing is different."]
         for sentence in said:
             if sentence not in self._complaints:
                 self._say(sentence)
         self._complaints = complaints
         return said
+
+    def _refused(self, read: Loaded, sentence: str) -> Loaded:
+        """What was read, with what only showed when it was to be applied."""
+        problem = Problem(severity="error", file=self._places.files[-1], sentence=sentence)
+        return replace(read, problems=(*read.problems, problem))
 
     def _renew(self, fresh: Collection[str]) -> list[str]:
         """Load those Python files again that hold something else by now, and were not loaded just now."""
@@ -129,6 +144,7 @@ class Running:
         """
         from sluicegate import http1
         from sluicegate.fronts.endpoints import Endpoints
+        from sluicegate.fronts.leaving import LAST_WORDS
 
         async with Endpoints(self.gateway, self.beginning) as endpoints:
             limits = http1.Limits(body=self.gateway.config.limits.body)
@@ -137,35 +153,62 @@ class Running:
                 shown = f"[{address}]" if ":" in str(address) else address
                 self.address = f"http://{shown}:{port}{front.path}"
                 self._endpoints = endpoints
-                try:
-                    yield
-                finally:
+
+                def stop() -> None:
                     self._endpoints = None
                     endpoints.stop_taking()
                     listener.close()
-                    if not await listener.drain(self.gateway.config.limits.drain):
+
+                self._stops.append(stop)
+                try:
+                    yield
+                finally:
+                    self.stop_taking()
+                    if not await listener.drain(self._time_left()):
                         endpoints.give_up()
                         await listener.drain(LAST_WORDS)
 
     @asynccontextmanager
     async def commands(self) -> AsyncGenerator[None]:
-        """Let the commands of whoever runs it in.
+        """Let the commands of whoever runs it in; at the end, what is under way has its time to finish.
 
         Raises:
             ConfigError: another gateway serves this folder.
         """
         from sluicegate.downstream.local import serve_socket
+        from sluicegate.fronts.leaving import Leaving
 
         path = control_socket(self.gateway.config, self._places.environ)
-        async with serve_socket(self._control, path), serve_socket(self.beginning.handler(""), hub_socket(path)):
-            yield
+        hub = Leaving(self.beginning.handler(""))
+        async with serve_socket(self._control, path), serve_socket(hub, hub_socket(path)):
+            self._stops.append(hub.stop_taking)
+            try:
+                yield
+            finally:
+                self.stop_taking()
+                await hub.drain(self._time_left())
+
+    def stop_taking(self) -> None:
+        """Begin nothing from now on, on any front. What is under way has its time, from now on and the same for all."""
+        if self._end is None:
+            drain = self.gateway.config.limits.drain
+            self._end = asyncio.get_running_loop().time() + drain
+            if calls := sum(mount.in_flight for mount in self.gateway.hub.mounts):
+                are, them = ("call is", "it") if calls == 1 else ("calls are", "them")
+                self._say(f"{calls} {are} under way, with {drain:g} s to finish; Ctrl+C once more ends {them} now.")
+        for stop in self._stops:
+            stop()
+        self._stops.clear()
+
+    def _time_left(self) -> float:
+        return 0.0 if self._end is None else max(0.0, self._end - asyncio.get_running_loop().time())
 
     def _control(self, exchange: Exchange) -> Awaitable[Reply]:
         """Answer a command."""
         if self._controller is None:
             from sluicegate.control import control_server
 
-            self._controller = control_server(self.gateway, self.address, self.reload)
+            self._controller = control_server(self.gateway, self.address, self.reload, lambda: self.held_back)
         return self._controller(exchange)
 
     # -------------------------------------------------------------------------------------------------------- changes

@@ -6,6 +6,7 @@ The one rule: what nearly every call needs stands in one coroutine, and all else
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from copy import copy
 from fnmatch import fnmatchcase
 from functools import partial
 from time import monotonic
@@ -208,7 +209,7 @@ class Calls:
             figures.errors += 1
             await self._note(problem, connection)
             if before is not None or not self._may_make_again(exchange, params, problem):
-                raise
+                raise _in_doubt(exchange, problem) from problem.__cause__
         except OutOfTime:
             figures.errors += 1
             raise self._missed(relay) from None
@@ -264,6 +265,15 @@ class Calls:
             return False
         name = str(params.get("name"))
         return any(fnmatchcase(name, tool) for tool in self.settings.resend)
+
+
+def _in_doubt(exchange: Exchange, problem: UpstreamError) -> UpstreamError:
+    """The problem; of a call that may have run, in a sentence that says so: most clients show nothing but that."""
+    if exchange.method not in _ACTING or problem.delivered != "unknown":
+        return problem
+    doubt = copy(problem)  # Whoever else waits for the same connection may have asked for something harmless.
+    doubt.message = f"{problem.message.rstrip('.')}; the call may have run."
+    return doubt
 
 
 async def is_closed(connection: Connection) -> bool:

@@ -1,0 +1,81 @@
+"""What a gateway says on the terminal that it was started from: where it is, what is there, and what to try."""
+
+import os
+import re
+import sys
+from typing import Final
+
+from sluicegate import serving
+from sluicegate.cli.places import CLIENT_NAMES
+from sluicegate.cli.render import about, clean, counted, say, tell
+from sluicegate.fronts import Running
+from sluicegate.protocol.message import as_array, as_object
+
+_DELICATE: Final = re.compile(
+    r"env|secret|token|key|password|credential|delete|remove|write|drop|kill|stop|reset|send", re.IGNORECASE
+)
+"""Words in the names of tools that nobody should call to try things: they show what is secret, or change something."""
+
+
+def as_called() -> str:
+    """How our command is written in the shell that we were started from."""
+    import shutil
+
+    called = sys.argv[0]
+    if os.path.basename(called) != "sluicegate":
+        return "python -m sluicegate"
+    if shutil.which("sluicegate"):
+        return "sluicegate"
+    near = os.path.relpath(called)
+    return called if near.startswith(os.pardir) else near
+
+
+def say_opened(running: Running, profile: str, ourselves: str) -> None:
+    """Say where clients come in, and how they are told."""
+    url = f"{running.address.rstrip('/')}/{profile}" if profile else running.address
+    say(f"serving at {url} (Ctrl+C to stop)")
+    for profile in running.gateway.config.profiles:
+        tell(f"  profile {profile}: {running.address.rstrip('/')}/{profile}")
+    for line in serving.client_lines(url):
+        tell(line)
+    tell(f"  or let it be written: {ourselves} connect CLIENT ({', '.join(CLIENT_NAMES)})")
+
+
+def say_settled(running: Running, is_all: bool, ourselves: str) -> None:
+    """Say which servers are there, why others are not, and what to try; once before, if some take long."""
+    from sluicegate.control import statuses  # Clients can come already; before that, it would only delay the start.
+
+    status = statuses(running.gateway)
+    ready = [server for server in status if server.state == "ready"]
+    wanted = [server for server in status if server.state != "disabled"]
+    starting = [server for server in wanted if server.state in ("starting", "installing")] if not is_all else []
+    tools = counted(sum(server.tools for server in ready), "tool")
+    names = f": {', '.join(server.name for server in ready)}" if ready else ""
+    off = f" ({len(status) - len(wanted)} disabled)" if len(wanted) < len(status) else ""
+    if not is_all:
+        say(f"{len(ready)} of {counted(len(wanted), 'server')} are ready so far{off}, {tools}{names}")
+        tell(f"  still starting: {', '.join(server.name for server in starting)}")
+    else:
+        say(f"{len(ready)} of {counted(len(wanted), 'server')} ready{off}, {tools}{names}")
+    for server in wanted:
+        if server.state != "ready" and server not in starting:
+            tell(f"  {clean(about(server.name, server.sentence))}")
+    if all(server.state == "disabled" for server in status):
+        tell("  nothing is there to run: put servers into .mcp.json, or see `sluicegate import`, or try --demo")
+    elif ready:
+        tell(f"  try:           {ourselves} {_to_try(running)}")
+
+
+def _to_try(running: Running) -> str:
+    """The words that call a tool which does no harm and needs nothing, if there is one."""
+    tools = running.gateway.hub.catalog.tools
+    demo = next((name for name in tools if name.endswith("demo__echo")), None)
+    if demo is not None:
+        return f"call {demo} text=hello"
+    for name, entry in tools.items():
+        schema = as_object(entry.definition.get("inputSchema")) or {}
+        hints = as_object(entry.definition.get("annotations")) or {}
+        is_harmless = hints.get("readOnlyHint") is True and not _DELICATE.search(entry.own)
+        if not as_array(schema.get("required")) and is_harmless:
+            return f"call {name}"
+    return "tools"

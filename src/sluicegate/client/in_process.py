@@ -1,0 +1,91 @@
+"""A handler of this process that has to be open to answer, such as a hub: something to connect to, and to serve."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import asynccontextmanager, suppress
+from typing import Protocol, TypeGuard, runtime_checkable
+
+from sluicegate.concurrency import forever
+from sluicegate.errors import UpstreamUnavailable
+from sluicegate.exchange import Connection, Exchange, Handler, Host
+from sluicegate.opening import PATIENCE, Living, kept_open
+from sluicegate.protocol.message import Reply
+from sluicegate.protocol.modern import Discovery, Profile, judge_probe
+
+
+@runtime_checkable
+class LivingHandler(Living, Protocol):
+    """What answers exchanges, while its `async with` lasts."""
+
+    def __call__(self, exchange: Exchange) -> Awaitable[Reply]: ...
+
+
+def is_living_handler(target: object) -> TypeGuard[LivingHandler]:
+    """Whether a target is one; the class of one is none."""
+    return isinstance(target, LivingHandler) and not isinstance(target, type)
+
+
+class InProcess:
+    """A hub as an `Upstream`: who connects to it has it open meanwhile, unless somebody has opened it already.
+
+    It is the hub for those who serve it, too.
+    """
+
+    def __init__(self, handler: LivingHandler, name: str = "") -> None:
+        self.name = name
+        self._handler = handler
+
+    @asynccontextmanager
+    async def connect(self, host: Host) -> AsyncGenerator[Connection]:
+        """The handler itself, once its servers are there or had a moment to come."""
+        was_open = self._handler.is_open
+        async with kept_open(self._handler):
+            if was_open:  # Else it has been waited for.
+                await _settled(self._handler)
+            profile = Profile(capabilities=host.capabilities, client_info=host.client_info)
+            verdict = judge_probe(await self._handler(Exchange("server/discover", {}, host.sink, profile)))
+            if not isinstance(verdict, Discovery):
+                raise UpstreamUnavailable(f"{self.name or type(self._handler).__name__} does not say what it is.")
+            yield _Met(self._handler, verdict)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it answers."""
+        return self._handler.is_open
+
+    async def __aenter__(self) -> "InProcess":
+        await self._handler.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._handler.__aexit__(*error)
+
+    async def settled(self) -> None:
+        """Return once what it is made of is there, or has failed."""
+        await self._handler.settled()
+
+    def __call__(self, exchange: Exchange) -> Awaitable[Reply]:
+        """The reply to an exchange."""
+        return self._handler(exchange)
+
+
+async def _settled(handler: LivingHandler) -> None:
+    """Let what it is made of be there, or give it a moment to come."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE):
+            await handler.settled()
+
+
+class _Met:
+    """A handler that has said what it offers."""
+
+    def __init__(self, handler: Handler, discovery: Discovery) -> None:
+        self.discovery = discovery
+        self._handler = handler
+
+    def __call__(self, exchange: Exchange) -> Awaitable[Reply]:
+        return self._handler(exchange)
+
+    async def wait_closed(self) -> None:
+        """Never return: what is in this very process has no connection to lose."""
+        await forever()

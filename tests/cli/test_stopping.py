@@ -1,0 +1,90 @@
+"""A gateway that is told to stop while somebody's `sluicegate call` is under way."""
+
+import os
+import signal
+import sys
+
+import pytest
+
+from tests.cli.folders import PROMPTLY, Folder, lines_until
+
+WAITING = """\
+import sluicegate
+server = sluicegate.Server("waiting")
+
+@server.tool
+def wait(size: int = 0) -> str:
+    with open("began", "w") as began:
+        began.write("now")
+    with open("go") as go:
+        return go.read() + size * "."
+
+sluicegate.run(server)
+"""
+
+
+@pytest.fixture
+def waiting(folder: Folder) -> Folder:
+    """A folder with a tool that says when it has begun, and waits until it is let."""
+    folder.write("waiting.py", WAITING)
+    folder.servers(waiting={"command": sys.executable, "args": ["waiting.py"]})
+    os.mkfifo(folder.path / "began")
+    os.mkfifo(folder.path / "go")
+    return folder
+
+
+def wait_for_the_tool(folder: Folder) -> None:
+    assert (folder.path / "began").read_text() == "now"
+
+
+@pytest.mark.parametrize("size", [0, 1_000_000])
+def test_a_call_under_way_has_its_time_and_its_result(waiting: Folder, size: int) -> None:
+    waiting.write("sluicegate.toml", f"[limits]\ndrain = {PROMPTLY}\n")
+    with waiting.serving() as (gateway, _, _), waiting.started("call", "waiting__wait", f"size={size}") as call:
+        wait_for_the_tool(waiting)
+        gateway.send_signal(signal.SIGINT)
+        assert "1 call is under way, with 30 s to finish" in lines_until(gateway, "under way")[-1]
+        late = waiting.run("call", "waiting__wait")
+        assert (late.returncode, late.stdout) == (1, "")
+        assert "The gateway is about to stop and begins nothing new" in late.stderr
+        (waiting.path / "go").write_text("rested")
+        out, err = call.communicate(timeout=PROMPTLY)
+        assert (call.returncode, out, err) == (0, f"rested{size * '.'}\n", "")
+        assert gateway.wait(PROMPTLY) == 0
+
+
+def test_a_call_that_takes_longer_is_told_that_it_may_have_run(waiting: Folder) -> None:
+    waiting.write("sluicegate.toml", "[limits]\ndrain = 0.1\n")
+    with waiting.serving() as (gateway, _, _), waiting.started("call", "waiting__wait") as call:
+        wait_for_the_tool(waiting)
+        gateway.send_signal(signal.SIGINT)
+        out, err = call.communicate(timeout=PROMPTLY)
+        assert (call.returncode, out) == (1, "")
+        assert err == (
+            "sluicegate: The gateway was stopped before the call was done; it was cancelled and may have run in part.\n"
+        )
+        assert gateway.wait(PROMPTLY) == 0
+
+
+def test_a_call_of_a_gateway_that_is_killed_is_told_so(waiting: Folder) -> None:
+    with waiting.serving() as (gateway, _, _), waiting.started("call", "waiting__wait") as call:
+        wait_for_the_tool(waiting)
+        gateway.kill()
+        out, err = call.communicate(timeout=PROMPTLY)
+        assert (call.returncode, out) == (1, "")
+        assert err == "sluicegate: the gateway stopped before the call was answered; it may have run.\n"
+
+
+def test_with_nothing_under_way_it_says_nothing_of_it(waiting: Folder) -> None:
+    with waiting.serving() as (gateway, _, _):
+        gateway.send_signal(signal.SIGINT)
+        assert gateway.wait(PROMPTLY) == 0
+        assert gateway.stderr is not None and "under way" not in gateway.stderr.read()
+
+
+def test_who_watches_a_gateway_that_stops_is_told_so(waiting: Folder) -> None:
+    with waiting.serving() as (gateway, _, _), waiting.started("status", "--watch", "--json") as status:
+        assert status.stdout is not None and status.stdout.readline()
+        gateway.send_signal(signal.SIGINT)
+        _, err = status.communicate(timeout=PROMPTLY)
+        assert (status.returncode, err) == (1, "sluicegate: the gateway stopped before it answered.\n")
