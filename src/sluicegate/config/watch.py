@@ -19,6 +19,10 @@ State = dict[str, object]
 SETTLE: Final = 0.1
 """Seconds that files must stay the same before anybody is told: who writes in pieces is mostly done by then."""
 
+STEP: Final = 100
+"""Milliseconds between two looks of the thread that waits for notices: each wakes the processor, and a gateway is idle
+for most of its life."""
+
 LOOK_EVERY: Final = 1.0
 """Seconds between two looks where nobody tells of changes at all."""
 
@@ -137,8 +141,8 @@ class _Watcher:
         return awatch(
             *sorted(folders),
             watch_filter=is_ours,
-            debounce=200,
-            step=20,
+            debounce=400,
+            step=STEP,
             stop_event=stop,
             rust_timeout=max(1, round((min(self._recheck, 0.3) if self._polling else self._recheck) * 1000)),
             yield_on_timeout=True,
