@@ -12,6 +12,7 @@ from sluicegate.protocol.framing import LineDecoder, SseDecoder, encode_event, e
 
 MESSAGE = compact(of_size(300))
 LONG_MESSAGE = compact(of_size(64 * 1024))
+VERY_LONG_MESSAGE = compact(of_size(1024 * 1024))
 TOGETHER = 10
 
 
@@ -22,6 +23,7 @@ def run(effort: Effort) -> list[Row]:
         *_lines("lines of 300 B, one a chunk", line, 1, effort),
         *_lines(f"lines of 300 B, {TOGETHER} a chunk", line * TOGETHER, TOGETHER, effort),
         *_drip(effort),
+        *_gathered(effort),
         *_events("SSE events of 300 B, one a chunk", event, 1, effort),
         *_events(f"SSE events of 300 B, {TOGETHER} a chunk", event * TOGETHER, TOGETHER, effort),
     ]
@@ -44,6 +46,17 @@ def _drip(effort: Effort) -> list[Row]:
         Contestant("LineDecoder", _dripped(pieces, LineDecoder().feed)),
     ]
     return race("a line of 64 KiB, one byte a chunk", contestants, effort)
+
+
+def _gathered(effort: Effort) -> list[Row]:
+    line = encode_line(VERY_LONG_MESSAGE)
+    pieces = [line[at : at + 65536] for at in range(0, len(line), 65536)]
+    contestants = [
+        Contestant("json.loads", loop(partial(json.loads, VERY_LONG_MESSAGE))),
+        Contestant("bytes.split", _dripped(pieces, _NaiveLines().feed), remark="quadratic"),
+        Contestant("LineDecoder", _dripped(pieces, LineDecoder().feed)),
+    ]
+    return race("a line of 1 MiB, 64 KiB a chunk", contestants, effort)
 
 
 def _dripped(pieces: list[bytes], feed: Callable[[bytes], object]) -> Turn:

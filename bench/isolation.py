@@ -4,8 +4,9 @@ One gateway, with a good server and one for each way to be bad. Rounds take turn
 the others are idle, then while one of them misbehaves. What counts is the 99th percentile of the good one's answers,
 and of that the ratio to the quiet turns; the promise is that it stays under 2. Neighbours on a shared machine only
 ever make a turn slower, so of all rounds the quieter quarter is compared. A bad server also takes CPU of its own: on a
-machine with as few cores as there are processes, that is in it too. How much, the last row shows: there the one with
-the huge answers is asked as often, but by somebody beside the gateway.
+machine with as few cores as there are processes, that is in it too. How much, the rows "beside" show: there the same
+server is asked as often, but by somebody beside the gateway, who only reads what it writes; and never gives it up, as
+the gateway does with one that raves. What is ours is the difference.
 """
 
 import argparse
@@ -24,7 +25,8 @@ from statistics import quantiles
 from typing import Final
 
 BAD: Final = ("hanging", "raving", "noisy", "dying", "huge")
-BESIDE: Final = "huge, beside"
+BESIDE: Final = {f"{name}, beside": name for name in ("raving", "noisy", "huge")}
+ROWS: Final = sorted((*BAD, *BESIDE), key=lambda row: BAD.index(BESIDE.get(row, row)))
 CALLERS: Final = 4
 VEXERS: Final = 2
 PAUSE: Final = 0.01
@@ -181,19 +183,33 @@ async def vex(port: int, name: str) -> None:
     await asyncio.gather(*(call_on(caller) for caller in callers))
 
 
-async def vex_beside() -> None:
-    """Have a server of one's own give huge answers, again and again, until killed."""
+async def vex_beside(name: str) -> None:
+    """Have a server of one's own do what its name says, again and again, until killed."""
+    pipe = asyncio.subprocess.PIPE
     server = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", "-c", SERVER), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-I", "-S", "-c", SERVER), stdin=pipe, stdout=pipe, stderr=pipe
     )
-    assert server.stdin is not None and server.stdout is not None
-    print("vexing", flush=True)
-    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "huge"}}
-    while True:
-        server.stdin.write(json.dumps(call).encode() + b"\n")
-        while not (await server.stdout.read(1 << 16)).endswith(b"\n"):
+    assert server.stdin is not None and server.stdout is not None and server.stderr is not None
+    stdin, stdout, stderr = server.stdin, server.stdout, server.stderr
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name}}
+
+    async def call_once() -> None:
+        stdin.write(json.dumps(call).encode() + b"\n")
+        while not (await stdout.read(1 << 16)).endswith(b"}\n"):
             pass
-        await asyncio.sleep(PAUSE / VEXERS)
+
+    async def call_on() -> None:
+        await call_once()
+        print("vexing", flush=True)
+        while True:
+            await call_once()
+            await asyncio.sleep(PAUSE / VEXERS)
+
+    async def pass_over() -> None:
+        while await stderr.read(1 << 16):
+            pass
+
+    await asyncio.gather(call_on(), pass_over())
 
 
 @asynccontextmanager
@@ -201,7 +217,9 @@ async def misbehaving(port: int, name: str) -> AsyncGenerator[None]:
     """A time in which one of them does what its name says."""
     # From another process: what its answers cost their reader is not what the good one's callers are to feel.
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "bench.isolation", "--vex", f"{port}:{name}"), stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-m", "bench.isolation", "--vex", f"{port}:{name}"),
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,
     )
     assert process.stdout is not None
     try:
@@ -209,24 +227,33 @@ async def misbehaving(port: int, name: str) -> AsyncGenerator[None]:
             await process.stdout.readline()
         yield
     finally:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)  # with the server beside the gateway, if it has one
         await process.wait()
+    if name not in BESIDE:
+        await calm(port, name)
+
+
+async def calm(port: int, name: str) -> None:
+    """Return when a server has done all that it was told to: else it would disturb the quiet turn that follows."""
+    caller = await Caller.open(port)
+    async with asyncio.timeout(60):
+        await caller.call(f"{name}__echo", "text")
+    caller.close()
 
 
 async def measured(rounds: int, calls: int) -> dict[str, dict[str, float]]:
     """For each way to be bad: the good one's 99th percentile, quiet and vexed, and their ratio."""
-    names = (*BAD, BESIDE)
-    quiet: dict[str, list[float]] = {name: [] for name in names}
-    vexed: dict[str, list[float]] = {name: [] for name in names}
+    quiet: dict[str, list[float]] = {name: [] for name in ROWS}
+    vexed: dict[str, list[float]] = {name: [] for name in ROWS}
     async with gateway() as port:
         await percentile(port, calls)  # warm
         for turn in range(rounds):
             print(f"round {turn + 1} of {rounds} …", file=sys.stderr)
-            for name in names:
+            for name in ROWS:
                 quiet[name].append(await percentile(port, calls))
                 async with misbehaving(port, name):
                     vexed[name].append(await percentile(port, calls))
-    return {name: _compared(quiet[name], vexed[name]) for name in names}
+    return {name: _compared(quiet[name], vexed[name]) for name in ROWS}
 
 
 def _compared(quiet: list[float], vexed: list[float]) -> dict[str, float]:
@@ -248,7 +275,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.vex:
         port, _, name = str(arguments.vex).partition(":")
-        asyncio.run(vex_beside() if name == BESIDE else vex(int(port), name))
+        asyncio.run(vex_beside(BESIDE[name]) if name in BESIDE else vex(int(port), name))
         return
     found = asyncio.run(measured(max(1, arguments.rounds), max(200, arguments.calls)))
     if arguments.json:

@@ -17,10 +17,13 @@ MOST_ROUNDS: Final = 10
 _PAUSES: Final = (0.05, 0.1, 0.25)
 
 
-async def settle(handler: Handler, exchange: Exchange) -> Reply:
-    """The final reply to an exchange; every question on the way there is put to the exchange's own sink."""
+async def settle(handler: Handler, exchange: Exchange, first: Reply | None = None) -> Reply:
+    """The final reply to an exchange; every question on the way there is put to the exchange's own sink.
+
+    `first` is the handler's reply to it, where it has been asked already.
+    """
     for round_number in range(MOST_ROUNDS):
-        reply = await handler(exchange)
+        reply, first = await handler(exchange) if first is None else first, None
         needed = read_input_required(exchange.method, reply)
         if needed is None:
             return reply

@@ -599,3 +599,55 @@ def test_a_message_that_is_brought_whole_means_what_its_line_does(version: str |
     for data in sent:
         assert whole.take(parse_strict(data)) == by_lines.receive(data)
     assert whole.under_way == by_lines.under_way
+
+
+# --- What nearly every request of a session is ------------------------------------------------------------------------
+
+plain_ids = st.sampled_from([1, 2, "1", "handshake"])
+plain_methods = st.sampled_from(
+    ["tools/call", "tools/list", "ping", "initialize", "logging/setLevel", "tasks/get", "roots/list", "server/discover"]
+    + ["notifications/initialized", "subscriptions/listen", "resources/subscribe", "x"]
+)
+plain_params: st.SearchStrategy[Params] = st.sampled_from(
+    [{}, {"name": "echo"}, {"level": "debug"}, {"level": "x"}, {"name": "echo", "_meta": {"progressToken": 7}}]
+)
+steps = st.lists(
+    st.one_of(
+        st.builds(Request, plain_ids, plain_methods, plain_params),
+        plain_ids.map(lambda request_id: ("answer", request_id)),
+        plain_ids.map(lambda request_id: ("cancel", request_id)),
+        st.just(("close", 0)),
+    ),
+    max_size=12,
+)
+
+
+@given(st.sampled_from(SESSION_VERSIONS), st.booleans(), steps)
+def test_a_request_that_begins_at_once_is_the_one_that_is_taken(
+    version: str, is_open: bool, script: list[Request | tuple[str, RequestId]]
+) -> None:
+    short, long = (operating(version) if is_open else ServerConversation() for _ in range(2))
+    for step in script:
+        match step:
+            case Request():
+                begun = short.begin(step)
+                events = short.take(step) if begun is None else [begun]
+                value: Json = {"jsonrpc": "2.0", "id": step.id, "method": step.method, "params": dict(step.params)}
+                assert events == long.take(value)
+            case "answer", request_id:
+                assert short.respond(request_id, DONE) == long.respond(request_id, DONE)
+            case "cancel", request_id:
+                assert short.receive(cancelled(request_id)) == long.receive(cancelled(request_id))
+            case _:
+                short.session.close()
+                long.session.close()
+        assert short.requests_under_way() == long.requests_under_way()
+
+
+def test_no_more_begin_at_once_than_may_be_under_way() -> None:
+    conversation = operating()
+    for request_id in range(MOST_UNDER_WAY):
+        assert conversation.begin(Request(request_id, "tools/call", {})) is not None
+    one_more = Request("more", "tools/call", {})
+    assert conversation.begin(one_more) is None
+    assert refused(conversation.take(one_more)) == [("more", OVERLOADED)]

@@ -504,6 +504,46 @@ def test_a_line_without_end_takes_no_more_memory_than_the_ceiling(
     assert subject.buffered <= HEAD + 8
 
 
+@pytest.mark.parametrize("size", [1, 3, 1000, 5000])
+def test_what_comes_in_crumbs_takes_little_more_memory_than_what_comes_whole(size: int) -> None:
+    length = 512 * 1024
+    for decoder, start in (ENDLESS["line"], ENDLESS["data"]):
+        subject = decoder()
+        subject.feed(start)
+        tracemalloc.start()
+        try:
+            for _ in range(length // size):
+                subject.feed(b"9" * size)
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert held < 1.5 * length
+        (frame,) = subject.feed(b"\n\n")
+        assert isinstance(frame, bytes | SseEvent)
+        data = frame.data if isinstance(frame, SseEvent) else frame
+        assert data.removeprefix(start) == b"9" * (length // size * size)
+
+
+@pytest.mark.parametrize(("decoder", "start"), [ENDLESS["line"], ENDLESS["data"]], ids=["line", "data"])
+def test_what_was_too_long_is_let_go_while_the_rest_of_it_comes(
+    decoder: type[LineDecoder] | type[SseDecoder], start: bytes
+) -> None:
+    piece = 64 * 1024
+    subject = decoder(64 * piece)
+    tracemalloc.start()
+    try:
+        subject.feed(start)
+        held: list[int] = []
+        for _ in range(70):
+            subject.feed(b"9" * piece)
+            held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert max(held) < 66 * piece
+    assert max(before - after for before, after in zip(held, held[1:], strict=False)) < 20 * piece, "never all at once"
+    assert held[-1] < piece
+
+
 @pytest.mark.parametrize(("decoder", "start"), [ENDLESS["line"], ENDLESS["data"]], ids=["line", "data"])
 def test_one_more_byte_costs_the_same_however_much_is_held(
     decoder: type[LineDecoder] | type[SseDecoder], start: bytes

@@ -1,4 +1,4 @@
-"""A request that is known again means what the long way says it means, or is left to the long way."""
+"""A request that is read at a glance means what the long way says it means, or is left to the long way."""
 
 import json
 from copy import deepcopy
@@ -12,8 +12,15 @@ from sluicegate.errors import ErrorObject, RemoteProtocolError, error_object
 from sluicegate.protocol.conversation import Asked
 from sluicegate.protocol.headers import Claims
 from sluicegate.protocol.message import LARGEST_ID, Request
-from sluicegate.protocol.modern import CAPABILITIES_KEY, CLIENT_INFO_KEY, LOG_LEVEL_KEY, VERSION_KEY, read_request
-from sluicegate.protocol.repeated import LONGEST_META, Repeats
+from sluicegate.protocol.modern import (
+    CAPABILITIES_KEY,
+    CLIENT_INFO_KEY,
+    LOG_LEVEL_KEY,
+    VERSION_KEY,
+    is_modern,
+    read_request,
+)
+from sluicegate.protocol.repeated import LONGEST_META, Repeats, plain_request
 from sluicegate.protocol.strict import check_limits, parse_json, parse_strict, read_message
 
 Outcome = Asked | ErrorObject | tuple[object, object]
@@ -226,3 +233,129 @@ def test_any_request_after_any_other_means_what_it_means_alone(first: bytes, sec
     except (RemoteProtocolError, AssertionError):
         repeats = Repeats()
     assert same(outcome(second, repeats), outcome(second, Repeats()))
+
+
+# ------------------------------------------------------------------------------------------------------ the session era
+
+PLAIN: dict[str, Any] = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "tools/call",
+    "params": {"name": "echo", "arguments": {"text": "hello"}},
+}
+
+
+def plainly(data: bytes, *, at_a_glance: bool) -> Outcome:
+    """What an endpoint makes of a body: the message that it is, or the error and the id that it is answered with."""
+    try:
+        value = parse_json(data)
+        request = plain_request(data, value) if at_a_glance else None
+        if request is not None:
+            return "message", request
+        check_limits(data, value)
+        return "message", read_message(value)
+    except RemoteProtocolError as problem:
+        return error_object(problem), problem.request_id
+
+
+def altered(*path: str, to: object) -> bytes:
+    """The plain request with one member changed."""
+    value = deepcopy(PLAIN)
+    inner: Any = value
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = to
+    return body(value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        body(PLAIN),
+        altered("id", to="another"),
+        altered("method", to="no such method"),
+        altered("params", to={}),
+        altered("params", to={"uri": "a://b"}),
+        altered("params", to={"cursor": None}),
+        altered("params", "arguments", to={"n": 5, "yes": True, "none": None, "deep": [{"x": 1.5}]}),
+        altered("params", "arguments", to={"text": "x" * 200_000}),
+        altered("params", "task", to={"ttl": 1}),
+        altered("params", "_meta", to={"progressToken": 1}),
+        altered("params", "_meta", to={"progressToken": "one"}),
+    ],
+)
+def test_a_request_that_says_nothing_of_itself_is_read_at_a_glance(data: bytes) -> None:
+    assert plain_request(data, parse_json(data)) is not None
+    assert same(plainly(data, at_a_glance=True), plainly(data, at_a_glance=False))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        altered("jsonrpc", to="2"),
+        altered("id", to=True),
+        altered("id", to=1.0),
+        altered("id", to=None),
+        altered("id", to=LARGEST_ID + 1),
+        altered("id", to="x" * 65),
+        altered("ID", to=1),
+        altered("method", to=None),
+        altered("method", to="initialize"),
+        altered("params", to=[]),
+        altered("params", to=None),
+        altered("params", "Name", to="echo"),
+        altered("params", "more", to=1),
+        altered("params", "ref", to={}),
+        altered("params", "notifications", to={}),
+        altered("params", "_meta", to={}),
+        altered("params", "_meta", to=None),
+        altered("params", "_meta", to={"progressToken": 1.0}),
+        altered("params", "_meta", to={"progressToken": True}),
+        altered("params", "_meta", to={"progressToken": None}),
+        altered("params", "_meta", to={"progressToken": 1, "x": 1}),
+        altered("params", "_meta", to=META),
+        altered("result", to={}),
+        b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}',
+        b'{"jsonrpc": "2.0", "method": "tools/list", "params": {}}',
+        b"[%b]" % body(PLAIN),
+        b"1",
+    ],
+)
+def test_what_says_more_or_is_no_such_request_goes_the_long_way(data: bytes) -> None:
+    assert plain_request(data, parse_json(data)) is None
+    assert same(plainly(data, at_a_glance=True), plainly(data, at_a_glance=False))
+
+
+@pytest.mark.parametrize("written", [b"1e999", b"9" * 300, b"1.%b" % (b"0" * 300), b"[" * 150 + b"]" * 150])
+@pytest.mark.parametrize("place", [b'{"text": "hello"}', b'"hello"', b'"echo"'])
+def test_plain_params_over_a_limit_are_refused(written: bytes, place: bytes) -> None:
+    data = body(PLAIN).replace(place, written)
+    refused = plainly(data, at_a_glance=True)
+    assert isinstance(refused, tuple) and isinstance(refused[0], ErrorObject) and refused[0].code == -32600
+    assert same(refused, plainly(data, at_a_glance=False))
+
+
+values: st.SearchStrategy[object] = st.recursive(
+    scalars | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+names = st.sampled_from(
+    ["jsonrpc", "id", "method", "params", "result", "error", "name", "arguments", "_meta", "uri", "cursor", "Name", "x"]
+)
+metas = st.dictionaries(st.sampled_from(["progressToken", VERSION_KEY, LOG_LEVEL_KEY, "ProgressToken", "x"]), scalars)
+
+
+@given(
+    st.dictionaries(names, values, max_size=3),
+    st.dictionaries(names, values, max_size=3) | metas.map(lambda meta: {"_meta": meta}),
+    st.sampled_from(["id", "params", ""]),
+)
+def test_any_body_read_at_a_glance_means_what_it_means_the_long_way(
+    members: dict[str, object], params: dict[str, object], missing: str
+) -> None:
+    inner = {**PLAIN["params"], **params}
+    data = body({name: value for name, value in {**PLAIN, "params": inner, **members}.items() if name != missing})
+    assert same(plainly(data, at_a_glance=True), plainly(data, at_a_glance=False))
+    request = plain_request(data, parse_json(data))
+    assert request is None or not is_modern(request.params)

@@ -7,12 +7,13 @@ from typing import Final
 import msgspec
 
 from sluicegate.asking import settle
-from sluicegate.downstream.session_era import SessionSide
+from sluicegate.downstream.session_era import OF_THIS_ERA, SessionSide
 from sluicegate.errors import SluicegateError, error_object
 from sluicegate.exchange import Exchange, Handler
 from sluicegate.protocol.message import Reply, Result, opened
-from sluicegate.protocol.modern import marked
+from sluicegate.protocol.modern import marked, read_input_required
 from sluicegate.protocol.translate import reply_for_session
+from sluicegate.protocol.translate_openings import Openings
 from sluicegate.protocol.versions import Revision
 
 log = logging.getLogger("sluicegate")
@@ -25,6 +26,7 @@ class Answering:
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
+        self._openings = Openings()
         self._lists: dict[tuple[str, str], tuple[object, Reply]] = {}
 
     async def reply_to(self, exchange: Exchange) -> Reply:
@@ -41,12 +43,19 @@ class Answering:
 
     async def session_reply(self, exchange: Exchange, side: SessionSide, revision: Revision) -> Reply:
         """The reply for a session-era client: rounds of asking are held with it live, and it knows no newer words."""
-        method, own = exchange.method, side.handler_of(exchange.method)
+        method = exchange.method
         try:
-            reply = await (settle(self._handler, exchange) if own is None else own(exchange))
+            if method in OF_THIS_ERA:
+                reply = await side.reply_to(exchange)
+            else:
+                reply = await self._handler(exchange)
+                if read_input_required(method, reply) is not None:  # Nearly nobody who is asked asks back.
+                    reply = await settle(self._handler, exchange, reply)
         except Exception as problem:  # As in `_safely`, without a coroutine in between: this is everybody's way.
             reply = failure(exchange, problem)
         try:
+            if method == "tools/call":
+                return self._openings.reply_for_session(exchange.params, reply, revision)
             if method in _LISTS and isinstance(reply, Result):
                 return self._list_for_session(exchange, reply, revision)
             return reply_for_session(method, exchange.params, reply, revision)

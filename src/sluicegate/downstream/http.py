@@ -44,7 +44,7 @@ from sluicegate.protocol.conversation import Asked
 from sluicegate.protocol.headers import VERSION, Claims
 from sluicegate.protocol.message import Notification, Params, Request, Response, Result, as_array, as_object, encode
 from sluicegate.protocol.modern import complete, is_modern, marked, read_request
-from sluicegate.protocol.repeated import Repeats
+from sluicegate.protocol.repeated import Repeats, plain_request
 from sluicegate.protocol.strict import check_limits, parse_json, read_message
 from sluicegate.protocol.versions import MODERN_VERSIONS, SESSION_VERSIONS, SUPPORTED_VERSIONS
 
@@ -187,6 +187,9 @@ class HttpEndpoint:
             return
         try:
             value = parse_json(request.body)
+            if not seen.names_modern and (plain := plain_request(request.body, value)) is not None:
+                self._sessions.post(request, plain, seen.takes, self._caller(request))
+                return
             asked = seen.repeats.read(request.body, value)
             if asked is not None:
                 self._start(request, asked, seen.takes)

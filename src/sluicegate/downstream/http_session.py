@@ -17,7 +17,7 @@ from sluicegate.downstream.journal import Journal, Memory
 from sluicegate.downstream.keepalive import KeepAlive
 from sluicegate.downstream.list_changes import Audience, ListChanges
 from sluicegate.downstream.places import Full, Place, Places
-from sluicegate.downstream.posts import Call, Post, id_of_request
+from sluicegate.downstream.posts import Post, id_of_request
 from sluicegate.downstream.resting import Resting
 from sluicegate.downstream.session_era import SessionSide
 from sluicegate.errors import ErrorObject
@@ -33,7 +33,7 @@ from sluicegate.protocol.conversation import (
     Withdrawn,
 )
 from sluicegate.protocol.handshake import Stage
-from sluicegate.protocol.message import Notification, Reply, RequestId
+from sluicegate.protocol.message import Notification, Reply, Request, RequestId
 
 UNKNOWN: Final = Refusal(404, "unknown_session", "There is no such session; send initialize to open one.")
 _FORGOTTEN: Final = Refusal(400, "unknown_event", "Nothing is remembered of the stream that Last-Event-ID names.")
@@ -62,7 +62,7 @@ class HttpSession:
     # There may be ten thousand of them, most of them idle: no task, no timer, and little that is made ahead.
     __slots__ = (
         *("born", "caller", "carried", "conversation", "id", "is_over", "journal", "last_used", "place", "pushes"),
-        *("shared", "_audience", "_calls", "_loop", "_numbers", "_side", "_streams", "_untold", "_waiting"),
+        *("shared", "side", "_audience", "_calls", "_loop", "_numbers", "_streams", "_untold", "_waiting"),
     )
 
     def __init__(self, shared: Shared, caller: Caller, place: Place) -> None:
@@ -79,10 +79,11 @@ class HttpSession:
         """How many of its streams somebody reads."""
         self.is_over = False
         self.shared = shared
-        self._side = SessionSide(self)
+        self.side = SessionSide(self)
         self._audience: Audience | None = None
         self._untold: dict[str, bytes] | None = None
-        self._calls: dict[RequestId, Call] = {}
+        self._calls: dict[RequestId, Post] = {}
+        """The POST of each request that is under way; its task goes by both."""
         self._waiting: dict[RequestId, Post] = {}
         """`initialize`, and what waits behind it."""
         self._streams: dict[int, EventStream] = {}
@@ -123,13 +124,13 @@ class HttpSession:
         """End the session, and all that is under way in it; POSTs that wait are told why."""
         self.is_over = True
         self.conversation.session.close()
-        posts = [*self._waiting.values(), *(call.post for call in self._calls.values())]
+        posts = [*self._waiting.values(), *self._calls.values()]
         # At once: whoever is about to go on must not find a session that is over.
-        for key in (self, self._side, *self._calls.values()):
+        for key in (self, self.side, *((post, request_id) for request_id, post in self._calls.items())):
             self.shared.tasks.cancel(key)
         self._calls.clear()
         self._waiting.clear()
-        self._side.close()
+        self.side.close()
         if self._audience is not None:
             self.shared.changes.leave(self, self._audience)
         for post in posts:
@@ -141,9 +142,9 @@ class HttpSession:
 
     def stop(self) -> None:
         """End the session because we are about to stop: whoever waits for an answer is told so (R29)."""
-        for call in list(self._calls.values()):
-            self.respond(call, STOPPED)
-            self.shared.tasks.cancel(call)
+        for request_id, post in list(self._calls.items()):
+            self.respond(post, request_id, STOPPED)
+            self.shared.tasks.cancel((post, request_id))
         self.close(STOPPING)  # what is left has not begun: an `initialize`, and what waits behind it
 
     # --------------------------------------------------------------------------------------- streams and their memory
@@ -171,7 +172,7 @@ class HttpSession:
 
     def hear(self, notification: Notification) -> None:
         """Tell the client that a list changed. While it is slow to take that, changes of the same kind are one."""
-        message = self._side.message_of(notification)
+        message = self.side.message_of(notification)
         if message is None:
             return
         if self._untold is not None:
@@ -194,11 +195,11 @@ class HttpSession:
     def post(self, request: HttpRequest, value: object, takes: Accepted) -> None:
         """Take the message or the batch of a POST; it is answered now or later."""
         post = Post(self, request, value, takes)
-        events = self.conversation.take(value)
-        if len(events) == 1 and isinstance(events[0], Asked):  # as nearly every POST
-            self._start(events[0], post)
+        asked = self.conversation.begin(value) if isinstance(value, Request) else None
+        if asked is not None:  # as nearly every POST
+            self._start(asked, post)
         else:
-            self._follow(events, post)
+            self._follow(self.conversation.take(value), post)
             if not (post.done or post.open):
                 self._let_wait(post, value)
         if post.done:
@@ -252,15 +253,15 @@ class HttpSession:
                     if owner is not None:
                         owner.finish(message, code)
                 case Opening(request_id):
-                    self.shared.tasks.start(self._side.welcome(request_id), key=self._side)
+                    self.shared.tasks.start(self.side.welcome(request_id), key=self.side)
                 case Opened():
-                    self._side.heard_welcome()
+                    self.side.heard_welcome()
                     self._audience = self.shared.changes.join(self, self.caller, self.conversation.session.offers)
                 case Withdrawn(request_id):
                     owner = owners[request_id] = self._withdraw(request_id)
                     withdrawn[owner] = request_id
                 case Answered(request_id, reply):
-                    self._side.answered(request_id, reply)
+                    self.side.answered(request_id, reply)
         for owner, request_id in withdrawn.items():
             if not owner.open:
                 owner.withdraw(request_id)
@@ -269,40 +270,42 @@ class HttpSession:
             self.shared.ended(self)
 
     def _start(self, asked: Asked, post: Post) -> None:
-        profile = asked.profile
+        request_id, profile = asked.id, asked.profile
         if not post.takes.events:
-            # A question would have no way to a client that takes JSON only, whatever it said that it can answer.
-            profile = msgspec.structs.replace(profile, capabilities={})
-        call = self._calls[asked.id] = Call(self._side, post, profile, asked.id)
+            profile = msgspec.structs.replace(profile, capabilities={})  # As `Post.ask` says.
+        self._calls[request_id] = post
         post.open += 1
         # Clients of 2025-11-25 know how to come back; others would take it for the end.
         let_go = post.let_go if self.conversation.session.revision.elicitation_modes else None
-        exchange = Exchange(asked.method, asked.params, call, profile, self.caller, None, let_go)
-        self.shared.tasks.start(self._answer(exchange, call), key=call)
+        exchange = Exchange(asked.method, asked.params, post, profile, self.caller, None, let_go)
+        self.shared.tasks.start(self._answer(exchange, post, request_id), key=(post, request_id))
 
     def _withdraw(self, request_id: RequestId) -> Post:
-        call = self._calls.pop(request_id, None)
-        if call is None:
+        post = self._calls.pop(request_id, None)
+        if post is None:
             return self._waiting.pop(request_id)
-        self.shared.tasks.cancel(call)
-        call.post.open -= 1
-        return call.post
+        self.shared.tasks.cancel((post, request_id))
+        post.open -= 1
+        return post
 
-    async def _answer(self, exchange: Exchange, call: Call) -> None:
+    async def _answer(self, exchange: Exchange, post: Post, request_id: RequestId) -> None:
         revision = self.conversation.session.revision
-        self.respond(call, await self.shared.answering.session_reply(exchange, self._side, revision))
+        self.respond(post, request_id, await self.shared.answering.session_reply(exchange, self.side, revision))
 
-    def respond(self, call: Call, reply: Reply) -> None:
+    def respond(self, post: Post, request_id: RequestId, reply: Reply) -> None:
         """Answer a request; its POST is answered with it, or with the last of its batch."""
-        if self._calls.get(call.id) is not call:
-            return  # Withdrawn, by a tool that swallowed it: the id may be another request's by now.
-        del self._calls[call.id]
-        call.post.open -= 1
-        message = self.conversation.respond(call.id, reply)
+        if self._calls.get(request_id) is not post:
+            # Withdrawn, by a tool that swallowed it: the id may be that of another POST's request by now. (One that is
+            # used again within a batch is not mistaken: what the batch itself withdraws never begins.)
+            return
+        del self._calls[request_id]
+        post.open -= 1
+        message = self.conversation.respond(request_id, reply)
         if message is not None:
             code = reply.code if isinstance(reply, ErrorObject) and message[:1] == b"{" else None
-            call.post.finish(message, code)
-        self.rest()
+            post.finish(message, code)
+        if not self._calls:
+            self.rest()
 
 
 def _position(event_id: str) -> tuple[int | None, int | None]:

@@ -1,16 +1,17 @@
 """One POST of a session-era client: its requests, and the way back of each."""
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Final
 
 from sluicegate.downstream.doors import Accepted, Refusal
 from sluicegate.downstream.duplex import MESSAGES_A_TURN
 from sluicegate.downstream.event_stream import EventStream
 from sluicegate.downstream.http_streams import JSON_FIELDS, HttpRequest, fields_for, status_of
-from sluicegate.downstream.session_era import SessionSide, SessionSink
+from sluicegate.downstream.session_era import SessionSink
 from sluicegate.errors import ErrorObject, RemoteProtocolError
-from sluicegate.protocol.message import Request, RequestId, as_array, encode_reply
-from sluicegate.protocol.modern import Profile
+from sluicegate.protocol.message import Notification, Request, RequestId, as_array, encode_reply
+from sluicegate.protocol.modern import Answers, Profile, Questions
 from sluicegate.protocol.strict import read_message
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Post:
-    """One POST: its requests, their answers, and whether these go out as JSON or as events. A `Stream` to each."""
+    """One POST: its requests, their answers, and whether these go out as JSON or as events. The sink of each."""
 
     __slots__ = ("_request", "_sent", "_session", "_stream", "_value", "done", "open", "takes")
 
@@ -32,6 +33,18 @@ class Post:
         self.open = 0
         """How many of its requests are under way."""
         self.done = False
+
+    async def emit(self, notification: Notification) -> None:
+        """Send a notification ahead of the reply."""
+        message = self._session.side.message_of(notification)
+        if message is not None:
+            await self.send(message)
+
+    def ask(self, questions: Questions) -> Awaitable[Answers]:
+        """Ask the client live."""
+        # A question would have no way to a client that takes JSON only, whatever it said that it can answer.
+        profile = self._session.conversation.session.profile if self.takes.events else _MUTE
+        return SessionSink(self._session.side, self, profile).ask(questions)
 
     async def send(self, message: bytes) -> None:
         """Send a message ahead of the answer; behind it there is no place for one."""
@@ -75,7 +88,8 @@ class Post:
         if message is None:
             self._request.respond(202, self._session.fields)
         else:
-            self._request.respond(status, (*fields_for(status), *self._session.fields), message)
+            fields = JSON_FIELDS if status == 200 else fields_for(status)
+            self._request.respond(status, (*fields, *self._session.fields), message)
 
     def withdraw(self, request_id: RequestId) -> None:
         """End the POST of a request that its client cancelled; no revision says how (protocol §3.7)."""
@@ -105,17 +119,6 @@ class Post:
         return self._stream
 
 
-class Call(SessionSink):
-    """One request of a POST that is under way, and its way back."""
-
-    __slots__ = ("id", "post")
-
-    def __init__(self, side: SessionSide, post: Post, profile: Profile, request_id: RequestId) -> None:
-        super().__init__(side, post, profile)
-        self.id = request_id
-        self.post = post
-
-
 def refuse_message(request: HttpRequest, value: object, refusal: Refusal) -> None:
     """Answer a message with a refusal, under the id of the request that it is."""
     body = encode_reply(id_of_request(value), refusal.error)
@@ -123,7 +126,9 @@ def refuse_message(request: HttpRequest, value: object, refusal: Refusal) -> Non
 
 
 def id_of_request(value: object) -> RequestId | None:
-    """The id of the request that a parsed message is, as far as it can be read; None for all that is no request."""
+    """The id of the request that a message is, as far as it can be read; None for all that is no request."""
+    if isinstance(value, Request):
+        return value.id
     if as_array(value) is not None:
         return None
     try:
@@ -133,4 +138,5 @@ def id_of_request(value: object) -> RequestId | None:
     return message.id if isinstance(message, Request) else None
 
 
-_CANCELLED = ErrorObject(-32800, "Request cancelled")
+_CANCELLED: Final = ErrorObject(-32800, "Request cancelled")
+_MUTE: Final = Profile()  # of one that can be asked nothing

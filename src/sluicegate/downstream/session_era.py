@@ -6,6 +6,7 @@ one way of telling changes only.
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from typing import Final, Protocol
 
 from sluicegate.concurrency import TaskScope
@@ -21,7 +22,7 @@ from sluicegate.errors import (
     UpstreamProtocolError,
     error_object,
 )
-from sluicegate.exchange import NOBODY, Caller, Exchange, Handler, Nobody, Sink
+from sluicegate.exchange import NOBODY, Caller, Exchange, Nobody, Sink
 from sluicegate.protocol.conversation import Event, ServerConversation
 from sluicegate.protocol.message import (
     Notification,
@@ -48,6 +49,9 @@ from sluicegate.protocol.translate import notification_for_session
 from sluicegate.protocol.translate_questions import answer_from_session, question_for_session
 
 log = logging.getLogger("sluicegate")
+
+OF_THIS_ERA: Final = frozenset({"resources/subscribe", "resources/unsubscribe"})
+"""Methods that are answered here, for whoever answers the others does not know them."""
 
 MOST_SUBSCRIPTIONS: Final = 1000
 """Resources that one session may be subscribed to."""
@@ -131,11 +135,9 @@ class SessionSide:
         if self._welcomed is not None:
             self._welcomed.set()
 
-    def handler_of(self, method: str) -> Handler | None:
-        """What answers a method that only this era has, or None."""
-        if method == "resources/subscribe":
-            return self._subscribe
-        return self._unsubscribe if method == "resources/unsubscribe" else None
+    def reply_to(self, exchange: Exchange) -> Awaitable[Reply]:
+        """The reply to a method that only this era has, one of `OF_THIS_ERA`."""
+        return (self._subscribe if exchange.method == "resources/subscribe" else self._unsubscribe)(exchange)
 
     async def _subscribe(self, exchange: Exchange) -> Reply:
         uri = _uri_of(exchange)

@@ -1,15 +1,14 @@
 """The sessions of older clients over Streamable HTTP: whose they are, how many there may be, when they are over."""
 
 import asyncio
-from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import takewhile
 from typing import Final
 
 from sluicegate.concurrency import TaskScope
 from sluicegate.downstream.admission import too_many
 from sluicegate.downstream.answering import Answering
-from sluicegate.downstream.doors import Accepted, Refusal
+from sluicegate.downstream.doors import Accepted, Headers, Refusal
 from sluicegate.downstream.event_stream import SESSION_HEADER
 from sluicegate.downstream.http_session import UNKNOWN, HttpSession, Shared
 from sluicegate.downstream.http_streams import HttpRequest, refuse
@@ -59,37 +58,44 @@ class Sessions:
             self._forget,
         )
         self._sessions: dict[str, HttpSession] = {}
+        # A client sends few different heads, and `http1` gives the same object for the same bytes: looked at once each.
+        self._named = lru_cache(maxsize=128)(_named)
 
     def post(self, request: HttpRequest, value: object, takes: Accepted, caller: Caller) -> None:
-        """Take a session-era message: `initialize` opens a session, all others need theirs."""
-        named = request.headers.get_all(SESSION_HEADER)
-        session = self._of(named, caller)
+        """Take a session-era message: `initialize` opens a session, all others need theirs.
+
+        `value` is what was parsed, or the request of another method that it was found to be.
+        """
+        name, version = self._named(request.headers)
+        session = self._of(name, caller)
         if session is None:
             if _is_opening(value):
                 self._open(request, value, takes, caller)
             else:
-                refuse_message(request, value, UNKNOWN if named else MISSING)
-        elif _other_version(request, session) and not _is_opening(value):
+                refuse_message(request, value, MISSING if name is None else UNKNOWN)
+        elif _is_other(version, session) and not _is_opening(value):
             refuse_message(request, value, _OTHER_VERSION)
         else:
             session.post(request, value, takes)
 
     def get(self, request: HttpRequest, caller: Caller) -> None:
         """Let a GET carry a session's events."""
-        session = self._of(request.headers.get_all(SESSION_HEADER), caller)
+        name, version = self._named(request.headers)
+        session = self._of(name, caller)
         if session is None:
             refuse(request, UNKNOWN)
-        elif _other_version(request, session):
+        elif _is_other(version, session):
             refuse(request, _OTHER_VERSION)
         else:
             session.listen_on(request, request.headers.get("last-event-id"))
 
     def delete(self, request: HttpRequest, caller: Caller) -> None:
         """End a session at its client's wish."""
-        session = self._of(request.headers.get_all(SESSION_HEADER), caller)
+        name, version = self._named(request.headers)
+        session = self._of(name, caller)
         if session is None:
             refuse(request, UNKNOWN)
-        elif _other_version(request, session):
+        elif _is_other(version, session):
             refuse(request, _OTHER_VERSION)
         else:
             self._end(session)
@@ -136,8 +142,8 @@ class Sessions:
         self._sessions[session.id] = session
         session.post(request, value, takes)
 
-    def _of(self, named: Sequence[str], caller: Caller) -> HttpSession | None:
-        session = self._sessions.get(named[0]) if len(named) == 1 else None
+    def _of(self, name: str | None, caller: Caller) -> HttpSession | None:
+        session = None if name is None else self._sessions.get(name)
         # Another caller's session is as unknown as one that never was (T10).
         return session if session is not None and session.caller == caller else None
 
@@ -160,6 +166,11 @@ def _was_born_before(moment: float, session: HttpSession) -> bool:
     return session.born < moment
 
 
-def _other_version(request: HttpRequest, session: HttpSession) -> bool:
-    version = request.headers.get(VERSION)
+def _is_other(version: str | None, session: HttpSession) -> bool:
     return version is not None and version != session.conversation.session.version
+
+
+def _named(headers: Headers) -> tuple[str | None, str | None]:
+    """The session and the revision that a request names, as far as it does."""
+    # What several lines say is joined by commas, and no session and no revision is called that.
+    return headers.get(SESSION_HEADER), headers.get(VERSION)

@@ -235,7 +235,8 @@ class Calls:
                 # We say of no tool that it can be a task; who is not told so and wants one all the same has a plain
                 # call, and not the ticket that a server would give (§3.8).
                 params = without(params, ("task",))
-        profile = msgspec.structs.replace(exchange.profile, capabilities=self._askable)
+        said = exchange.profile
+        profile = Profile(said.version, self._askable, said.client_info, said.log_level, said.progress_token)
         return ask(Exchange(exchange.method, params, sink, profile, exchange.caller, None, exchange.let_go))
 
     async def _note(self, problem: UpstreamError, connection: Connection) -> None:

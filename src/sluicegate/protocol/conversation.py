@@ -34,16 +34,25 @@ from sluicegate.protocol.message import (
     encode_batch,
     encode_reply,
 )
+from sluicegate.protocol.methods import METHODS, requestable
 from sluicegate.protocol.modern import Discovery, Profile, is_modern, read_request
 from sluicegate.protocol.pending import Pending
 from sluicegate.protocol.recovery import recover_id, recover_request_id
 from sluicegate.protocol.strict import answered_id, is_notification, parse_strict, read_message
+from sluicegate.protocol.versions import SESSION_VERSIONS
 
 MOST_UNDER_WAY: Final = 1000
 """How many requests of one peer may be under way at once."""
 
 LONGEST_BACKLOG: Final = 256
 """How many requests may wait behind a handshake that is not finished."""
+
+_ANSWERED_HERE: Final = frozenset({"initialize", "ping", "logging/setLevel"})
+_SERVED: Final = {
+    version: frozenset(method for method in METHODS if requestable(method, version)) - _ANSWERED_HERE
+    for version in SESSION_VERSIONS
+}
+"""What a session of each revision may ask of whoever answers."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -137,7 +146,11 @@ class ServerConversation:
         return events
 
     def take(self, value: object) -> list[Event]:
-        """The events in one parsed message or batch, for transports that bring messages whole."""
+        """The events in one parsed message or batch, for transports that bring messages whole.
+
+        In its place may stand the `Request` that it is, where somebody has read it already. Of one that does not say
+        its revision itself `begin` may be asked first.
+        """
         events: list[Event] = []
         if self.session.stage is Stage.SHUTDOWN:
             return events
@@ -146,6 +159,19 @@ class ServerConversation:
         else:
             self._read_value(value, None, events)
         return events
+
+    def begin(self, request: Request) -> Asked | None:
+        """What a request of the session era asks, if all is as it nearly always is; else None, and `take` says more."""
+        session, under_way = self.session, self._under_way
+        if session.stage is not Stage.OPERATING or request.method not in _SERVED[session.version]:
+            return None
+        if request.id in under_way or len(under_way) >= MOST_UNDER_WAY:
+            return None
+        profile, params = session.profile, request.params
+        if "_meta" in params:
+            profile, params = session.profile_of(request)
+        under_way[request.id] = None
+        return Asked(request.id, request.method, params, profile, False)
 
     def receive_message(self, data: bytes) -> list[Event]:
         """The events in one message or batch that came whole, as it is: nothing in it ends a line."""
@@ -203,7 +229,7 @@ class ServerConversation:
 
     def _read_value(self, value: object, batch: _Batch | None, events: list[Event]) -> None:
         try:
-            message = read_message(value, self._limits)
+            message = value if isinstance(value, Request) else read_message(value, self._limits)
             if isinstance(message, Request):
                 self._read_request(message, batch, events)
             elif isinstance(message, Notification):

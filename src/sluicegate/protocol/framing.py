@@ -17,6 +17,8 @@ FIELD_CEILING = 4096
 
 _RETRY_DIGITS = 10  # 115 days in milliseconds; `int` on endless digits is slow, and then raises
 _LINE_CEILING = len("event: ") + FIELD_CEILING + 1  # the longest field, and a byte to see that there was more
+_SHORT, _BLOCK = 4096, 64 * 1024  # pieces shorter than the one are gathered to blocks of the other
+_LET_GO = 16  # pieces, mostly of 64 KiB: a tenth of a millisecond
 _BOM = b"\xef\xbb\xbf"
 _LF, _CR = 0x0A, 0x0D  # as numbers, because `b"\n" in data` takes eight times as long as `0x0A in data`
 
@@ -50,15 +52,19 @@ class LineDecoder:
     @property
     def buffered(self) -> int:
         """The bytes held of a line that has not ended yet."""
-        return len(self._held.kept) + len(self._lead or b"")
+        return self._held.size + len(self._lead or b"")
 
     def feed(self, chunk: bytes) -> list[Frame]:
         """Return the messages that end in this chunk."""
         if self._lead is not None:
             self._lead, chunk = _pass_bom(self._lead + chunk)
+        frames: list[Frame] = []
+        if _LF not in chunk:  # in the middle of a long line: `split` would look at it ten times as long, and copy it
+            if chunk:
+                self._hold(chunk, frames)
+            return frames
         lines = chunk.split(b"\n")
         rest = lines.pop()
-        frames: list[Frame] = []
         if lines and not self._held.is_empty:
             self._hold(lines.pop(0), frames)
             self._end_line(frames)
@@ -139,7 +145,7 @@ class SseDecoder:
     @property
     def buffered(self) -> int:
         """The bytes held of an event that has not ended yet."""
-        held = len(self._line) + len(self._data.kept) + len(self._lead or b"")
+        held = len(self._line) + self._data.size + len(self._lead or b"")
         return held + len(self._event) + len(self._id or "")
 
     def feed(self, chunk: bytes) -> list[SseEvent | TooLong]:
@@ -152,9 +158,12 @@ class SseDecoder:
         if _CR in chunk:
             self._after_cr = chunk.endswith(b"\r")
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        events: list[SseEvent | TooLong] = []
+        if self._in_data and _LF not in chunk:  # in the middle of a long line of it, as in `LineDecoder`
+            self._add(chunk, events)
+            return events
         blocks = chunk.split(b"\n\n")
         rest = blocks.pop()
-        events: list[SseEvent | TooLong] = []
         for block in blocks:  # the lines of one event each; of the first one, some may have been read already
             event = None if self._has_begun else self._usual_event(block)
             if event is not None:
@@ -263,40 +272,72 @@ class SseDecoder:
 class _Held:
     """Bytes that are added up to a ceiling; beyond it, only their head."""
 
-    __slots__ = ("_ceiling", "_is_over", "kept")
+    __slots__ = ("_block", "_ceiling", "_is_over", "_pieces", "_spent", "size")
 
     def __init__(self, ceiling: int) -> None:
         self._ceiling = ceiling
         self._is_over = False
-        self.kept = bytearray()  # grows in place: `bytes + chunk` would copy all of it for every chunk
+        self._pieces: list[bytes] = []  # as they came, joined once: in one buffer they would be copied again and again
+        self._block = bytearray()  # what came last, if short: a list of single bytes would take fifty times as much
+        self._spent: list[bytes] = []  # pieces of what was too much
+        self.size = 0
 
     @property
     def is_empty(self) -> bool:
-        return not (self.kept or self._is_over)
+        return not (self.size or self._is_over)
 
     @property
     def head(self) -> bytes:
-        return bytes(self.kept[:HEAD])
+        head = b""
+        for piece in (*self._pieces, self._block):
+            head += piece[: HEAD - len(head)]
+            if len(head) == HEAD:
+                break
+        return head
 
     def add(self, piece: bytes) -> bool:
         """Whether these bytes are the ones that cross the ceiling."""
         if self._is_over:
+            self._let_go()
             return False
-        if len(self.kept) + len(piece) <= self._ceiling:
-            self.kept += piece
-            return False
-        # All of the head, and nothing behind the ceiling: how the bytes were cut must not be seen in it.
-        self.kept += piece[: max(min(self._ceiling, HEAD) - len(self.kept), 0)]
-        del self.kept[HEAD:]
-        self._is_over = True
-        return True
+        if self.size + len(piece) > self._ceiling:
+            # All of the head, and nothing behind the ceiling: how the bytes were cut must not be seen in it.
+            head = self.head
+            self._spent, self._pieces = self._pieces, []
+            self._block[:] = head + piece[: max(min(self._ceiling, HEAD) - len(head), 0)]
+            self.size = len(self._block)
+            self._is_over = True
+            return True
+        self.size += len(piece)
+        if len(piece) < _SHORT:
+            self._block += piece
+            if len(self._block) >= _BLOCK:
+                self._end_block()
+        else:
+            self._end_block()
+            self._pieces.append(piece)
+        return False
 
     def take(self) -> bytes | None:
         """Return what was added, or None if it was too much; begin anew."""
-        taken = None if self._is_over else bytes(self.kept)
+        taken = None if self._is_over else b"".join((*self._pieces, self._block))
         self._is_over = False
-        self.kept.clear()
+        self._pieces.clear()
+        self._block.clear()
+        self.size = 0
+        if self._spent:
+            self._let_go()
         return taken
+
+    def _end_block(self) -> None:
+        if self._block:
+            self._pieces.append(bytes(self._block))
+            self._block.clear()
+
+    def _let_go(self) -> None:
+        # A few at a time, the last ones first, whose memory the system can have back: to give it 16 MiB at once takes
+        # two milliseconds, in which nobody else is served.
+        del self._spent[-_LET_GO:]
 
 
 def _pass_bom(start: bytes) -> tuple[bytes | None, bytes]:

@@ -1,7 +1,8 @@
-"""The last good request again, with another id and other arguments: what a client mostly sends, read at a glance.
+"""What a client mostly sends, read at a glance: in 2026-07-28 the last good request again, with another id and other
+arguments; before that a request that has nothing in it to look at.
 
-The one rule: a request is known again only if all that the rules of `strict`, `modern` and `headers` are about is what
-was found good before; for all else there is None, and those say what it is.
+The one rule: a request is read here only if all that the rules of `strict`, `modern` and `headers` are about is what
+was found good before, or is not there at all; for all else there is None, and those say what it is.
 """
 
 from typing import Final, TypeGuard
@@ -10,7 +11,7 @@ import msgspec
 
 from sluicegate.protocol.bounds import DEFAULT_LIMITS
 from sluicegate.protocol.conversation import Asked
-from sluicegate.protocol.lookalikes import META_MEMBERS, REQUEST_MEMBERS
+from sluicegate.protocol.lookalikes import META_MEMBERS, PLAIN_PARAMS, REQUEST_MEMBERS
 from sluicegate.protocol.message import LARGEST_ID, Params, Request, RequestId, as_array, as_object
 from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.modern import Profile
@@ -21,6 +22,7 @@ LONGEST_META: Final = 2048
 _TOKEN: Final = "progressToken"
 _WORDS: Final = frozenset({str, bool, type(None)})
 _NO_PARAMS: Final[Params] = {}
+_TOKEN_ALONE: Final = {_TOKEN}
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -88,11 +90,42 @@ class Repeats:
         return Asked(request_id, self._method, params, profile, True)
 
 
+def plain_request(data: bytes, value: object) -> Request | None:
+    """The request that the data is, by `parse_json`, if its `_meta` says nothing but where progress goes.
+
+    Then it is of the session era. None for `initialize`, too.
+
+    Raises:
+        RemoteProtocolError: its params are over a limit, as `check_limits` says.
+    """
+    envelope = as_object(value)
+    if envelope is None or envelope.keys() != REQUEST_MEMBERS or envelope["jsonrpc"] != "2.0":
+        return None
+    request_id, method, params = envelope["id"], envelope["method"], as_object(envelope["params"])
+    if not _is_short(request_id) or type(method) is not str or method == "initialize":
+        return None
+    # Each member by its right name, and no other in `_meta`: nothing is left that a rule is about.
+    if params is None or not params.keys() <= PLAIN_PARAMS or ("_meta" in params and not _is_token(params["_meta"])):
+        return None
+    is_flat = len(data) <= DEFAULT_LIMITS.members
+    for member in params.values():
+        is_flat = is_flat and (type(member) is str or _is_flat(member))
+    if not is_flat:
+        check_limits(data, value)
+    return Request(request_id, method, params)
+
+
 def _is_short(value: object) -> TypeGuard[RequestId]:
     """Whether this is an id, or a progress token, that need not be measured."""
     if type(value) is int:
         return -LARGEST_ID <= value <= LARGEST_ID
     return type(value) is str and len(value) <= SHORT_ID
+
+
+def _is_token(value: object) -> bool:
+    """Whether this is a `_meta` with a progress token and nothing else."""
+    meta = as_object(value)
+    return meta is not None and meta.keys() == _TOKEN_ALONE and _is_short(meta[_TOKEN])
 
 
 def _is_flat(value: object) -> bool:

@@ -7,7 +7,7 @@ looks at. What is inside results stands in `translate_content`, questions in `tr
 
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 
@@ -28,6 +28,7 @@ from sluicegate.protocol.modern import SERVER_INFO_KEY, SUBSCRIPTION_KEY, subscr
 from sluicegate.protocol.translate_content import (
     block_for_session,
     contents_for_session,
+    decode_members,
     each,
     members_of,
     message_for_session,
@@ -39,7 +40,7 @@ from sluicegate.protocol.translate_content import (
     tool_result_for_session,
     without,
 )
-from sluicegate.protocol.versions import REVISIONS, Revision
+from sluicegate.protocol.versions import REVISIONS, V2025_11_25, Revision
 
 # ----------------------------------------------------------------------------------------------------- towards a client
 
@@ -97,7 +98,7 @@ _LISTS: Final[Mapping[str, tuple[str, Callable[[Params, Revision], Params], Call
 
 
 def _result_for_session(method: str, value: Params, revision: Revision) -> Params:
-    meta = members_of(value.get("_meta"))
+    meta = members_of(value["_meta"]) if "_meta" in value else None
     if meta is None or meta.keys().isdisjoint(_RESULT_MARKS):
         value = without(value, _LATER_MEMBERS)
     elif meta.keys() <= _RESULT_MARKS:
@@ -150,12 +151,15 @@ def _unwrapped(upstream: object) -> ErrorObject | None:
 
 def params_for_session(method: str, params: Params, revision: Revision) -> Params:
     """The params of a request as a session-era server gets them."""
-    gone = {"inputResponses", "requestState"}
-    if method != "tools/call" or revision.version != "2025-11-25":
-        gone.add("task")  # There it is the hub's word, for tools that must be called as tasks, and never a client's.
+    # In a call of 2025-11-25 `task` is the hub's word, for tools that must be called as tasks, and never a client's.
+    gone = _OF_RETRIES if method == "tools/call" and revision.version == V2025_11_25 else _OF_RETRIES_AND_TASKS
     if method == "completion/complete" and not revision.completion_context:
-        gone.add("context")
+        gone |= {"context"}
     return without(params, gone)
+
+
+_OF_RETRIES: Final = frozenset({"inputResponses", "requestState"})
+_OF_RETRIES_AND_TASKS: Final = _OF_RETRIES | {"task"}
 
 
 _SHORT: Final = 4096  # To look through a long one takes longer than to open it.
@@ -220,7 +224,6 @@ def _is_private(code: int) -> bool:
 # ----------------------------------------------------------------------------------------------------------- either way
 
 _encode: Final = msgspec.json.Encoder().encode
-_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 _UNDECODABLE: Final = (msgspec.DecodeError, RecursionError)
@@ -234,7 +237,7 @@ def _members_of(raw: msgspec.Raw | Mapping[str, object]) -> Params:
     """The members of a result, each still bytes if the result is."""
     # One level is opened, always. To search the bytes for a name first would cost as much, and could be misled by a
     # name that is written with escapes or stands twice.
-    return cast(Params, _decoder.decode(raw)) if isinstance(raw, msgspec.Raw) else dict(raw)
+    return decode_members(raw) if isinstance(raw, msgspec.Raw) else dict(raw)
 
 
 def _remade(raw: msgspec.Raw | Mapping[str, object], changed: Params) -> Result:

@@ -28,9 +28,10 @@ from sluicegate.protocol.message import (
 from sluicegate.protocol.methods import LOG_LEVELS, METHODS
 from sluicegate.protocol.modern import Discovery, Profile, subscription_of, with_profile
 from sluicegate.protocol.tasks import REQUESTS
-from sluicegate.upstream.messages import LINGER, Messages, encoded, ended_early, plain_result
+from sluicegate.upstream.messages import LINGER, Messages, ended_early, plain_result
 from sluicegate.upstream.site import ACCEPT_BOTH, Site
 from sluicegate.upstream.stamp import Stamp
+from sluicegate.upstream.writing import encoded
 
 log = logging.getLogger("sluicegate")
 

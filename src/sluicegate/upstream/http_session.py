@@ -45,10 +45,11 @@ from sluicegate.protocol.pending import Pending
 from sluicegate.protocol.versions import LATEST_SESSION_VERSION
 from sluicegate.upstream.http_hearing import Hearing
 from sluicegate.upstream.http_pushes import LONGEST_RETRY, MOST_FAILURES, SHORTEST_RETRY, Pushes
-from sluicegate.upstream.messages import LINGER, Messages, encoded, ended_early, plain_result
+from sluicegate.upstream.messages import LINGER, Messages, ended_early, plain_result
 from sluicegate.upstream.session_era import SessionEra
 from sluicegate.upstream.site import ACCEPT_BOTH, ACCEPT_EVENTS, EVENTS, Site, retry_after
 from sluicegate.upstream.waiting import Waiter
+from sluicegate.upstream.writing import encoded
 
 log = logging.getLogger("sluicegate")
 
@@ -237,7 +238,11 @@ class SessionHttp:
         if exchange.profile.progress_token is not None:
             params = {**params, "_meta": {**(as_object(params.get("_meta")) or {}), "progressToken": request_id}}
         try:
-            answer = await self._post_within_session(Request(request_id, exchange.method, params))
+            # As `_post_within_session`, without a coroutine in between: this is everybody's way.
+            used, request = self._id, Request(request_id, exchange.method, params)
+            answer = await self._post(request)
+            if answer.head.status == 404 and used is not None:
+                answer = await self._post_anew(request, answer, used)
             result = plain_result(answer, request_id)
             return result if result is not None else await self._hear_out(answer, request_id, exchange)
         except (asyncio.CancelledError, UpstreamTimeout):
@@ -311,11 +316,14 @@ class SessionHttp:
         """The answer to a request; if the server has forgotten the session, that of a new one, once."""
         used = self._id
         answer = await self._post(request)
-        if answer.head.status != 404 or used is None:
-            return answer
+        if answer.head.status == 404 and used is not None:
+            answer = await self._post_anew(request, answer, used)
+        return answer
+
+    async def _post_anew(self, request: Request, answer: Answer, lost: str) -> Answer:
         # It has certainly not run: the server did not know for whom.
         answer.close()
-        await self._begin_again(used)
+        await self._begin_again(lost)
         return await self._post(request)
 
     def _post(self, message: Message, first_byte: float | None = None) -> Awaitable[Answer]:

@@ -8,7 +8,6 @@ from typing import Any, Final, Literal
 
 from sluicegate.concurrency import TaskScope
 from sluicegate.errors import (
-    LocalProtocolError,
     UpstreamClosed,
     UpstreamError,
     UpstreamProtocolError,
@@ -27,9 +26,8 @@ from sluicegate.protocol.message import (
     Response,
     Result,
     as_object,
-    encode,
 )
-from sluicegate.protocol.modern import Discovery, Profile, complete, with_profile
+from sluicegate.protocol.modern import Discovery, Profile, complete
 from sluicegate.protocol.pending import Pending
 from sluicegate.protocol.recovery import recover_id
 from sluicegate.protocol.tolerant import Unreadable, decode_batch_tolerant, decode_tolerant
@@ -39,7 +37,9 @@ from sluicegate.upstream.acquaintance import Era, meet
 from sluicegate.upstream.notices import Notices
 from sluicegate.upstream.questions import Questions
 from sluicegate.upstream.session_era import SessionEra
+from sluicegate.upstream.stamp import Stamp
 from sluicegate.upstream.waiting import Brake, Waiter
+from sluicegate.upstream.writing import encoded
 from sluicegate.wire import Wire
 
 __all__ = ["Era", "Link"]
@@ -60,6 +60,7 @@ class Link:
         self.host = host
         self.discovery = Discovery(LATEST_VERSION)
         self.pending: Pending[Waiter] = Pending()
+        self._stamp = Stamp(host.client_info)
         # What the transport knows of the server's end; told with every error that the end causes.
         self.describe_end: Callable[[], str] = lambda: "closed the connection"
         self.last_words: Callable[[], str] = lambda: ""
@@ -161,8 +162,7 @@ class Link:
     def _stamped(self, profile: Profile, params: Params, token: RequestId | None) -> Params:
         """The params as the server wants them, under our own progress token."""
         if self._session_era is None:
-            ours = Profile(self.discovery.version, profile.capabilities, self.host.client_info, profile.log_level)
-            return with_profile(params, ours, token)
+            return self._stamp.on(params, self.discovery.version, profile, token)
         if token is None:
             return params
         return {**params, "_meta": {**(as_object(params.get("_meta")) or {}), "progressToken": token}}
@@ -229,10 +229,7 @@ class Link:
         return self._write(message)
 
     def _write(self, message: Message) -> int:
-        try:
-            data = encode_line(encode(message))
-        except (TypeError, ValueError, RecursionError) as problem:
-            raise LocalProtocolError(f"The request cannot be written as JSON: {problem}") from None
+        data = encode_line(encoded(message))
         if self._wire is not None and self._closed is None:
             self._wire.write(data)
         return len(data)
@@ -259,15 +256,21 @@ class Link:
                     waiter.post(Result(answer.result))
                     continue
             self._hear_frame(frame)
+            if self._closed is not None:  # It was one bad line too many: those behind it are not even looked at.
+                return
 
     def _hear_frame(self, frame: Frame) -> None:
         if isinstance(frame, TooLong):
             self._unreadable(Unreadable("is too long", recover_id(frame.head)), frame.head)
-        elif frame.lstrip()[:1] == b"[":
-            for message in decode_batch_tolerant(frame):
-                self._hear(message, frame)
-        else:
-            self._hear(decode_tolerant(frame), frame)
+            return
+        match frame.lstrip()[:1]:
+            case b"{":
+                self._hear(decode_tolerant(frame), frame)
+            case b"[":
+                for message in decode_batch_tolerant(frame):
+                    self._hear(message, frame)
+            case _:  # A log line, mostly: not worth two attempts to read it.
+                self._unreadable(Unreadable("is not a JSON object"), frame)
 
     def ended(self) -> None:
         """Learn that the server is gone: everybody who waits for it is told so, once."""

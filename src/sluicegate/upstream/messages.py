@@ -13,10 +13,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from sluicegate.errors import LocalProtocolError, Truncated
+from sluicegate.errors import Truncated
 from sluicegate.http1 import Answer
 from sluicegate.protocol.framing import SseDecoder, SseEvent, TooLong
-from sluicegate.protocol.message import Message, Notification, Params, Response, Result, encode
+from sluicegate.protocol.message import Message, Notification, Response, Result
 from sluicegate.protocol.recovery import recover_id
 from sluicegate.protocol.tolerant import Unreadable, decode_batch_tolerant, decode_tolerant
 from sluicegate.protocol.usual import read_answer, read_progress
@@ -27,18 +27,6 @@ log = logging.getLogger("sluicegate")
 LINGER: Final = 1.0
 """Seconds in which an answer that has said all it has to say may come to its end: its connection is used again then."""
 FOREVER: Final = math.inf
-
-
-def encoded(message: Message | Params) -> bytes:
-    """The bytes of a message of ours, or of a part of one.
-
-    Raises:
-        LocalProtocolError: it holds something that JSON cannot express.
-    """
-    try:
-        return encode(message)
-    except (TypeError, ValueError, RecursionError) as problem:
-        raise LocalProtocolError(f"The request cannot be written as JSON: {problem}") from None
 
 
 def decoded(data: bytes) -> Sequence[Message | Unreadable]:

@@ -14,17 +14,18 @@ import signal
 import socket
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import IO, Final
+from typing import Final
 
 from sluicegate.errors import UpstreamClosed
 from sluicegate.upstream.guardian import Guardian
 from sluicegate.upstream.launching import START_LIMIT, cannot_start, child_environment, executable, spawned
 from sluicegate.upstream.stderr import visible
+from sluicegate.upstream.tap import Tap
 from sluicegate.wire import Receiver
 
-CHUNK: Final = 64 * 1024  # What a pipe holds.
 STDERR_KEPT: Final = 64 * 1024
 WRITE_HIGH: Final = 64 * 1024
+LAST_WORDS: Final = 1024 * 1024  # Read at the end, at most: who still holds the pipes may write on forever.
 SETTLE: Final = 0.25  # From the first sign of death to its certainty: the rest of the output, the exit status.
 KILL_LIMIT: Final = 3.0  # KILL takes milliseconds; this is for a machine out of breath.
 
@@ -40,7 +41,7 @@ class Child:
     ) -> None:
         assert process.stdin and process.stdout and process.stderr
         self._loop = asyncio.get_running_loop()
-        self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
+        self._stdin = process.stdin
         self.on_stderr: Callable[[bytes], None] | None = None
         self._receiver = receiver
         self._stop_grace = stop_grace
@@ -49,19 +50,19 @@ class Child:
         self._writable.set()
         self._tail = bytearray()
         self._cause: str | None = None
-        self._waiting_to_write = self._paused = False
+        self._waiting_to_write = False
         self._exited = self._ended = self._stopping = self._killed = self._reaped = False
-        self._settling: asyncio.TimerHandle | None = None
+        self._settling: asyncio.Handle | None = None
+        self._last_words = LAST_WORDS
         self._stop_timer: asyncio.TimerHandle | None = None
         self._at_once: asyncio.Future[None] = self._loop.create_future()
         self._at_once.set_result(None)
         self._started: asyncio.Future[int] = self._loop.create_future()
         self._gone: asyncio.Future[None] = self._loop.create_future()
-        for pipe in (self._stdin, self._stdout, self._stderr):
-            os.set_blocking(pipe.fileno(), False)
+        os.set_blocking(self._stdin.fileno(), False)
         self._guardian = Guardian(process, control, self)
-        self._loop.add_reader(self._stdout, self._stdout_ready)
-        self._loop.add_reader(self._stderr, self._stderr_ready)
+        self._stdout = Tap(process.stdout, receiver.received, self._dying)
+        self._stderr = Tap(process.stderr, self._heard_stderr, self._stderr_ended, is_log=True)
         # Nothing can be read here, but a closed other end shows as an error, even if nothing is being written.
         self._loop.add_reader(self._stdin, self._stdin_lost)
 
@@ -147,17 +148,11 @@ class Child:
 
     def pause_reading(self) -> None:
         """Leave its output in the pipe, and so let the server wait, until `resume_reading`."""
-        if not self._paused:
-            self._paused = True
-            if not self._stdout.closed:
-                self._loop.remove_reader(self._stdout)
+        self._stdout.pause()
 
     def resume_reading(self) -> None:
         """Go on after `pause_reading`."""
-        if self._paused:
-            self._paused = False
-            if not self._stdout.closed:
-                self._loop.add_reader(self._stdout, self._stdout_ready)
+        self._stdout.resume()
 
     async def aclose(self) -> None:
         """Stop the server and return when all its processes are gone: input closed, then TERM, then KILL.
@@ -177,27 +172,16 @@ class Child:
 
     # What the pipes say.
 
-    def _stdout_ready(self) -> None:
-        data = _read(self._stdout)
-        if data:
-            if not self._ended:
-                self._receiver.received(data)
-        elif data is not None:
-            self._close(self._stdout)
-            self._dying()
+    def _heard_stderr(self, data: bytes) -> None:
+        # Always read, or the server would wait for us; only the end is kept, however much comes.
+        self._tail += data
+        del self._tail[:-STDERR_KEPT]
+        if self.on_stderr is not None:
+            self.on_stderr(data)
 
-    def _stderr_ready(self) -> None:
-        data = _read(self._stderr)
-        if data:
-            # Always read, or the server would wait for us; only the end is kept, however much comes.
-            self._tail += data
-            del self._tail[:-STDERR_KEPT]
-            if self.on_stderr is not None:
-                self.on_stderr(data)
-        elif data is not None:
-            self._close(self._stderr)
-            if self._settling is not None:  # A server may close its stderr and go on; this only completes other signs.
-                self._dying()
+    def _stderr_ended(self) -> None:
+        if self._settling is not None:  # A server may close its stderr and go on; this only completes other signs.
+            self._dying()
 
     def _flush(self) -> None:
         if self._stdin.closed:
@@ -229,14 +213,10 @@ class Child:
     def _close_stdin(self) -> None:
         if not self._stdin.closed:
             self._loop.remove_writer(self._stdin)
-            self._close(self._stdin)
+            self._loop.remove_reader(self._stdin)
+            self._stdin.close()
             self._outgoing.clear()
             self._writable.set()
-
-    def _close(self, pipe: IO[bytes]) -> None:
-        if not pipe.closed:
-            self._loop.remove_reader(pipe)
-            pipe.close()
 
     # What the guardian says.
 
@@ -267,51 +247,63 @@ class Child:
 
     def _dying(self) -> None:
         """Note a sign of death: stdin or stdout closed, the exit reported, the guardian gone, in whatever order."""
-        if self._exited and self._stdout.closed and self._stderr.closed:
+        if self._exited and not self._stdout.is_open and not self._stderr.is_open:
             self._end()
         elif self._settling is None:
             # The rest may come in a moment, or never: a grandchild can hold the pipes, a server close them and live.
             self._settling = self._loop.call_later(SETTLE, self._settled)
 
     def _settled(self) -> None:
-        if self._paused and not self._stopping:
+        if self._stdout.is_paused and not self._stopping:
             # There may be output left that the receiver wants, but not now.
             self._settling = self._loop.call_later(SETTLE, self._settled)
             return
-        # A busy loop may not have come to what is in the pipes. At most 1 MiB: their holder may write on forever.
-        for _ in range(16):
-            if not self._stdout.closed and not self._paused:
-                self._stdout_ready()
-            if not self._stderr.closed:
-                self._stderr_ready()
-        self._end()
+        # A busy loop may not have come to what is in the pipes. A portion in each turn, as ever: others are served too.
+        if self._draw_last_words():
+            self._settling = self._loop.call_soon(self._settled)
+        else:
+            self._end()
+
+    def _draw_last_words(self) -> bool:
+        """Take a portion of what is left in the pipes; whether there may be more."""
+        size = 0
+        if self._stdout.is_open and not self._stdout.is_paused:
+            size += self._stdout.draw()
+        if self._stderr.is_open:
+            size += self._stderr.draw()
+        self._last_words -= size
+        return size > 0 and self._last_words > 0
 
     def _end(self) -> None:
         if self._ended:
             return
         if not self._stopping:
             self._cause = self._exit_so_far()
-        self._ended = True
+        self._tell_nothing_more()
         self._stop()
         if self._guardian.pid:  # Otherwise it has never run, which `open` is about to tell.
             self._receiver.ended()
         self._release()
 
+    def _tell_nothing_more(self) -> None:
+        self._ended = True
+        self._stdout.hear = _pass_over  # Still read: a server that cannot write may not see that it is to end.
+
     def _release(self) -> None:
         if self._ended and self._reaped and not self._gone.done():
             if self._settling is not None:
                 self._settling.cancel()
-            if not self._stderr.closed:
-                self._stderr_ready()  # The last words of a guardian that failed.
-            self._close(self._stderr)
-            self._close(self._stdout)
+            while self._draw_last_words():
+                pass  # They are those of a guardian that failed.
+            self._stderr.close()
+            self._stdout.close()
             self._gone.set_result(None)
 
     def _exit_so_far(self) -> str:
         match self.exit_status:
             case None if self._exited:
                 return "ended unseen"
-            case None if self._stdout.closed:
+            case None if not self._stdout.is_open:
                 return "closed its output"
             case None if self._stopping:
                 return "is being stopped"
@@ -347,7 +339,7 @@ class Child:
             self._set_stop_timer(KILL_LIMIT, self._guardian.abandon)
 
     async def _discard(self) -> None:
-        self._ended = True  # The receiver will never know this server.
+        self._tell_nothing_more()  # The receiver will never know this server.
         self._stop()
         self._kill()
         self._release()
@@ -359,14 +351,8 @@ class Child:
         self._stop_timer = None if seconds is None or then is None else self._loop.call_later(seconds, then)
 
 
-def _read(pipe: IO[bytes]) -> bytes | None:
-    """What is in the pipe, None if nothing is, b"" at its end."""
-    try:
-        return os.read(pipe.fileno(), CHUNK)
-    except BlockingIOError:
-        return None
-    except OSError:
-        return b""
+def _pass_over(data: bytes) -> None:
+    """Nobody wants it."""
 
 
 def _signal_name(number: int) -> str:

@@ -7,7 +7,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Final, Protocol
+from types import CoroutineType
+from typing import Any, Final, Protocol
 
 from sluicegate.errors import ErrorObject, InputRefused, InvalidParams, MethodNotFound, Truncated, UpstreamError
 from sluicegate.exchange import Exchange, Host
@@ -42,6 +43,8 @@ from sluicegate.upstream.tickets import Tickets
 from sluicegate.upstream.waiting import Waiter
 
 log = logging.getLogger("sluicegate")
+
+_LISTEN: Final = "subscriptions/listen"
 
 LATE_QUESTIONS: Final = 60.0
 """Seconds in which a call that was given up may still ask something: the question was on its way, or the server does
@@ -81,24 +84,43 @@ class SessionEra:
         self._line = line
         self._session = session
         self._level: str | None = None
+        self._curious: dict[str, int] = {}  # how many of those who wait now want to be told of each level
         self._subscriptions: dict[str, _Subscription] = {}
         self._forsaken: dict[str, float] = {}  # who has lately given up a call, and until when that matters
         # The calls whose callers have been asked something and have not answered yet, and what ends the wait for that.
         self._asked: list[tuple[Exchange, asyncio.Timeout]] = []
         self.tickets = Tickets()
 
-    async def reply_to(self, exchange: Exchange) -> Reply:
+    def reply_to(self, exchange: Exchange) -> "CoroutineType[Any, Any, Reply]":
         """The server's reply to an exchange, in the inner shape."""
+        level = exchange.profile.log_level
+        if level is None or exchange.method == "server/discover" or "logging" not in self._line.discovery.capabilities:
+            return self._reply_to(exchange)
+        return self._reply_and_log(exchange, level)
+
+    async def _reply_and_log(self, exchange: Exchange, level: str) -> Reply:
+        """The reply to an exchange, while the server logs as much as the most curious of those who wait for it."""
+        curious = self._curious
+        curious[level] = curious.get(level, 0) + 1
+        try:
+            if exchange.method != _LISTEN and (level != self._level or len(curious) > 1):
+                await self._set_level(min(curious, key=LOG_LEVELS.index))
+            return await self._reply_to(exchange)
+        finally:
+            curious[level] -= 1
+            if not curious[level]:
+                del curious[level]
+
+    def _reply_to(self, exchange: Exchange) -> "CoroutineType[Any, Any, Reply]":
+        # No coroutine of its own: this is everybody's way.
         if exchange.method == "server/discover":
-            return self._discover_result()
-        if exchange.method == "subscriptions/listen":
-            return await self._listen(exchange)
-        if exchange.profile.log_level is not None:
-            await self._set_level(exchange.profile.log_level)
+            return self._discover()
+        if exchange.method == _LISTEN:
+            return self._listen(exchange)
         params = params_for_session(exchange.method, exchange.params, self._session.revision)
         if "task" in params or "taskId" in params:
-            return await self._relay_task(exchange, params)
-        return await self._relay(exchange, params)
+            return self._relay_task(exchange, params)
+        return self._relay(exchange, params)
 
     async def _relay(self, exchange: Exchange, params: Params) -> Reply:
         try:
@@ -155,7 +177,7 @@ class SessionEra:
         self._forsaken = {caller: until for caller, until in self._forsaken.items() if until > now}
         self._forsaken[exchange.caller.id] = now + LATE_QUESTIONS
 
-    def _discover_result(self) -> Reply:
+    async def _discover(self) -> Reply:
         discovery = self._line.discovery
         value: Params = {
             "supportedVersions": list(SUPPORTED_VERSIONS),
@@ -166,12 +188,7 @@ class SessionEra:
             value["instructions"] = discovery.instructions
         return Result(complete(value, ttl_ms=0))
 
-    async def _set_level(self, level: str) -> None:
-        """Have the server log as much as the most curious of those who wait for it now."""
-        if "logging" not in self._line.discovery.capabilities:
-            return
-        levels = [level, *(waiter.exchange.profile.log_level for waiter in self._line.pending if waiter.exchange)]
-        wanted = min((known for known in levels if known is not None), key=LOG_LEVELS.index)
+    async def _set_level(self, wanted: str) -> None:
         if wanted != self._level:
             # Noted first: who comes meanwhile need not ask for the same. A refusal is an answer, too, and noted.
             self._level = wanted

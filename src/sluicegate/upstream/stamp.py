@@ -6,7 +6,7 @@ import msgspec
 
 from sluicegate.protocol.message import Params, RequestId, as_object
 from sluicegate.protocol.modern import Profile, with_profile
-from sluicegate.upstream.messages import encoded
+from sluicegate.upstream.writing import encoded
 
 
 class Stamp:

@@ -76,4 +76,5 @@ class StderrLog:
 
 def visible(text: bytes | bytearray) -> str:
     """What a server wrote, safe for a terminal."""
-    return text.decode("utf-8", "backslashreplace").replace("\r\n", "\n").translate(_VISIBLE)
+    plain = text.decode("utf-8", "backslashreplace").replace("\r\n", "\n")
+    return plain if plain.isprintable() else plain.translate(_VISIBLE)  # The first is thirty times as fast.

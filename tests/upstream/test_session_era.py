@@ -1,0 +1,66 @@
+"""What a session-era server is told of its callers: it logs for all of them at once, so the most curious one counts."""
+
+from typing import cast
+
+from sluicegate.protocol.message import Result
+from tests.upstream.raw_server import Bench, Json, Recorder, exchange, session_bench
+
+
+async def told(table: Bench) -> object:
+    """The level that the server is told next."""
+    request = await table.server.answer("logging/setLevel", {})
+    return cast(Json, request["params"])["level"]
+
+
+async def call_under_way(table: Bench) -> object:
+    """The id of the next call that the server gets."""
+    return (await table.server.next("tools/call"))["id"]
+
+
+async def test_the_level_is_that_of_the_most_curious_who_waits() -> None:
+    async with session_bench() as table:
+        curious = table.start(exchange(log_level="debug"))
+        assert await told(table) == "debug"
+        first = await call_under_way(table)
+        modest = table.start(exchange(log_level="error"))
+        second = await call_under_way(table)  # and nothing was said of the level: debug it stays
+        for request_id, outcome in ((first, curious), (second, modest)):
+            table.server.send(id=request_id, result={"content": []})
+            assert isinstance(await outcome, Result)
+        table.start(exchange(log_level="error"))
+        assert await told(table) == "error"
+
+
+async def test_who_comes_while_a_more_curious_one_is_still_telling_its_level_does_not_undo_it() -> None:
+    async with session_bench() as table:
+        curious = table.start(exchange(log_level="debug"))
+        setting = await table.server.next("logging/setLevel")
+        modest = table.start(exchange(log_level="error"))
+        second = await call_under_way(table)
+        table.server.send(id=setting["id"], result={})
+        first = await call_under_way(table)
+        for request_id, outcome in ((first, curious), (second, modest)):
+            table.server.send(id=request_id, result={"content": []})
+            assert isinstance(await outcome, Result)
+
+
+async def test_who_only_listens_tells_no_level_but_keeps_that_of_others_up() -> None:
+    async with session_bench() as table:
+        sink = Recorder()
+        table.start(exchange("subscriptions/listen", {"notifications": {}}, sink, log_level="debug"), key="listening")
+        await sink.heard.wait()
+        table.start(exchange(log_level="error"), key="call")
+        assert await told(table) == "debug"
+        await call_under_way(table)
+        for key in ("call", "listening"):
+            table.tasks.cancel(key)
+        await table.server.next("notifications/cancelled")
+        table.start(exchange(log_level="error"))
+        assert await told(table) == "error"
+
+
+async def test_a_server_that_does_not_log_is_told_no_level() -> None:
+    async with session_bench(tools={}) as table:
+        outcome = table.start(exchange(log_level="debug"))
+        await table.server.answer("tools/call", {"content": []})
+        assert isinstance(await outcome, Result)
