@@ -207,7 +207,8 @@ def ours(servers: dict[str, object], pids: Path, settings: str = "", *, stdio: b
     """Our gateway for these servers."""
     port = 0 if stdio else free_port()
     with folder(servers, settings) as place:
-        command = [PYTHON, "-m", "bench.peers_gateway.ours", str(place), str(port or "stdio")]
+        door = ["--stdio"] if stdio else ["--port", str(port)]
+        command = [PYTHON, "-m", "sluicegate", "serve", "--folder", str(place), *door]
         home = {"HOME": str(place), "XDG_CONFIG_HOME": str(place), "XDG_RUNTIME_DIR": str(place)}
         with started(command, pids, port, environment=home) as gate:
             yield gate
