@@ -108,7 +108,7 @@ async def test_no_call_lasts_longer_than_the_longest(monkeypatch: pytest.MonkeyP
         raise AssertionError
 
     async with mounted(answer, MountSettings(prefix="s", timeout=120, longest_call=50)) as (hub, _):
-        with pytest.raises(UpstreamTimeout, match=r"within 50 s, the most that is given to it\.$"):
+        with pytest.raises(UpstreamTimeout, match=r"within 50 s, the most that is given to it; the call may have run\.$"):
             await hub(call())
 
 
@@ -285,3 +285,40 @@ async def test_a_question_that_says_at_last_that_it_is_none_passes_as_one_thing(
         reply = await hub(call())
         assert isinstance(reply, Result) and opened(reply)["resultType"] == "complete"
         assert msgspec.json.encode(reply.value).count(b"resultType") == 1
+
+
+@pytest.mark.parametrize(
+    ("exchange", "told"),
+    [(call(), "s did not answer within 5 s; the call may have run."), (read(), "s did not answer within 5 s.")],
+    ids=["a call", "a read"],
+)
+async def test_who_called_a_tool_that_took_too_long_is_told_that_it_may_have_run(
+    monkeypatch: pytest.MonkeyPatch, exchange: Exchange, told: str
+) -> None:
+    clock = Clock(monkeypatch)
+
+    async def answer(exchange: Exchange) -> Reply:
+        clock.now += 6
+        await forever()
+        raise AssertionError
+
+    async with mounted(answer, MountSettings(prefix="s", timeout=5)) as (hub, _):
+        with pytest.raises(UpstreamTimeout) as refused:
+            await hub(exchange)
+    assert refused.value.message == told
+
+
+async def test_an_error_of_an_upstream_of_ones_own_stays_what_it_is() -> None:
+    class Dropped(UpstreamClosed):
+        def __init__(self, line: int, port: str) -> None:
+            super().__init__(f"line {line} to {port} was dropped.")
+            self.line = line
+
+    async def answer(exchange: Exchange) -> Reply:
+        raise Dropped(7, "ttyS0")
+
+    async with mounted(answer) as (hub, _):
+        with pytest.raises(Dropped) as refused:
+            await hub(call())
+    assert refused.value.message == "line 7 to ttyS0 was dropped; the call may have run."
+    assert refused.value.line == 7

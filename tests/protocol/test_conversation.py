@@ -630,7 +630,7 @@ def test_a_request_that_begins_at_once_is_the_one_that_is_taken(
     for step in script:
         match step:
             case Request():
-                begun = short.begin(step)
+                begun = short.begin_call(step)
                 events = short.take(step) if begun is None else [begun]
                 value: Json = {"jsonrpc": "2.0", "id": step.id, "method": step.method, "params": dict(step.params)}
                 assert events == long.take(value)
@@ -647,7 +647,7 @@ def test_a_request_that_begins_at_once_is_the_one_that_is_taken(
 def test_no_more_begin_at_once_than_may_be_under_way() -> None:
     conversation = operating()
     for request_id in range(MOST_UNDER_WAY):
-        assert conversation.begin(Request(request_id, "tools/call", {})) is not None
+        assert conversation.begin_call(Request(request_id, "tools/call", {})) is not None
     one_more = Request("more", "tools/call", {})
-    assert conversation.begin(one_more) is None
+    assert conversation.begin_call(one_more) is None
     assert refused(conversation.take(one_more)) == [("more", OVERLOADED)]

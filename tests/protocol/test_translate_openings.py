@@ -168,3 +168,20 @@ def test_any_result_after_any_others_means_what_it_means_alone(
         result, revision = raw(value, compact=compact), REVISIONS[version]
         alone = reply_for_session("tools/call", {}, result, revision)
         assert read(openings.reply_for_session({}, result, revision)) == read(alone)
+
+
+@pytest.mark.parametrize("twice", [b'"content":[],"content":[1]', b'"content":[],"isError":false,"isError":true'])
+def test_of_a_member_that_stands_twice_the_last_one_is_left_whatever_came_before(twice: bytes) -> None:
+    result = Result(msgspec.Raw(b'{"resultType":"complete",' + twice + b"}"))
+    openings = Openings()
+    first = openings.reply_for_session({}, result, LATEST)
+    assert translated(openings, {"resultType": "complete", "content": HELLO}) == json.dumps({"content": HELLO})
+    assert (
+        openings.reply_for_session({}, result, LATEST) == first == reply_for_session("tools/call", {}, result, LATEST)
+    )
+
+
+def test_a_client_of_the_newest_revision_is_told_all_of_it() -> None:
+    openings, newest = Openings(), REVISIONS["2026-07-28"]
+    translated(openings, USUAL)
+    assert openings.reply_for_session({}, raw(USUAL), newest) == raw(USUAL)

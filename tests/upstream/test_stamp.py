@@ -8,7 +8,7 @@ import pytest
 from sluicegate.errors import LocalProtocolError
 from sluicegate.protocol.message import Params, RequestId
 from sluicegate.protocol.modern import Profile, with_profile
-from sluicegate.upstream.stamp import Stamp
+from sluicegate.upstream.stamp import LONGEST_KNOWN, MOST_KNOWN, Stamp
 
 INFO: Params = {"name": "gate", "version": "1"}
 PLAIN: Params = {"sampling": {}}
@@ -38,3 +38,12 @@ def test_what_cannot_be_written_is_refused_as_the_request_it_would_be_in() -> No
     with pytest.raises(LocalProtocolError, match="cannot be written as JSON"):
         stamp.on({}, "2026-07-28", Profile("2026-07-28", {"sampling": object()}), None)
     assert stamp.on({}, "2026-07-28", Profile("2026-07-28", PLAIN), None)
+
+
+def test_many_callers_and_long_sayings_are_not_mixed_up() -> None:
+    stamp = Stamp(INFO)
+    for number in [*range(3 * MOST_KNOWN), *range(3 * MOST_KNOWN)]:
+        capabilities: Params = {"experimental": {"x": "y" * (LONGEST_KNOWN * (number % 3)), "n": number}}
+        said = Profile("2026-07-28", capabilities)
+        told = msgspec.json.decode(msgspec.json.encode(stamp.on({}, "2026-07-28", said, None)))
+        assert told == with_profile({}, Profile("2026-07-28", capabilities, INFO), None)

@@ -28,7 +28,7 @@ LATER: Final[Fields] = (("Retry-After", "1"),)
 class Headers(Protocol):
     """The headers of a request; names in any case."""
 
-    def get(self, name: str) -> str | None: ...
+    def get(self, name: str) -> str | None: ...  # What several lines say is joined by commas.
     def get_all(self, name: str) -> Sequence[str]: ...
     def __iter__(self) -> Iterator[tuple[str, str]]: ...  # Names in lower case.
 

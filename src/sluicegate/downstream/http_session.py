@@ -195,7 +195,7 @@ class HttpSession:
     def post(self, request: HttpRequest, value: object, takes: Accepted) -> None:
         """Take the message or the batch of a POST; it is answered now or later."""
         post = Post(self, request, value, takes)
-        asked = self.conversation.begin(value) if isinstance(value, Request) else None
+        asked = self.conversation.begin_call(value) if isinstance(value, Request) else None
         if asked is not None:  # as nearly every POST
             self._start(asked, post)
         else:
@@ -296,7 +296,8 @@ class HttpSession:
         """Answer a request; its POST is answered with it, or with the last of its batch."""
         if self._calls.get(request_id) is not post:
             # Withdrawn, by a tool that swallowed it: the id may be that of another POST's request by now. (One that is
-            # used again within a batch is not mistaken: what the batch itself withdraws never begins.)
+            # used again within a batch is not mistaken: tasks begin in a later turn, so what the batch itself withdraws
+            # never does.)
             return
         del self._calls[request_id]
         post.open -= 1

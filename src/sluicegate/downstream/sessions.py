@@ -59,6 +59,7 @@ class Sessions:
         )
         self._sessions: dict[str, HttpSession] = {}
         # A client sends few different heads, and `http1` gives the same object for the same bytes: looked at once each.
+        # (Not so under ASGI, where every request has its own.)
         self._named = lru_cache(maxsize=128)(_named)
 
     def post(self, request: HttpRequest, value: object, takes: Accepted, caller: Caller) -> None:

@@ -12,7 +12,7 @@ import stat
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Final, cast
 
 from sluicegate.downstream.duplex import LAST_ANSWERS, LONGEST_HOLD, DuplexServer, serve_duplex
@@ -38,20 +38,23 @@ async def serve_stdio(
     hold: float = LONGEST_HOLD,
     on_stuck: Callable[[], None] | None = None,
     drain: float = LAST_ANSWERS,
-    on_second_signal: Callable[[], None] | None = None,
+    told: "Callable[[Callable[[], None]], AbstractContextManager[None]] | None" = None,
+    on_hang_up: Callable[[], None] | None = None,
 ) -> None:
     """Answer the client on stdin and stdout until it closes them, or until SIGTERM or SIGINT.
 
     Args:
         drain: seconds that calls under way have after a signal; the rest is answered that we stop.
         on_stuck: called when work under way has not let itself be cancelled for a while, or on a second signal.
-        on_second_signal: called first when the signal comes once more; whoever says so twice means at once.
+        told: for whoever has the signals: what it is given, it calls in the loop when we are to stop, for as long as
+            the `with` lasts. Without it the signals are ours.
+        on_hang_up: called as soon as nothing more is taken, before what is under way has had its time.
     """
     with _own_pipes() as (stdin, stdout):
         wire = await StdioWire.open(stdin, stdout)
         wire.on_stuck = on_stuck
+        wire.on_hang_up = on_hang_up
         server: DuplexServer | None = None
-        was_told = False
 
         def attach(receiver: DuplexServer) -> None:
             nonlocal server
@@ -59,15 +62,11 @@ async def serve_stdio(
             wire.attach(receiver)
 
         def told_to_stop() -> None:
-            nonlocal was_told
-            if was_told and on_second_signal is not None:
-                on_second_signal()
-            was_told = True
             if server is not None:
                 server.leave_after(drain, _STOPPED)
             wire.told_to_stop()
 
-        with _on_signal(told_to_stop):
+        with (told or _on_signal)(told_to_stop):
             try:
                 await serve_duplex(handler, wire, attach, hold=hold)
             finally:
@@ -83,6 +82,7 @@ class StdioWire(asyncio.Protocol):
         self._early: list[bytes] = []
         self._ended = False
         self.on_stuck: Callable[[], None] | None = None
+        self.on_hang_up: Callable[[], None] | None = None
         self._reader: asyncio.ReadTransport | None = None
         self._writer: asyncio.WriteTransport | None = None
         self._stdin = self._stdout = -1
@@ -140,6 +140,8 @@ class StdioWire(asyncio.Protocol):
         if self._ended:
             return
         self._ended = True
+        if self.on_hang_up is not None:
+            self.on_hang_up()
         if self.on_stuck is not None:
             self._loop.call_later(_STUCK_AFTER, self.on_stuck)
         if self._receiver is not None:

@@ -6,7 +6,6 @@ The one rule: what nearly every call needs stands in one coroutine, and all else
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from copy import copy
 from fnmatch import fnmatchcase
 from functools import partial
 from time import monotonic
@@ -212,7 +211,7 @@ class Calls:
                 raise _in_doubt(exchange, problem) from problem.__cause__
         except OutOfTime:
             figures.errors += 1
-            raise self._missed(relay) from None
+            raise _in_doubt(exchange, self._missed(relay)) from None
         finally:
             figures.seconds += monotonic() - began
             places.free()
@@ -272,7 +271,10 @@ def _in_doubt(exchange: Exchange, problem: UpstreamError) -> UpstreamError:
     """The problem; of a call that may have run, in a sentence that says so: most clients show nothing but that."""
     if exchange.method not in _ACTING or problem.delivered != "unknown":
         return problem
-    doubt = copy(problem)  # Whoever else waits for the same connection may have asked for something harmless.
+    # Another one: whoever else waits for the same connection may have asked for something harmless. Without `__init__`,
+    # of which nobody knows what it takes: upstreams may be anybody's.
+    doubt = type(problem).__new__(type(problem), *problem.args)
+    doubt.__dict__.update(problem.__dict__)
     doubt.message = f"{problem.message.rstrip('.')}; the call may have run."
     return doubt
 

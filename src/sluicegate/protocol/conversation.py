@@ -148,8 +148,8 @@ class ServerConversation:
     def take(self, value: object) -> list[Event]:
         """The events in one parsed message or batch, for transports that bring messages whole.
 
-        In its place may stand the `Request` that it is, where somebody has read it already. Of one that does not say
-        its revision itself `begin` may be asked first.
+        In its place may stand the `Request` that it is, where somebody has read it already; then `begin_call` may be
+        asked first.
         """
         events: list[Event] = []
         if self.session.stage is Stage.SHUTDOWN:
@@ -160,8 +160,11 @@ class ServerConversation:
             self._read_value(value, None, events)
         return events
 
-    def begin(self, request: Request) -> Asked | None:
-        """What a request of the session era asks, if all is as it nearly always is; else None, and `take` says more."""
+    def begin_call(self, request: Request) -> Asked | None:
+        """What a request of an open session asks, if all is as it nearly always is; it is under way from then on.
+
+        Else None, and `take` says more.
+        """
         session, under_way = self.session, self._under_way
         if session.stage is not Stage.OPERATING or request.method not in _SERVED[session.version]:
             return None
@@ -169,6 +172,8 @@ class ServerConversation:
             return None
         profile, params = session.profile, request.params
         if "_meta" in params:
+            if is_modern(params):
+                return None
             profile, params = session.profile_of(request)
         under_way[request.id] = None
         return Asked(request.id, request.method, params, profile, False)

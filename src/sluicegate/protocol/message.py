@@ -81,7 +81,7 @@ class _ErrorWire(msgspec.Struct):
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def encode(message: Message | Params) -> bytes:
+def encode(message: Message | Mapping[str, object]) -> bytes:
     """The bytes of one message, or of a part of one.
 
     They are on one line unless a raw payload brought newlines along (framing takes those out).

@@ -237,6 +237,8 @@ def members_of(value: object) -> Params | None:
     """The members of an object, each still bytes if the object is; None for anything else."""
     if not isinstance(value, msgspec.Raw):
         return as_object(value)
+    if len(value) > 4096 and not _is_object(value):
+        return None  # A long string would be read to its end before it is known to be none.
     try:
         return decode_members(value)
     except msgspec.ValidationError:  # It is something else than an object.

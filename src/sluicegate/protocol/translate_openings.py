@@ -32,7 +32,7 @@ class Openings:
         """As `translate.reply_for_session`, for the reply to a call of a tool."""
         raw = reply.value if isinstance(reply, Result) else None
         # Before 2025-11-25 the content itself may have to be changed.
-        if not isinstance(raw, msgspec.Raw) or len(raw) > _SHORT or not revision.icons:
+        if not isinstance(raw, msgspec.Raw) or len(raw) > _SHORT or not revision.icons or revision.modern:
             return reply_for_session("tools/call", params, reply, revision)
         data = bytes(raw)
         at = data.find(_CONTENT)
@@ -58,14 +58,16 @@ class Openings:
 
 def _holds_more(data: bytes, at: int) -> bool:
     """Whether behind this place may stand a member, however it is spelled, that `translate` would change or drop."""
+    # What may stay must be there once: of two the last one counts, and the other would be dropped.
     structured = data.find(_STRUCTURED, at)
-    if structured > 0:
-        # An object may stay, if no other could be meant.
-        is_object = data.startswith(_STRUCTURED_OBJECT, structured)
-        if not is_object or data.find(_STRUCTURED, structured + 1) > 0:
-            return True
+    if structured > 0 and not data.startswith(_STRUCTURED_OBJECT, structured):
+        return True
+    if (structured > 0 and data.find(_STRUCTURED, structured + 1) > 0) or data.find(b'"content"', at + 1) > 0:
+        return True
+    failed = data.find(b'"isError"', at)
     return (
-        data.find(b'"_meta"', at) > 0
+        (failed > 0 and data.find(b'"isError"', failed + 1) > 0)
+        or data.find(b'"_meta"', at) > 0
         or data.find(b'"resultType"', at) > 0
         or data.find(b'"ttlMs"', at) > 0
         or data.find(b'"cacheScope"', at) > 0

@@ -1,6 +1,7 @@
 """What every request to a server of 2026-07-28 says of its caller: written once for all who say the same."""
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -8,18 +9,19 @@ from sluicegate.protocol.message import Params, RequestId, as_object
 from sluicegate.protocol.modern import Profile, with_profile
 from sluicegate.upstream.writing import encoded
 
+MOST_KNOWN: Final = 64
+LONGEST_KNOWN: Final = 1024
+"""Bytes of what a caller says that it can be asked; it may be as long as a request."""
+
 
 class Stamp:
     """Puts what a caller says of itself into the params of its requests, under our own name."""
 
-    __slots__ = ("_capabilities", "_client_info", "_encoded", "_log_level", "_version")
+    __slots__ = ("_client_info", "_known")
 
     def __init__(self, client_info: Mapping[str, object]) -> None:
         self._client_info = client_info
-        self._version = ""
-        self._capabilities: Mapping[str, object] | None = None
-        self._log_level: str | None = None
-        self._encoded = msgspec.Raw()
+        self._known: dict[tuple[bytes, str | None, str], msgspec.Raw] = {}
 
     def on(self, params: Params, version: str, said: Profile, token: RequestId | None) -> Params:
         """The params as a server of this revision wants them, with our own progress token if there is one.
@@ -27,12 +29,18 @@ class Stamp:
         Raises:
             LocalProtocolError: what the caller says of itself cannot be written as JSON.
         """
-        capabilities, level = said.capabilities, said.log_level
         if token is not None or "_meta" in params:
-            return with_profile(params, Profile(version, capabilities, self._client_info, level), token)
-        # By identity: one who repeats itself, as nearly all do, is known again with the very same object.
-        if capabilities is not self._capabilities or level != self._log_level or version != self._version:
-            meta = with_profile({}, Profile(version, capabilities, self._client_info, level), None)["_meta"]
-            self._encoded = msgspec.Raw(encoded(as_object(meta) or {}))
-            self._version, self._capabilities, self._log_level = version, capabilities, level
-        return {**params, "_meta": self._encoded}
+            return with_profile(params, self._profile(version, said), token)
+        capabilities = encoded(said.capabilities)
+        meta = self._known.get((capabilities, said.log_level, version))
+        if meta is None:
+            written = with_profile({}, self._profile(version, said), None)["_meta"]
+            meta = msgspec.Raw(encoded(as_object(written) or {}))
+            if len(capabilities) <= LONGEST_KNOWN:
+                if len(self._known) >= MOST_KNOWN:
+                    self._known.clear()  # The few in use are back at once; no order has to be kept for it.
+                self._known[capabilities, said.log_level, version] = meta
+        return {**params, "_meta": meta}
+
+    def _profile(self, version: str, said: Profile) -> Profile:
+        return Profile(version, said.capabilities, self._client_info, said.log_level)

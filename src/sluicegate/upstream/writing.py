@@ -1,10 +1,12 @@
 """What we say to servers, as bytes."""
 
+from collections.abc import Mapping
+
 from sluicegate.errors import LocalProtocolError
-from sluicegate.protocol.message import Message, Params, encode
+from sluicegate.protocol.message import Message, encode
 
 
-def encoded(message: Message | Params) -> bytes:
+def encoded(message: Message | Mapping[str, object]) -> bytes:
     """The bytes of a message of ours, or of a part of one.
 
     Raises:
