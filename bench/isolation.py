@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from statistics import quantiles
 from typing import Final
@@ -216,19 +216,26 @@ async def vex_beside(name: str) -> None:
 async def misbehaving(port: int, name: str) -> AsyncGenerator[None]:
     """A time in which one of them does what its name says."""
     # From another process: what its answers cost their reader is not what the good one's callers are to feel.
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "bench.isolation", "--vex", f"{port}:{name}"),
-        stdout=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(60):
-            await process.stdout.readline()
-        yield
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)  # with the server beside the gateway, if it has one
-        await process.wait()
+    with tempfile.TemporaryFile() as complaints:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "bench.isolation", "--vex", f"{port}:{name}"),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=complaints,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(60):
+                await process.stdout.readline()
+            yield
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # with the server beside the gateway, if it has one
+            status = await process.wait()
+        if status != -signal.SIGKILL:
+            complaints.seek(0)
+            words = complaints.read().decode(errors="replace").strip()
+            raise RuntimeError(f"Who made {name} misbehave gave up with status {status}:\n{words}")
     if name not in BESIDE:
         await calm(port, name)
 
@@ -262,7 +269,7 @@ def _compared(quiet: list[float], vexed: list[float]) -> dict[str, float]:
 
 
 def _quieter_quarter(figures: list[float]) -> float:
-    return quantiles(figures, n=4)[0] if len(figures) > 1 else figures[0]
+    return quantiles(figures, n=4, method="inclusive")[0] if len(figures) > 1 else figures[0]
 
 
 def main() -> None:

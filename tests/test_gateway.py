@@ -1,6 +1,9 @@
 """A configuration and the next one: what a reload touches, and that it is done whole or not at all."""
 
 import asyncio
+import json
+import os
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,7 +12,7 @@ import pytest
 
 import sluicegate
 from sluicegate.concurrency import TaskScope
-from sluicegate.config import GatewayConfig, Loaded, Places, PythonFile, ServerConfig
+from sluicegate.config import GatewayConfig, Loaded, Places, PythonFile, ServerConfig, load
 from sluicegate.config.values import Catalog, Limits, Profile, ServerSettings
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Upstream
@@ -176,3 +179,22 @@ async def test_a_reload_that_goes_wrong_leaves_all_as_it_was_and_the_next_one_is
             pass
         assert list(gateway.config.servers) == ["b"]
         tasks.cancel_all()
+
+
+@pytest.mark.parametrize(
+    "args", [["--token", "s3cr3t-canary"], ["--token=${CANARY}"], ["https://me:s3cr3t-canary@host/"]]
+)
+async def test_a_secret_among_the_arguments_is_shown_nowhere(tmp_path: Path, args: list[str]) -> None:
+    script = tmp_path / "server.py"
+    script.write_text("import sys\nsys.exit('bad token: s3cr3t-canary in ' + ' '.join(sys.argv))\n")
+    entry = {"command": sys.executable, "args": [str(script), *args]}
+    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": {"demo": entry}}))
+    environ = {"CANARY": "s3cr3t-canary", "PATH": os.defpath}
+    loaded = load(Places(root=str(tmp_path), home=str(tmp_path / "home"), environ=environ))
+    assert loaded.config is not None
+    gateway = Gateway(loaded.config)
+    async with asyncio.timeout(20), gateway:
+        await gateway.hub.settled()
+        seen = f"{gateway.status()} {gateway.logs('demo')}"
+    assert "bad token: ***" in seen
+    assert "s3cr3t" not in seen

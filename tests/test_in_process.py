@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 
 import sluicegate
-from sluicegate.errors import ConfigError
+from sluicegate.client.in_process import InProcess
+from sluicegate.concurrency import TaskScope, forever
+from sluicegate.errors import ConfigError, UpstreamUnavailable
+from sluicegate.exchange import NOBODY, Host
 
 PATIENCE = 10.0
 
@@ -46,6 +49,107 @@ async def test_a_hub_that_somebody_has_opened_stays_open() -> None:
         async with sluicegate.connect(hub) as first, sluicegate.connect(hub) as second:
             assert (await first.call("clock__now")).text == (await second.call("clock__now")).text == "noon"
         assert hub.is_open
+
+
+async def test_the_last_one_to_leave_closes_it_whoever_came_first() -> None:
+    hub = team()
+    async with asyncio.timeout(PATIENCE):
+        first = sluicegate.connect(hub)
+        await first.__aenter__()
+        async with sluicegate.connect(hub) as second:
+            await first.__aexit__(None, None, None)
+            assert hub.is_open and (await second.call("clock__now")).text == "noon"
+        assert not hub.is_open
+
+
+async def test_one_who_is_cancelled_takes_it_from_nobody() -> None:
+    hub = team()
+    is_in, is_out = asyncio.Event(), asyncio.Event()
+
+    async def stay() -> None:
+        try:
+            async with sluicegate.connect(hub):
+                is_in.set()
+                await forever()
+        finally:
+            is_out.set()
+
+    async with asyncio.timeout(PATIENCE), TaskScope() as tasks:
+        tasks.start(stay())
+        await is_in.wait()
+        async with sluicegate.connect(hub) as client:
+            tasks.cancel_all()
+            await is_out.wait()
+            assert (await client.call("clock__now")).text == "noon"
+        assert not hub.is_open
+
+
+async def test_many_who_come_and_go_at_once_find_it_open_each_time() -> None:
+    hub = team()
+    heard: list[str] = []
+
+    async def ask(times: int) -> None:
+        for _ in range(times):
+            async with sluicegate.connect(hub) as client:
+                heard.append((await client.call("clock__now")).text)
+
+    async with asyncio.timeout(PATIENCE):
+        async with TaskScope() as tasks:
+            for times in (1, 2, 3, 4, 5):
+                tasks.start(ask(times))
+    assert heard == ["noon"] * 15 and not hub.is_open
+
+
+def test_it_can_be_used_in_one_event_loop_after_the_other() -> None:
+    hub = team()
+
+    async def use() -> list[str]:
+        async with asyncio.timeout(PATIENCE), sluicegate.connect(hub) as client:
+            return [tool.name for tool in await client.tools()] + [(await client.call("clock__now")).text]
+
+    for _ in range(3):
+        assert asyncio.run(use()) == ["clock__now", "clock__sure", "clock__count", "noon"]
+    calls = hub.mounts[0].calls
+    assert calls.figures.calls == 3, "it is counted on"
+
+
+@pytest.mark.parametrize("opened_by", ["async with", "connect"])
+async def test_one_that_is_open_in_another_event_loop_is_refused(opened_by: str) -> None:
+    hub = team()
+    problems: list[str] = []
+
+    async def use_elsewhere() -> None:
+        try:
+            async with sluicegate.connect(hub):
+                pass
+        except ConfigError as problem:
+            problems.append(problem.message)
+
+    async with asyncio.timeout(PATIENCE), hub if opened_by == "async with" else sluicegate.connect(hub):
+        await asyncio.to_thread(asyncio.run, use_elsewhere())
+    assert problems == ["This Hub is open in another event loop; use it in that one."]
+
+
+async def test_who_is_left_when_its_owner_closes_it_is_told_at_once() -> None:
+    hub = team()
+    async with asyncio.timeout(PATIENCE):
+        await hub.__aenter__()
+        async with sluicegate.connect(hub) as client, InProcess(hub).connect(Host({}, {}, NOBODY)) as connection:
+            async with TaskScope() as tasks:
+                tasks.start(connection.wait_closed())
+                await hub.__aexit__(None, None, None)
+            # How long a call waits for a server that is to come is more than we wait here.
+            async with asyncio.timeout(hub.mounts[0].settings.queue_wait / 2):
+                with pytest.raises(UpstreamUnavailable, match=r"^clock is not connected: its hub is closed\.$"):
+                    await client.call("clock__now")
+
+
+async def test_to_open_it_twice_is_refused_with_what_to_do() -> None:
+    async with asyncio.timeout(PATIENCE), team() as hub:
+        with pytest.raises(ConfigError, match=r"^This Hub is open already\. Open it once"):
+            await hub.__aenter__()
+        async with sluicegate.connect(hub) as client:
+            assert (await client.call("clock__now")).text == "noon"
 
 
 async def test_its_tools_ask_and_tell_how_far_they_are() -> None:

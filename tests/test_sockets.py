@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sluicegate.errors import ConfigError
-from sluicegate.sockets import SocketWire, claimed, dial, leave, listen
+from sluicegate.sockets import SocketWire, claimed, dial, is_ours_alone, leave, listen
 
 
 @pytest.fixture
@@ -21,6 +21,19 @@ def path() -> Generator[str]:
     """A short path, as those of sockets must be, in a folder that is ours alone."""
     with tempfile.TemporaryDirectory(prefix="sg-") as folder:
         yield f"{folder}/control.sock"
+
+
+async def test_what_we_listen_at_is_ours_alone_until_others_can_reach_it(path: str) -> None:
+    assert not is_ours_alone(path), "there is nothing yet"
+    async with asyncio.timeout(10), await listen(path, lambda wire: None):
+        assert is_ours_alone(path)
+        os.chmod(os.path.dirname(path), 0o750)
+        assert not is_ours_alone(path)
+
+
+def test_a_file_is_no_socket_of_ours(path: str) -> None:
+    Path(path).touch(0o600)
+    assert not is_ours_alone(path)
 
 
 def test_of_many_who_claim_a_path_at_once_one_gets_it_each_time(path: str) -> None:

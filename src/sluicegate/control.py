@@ -66,12 +66,17 @@ def _impatient(server: ServerStatus) -> str:
 
 
 def control_server(
-    gateway: Gateway, address: str, reload: Reload, held_back: Callable[[], Sequence[Problem]] = tuple
+    gateway: Gateway,
+    address: str,
+    reload: Reload,
+    *,
+    held_back: Callable[[], Sequence[Problem]] = tuple,
+    is_stopping: Callable[[], bool] = bool,
 ) -> "Server":
     """The server that answers the commands: `status`, `offers`, `logs`, `restart`, `reload`.
 
     `reload` reads the configuration again and says what came of it, sentence by sentence; `held_back` is what the files
-    say and the gateway does not do.
+    say and the gateway does not do; `is_stopping` is whether it begins nothing new, at its address or elsewhere.
     """
     # Here and not above: how the servers are is told long before anybody comes with a command.
     from sluicegate.activation.define import Structured, ToolError
@@ -83,7 +88,8 @@ def control_server(
     def status(passing: bool = False) -> Structured:
         """How the gateway and each of its servers are; `passing` if these end with whoever asks."""
         value = {
-            "address": address,
+            "address": "" if is_stopping() else address,
+            "stopping": is_stopping(),
             "root": gateway.config.root,
             "profiles": list(gateway.config.profiles),
             "servers": msgspec.to_builtins(statuses(gateway, passing=passing)),

@@ -211,6 +211,15 @@ class RpcError(SluicegateError):
         super().__init__(error.message)
         self.code = error.code
         self.error = error
+        data = error.data
+        # A gateway of ours knows more than that it answered: whether the server behind it may have run the call.
+        if isinstance(data, dict) and data.get("source") == "sluicegate":  # pyright: ignore[reportUnknownMemberType]
+            for known in _DELIVERED:
+                if known == data.get("delivered"):  # pyright: ignore[reportUnknownMemberType]
+                    self.delivered = known
+
+
+_DELIVERED: Final[tuple[Delivered, ...]] = ("no", "yes", "unknown")
 
 
 _REASONS: Final = {

@@ -15,6 +15,7 @@ import msgspec
 from sluicegate.causes import explain
 from sluicegate.config import Changes, GatewayConfig, Http, PythonFile, ServerConfig, Stdio
 from sluicegate.config import changes as changes_between
+from sluicegate.config.hidden import hidden_parts
 from sluicegate.config.ourselves import OURSELVES
 from sluicegate.config.values import Profile as ProfileConfig
 from sluicegate.errors import ConfigError
@@ -217,7 +218,8 @@ class Gateway:
                     probe_timeout=settings.probe_timeout,
                     open_timeout=settings.start_timeout,
                     stop_grace=settings.stop_grace,
-                    on_line=lines.append,
+                    secrets=hidden_parts(source),
+                    on_lines=lines.extend,
                 )
             case Http() as source:
                 from sluicegate.upstream.http import HttpUpstream

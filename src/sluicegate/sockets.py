@@ -179,13 +179,26 @@ def _check_folder(path: str) -> None:
     folder = os.path.dirname(path)
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        status = os.stat(folder)
+        is_private = _is_private(os.stat(folder))
     except OSError as problem:
         raise ConfigError(
             f"The folder of the control socket, {folder}, cannot be made: {problem.strerror}. {_ELSEWHERE}"
         ) from None
-    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+    if not is_private:
         raise ConfigError(f"The folder of the control socket, {folder}, must be yours alone (chmod 700).")
+
+
+def is_ours_alone(path: str) -> bool:
+    """Whether a path is a socket that nobody but this user can have made or can reach, so that its word counts."""
+    try:
+        status = os.lstat(path)
+        return stat.S_ISSOCK(status.st_mode) and _is_private(status) and _is_private(os.stat(os.path.dirname(path)))
+    except OSError:
+        return False
+
+
+def _is_private(status: os.stat_result) -> bool:
+    return status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
 
 
 def check_free(path: str) -> None:

@@ -4,6 +4,8 @@ import json
 import re
 import signal
 
+import pytest
+
 from tests.cli.folders import COUNTING, ENDED, ENDING, NOTES, PROMPTLY, Folder, lines_until
 
 
@@ -155,3 +157,14 @@ def test_the_gateways_own_entry_is_no_server_and_left_out_with_a_sentence(folder
     checked = folder.run("check")
     assert [line.split("\t")[0] for line in checked.stdout.splitlines()] == ["counting"]
     assert checked.stderr.count("this gateway itself") == 1
+
+
+@pytest.mark.parametrize("command", [("status",), ("tools",), ("call", "mine__add", "a=1")])
+def test_a_file_of_which_nothing_can_be_read_is_told_where_no_gateway_runs(
+    folder: Folder, command: tuple[str, ...]
+) -> None:
+    (folder.path / ".mcp.json").write_text("hello, not json")
+    done = folder.run(*command)
+    assert ".mcp.json:1:1: warning: 'hello' is no value" in done.stderr
+    if command == ("status",):
+        assert "no servers are configured" in done.stderr

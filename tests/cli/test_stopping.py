@@ -1,5 +1,6 @@
 """A gateway that is told to stop while somebody's `sluicegate call` is under way."""
 
+import json
 import os
 import signal
 import sys
@@ -88,3 +89,51 @@ def test_who_watches_a_gateway_that_stops_is_told_so(waiting: Folder) -> None:
         gateway.send_signal(signal.SIGINT)
         _, err = status.communicate(timeout=PROMPTLY)
         assert (status.returncode, err) == (1, "sluicegate: the gateway stopped before it answered.\n")
+
+
+def test_meanwhile_status_and_doctor_say_so_and_name_no_address(waiting: Folder) -> None:
+    waiting.write("sluicegate.toml", f"[limits]\ndrain = {PROMPTLY}\n")
+    with waiting.serving() as (gateway, url, _), waiting.started("call", "waiting__wait") as call:
+        wait_for_the_tool(waiting)
+        before = json.loads(waiting.out("status", "--json"))
+        assert (before["stopping"], before["address"], before["findings"]) == (False, url, [])
+        gateway.send_signal(signal.SIGTERM)
+        lines_until(gateway, "under way")
+        sentence = "The gateway is about to stop and begins nothing new; 1 call is under way."
+        report = json.loads(waiting.out("status", "--json"))
+        assert (report["stopping"], report["address"], report["findings"]) == (True, "", [sentence])
+        shown = waiting.run("status")
+        assert shown.stdout.startswith("waiting\tready") and shown.stderr == f"sluicegate: {sentence}\n"
+        doctor = waiting.run("doctor")
+        assert doctor.returncode == 1 and sentence.removeprefix("The ") in doctor.stdout
+        another = waiting.run("serve", "--port", "0")
+        assert another.returncode == 3 and "is about to stop" in another.stderr and "try again" in another.stderr
+        (waiting.path / "go").write_text("rested")
+        assert call.wait(PROMPTLY) == 0 and gateway.wait(PROMPTLY) == 0
+
+
+STUBBORN = """\
+import asyncio
+import sluicegate
+server = sluicegate.Server("stubborn")
+
+@server.tool
+async def stay() -> str:
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+"""
+
+
+def test_a_tool_that_does_not_let_itself_be_cancelled_does_not_keep_it(folder: Folder) -> None:
+    folder.write("stubborn.py", STUBBORN)
+    folder.write("sluicegate.toml", '[limits]\ndrain = 0.1\n[activations.stubborn]\nfile = "stubborn.py"\n')
+    with folder.serving() as (gateway, _, _), folder.started("call", "stubborn__stay") as call:
+        while not json.loads(folder.out("status", "--json"))["servers"][0]["in_flight"]:
+            pass
+        gateway.send_signal(signal.SIGTERM)
+        assert call.wait(PROMPTLY) == 1
+        assert gateway.wait(PROMPTLY) == 0
+        assert gateway.stderr is not None and "the gateway leaves without it" in gateway.stderr.read()

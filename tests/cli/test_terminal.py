@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from collections.abc import Mapping
 
 import pytest
 
@@ -78,6 +79,42 @@ def test_what_a_server_says_never_moves_the_cursor(gateway: Folder) -> None:
         assert terminal.ended() == 0
     assert "\x1b[2Jgone" not in terminal.drawn and "[2Jgone" in terminal.drawn
     assert gateway.out("call", "demo__echo", "text=\x1b[2Jgone") == "\x1b[2Jgone\n"
+
+
+HOSTILE: dict[str, Mapping[str, object]] = {
+    "a\x1b]0;title\x07\nsluicegate: forged": NOTES,
+    "odd": {**NOTES, "ke\x1b[2Jy\x07": 1, "type": "std\x1b]0;title\x07io\r\nsluicegate: forged"},
+}
+
+
+@pytest.mark.parametrize("words", [["check"], ["serve", "--port", "0"]])
+def test_what_a_file_says_never_moves_the_cursor_nor_begins_a_line(folder: Folder, words: list[str]) -> None:
+    folder.servers(**HOSTILE)
+    with folder.terminal(*words) as terminal:
+        if words[0] == "serve":
+            terminal.until("servers? ready")
+            terminal.interrupt()
+        assert terminal.ended() == 0
+    page = plain(terminal.drawn)
+    assert (
+        "\x1b" not in page and "\x07" not in page and 'The type "std\ufffd]0;title\ufffdio sluicegate: forged"' in page
+    )
+    assert not re.search(r"^\s*sluicegate: forged", page, re.MULTILINE)
+
+
+def test_nor_do_sentences_in_a_pipe(folder: Folder) -> None:
+    said = folder.servers(**HOSTILE).invoke("check").stderr
+    assert "\x1b" not in said and "\x07" not in said and "\r" not in said and 'The key "ke\ufffd[2Jy\ufffd"' in said
+    assert not re.search(r"^sluicegate: forged", said, re.MULTILINE)
+
+
+def test_nor_does_the_sentence_that_a_command_ends_with(folder: Folder) -> None:
+    words = ["serve", "no\x1b]0;title\x07\nsluicegate: forged.py"]
+    sentence = "sluicegate: there is no file no\ufffd]0;title\ufffd sluicegate: forged.py."
+    with folder.terminal(*words) as terminal:
+        assert terminal.ended() != 0
+    assert terminal.drawn == f"{sentence}\r\n"
+    assert folder.run(*words).stderr == f"{sentence}\n"
 
 
 def test_the_doctor_and_the_lists_are_for_people_there(gateway: Folder) -> None:

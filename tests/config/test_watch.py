@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,6 +24,10 @@ class Watched:
 
     async def changed(self) -> None:
         self._told.put_nowait(self._read())
+
+    async def next(self) -> object:
+        """What was read when somebody was told the next time."""
+        return await self._told.get()
 
     async def until(self, expected: object) -> None:
         """Wait until what was read when somebody was told is this."""
@@ -66,6 +71,29 @@ async def test_a_file_is_written_moved_over_removed_and_written_again(tmp_path: 
         await watched.until([None])
         file.write_text("4")
         await watched.until(["4"])
+
+
+async def test_a_file_that_is_away_for_a_moment_was_never_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, other = tmp_path / "a.json", tmp_path / "b.json"
+    file.write_text("1")
+    missed, told = asyncio.Event(), list[bool]()
+    module = sys.modules["sluicegate.config.watch"]  # The package has a function of that name.
+    is_away: Callable[[object, object], bool] = module.is_away
+
+    def is_away_and_then_back(now: object, before: object) -> bool:
+        told.append(file.exists())
+        found = is_away(now, before)
+        file.write_text("1")
+        missed.set()
+        return found
+
+    monkeypatch.setattr(module, "is_away", is_away_and_then_back)
+    async with watching(file, other) as watched, asyncio.timeout(20):
+        file.unlink()
+        await missed.wait()
+        assert told == [False], "it was seen that the file is not there"
+        other.write_text("2")
+        assert await watched.next() == ["1", "2"], "the first that is told of"
 
 
 async def test_a_file_in_folders_that_do_not_exist_yet(tmp_path: Path) -> None:

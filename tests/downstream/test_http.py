@@ -912,7 +912,7 @@ async def test_whoever_still_waits_when_the_endpoint_ends_is_told_that_it_stops(
             await stage.started.wait()
         for task in (waiting, session_waiting):
             answer = await task
-            assert answer.headers["retry-after"] == "1"
+            assert "retry-after" not in answer.headers, "it may have run"
             data = cast(Json, error_of(await refused(answer, 503, 1031))["data"])
             assert (data["reason"], data["delivered"], data["retryable"]) == ("shutting_down", "unknown", False)
         for answer in (streaming, session_streaming):

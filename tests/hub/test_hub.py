@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import pytest
 
@@ -234,3 +234,9 @@ class _Silent:
 
     async def ask(self, questions: object) -> dict[str, Params]:
         raise AssertionError("nobody is to be asked here")
+
+
+@pytest.mark.parametrize("target", ["python server.py", "https://search.example/mcp", 5])
+def test_what_is_nothing_to_connect_to_is_refused_when_it_is_mounted(target: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^Mount a Server, stdio\(…\) or http\(…\) under 'files', not (str|int)\.$"):
+        Hub().mount("files", target)

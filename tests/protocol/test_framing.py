@@ -504,6 +504,26 @@ def test_a_line_without_end_takes_no_more_memory_than_the_ceiling(
     assert subject.buffered <= HEAD + 8
 
 
+@pytest.mark.parametrize("framing", ["line", "data"])
+@pytest.mark.parametrize("then", [b"{}\n\n", b"9"], ids=["whole messages", "one more"])
+def test_of_a_message_that_was_too_long_nothing_is_held_for_long(framing: str, then: bytes) -> None:
+    decoder, start = ENDLESS[framing]
+    subject = decoder()
+    tracemalloc.start()
+    try:
+        subject.feed(start)
+        frames = [frame for _ in range(257) for frame in subject.feed(b"9" * 65536)]
+        assert [type(frame) for frame in frames] == [TooLong]
+        subject.feed(b"\n\n")
+        subject.feed(start)
+        for _ in range(20):
+            subject.feed(then)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 64 * 1024
+
+
 @pytest.mark.parametrize("size", [1, 3, 1000, 5000])
 def test_what_comes_in_crumbs_takes_little_more_memory_than_what_comes_whole(size: int) -> None:
     length = 512 * 1024

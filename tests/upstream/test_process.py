@@ -537,6 +537,30 @@ def test_closed_stderr_is_no_sign_of_anything(run: Run) -> None:
     run(scenario)
 
 
+def test_a_flood_on_stderr_hides_no_answer_of_a_dying_server(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "LAST_WORDS", 64 * 1024)
+    monkeypatch.setattr(process, "SETTLE", 0.01)
+
+    async def scenario(world: World) -> None:
+        child = await world.open(
+            "import os, signal, threading\n"
+            "def flood():\n    while True: os.write(2, b'e' * 65536)\n"
+            "threading.Thread(target=flood, daemon=True).start()\n"
+            "os.read(0, 1)\nos.write(1, b'x' * 60_000)\nos.close(0)\nsignal.pause()",
+            stop_grace=0.2,
+        )
+        await eventually(lambda: len(child.stderr_tail) == 64 * 1024)
+        child.pause_reading()
+        child.write(b"x")
+        await eventually(lambda: not child.alive)
+        child.resume_reading()
+        await world.recorder.end()
+        assert len(world.recorder.data) == 60_000
+        await child.aclose()
+
+    run(scenario)
+
+
 def test_stderr_is_drained_and_only_its_tail_kept(run: Run) -> None:
     async def scenario(world: World) -> None:
         child = await world.open(

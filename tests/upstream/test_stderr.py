@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from sluicegate.upstream import stderr
-from sluicegate.upstream.stderr import LAST_CHARACTERS, LINES_A_SECOND, LONGEST_LINE, StderrLog
+from sluicegate.upstream.stderr import FLOOD, FLOOD_LINES, LAST_CHARACTERS, LINES_A_SECOND, LONGEST_LINE, StderrLog
 from sluicegate.upstream.stdio import StdioUpstream
 
 
@@ -65,13 +65,56 @@ def test_line_that_is_too_long_is_cut_and_the_next_one_told(caplog: pytest.LogCa
 
 
 @pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_line_that_is_cut_in_the_middle_of_a_secret_shows_none_of_it(size: int) -> None:
+    heard: list[str] = []
+    log = StderrLog("demo", ["the-secret-of-the-server"], heard.extend)
+    data = b"x" * (LONGEST_LINE - 5) + b"the-secret-of-the-server" + b"y" * 2000 + b"\nnext\n"
+    for start in range(0, len(data), size):
+        log.received(data[start : start + size])
+    assert heard == ["x" * (LONGEST_LINE - 5) + "***yy", "next"]
+
+
+def test_of_a_flood_some_lines_are_told_and_of_the_next_second_all(clock: Clock) -> None:
+    heard: list[str] = []
+    log = StderrLog("demo", [], heard.extend)
+    for n in range(FLOOD):
+        log.received(b"%d\n" % n)
+    told = [str(n) for n in range(FLOOD)]
+    assert heard[:FLOOD] == told
+    assert heard[FLOOD:] == [f"(more than {FLOOD} lines in one second: some of those that follow are left out)"]
+    heard.clear()
+    log.received("".join(f"{n}\n" for n in told).encode())
+    log.received(b"and\n")
+    assert heard == [*told[-FLOOD_LINES:], "and"]
+    heard.clear()
+    clock.now += 1
+    log.received("".join(f"{n}\n" for n in told[:100]).encode())
+    assert heard == told[:100]
+
+
+@pytest.mark.parametrize(
+    "text", ["plain", "\x1b[31mred\x1b[0m", "ünd \x1b[1mfett", "tab\tand bell\x07", "a\u202eb", "ö\u2028"]
+)
+def test_what_is_told_is_safe_for_a_terminal_and_readable(text: str) -> None:
+    heard: list[str] = []
+    StderrLog("demo", [], heard.extend).received(f"{text}\r\n".encode())
+    shown = {"\x1b": "\\x1b", "\x07": "\\x07", "\u202e": "\\u202e", "\u2028": "\\u2028"}
+    assert heard == ["".join(shown.get(character, character) for character in text)]
+
+
+@pytest.mark.usefixtures("clock")
 def test_values_of_variables_are_masked_in_the_log_and_in_the_last_words(caplog: pytest.LogCaptureFixture) -> None:
     key = "-----BEGIN KEY-----\nabcdefgh\nijklmnop\n-----END KEY-----"
     log = log_of("hunter2", "hunter2-longer", "debug", key)
     said = f"bad key hunter2-longer\nnot hunter2 either; debug is on\n{key}\n"
     log.received(said.encode())
     told = ["bad key ***", "not *** either; debug is on"]
-    assert caplog.messages == [f"demo: {line}" for line in [*told, "***", "***", "***", "***"]]
+    assert caplog.messages == [f"demo: {line}" for line in [*told, "***"]]
+    caplog.clear()
+    for line in key.splitlines(keepends=True):
+        log.received(line.encode())
+    assert caplog.messages == ["demo: ***"] * 3
     assert log.last_words(said) == f"; its last words: {' | '.join([*told, '***'])}"
 
 

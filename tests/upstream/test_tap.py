@@ -9,7 +9,7 @@ import pytest
 import uvloop
 
 from sluicegate.upstream import tap
-from sluicegate.upstream.tap import LARGEST, QUICK, REST, SLOW, SMALLEST, Tap
+from sluicegate.upstream.tap import CREDIT, LARGEST, LOG_SHARE, QUICK, SHARE, SLOW, SMALLEST, Tap
 
 FOREVER = 3600.0
 
@@ -20,7 +20,7 @@ class Clock:
     def __init__(self) -> None:
         self.now = 0.0
 
-    def perf_counter(self) -> float:
+    def thread_time(self) -> float:
         return self.now
 
 
@@ -87,7 +87,7 @@ Run = Callable[[Callable[[Make], Awaitable[None]]], None]
 def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a scenario on one of the loops, with a function that makes pipes for it."""
     clock = Clock()
-    monkeypatch.setattr(tap, "perf_counter", clock.perf_counter)
+    monkeypatch.setattr(tap, "thread_time", clock.thread_time)
     factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
 
     @contextlib.contextmanager
@@ -116,6 +116,19 @@ def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
+@pytest.fixture
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is given in advance, and who has used up more than its share rests until it is made good."""
+    monkeypatch.setattr(tap, "CREDIT", 0.0)
+    monkeypatch.setattr(tap, "LONGEST_REST", FOREVER)
+
+
+def rest_of(pipe: Pipe) -> float:
+    """The seconds until it is read again."""
+    handle: asyncio.TimerHandle = vars(pipe.tap)["_rest"]
+    return handle.when() - asyncio.get_running_loop().time()
+
+
 async def others_are_served() -> None:
     """Let the loop turn a few times."""
     for _ in range(20):
@@ -124,7 +137,7 @@ async def others_are_served() -> None:
 
 @pytest.mark.parametrize("takes", [0.0, QUICK, 2 * SLOW])
 def test_all_is_heard_in_its_order_and_the_end_once(run: Run, takes: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tap, "REST", 0.0)
+    monkeypatch.setattr(tap, "CREDIT", 0.0)
 
     async def scenario(make: Make) -> None:
         pipe = make()
@@ -170,14 +183,11 @@ def test_who_takes_long_is_read_less_of_at_once(run: Run) -> None:
     run(scenario)
 
 
-def test_one_whose_smallest_portion_takes_long_has_to_wait_while_others_are_served(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tap, "REST", FOREVER)
-
+@pytest.mark.usefixtures("strict")
+def test_one_that_takes_long_has_to_wait_while_others_are_served(run: Run) -> None:
     async def scenario(make: Make) -> None:
         slow, quick = make(), make()
-        slow.takes = 2 * SLOW
+        slow.takes = FOREVER
         os.write(slow.theirs, b"x" * 4 * SMALLEST)
         await slow.wait(lambda: slow.portions)
         await others_are_served()
@@ -191,39 +201,46 @@ def test_one_whose_smallest_portion_takes_long_has_to_wait_while_others_are_serv
 
 
 def test_after_its_rest_it_is_read_again(run: Run) -> None:
-    assert REST < 1
-
     async def scenario(make: Make) -> None:
         pipe = make()
-        pipe.takes = 2 * SLOW
+        pipe.takes = 10.0  # However long it took, it does not wait for long.
         assert await pipe.say(3 * SMALLEST + 1) == [SMALLEST] * 3 + [1]
 
     run(scenario)
 
 
-@pytest.mark.parametrize(("is_log", "portions"), [(False, 4), (True, 1)])
-def test_a_log_has_to_wait_already_if_it_is_not_quick(
-    run: Run, is_log: bool, portions: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tap, "REST", FOREVER)
-
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize(("is_log", "share"), [(False, SHARE), (True, LOG_SHARE)])
+def test_a_rest_is_in_proportion_to_what_it_took(run: Run, is_log: bool, share: float) -> None:
     async def scenario(make: Make) -> None:
-        pipe = make(is_log=is_log)
-        pipe.takes = (QUICK + SLOW) / 2
-        os.write(pipe.theirs, b"x" * 4 * SMALLEST)
-        await pipe.wait(lambda: len(pipe.portions) == portions)
-        await others_are_served()
-        assert pipe.sizes == [SMALLEST] * portions
+        for takes in (50.0, 100.0):
+            pipe = make(is_log=is_log)
+            pipe.takes = takes
+            os.write(pipe.theirs, b"x" * 4 * SMALLEST)
+            await pipe.wait(lambda pipe=pipe: pipe.portions)
+            assert rest_of(pipe) == pytest.approx(takes / share, abs=10)
 
     run(scenario)
 
 
-def test_lines_that_come_one_by_one_never_wait(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_log", [False, True])
+def test_a_burst_within_its_credit_does_not_wait(run: Run, is_log: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tap, "REST", FOREVER)
 
     async def scenario(make: Make) -> None:
+        pipe = make(is_log=is_log)
+        pipe.takes = CREDIT / 40
+        for _ in range(3):
+            assert await pipe.say(10 * SMALLEST) == [SMALLEST] * 10
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("strict")
+def test_lines_that_come_one_by_one_never_wait(run: Run) -> None:
+    async def scenario(make: Make) -> None:
         pipe = make(is_log=True)
-        pipe.takes = 2 * SLOW
+        pipe.takes = FOREVER
         for _ in range(3):
             assert await pipe.say(SMALLEST - 1) == [SMALLEST - 1]
 
@@ -231,9 +248,11 @@ def test_lines_that_come_one_by_one_never_wait(run: Run, monkeypatch: pytest.Mon
 
 
 def test_a_pause_outlasts_a_rest_and_a_rest_a_pause(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tap, "CREDIT", 0.0)
+
     async def scenario(make: Make) -> None:
         pipe = make()
-        pipe.takes = 2 * SLOW
+        pipe.takes = SLOW
         monkeypatch.setattr(tap, "REST", 0.0)
         os.write(pipe.theirs, b"x" * 2 * SMALLEST)
         await pipe.wait(lambda: pipe.portions)

@@ -161,17 +161,9 @@ async def _called(gateway: "Reached", name: str, arguments: "Params", bar: "Bar"
 
 def why_it_failed(problem: "SluicegateError") -> str:
     """Why a call came to nothing; where nobody knows whether it ran, with that."""
-    from sluicegate.errors import RpcError
-    from sluicegate.protocol.message import as_object
-
-    delivered, message = problem.delivered, problem.message
-    if isinstance(problem, RpcError):
-        data = as_object(problem.error.data) or {}
-        # Only our own word counts here: what a server's errors hold under that name may mean anything.
-        delivered = data.get("delivered") if data.get("source") == "sluicegate" else "yes"
-    if delivered != "unknown" or "may have run" in message:
-        return message
-    return f"{message.rstrip('.')}; the call may have run."
+    if problem.delivered != "unknown" or "may have run" in problem.message:
+        return problem.message
+    return f"{problem.message.rstrip('.')}; the call may have run."
 
 
 class Bar:

@@ -48,16 +48,22 @@ def doctor(as_json: bool, config: str | None, folder: str | None) -> None:
 
 
 async def _work(places: "Places", as_json: bool) -> int:
+    from sluicegate.cli.unanswered import NoAnswer
+
     loaded = loaded_from(places)
     findings = list(of_modes(places))
-    if loaded.config is None:
-        findings += of_files(loaded.problems, await _held_back(places))
-        status = 3
-    else:
-        findings += await _looked_at(places, loaded, loaded.config)
-        status = 1 if any(each.severity != "note" for each in findings) else 0
+    try:
+        if loaded.config is None:
+            findings += of_files(loaded.problems, await _held_back(places))
+        else:
+            findings += await _looked_at(places, loaded, loaded.config)
+    except NoAnswer as problem:
+        findings += of_files(loaded.problems)
+        findings.append(Finding("error", "gateway", f"one {problem.sentence}.", problem.remedy))
     _show(findings, as_json=as_json)
-    return status
+    if loaded.config is None:
+        return 3
+    return 1 if any(each.severity != "note" for each in findings) else 0
 
 
 async def _looked_at(places: "Places", loaded: "Loaded", config: "GatewayConfig") -> "list[Finding]":
@@ -70,6 +76,8 @@ async def _looked_at(places: "Places", loaded: "Loaded", config: "GatewayConfig"
         away = {server.name for server in report.servers if server.state not in ("ready", "disabled")}
         causes = {name for name in away if has_nothing_to_run(config.servers.get(name))}
         findings = [*of_files(loaded.problems, report.problems, causes), *of_absence(places)]
+        if report.stopping:
+            findings.append(Finding("warning", "gateway", f"gateway {report.end()}"))
         if not gateway.is_running:
             findings += await of_port(config.http, places.environ)
         known = {each.about for each in findings}
@@ -87,6 +95,7 @@ async def _held_back(places: "Places") -> "Sequence[Problem]":
     """What the gateway that runs for the folder, if one does, says of files that it could not take over."""
     from sluicegate.cli.failure import Failure
     from sluicegate.cli.reaching import running
+    from sluicegate.cli.unanswered import NoAnswer
     from sluicegate.errors import UpstreamError
 
     if places.config is not None:
@@ -94,6 +103,8 @@ async def _held_back(places: "Places") -> "Sequence[Problem]":
     try:
         async with running(places) as gateway:
             return (await gateway.report()).problems
+    except NoAnswer:
+        raise
     except (UpstreamError, Failure):
         return ()
 

@@ -13,7 +13,9 @@ class Failure(click.ClickException):
 
     def show(self, file: object = None) -> None:
         """Print the sentence to stderr."""
-        click.echo(f"sluicegate: {self.message}", err=True)
+        from sluicegate.cli.render import say  # Here and not above: most commands do not fail.
+
+        say(self.message)
 
 
 class NotStarted(Failure):

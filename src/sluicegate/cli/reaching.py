@@ -3,26 +3,29 @@
 import asyncio
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Final, Literal, TypeVar
 
 import msgspec
 
 from sluicegate.cli.failure import Failure, NotStarted
 from sluicegate.cli.places import loaded_from, show_problems
-from sluicegate.cli.render import on_terminal, say
+from sluicegate.cli.render import counted, on_terminal, say
+from sluicegate.cli.unanswered import NoAnswer, listener
 from sluicegate.client.answers import Elicit
 from sluicegate.client.client import Client
 from sluicegate.client.events import OnLog
 from sluicegate.client.in_process import InProcess
 from sluicegate.client.opening import connect
-from sluicegate.config import GatewayConfig, Places, Problem, control_socket, load
+from sluicegate.config import ControlFront, GatewayConfig, Places, Problem, control_socket, load
 from sluicegate.control import control_server
-from sluicegate.errors import UpstreamClosed, UpstreamError, UpstreamUnavailable
+from sluicegate.errors import UpstreamClosed, UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from sluicegate.fronts import hub_socket
+from sluicegate.fronts.held_back import at_start
 from sluicegate.gateway import Gateway, ServerStatus
 from sluicegate.loading import load_server
 from sluicegate.protocol.message import Params
+from sluicegate.protocol.types import ToolResult
 from sluicegate.upstream.local import SocketUpstream
 
 T = TypeVar("T")
@@ -31,8 +34,10 @@ Kind = Literal["tools", "prompts", "resources", "templates"]
 Choose = Callable[[GatewayConfig], Sequence[str]]
 """Which servers a command needs, by name, where it has to start them itself."""
 
-PATIENCE: Final = 5.0
-"""Seconds that a running gateway has to say where it is."""
+ANSWERS_WITHIN: Final = 3.0
+"""Seconds that a running gateway has to greet us: it is on this machine, and has nobody to ask for that."""
+TELLS_WITHIN: Final = 5.0
+"""Seconds that it has to say how it is, which may be much."""
 MORE_TIME: Final = 5.0
 """Seconds for the servers' lists, beyond the time that they have to start."""
 LONGEST_CALL: Final = 86_400.0
@@ -52,11 +57,20 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What its files say and it does not do, since it is wrong; and what it does instead."""
     left_out: list[str] = []
     """Entries of its files that are this gateway itself."""
+    stopping: bool = False
+    """Whether it was told to stop and begins nothing new; then it has no address any more."""
 
     def sentences(self) -> list[str]:
         """All that there is to say besides how each server is."""
         left_out = [f"{name} is this gateway itself, and left out." for name in self.left_out]
-        return [*map(str, self.problems), *self.findings, *left_out]
+        stopping = [f"The gateway {self.end()}"] if self.stopping else []
+        return [*stopping, *map(str, self.problems), *self.findings, *left_out]
+
+    def end(self) -> str:
+        """What there is to say of a gateway that is stopping, as the rest of a sentence."""
+        calls = sum(server.in_flight for server in self.servers)
+        rest = f"; {counted(calls, 'call')} {_is(calls)} under way" if calls else ""
+        return f"is about to stop and begins nothing new{rest}."
 
 
 class Offered(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +84,9 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True):
 class Reached:
     """A gateway at the other end."""
 
-    def __init__(self, control: Client, hub: Client, *, is_running: bool, seconds: Mapping[str, float]) -> None:
+    def __init__(
+        self, control: Client, hub: Client, *, is_running: bool, seconds: Mapping[str, float], process: int = 0
+    ) -> None:
         self.hub = hub
         """What clients of the gateway meet."""
         self.is_running = is_running
@@ -78,6 +94,7 @@ class Reached:
         self.seconds = seconds
         """How long each server took to start, where we started it."""
         self._control = control
+        self._process = process
 
     async def report(self, *, stays: bool = False) -> Report:
         """How it is now; `stays` if its servers are kept for longer than this, though it is one of our own."""
@@ -95,9 +112,7 @@ class Reached:
 
     async def restart(self, server: str) -> None:
         """Start a server anew."""
-        result = await self._control.call("restart", {"name": server})
-        if result.is_error:
-            raise Failure(result.text)
+        await self._told("restart", {"name": server})
 
     async def server(self, name: str) -> ServerStatus:
         """The server that goes by a name, or by the prefix of its tools.
@@ -112,10 +127,16 @@ class Reached:
         raise Failure(unknown("server", name, [server.name for server in servers]))
 
     async def _asked(self, tool: str, arguments: Params, kind: type[T]) -> T:
-        result = await self._control.call(tool, arguments)
+        return msgspec.convert((await self._told(tool, arguments)).structured_content, kind)
+
+    async def _told(self, tool: str, arguments: Params) -> ToolResult:
+        try:
+            result = await self._control.call(tool, arguments)
+        except UpstreamTimeout:
+            raise NoAnswer(self._process) from None
         if result.is_error:
             raise Failure(result.text)
-        return msgspec.convert(result.structured_content, kind)
+        return result
 
 
 def unknown(what: str, name: str, known: Sequence[str]) -> str:
@@ -140,34 +161,66 @@ async def running(
 
     Raises:
         UpstreamUnavailable: none does.
+        NoAnswer: it does, and hangs.
         Failure: it stopped meanwhile.
     """
-    # Where its socket is may stand in a file that is broken by now; then it is most likely where it usually is.
-    config = load(places).config or GatewayConfig(root=places.root)
-    path = control_socket(config, places.environ)
+    path, process = _found(places)
+    if process is None:
+        raise UpstreamUnavailable("No gateway is running for this folder; start one with `sluicegate serve`.")
+    control_opening = connect(
+        SocketUpstream(path, open_timeout=ANSWERS_WITHIN), timeout=TELLS_WITHIN, max_timeout=TELLS_WITHIN
+    )
+    hub_opening = connect(
+        SocketUpstream(hub_socket(path), open_timeout=ANSWERS_WITHIN),
+        timeout=LONGEST_CALL,
+        max_timeout=LONGEST_CALL,
+        elicit=elicit,
+        on_log=on_log,
+    )
     try:
-        async with (
-            connect(SocketUpstream(path), timeout=LONGEST_CALL, max_timeout=LONGEST_CALL) as control,
-            connect(
-                SocketUpstream(hub_socket(path)),
-                timeout=LONGEST_CALL,
-                max_timeout=LONGEST_CALL,
-                elicit=elicit,
-                on_log=on_log,
-            ) as hub,
-        ):
-            yield Reached(control, hub, is_running=True, seconds={})
+        async with AsyncExitStack() as stack:
+            try:
+                control = await stack.enter_async_context(control_opening)
+                hub = await stack.enter_async_context(hub_opening)
+            except UpstreamUnavailable:
+                # Either nobody is there any more, or somebody who says nothing.
+                if listener(path) is None:
+                    raise
+                if listener(hub_socket(path)) is None:  # It opens as the second and closes as the first.
+                    raise Failure("the gateway of this folder is just starting, or stopping; try again.") from None
+                raise NoAnswer(process) from None
+            yield Reached(control, hub, is_running=True, seconds={}, process=process)
     except UpstreamClosed:
         raise Failure("the gateway stopped before it answered.") from None
 
 
+def _found(places: Places) -> tuple[str, int | None]:
+    """The control socket of the folder's gateway, and the process that listens there; None if nobody does."""
+    # Where its socket is may stand in a file that is broken by now; then it is most likely where it usually is.
+    config = load(places).config or GatewayConfig(root=places.root)
+    path = control_socket(config, places.environ)
+    process = listener(path)
+    if process is None and config.control.socket:
+        # It may have been started before the file named another place.
+        usual = control_socket(msgspec.structs.replace(config, control=ControlFront()), places.environ)
+        if (there := listener(usual)) is not None:
+            return usual, there
+    return path, process
+
+
+async def running_report(places: Places) -> Report | None:
+    """How the gateway that runs for the folder is; None if none runs that answers."""
+    try:
+        async with running(places) as gateway:
+            return await gateway.report()
+    except (UpstreamError, Failure):
+        return None
+
+
 async def running_address(places: Places) -> str | None:
     """Where the gateway that runs for the folder is: empty if only over stdio, None if none runs that answers."""
-    try:
-        async with asyncio.timeout(PATIENCE), running(places) as gateway:
-            return (await gateway.report()).address
-    except (UpstreamError, Failure, TimeoutError):
-        return None
+    report = await running_report(places)
+    return None if report is None or report.stopping else report.address
 
 
 @asynccontextmanager
@@ -184,6 +237,7 @@ async def reached(
 
     Raises:
         NotStarted: none runs, and the configuration has errors.
+        NoAnswer: one runs, and hangs.
     """
     if places.config is None:
         attempt = running(places, elicit=elicit, on_log=on_log)
@@ -219,6 +273,8 @@ async def _here(
     if loaded.config is None:
         show_problems(loaded, notes=False)
         raise NotStarted("the configuration has errors; nothing was started.")
+    # Servers that are wrong have their sentence where they are shown; a file of which nothing can be read has no other.
+    show_problems(msgspec.structs.replace(loaded, problems=tuple(at_start(loaded))), notes=False)
     config = loaded.config
     if choose is not None and (names := choose(config)):
         servers = {name: server for name, server in config.servers.items() if name in names}

@@ -1,6 +1,7 @@
 """How commands show things: tables and colours on a terminal, lines with tabs elsewhere, JSON where it is asked for.
 
-The one rule: what a server wrote never moves the cursor. On a terminal, characters that do not print are replaced.
+The one rule: what a server or a file says never moves the cursor. On a terminal, characters that do not print are
+replaced; in sentences on stderr always, for they are shown on one sooner or later.
 """
 
 import re
@@ -33,9 +34,9 @@ def say(sentence: str) -> None:
 
 
 def tell(line: str) -> None:
-    """Write a line to stderr, if that can be: where its disk is full or its reader gone, the work goes on (R33)."""
+    """Write one line to stderr, if that can be: where its disk is full or its reader gone, the work goes on (R33)."""
     with suppress(OSError):
-        click.echo(line, err=True)
+        click.echo(one_line(line), err=True)
 
 
 def is_terminal() -> bool:
@@ -53,6 +54,11 @@ def on_terminal(*, err: bool = False) -> "Console":
 def clean(text: str) -> str:
     """The text with every character replaced that does something else than print."""
     return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
+
+
+def one_line(text: str) -> str:
+    """The text as one clean line: nobody can begin another, which would look as if we had said it."""
+    return clean(re.sub(r"[\r\n]\s*", " ", text.strip("\r\n")))
 
 
 def first_line(text: str | None) -> str:
@@ -139,7 +145,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequen
         made.add_column(title, justify="right" if title in numbers else "left", no_wrap=number == 0, overflow="fold")
     for row in rows:
         cells = [
-            Text(clean(cell), style=STATES.get(cell, "") if title == "state" else "")
+            Text(one_line(cell), style=STATES.get(cell, "") if title == "state" else "")
             for title, cell in zip(head, row, strict=True)
         ]
         made.add_row(*cells)

@@ -15,8 +15,17 @@ from sluicegate.cli.announcing import as_called, say_opened, say_settled
 from sluicegate.cli.failure import NotStarted
 from sluicegate.cli.not_listening import why_not
 from sluicegate.cli.places import show_problems, with_demo
-from sluicegate.cli.render import say
-from sluicegate.config import HttpFront, Loaded, Places, control_socket, exposure, load
+from sluicegate.cli.render import one_line, say
+from sluicegate.config import (
+    ControlFront,
+    GatewayConfig,
+    HttpFront,
+    Loaded,
+    Places,
+    control_socket,
+    exposure,
+    load,
+)
 from sluicegate.config.ourselves import OURSELVES, is_ourselves
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Upstream
@@ -49,7 +58,7 @@ def serve_folder(places: Places, wanted: Wanted, begun: Callable[[], None]) -> N
     if wanted.stdio:
         serving.say_if_terminal(f"{ourselves} serve")
     else:
-        _check_alone(places, control_socket(loaded.config, places.environ))
+        _check_alone(places, loaded.config)
     if wanted.http and (why := exposure(loaded.config.http)) is not None:
         raise NotStarted(why)
     if wanted.http and not any(os.path.exists(file) for file in places.files):
@@ -128,28 +137,41 @@ def _load_file(file: str) -> Upstream:
     return load_server(file)
 
 
-def _check_alone(places: Places, socket_path: str) -> None:
+def _check_alone(places: Places, config: GatewayConfig) -> None:
     """Raise NotStarted if a gateway runs for the folder already; the sentence says where."""
     from sluicegate.sockets import check_free
 
     try:
-        check_free(socket_path)
+        check_free(control_socket(config, places.environ))
+        if config.control.socket and places.config is None:
+            # One may have been started before the file named another place.
+            check_free(control_socket(replace(config, control=ControlFront()), places.environ))
         return
     except ConfigError:
         pass  # Somebody is there, who knows more.
     import asyncio
 
-    from sluicegate.cli.reaching import running_address
+    from sluicegate.cli.reaching import running_report
 
-    url = asyncio.run(running_address(places))
-    if url is not None:
-        where = f"at {url}" if url else "for a client that started it with --stdio"
-        raise NotStarted(f"sluicegate already serves this folder {where}; `sluicegate status` shows it.")
+    report = asyncio.run(running_report(places))
+    if report is None:
+        return  # It hangs, or has just left; to claim the socket will tell.
+    if report.stopping:
+        raise NotStarted(f"the gateway that serves this folder {report.end().rstrip('.')}; try again when it is gone.")
+    where = f"at {report.address}" if report.address else "for a client that started it with --stdio"
+    raise NotStarted(f"sluicegate already serves this folder {where}; `sluicegate status` shows it.")
+
+
+class _Lines(logging.Formatter):
+    """A record as one clean line, whatever a server said that is in it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return one_line(super().formatMessage(record))
 
 
 def _log_to_stderr() -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("sluicegate: %(message)s"))
+    handler.setFormatter(_Lines("sluicegate: %(message)s"))
     logging.getLogger("sluicegate").addHandler(handler)
 
 

@@ -42,7 +42,7 @@ def status(watch: bool, as_json: bool, config: str | None, folder: str | None) -
       sluicegate status --json | jq '.servers[] | select(.state != "ready")'
 
     \b
-    Exit status: 0 shown, 3 the configuration has errors
+    Exit status: 0 shown, 1 the gateway does not answer, 3 the configuration has errors
     """
     from sluicegate.cli.running import run
 
@@ -94,7 +94,9 @@ def _plain(report: "Report") -> "dict[str, Any]":
     """All of a report for programs: nothing is left out because it is zero."""
     from sluicegate.protocol.versions import MODERN_VERSIONS
 
-    plain: dict[str, Any] = {name: getattr(report, name) for name in ("address", "root", "profiles", "naming")}
+    plain: dict[str, Any] = {
+        name: getattr(report, name) for name in ("address", "stopping", "root", "profiles", "naming")
+    }
     plain |= {"findings": report.sentences()}
     servers: list[dict[str, Any]] = []
     for server in report.servers:
@@ -117,6 +119,8 @@ def _show(report: "Report") -> None:
         show(_page(report))
         return
     show_rows(_HEAD, [[*_row(server), _why_in_a_line(server)] for server in report.servers])
+    if not report.servers:
+        say("no servers are configured: put them into .mcp.json, or take them over: sluicegate import.")
     for sentence in report.sentences():
         say(sentence)
 

@@ -1,19 +1,27 @@
-"""Who has an address that we wanted: the gateway of another folder, some other MCP server, or any other program."""
+"""Who has an address that we wanted: the gateway of another folder, some other MCP server, or any other program.
+
+The one rule: whoever is asked may be anybody, so that nothing it says breaks the sentence, or stops it.
+"""
 
 import asyncio
 import glob
+import itertools
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
+    from ipaddress import IPv4Address, IPv6Address
+
     from sluicegate.cli.reaching import Report
 
 PATIENCE: Final = 2.0
 """Seconds that whoever listens has to say who it is."""
 MOST_GATEWAYS: Final = 100
 """Control sockets that are looked at."""
+LONGEST_FOLDER: Final = 500
+"""Characters of a folder's path that are shown."""
 ANOTHER: Final = "another program"
 
 
@@ -30,9 +38,11 @@ def way_out(who: str) -> str:
 
 async def who_listens(host: str, port: int, environ: Mapping[str, str]) -> str:
     """The same, for those who are in a loop: "the gateway of FOLDER", if that can be found out."""
-    root = await _folder_of(port, environ)
+    from sluicegate.cli.render import one_line
+
+    root = await _folder_of(host, port, environ)
     if root is not None:
-        return f"the gateway of {root}"
+        return f"the gateway of {one_line(root)[:LONGEST_FOLDER]}"
     name = await _name_at(host, port)
     if name is None:
         return ANOTHER
@@ -40,19 +50,51 @@ async def who_listens(host: str, port: int, environ: Mapping[str, str]) -> str:
     return "a gateway of sluicegate" if name == "sluicegate" else f"an MCP server that calls itself {name!r}"
 
 
-async def _folder_of(port: int, environ: Mapping[str, str]) -> str | None:
-    """The folder whose gateway says that it is at the port, of all that run for this user."""
+async def _folder_of(host: str, port: int, environ: Mapping[str, str]) -> str | None:
+    """The folder whose gateway says that it is at the address, of all that run for this user."""
     from sluicegate.config import GatewayConfig, control_socket
     from sluicegate.fronts import hub_socket
+    from sluicegate.sockets import is_ours_alone
 
     folder = os.path.dirname(control_socket(GatewayConfig(root="/"), environ))
     found = sorted(glob.glob(os.path.join(glob.escape(folder), "*.sock")))
     hubs = {hub_socket(path) for path in found}
-    reports = await asyncio.gather(*(_report(path) for path in found[:MOST_GATEWAYS] if path not in hubs))
-    for report in reports:
-        if report is not None and report.address and urlsplit(report.address).port == port:
+    # A socket that somebody else has put there, or can reach, would tell what somebody else likes.
+    asked = [path for path in found if path not in hubs and is_ours_alone(path)][:MOST_GATEWAYS]
+    for report in await asyncio.gather(*map(_report, asked)):
+        if report is not None and _has(report.address, host, port):
             return report.root
     return None
+
+
+def _has(url: str, host: str, port: int) -> bool:
+    """Whether who is at the URL has the address, so that nobody else can have it."""
+    try:
+        parts = urlsplit(url)
+        theirs, is_there = parts.hostname or "", parts.port == port
+    except ValueError:  # It is no URL.
+        return False
+    return is_there and _collide(theirs, host)
+
+
+def _collide(one: str, other: str) -> bool:
+    """Whether of two hosts only one can be listened on, at the same port."""
+    names = {one.strip("[]").casefold(), other.strip("[]").casefold()}
+    # One that listens on all addresses of its kind has each of them.
+    return len(names) == 1 or any(
+        a.version == b.version and (a == b or a.is_unspecified or b.is_unspecified)
+        for a, b in itertools.product(*map(_numbers, names))
+    )
+
+
+def _numbers(name: str) -> "list[IPv4Address | IPv6Address]":
+    """The addresses that a host stands for, as far as that is known without asking anybody."""
+    import ipaddress
+
+    try:
+        return [ipaddress.ip_address(each) for each in (("127.0.0.1", "::1") if name == "localhost" else (name,))]
+    except ValueError:
+        return []
 
 
 async def _report(path: str) -> "Report | None":

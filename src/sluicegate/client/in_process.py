@@ -1,14 +1,13 @@
 """A handler of this process that has to be open to answer, such as a hub: something to connect to, and to serve."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Protocol, TypeGuard, runtime_checkable
 
 from sluicegate.concurrency import forever
 from sluicegate.errors import UpstreamUnavailable
 from sluicegate.exchange import Connection, Exchange, Handler, Host
-from sluicegate.opening import PATIENCE, Living, kept_open
+from sluicegate.opening import Living, kept_open
 from sluicegate.protocol.message import Reply
 from sluicegate.protocol.modern import Discovery, Profile, judge_probe
 
@@ -20,13 +19,20 @@ class LivingHandler(Living, Protocol):
     def __call__(self, exchange: Exchange) -> Awaitable[Reply]: ...
 
 
+@runtime_checkable
+class Closing(Protocol):
+    """What says when it is closed, as whoever has opened it may do at any time."""
+
+    async def wait_closed(self) -> None: ...
+
+
 def is_living_handler(target: object) -> TypeGuard[LivingHandler]:
     """Whether a target is one; the class of one is none."""
     return isinstance(target, LivingHandler) and not isinstance(target, type)
 
 
 class InProcess:
-    """A hub as an `Upstream`: who connects to it has it open meanwhile, unless somebody has opened it already.
+    """A hub as an `Upstream`: who connects to it has it open meanwhile, as have all others who do.
 
     It is the hub for those who serve it, too.
     """
@@ -38,15 +44,17 @@ class InProcess:
     @asynccontextmanager
     async def connect(self, host: Host) -> AsyncGenerator[Connection]:
         """The handler itself, once its servers are there or had a moment to come."""
-        was_open = self._handler.is_open
         async with kept_open(self._handler):
-            if was_open:  # Else it has been waited for.
-                await _settled(self._handler)
             profile = Profile(capabilities=host.capabilities, client_info=host.client_info)
             verdict = judge_probe(await self._handler(Exchange("server/discover", {}, host.sink, profile)))
             if not isinstance(verdict, Discovery):
                 raise UpstreamUnavailable(f"{self.name or type(self._handler).__name__} does not say what it is.")
             yield _Met(self._handler, verdict)
+
+    @property
+    def stands_for(self) -> LivingHandler:
+        """The handler itself, which is the one to be opened."""
+        return self._handler
 
     @property
     def is_open(self) -> bool:
@@ -69,13 +77,6 @@ class InProcess:
         return self._handler(exchange)
 
 
-async def _settled(handler: LivingHandler) -> None:
-    """Let what it is made of be there, or give it a moment to come."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(PATIENCE):
-            await handler.settled()
-
-
 class _Met:
     """A handler that has said what it offers."""
 
@@ -87,5 +88,5 @@ class _Met:
         return self._handler(exchange)
 
     async def wait_closed(self) -> None:
-        """Never return: what is in this very process has no connection to lose."""
-        await forever()
+        """Return when somebody closes it; one that does not say so is never closed while it is asked."""
+        await (self._handler.wait_closed() if isinstance(self._handler, Closing) else forever())

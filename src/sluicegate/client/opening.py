@@ -43,7 +43,7 @@ def connect(
     Args:
         target: a URL of http or https; a command line, run without a shell, in which a bare `python` is this very
             interpreter; its words, as a list; a `Server` or a `Hub` in this process; or anything else that can be
-            connected to. A hub that nobody has opened is open for as long as this lasts.
+            connected to. A hub that nobody has opened is open for as long as this lasts, for any of those who connect.
         env, cwd: of the process that a command becomes.
         headers: go along with every request to a URL, such as `{"Authorization": "Bearer …"}`, and nowhere else.
         timeout: seconds that a request may take; progress gives it that time again, up to `max_timeout` in all.

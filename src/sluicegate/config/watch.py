@@ -26,6 +26,10 @@ for most of its life."""
 LOOK_EVERY: Final = 1.0
 """Seconds between two looks where nobody tells of changes at all."""
 
+ABSENCE: Final = 2.0
+"""Seconds that a file must be away before anybody is told: who switches branches, or deletes it to write it anew, is
+mostly done by then. Else every server of the file would be stopped, and started again."""
+
 LONGEST_UNREST: Final = 5.0
 """Seconds after which a file that never rests is read as it is."""
 
@@ -78,6 +82,9 @@ class _Watcher:
         self._keep_in_step()
         if self._differs():
             now = await _settled(self._seen)
+            if is_away(now, self._seen):
+                await asyncio.sleep(ABSENCE)
+                now = await _settled(self._seen)
             if now != self._seen:
                 self._seen = now
                 await self._changed()
@@ -164,6 +171,11 @@ async def _settled(files: Iterable[str]) -> State:
         if again == state or loop.time() > end:
             return again
         state = again
+
+
+def is_away(now: State, before: State) -> bool:
+    """Whether a file is gone that was there."""
+    return any(content is None and before.get(file) is not None for file, content in now.items())
 
 
 def _state(files: Iterable[str]) -> State:

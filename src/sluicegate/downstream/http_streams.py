@@ -79,9 +79,10 @@ def refuse(request: HttpRequest, refusal: Refusal) -> None:
     request.respond(refusal.status, (*JSON_FIELDS, *refusal.headers), refusal.body)
 
 
-def fields_for(status: int) -> Fields:
-    """The headers of a JSON answer; one that may pass later says when to try again."""
-    return (*JSON_FIELDS, *_RETRY) if status in (429, 503) else JSON_FIELDS
+def fields_for(status: int, body: bytes) -> Fields:
+    """The headers of a JSON answer; one that may pass later says when to try again, unless it says not to."""
+    may_pass_later = status in (429, 503) and b'"retryable":false' not in body
+    return (*JSON_FIELDS, *_RETRY) if may_pass_later else JSON_FIELDS
 
 
 class ModernStream:
@@ -140,7 +141,7 @@ class ModernStream:
             self._request.write(encode_event(body))
             self._request.end()
         else:
-            self._request.respond(status, JSON_FIELDS if status == 200 else fields_for(status), body)
+            self._request.respond(status, JSON_FIELDS if status == 200 else fields_for(status, body), body)
 
     def abandon(self) -> None:
         """Send nothing more: nobody reads it. The connection has no other use either."""

@@ -88,7 +88,7 @@ class Post:
         if message is None:
             self._request.respond(202, self._session.fields)
         else:
-            fields = JSON_FIELDS if status == 200 else fields_for(status)
+            fields = JSON_FIELDS if status == 200 else fields_for(status, message)
             self._request.respond(status, (*fields, *self._session.fields), message)
 
     def withdraw(self, request_id: RequestId) -> None:

@@ -7,9 +7,10 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from typing import Final
 
 from sluicegate.concurrency import TaskScope
-from sluicegate.config import HttpFront, Loaded, Places, control_socket
+from sluicegate.config import GatewayConfig, HttpFront, Loaded, Places, control_socket
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Handler, Upstream
 from sluicegate.fronts.running import Adjust, Running, Say, as_loaded
@@ -17,6 +18,9 @@ from sluicegate.gateway import Gateway
 from sluicegate.sockets import claimed
 
 log = logging.getLogger("sluicegate")
+
+SPARE: Final = 5.0
+"""Seconds to stop beyond those that calls and servers have: with what they have by default, it is done within 20."""
 
 
 async def serve_gateway(
@@ -47,6 +51,8 @@ async def serve_gateway(
     if loaded.config is None:
         raise ConfigError("The configuration has errors.")
     async with AsyncExitStack() as stack:
+        last_call = _LastCall()
+        stack.callback(last_call.cancel)
         # Whatever could keep us from serving is found out before any server is started, not while all of them are.
         has_commands = True
         try:
@@ -59,8 +65,7 @@ async def serve_gateway(
             has_commands = False
         if http is not None:
             _check_address(http)
-        stop = asyncio.Event()
-        _on_signals(stop)
+        signals = _Signals()
         gateway = Gateway(loaded.config, load_file=load_file)
         running = Running(gateway, places, say, adjust, loaded)
         handler = running.beginning.handler(profile)
@@ -75,9 +80,23 @@ async def serve_gateway(
         if opened is not None:
             opened(running)
         tasks.start(running.tell_servers(settled), key="servers")
+        pipe_is_over = asyncio.Event()
         if stdio:
-            tasks.start(_serve_pipe(handler, gateway.config.limits.drain, stop), key="pipe")
-        await stop.wait()
+            tasks.start(_serve_pipe(running, handler, signals.stop, pipe_is_over), key="pipe")
+        else:
+            pipe_is_over.set()
+        await signals.stop.wait()
+        last_call.announce(gateway.config)
+        tasks.cancel("files")
+        tasks.cancel("servers")
+        # All fronts at once, and with one deadline: none may take calls while another waits for its own (R29).
+        running.stop_taking()
+        if signals.were_given:
+            running.tell_under_way(has_signals=True)
+        await pipe_is_over.wait()
+        if not signals.were_given:
+            # The client of the pipe has hung up, so that its calls are over; those of others have their time.
+            running.tell_under_way(has_signals=False)
         tasks.cancel_all()
 
 
@@ -88,26 +107,51 @@ def _check_address(http: HttpFront) -> None:
         socket.create_server((http.host.strip("[]"), http.port), family=family).close()
 
 
-async def _serve_pipe(handler: Handler, drain: float, stop: asyncio.Event) -> None:
-    from sluicegate.downstream.stdio import serve_stdio
-
+async def _serve_pipe(running: Running, handler: Handler, stop: asyncio.Event, pipe_is_over: asyncio.Event) -> None:
     try:
-        await serve_stdio(handler, drain=drain, on_second_signal=_leave)
+        await running.pipe(handler, on_hang_up=stop.set)
     finally:
         stop.set()
-        _on_signals(stop)  # The pipe had them to itself, and has given them up.
+        pipe_is_over.set()
 
 
-def _on_signals(stop: asyncio.Event) -> None:
-    def told() -> None:
-        if stop.is_set():
-            _leave()
-        stop.set()
+class _Signals:
+    """SIGTERM and SIGINT from now on: the first sets `stop`, the second ends the process."""
 
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told)
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        """That we are to stop; whoever else has a reason may set it, too."""
+        self.were_given = False
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._given)
+
+    def _given(self) -> None:
+        if self.were_given:
+            os._exit(1)  # Whoever says so twice means at once; the children are ended by their guardians.
+        self.were_given = True
+        self.stop.set()
+
+
+class _LastCall:
+    """Ends the process when even the slowest way to stop should be over: a tool may not let itself be cancelled."""
+
+    def __init__(self) -> None:
+        self._timer: asyncio.TimerHandle | None = None
+
+    def announce(self, config: GatewayConfig) -> None:
+        """Let the time begin."""
+        # A server has its grace to end by itself, and once more when it was told to.
+        graces = [2 * server.settings.stop_grace for server in config.servers.values()]
+        seconds = config.limits.drain + max(graces, default=0.0) + SPARE
+        self._timer = asyncio.get_running_loop().call_later(seconds, _leave)
+
+    def cancel(self) -> None:
+        """Learn that all has stopped."""
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 def _leave() -> None:
-    os._exit(1)  # Whoever says so twice means at once; the children are ended by their guardians.
+    log.warning("Something did not stop when it was cancelled; the gateway leaves without it.")
+    os._exit(0)  # The children are ended by their guardians.

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -188,17 +188,49 @@ class Running:
                 self.stop_taking()
                 await hub.drain(self._time_left())
 
+    async def pipe(self, handler: Handler, on_hang_up: Callable[[], None]) -> None:
+        """Answer the client on stdin and stdout until it hangs up, or until we stop and its calls have had their time.
+
+        `on_hang_up` is called as soon as nothing more is taken from it.
+        """
+        from sluicegate.downstream.stdio import serve_stdio
+
+        @contextmanager
+        def told(stop: Callable[[], None]) -> Generator[None]:
+            nonlocal stop_pipe
+            stop_pipe = stop
+            self._stops.append(stop)
+            if self.is_stopping:  # Since before there was a pipe.
+                self.stop_taking()
+            yield
+
+        def hung_up() -> None:
+            # To be told to stop as well would cut off its last answers.
+            self._stops = [stop for stop in self._stops if stop is not stop_pipe]
+            on_hang_up()
+
+        stop_pipe: Callable[[], None] | None = None
+        await serve_stdio(handler, drain=self.gateway.config.limits.drain, told=told, on_hang_up=hung_up)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether nothing new is begun any more."""
+        return self._end is not None
+
     def stop_taking(self) -> None:
         """Begin nothing from now on, on any front. What is under way has its time, from now on and the same for all."""
         if self._end is None:
-            drain = self.gateway.config.limits.drain
-            self._end = asyncio.get_running_loop().time() + drain
-            if calls := sum(mount.in_flight for mount in self.gateway.hub.mounts):
-                are, them = ("call is", "it") if calls == 1 else ("calls are", "them")
-                self._say(f"{calls} {are} under way, with {drain:g} s to finish; Ctrl+C once more ends {them} now.")
-        for stop in self._stops:
+            self._end = asyncio.get_running_loop().time() + self.gateway.config.limits.drain
+        stops, self._stops = self._stops, []
+        for stop in stops:
             stop()
-        self._stops.clear()
+
+    def tell_under_way(self, *, has_signals: bool) -> None:
+        """Say how many calls there still are, if any, and how to be rid of them where a signal has been given once."""
+        if calls := sum(mount.in_flight for mount in self.gateway.hub.mounts):
+            are, them = ("call is", "it") if calls == 1 else ("calls are", "them")
+            way_out = f"; Ctrl+C once more ends {them} now" if has_signals else ""
+            self._say(f"{calls} {are} under way, with {self.gateway.config.limits.drain:g} s to finish{way_out}.")
 
     def _time_left(self) -> float:
         return 0.0 if self._end is None else max(0.0, self._end - asyncio.get_running_loop().time())
@@ -208,7 +240,13 @@ class Running:
         if self._controller is None:
             from sluicegate.control import control_server
 
-            self._controller = control_server(self.gateway, self.address, self.reload, lambda: self.held_back)
+            self._controller = control_server(
+                self.gateway,
+                self.address,
+                self.reload,
+                held_back=lambda: self.held_back,
+                is_stopping=lambda: self.is_stopping,
+            )
         return self._controller(exchange)
 
     # -------------------------------------------------------------------------------------------------------- changes

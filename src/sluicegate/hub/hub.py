@@ -61,6 +61,9 @@ class Hub:
         self._views: dict[str, View] = {}
         self._main = self.view("")
         self._tasks: TaskScope | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Where it is open, or was last."""
+        self._is_closed = asyncio.Event()
         self._shares: list[Share] = []
         self._is_rebuilding = False
         self._graces: dict[Mount, asyncio.TimerHandle] = {}
@@ -71,8 +74,16 @@ class Hub:
         return self._tasks is not None
 
     async def __aenter__(self) -> "Hub":
+        if self._tasks is not None:
+            raise ConfigError("This Hub is open already. Open it once, where it is made; connect(hub) needs no more.")
+        loop = asyncio.get_running_loop()
+        is_elsewhere = self._loop is not None and self._loop is not loop
+        self._loop = loop
+        self._is_closed = asyncio.Event()
+        self._is_rebuilding = False  # Begun in a loop that may have ended before.
         self._tasks = await TaskScope().__aenter__()
         for mount in self._mounts.values():
+            mount.open(is_elsewhere=is_elsewhere)
             self._tasks.start(mount.run(), key=mount)
         return self
 
@@ -81,11 +92,21 @@ class Hub:
             view.close()
         if self._tasks is not None:
             self._tasks.cancel_all()
-            await self._tasks.__aexit__(None, None, None)
-            self._tasks = None
-        for timer in self._graces.values():
-            timer.cancel()
-        self._graces.clear()
+            try:
+                await self._tasks.__aexit__(None, None, None)
+            finally:
+                self._tasks = None
+                for mount in self._mounts.values():
+                    mount.close()
+                for timer in self._graces.values():
+                    timer.cancel()
+                self._graces.clear()
+                self._is_closed.set()
+
+    async def wait_closed(self) -> None:
+        """Return when it is closed, if it is open."""
+        if self._tasks is not None:
+            await self._is_closed.wait()
 
     def __call__(self, exchange: Exchange) -> Awaitable[Reply]:
         """The reply to an exchange, of whichever mount it is for."""
@@ -106,8 +127,11 @@ class Hub:
         """Offer a server from now on, under its name.
 
         Raises:
-            ConfigError: there is a mount of that name, or another without a prefix.
+            ConfigError: there is a mount of that name, or another without a prefix; or it is nothing to connect to.
         """
+        if not hasattr(upstream, "connect"):  # Not everybody checks types, and it would show much later.
+            kind = type(upstream).__name__
+            raise ConfigError(f"Mount a Server, stdio(…) or http(…) under {name!r}, not {kind}.")
         settings = settings or MountSettings(prefix=name)
         if name in self._mounts:
             raise ConfigError(f"There is a server {name!r} already.")
@@ -208,7 +232,13 @@ class Hub:
         self._rebuild()
 
     async def settled(self) -> None:
-        """Return once every mount has connected or failed to, for the first time, and the catalog has its offer."""
+        """Return once every mount has connected or failed to, for the first time, and the catalog has its offer.
+
+        Raises:
+            ConfigError: it is open in another event loop.
+        """
+        if self._tasks is not None and self._loop is not asyncio.get_running_loop():
+            raise ConfigError("This Hub is open in another event loop; use it in that one.")
         for mount in self.mounts:
             await mount.settled()
         self._rebuild()

@@ -55,8 +55,6 @@ class Mount:
         self.offer: Offer | None = None
         self.discovery: Discovery | None = None
         self.connection: Connection | None = None
-        self.calls = Calls(name, self, settings)
-        self.visits = Visits()
         self.task_owners = Owners()
         self.task_listens = 0
         """Subscriptions to its tasks that are held now, each of which may take a connection of its own."""
@@ -66,17 +64,24 @@ class Mount:
         self._on_change = on_change
         self._on_update = on_update
         self._on_told = on_told
+        self._client_info = client_info
+        self._restarts = Restarts()
+        self._ready_since: float | None = None
+        self._opening: asyncio.Timeout | None = None
+        self._has_heir = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Have all that waits, which belongs to the event loop that it first waits in."""
+        self.calls = Calls(self.name, self, self.settings)
+        self.visits = Visits()
         sink = Heard(self.calls.tasks, Unasked(self.calls, self.visits))
-        self._host = Host(askable(settings), client_info, sink)
+        self._host = Host(askable(self.settings), self._client_info, sink)
         self._decided = asyncio.Event()  # It is ready, or will not be for a while: no use in waiting.
         self._settled = asyncio.Event()
         self._again = asyncio.Event()
-        self._restarts = Restarts()
-        self._ready_since: float | None = None
         self._watches = Watches()
-        self._opening: asyncio.Timeout | None = None
         self._gone = asyncio.Event()
-        self._has_heir = False
 
     @property
     def prefix(self) -> str:
@@ -141,6 +146,24 @@ class Mount:
         other._has_heir = True
 
     # ---------------------------------------------------------------------------------------------- its life
+
+    def open(self, *, is_elsewhere: bool) -> None:
+        """Learn that its hub is opened, so that it will run; `is_elsewhere` if that is in another event loop."""
+        if is_elsewhere:
+            figures, losses = self.calls.figures, self.calls.losses
+            self._begin()
+            self.calls.figures, self.calls.losses = figures, losses
+        self.state = State.STARTING
+        self.sentence = f"{self.name} is starting."
+        self._settled.clear()
+        self._decided.clear()
+
+    def close(self) -> None:
+        """Learn that its hub is closed: whoever asks it now is told so at once."""
+        self.state = State.DEGRADED
+        self.sentence = f"{self.name} is not connected: its hub is closed."
+        self._settled.set()
+        self._decided.set()
 
     async def run(self) -> None:
         """Keep it connected, until cancelled."""

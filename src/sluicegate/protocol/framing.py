@@ -56,6 +56,8 @@ class LineDecoder:
 
     def feed(self, chunk: bytes) -> list[Frame]:
         """Return the messages that end in this chunk."""
+        if self._held.spent:
+            self._held.let_go()
         if self._lead is not None:
             self._lead, chunk = _pass_bom(self._lead + chunk)
         frames: list[Frame] = []
@@ -68,7 +70,7 @@ class LineDecoder:
         if lines and not self._held.is_empty:
             self._hold(lines.pop(0), frames)
             self._end_line(frames)
-        for line in lines:
+        for line in filter(None, lines):  # of the blank ones, of which there may be thousands, most are gone here
             if line.endswith(b"}") and len(line) <= self._ceiling:  # nearly all: neither blank, nor with a CR, nor cut
                 frames.append(line)
             else:
@@ -150,6 +152,8 @@ class SseDecoder:
 
     def feed(self, chunk: bytes) -> list[SseEvent | TooLong]:
         """Return the events that end in this chunk."""
+        if self._data.spent:
+            self._data.let_go()
         if self._lead is not None:
             self._lead, chunk = _pass_bom(self._lead + chunk)
         if self._after_cr and chunk:
@@ -270,16 +274,19 @@ class SseDecoder:
 
 
 class _Held:
-    """Bytes that are added up to a ceiling; beyond it, only their head."""
+    """Bytes that are added up to a ceiling; beyond it, only their head.
 
-    __slots__ = ("_block", "_ceiling", "_is_over", "_pieces", "_spent", "size")
+    What was too much is let go bit by bit: who adds to it calls `let_go` with each chunk while something is `spent`.
+    """
+
+    __slots__ = ("_block", "_ceiling", "_is_over", "_pieces", "size", "spent")
 
     def __init__(self, ceiling: int) -> None:
         self._ceiling = ceiling
         self._is_over = False
         self._pieces: list[bytes] = []  # as they came, joined once: in one buffer they would be copied again and again
         self._block = bytearray()  # what came last, if short: a list of single bytes would take fifty times as much
-        self._spent: list[bytes] = []  # pieces of what was too much
+        self.spent: list[bytes] = []  # pieces of what was too much
         self.size = 0
 
     @property
@@ -298,12 +305,11 @@ class _Held:
     def add(self, piece: bytes) -> bool:
         """Whether these bytes are the ones that cross the ceiling."""
         if self._is_over:
-            self._let_go()
             return False
         if self.size + len(piece) > self._ceiling:
             # All of the head, and nothing behind the ceiling: how the bytes were cut must not be seen in it.
             head = self.head
-            self._spent, self._pieces = self._pieces, []
+            self.spent, self._pieces = self._pieces, []
             self._block[:] = head + piece[: max(min(self._ceiling, HEAD) - len(head), 0)]
             self.size = len(self._block)
             self._is_over = True
@@ -325,8 +331,6 @@ class _Held:
         self._pieces.clear()
         self._block.clear()
         self.size = 0
-        if self._spent:
-            self._let_go()
         return taken
 
     def _end_block(self) -> None:
@@ -334,10 +338,11 @@ class _Held:
             self._pieces.append(bytes(self._block))
             self._block.clear()
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
+        """Free some of what is spent."""
         # A few at a time, the last ones first, whose memory the system can have back: to give it 16 MiB at once takes
         # two milliseconds, in which nobody else is served.
-        del self._spent[-_LET_GO:]
+        del self.spent[-_LET_GO:]
 
 
 def _pass_bom(start: bytes) -> tuple[bytes | None, bytes]:

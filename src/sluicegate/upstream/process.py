@@ -25,7 +25,7 @@ from sluicegate.wire import Receiver
 
 STDERR_KEPT: Final = 64 * 1024
 WRITE_HIGH: Final = 64 * 1024
-LAST_WORDS: Final = 1024 * 1024  # Read at the end, at most: who still holds the pipes may write on forever.
+LAST_WORDS: Final = 1024 * 1024  # Of each pipe, read at the end, at most: who still holds it may write on forever.
 SETTLE: Final = 0.25  # From the first sign of death to its certainty: the rest of the output, the exit status.
 KILL_LIMIT: Final = 3.0  # KILL takes milliseconds; this is for a machine out of breath.
 
@@ -53,7 +53,6 @@ class Child:
         self._waiting_to_write = False
         self._exited = self._ended = self._stopping = self._killed = self._reaped = False
         self._settling: asyncio.Handle | None = None
-        self._last_words = LAST_WORDS
         self._stop_timer: asyncio.TimerHandle | None = None
         self._at_once: asyncio.Future[None] = self._loop.create_future()
         self._at_once.set_result(None)
@@ -63,6 +62,7 @@ class Child:
         self._guardian = Guardian(process, control, self)
         self._stdout = Tap(process.stdout, receiver.received, self._dying)
         self._stderr = Tap(process.stderr, self._heard_stderr, self._stderr_ended, is_log=True)
+        self._last_words = {self._stdout: LAST_WORDS, self._stderr: LAST_WORDS}
         # Nothing can be read here, but a closed other end shows as an error, even if nothing is being written.
         self._loop.add_reader(self._stdin, self._stdin_lost)
 
@@ -265,14 +265,14 @@ class Child:
             self._end()
 
     def _draw_last_words(self) -> bool:
-        """Take a portion of what is left in the pipes; whether there may be more."""
-        size = 0
-        if self._stdout.is_open and not self._stdout.is_paused:
-            size += self._stdout.draw()
-        if self._stderr.is_open:
-            size += self._stderr.draw()
-        self._last_words -= size
-        return size > 0 and self._last_words > 0
+        """Take a portion of what is left in each pipe; whether there may be more."""
+        has_more = False
+        for tap, left in self._last_words.items():  # To each its own: a log without end must not hide an answer.
+            if left > 0 and tap.is_open and not tap.is_paused:
+                size = tap.draw()
+                self._last_words[tap] = left - size
+                has_more |= size > 0
+        return has_more
 
     def _end(self) -> None:
         if self._ended:
@@ -290,14 +290,17 @@ class Child:
         self._stdout.hear = _pass_over  # Still read: a server that cannot write may not see that it is to end.
 
     def _release(self) -> None:
-        if self._ended and self._reaped and not self._gone.done():
-            if self._settling is not None:
-                self._settling.cancel()
-            while self._draw_last_words():
-                pass  # They are those of a guardian that failed.
-            self._stderr.close()
-            self._stdout.close()
-            self._gone.set_result(None)
+        if not self._ended or not self._reaped or self._gone.done():
+            return
+        has_more = self._draw_last_words()  # They are those of a guardian that failed.
+        if self._settling is not None:
+            self._settling.cancel()
+        if has_more:
+            self._settling = self._loop.call_soon(self._release)
+            return
+        self._stderr.close()
+        self._stdout.close()
+        self._gone.set_result(None)
 
     def _exit_so_far(self) -> str:
         match self.exit_status:

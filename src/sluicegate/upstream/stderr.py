@@ -1,21 +1,34 @@
 """What a server writes to stderr: its log, never an error. Told in ours, and quoted when the server ends badly."""
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable
 from typing import Final
-
-from sluicegate.protocol.framing import LineDecoder, TooLong
 
 log: Final = logging.getLogger("sluicegate.stderr")
 
 LINES_A_SECOND: Final = 100
 LONGEST_LINE: Final = 1000
+MOST_LINES: Final = 1000
+"""Told at once: so many are kept for who wants to read them."""
+
+FLOOD: Final = 2000
+"""Lines within one second, after which only the last ones of what comes at once are told. To cut out and look through
+each of them would take its time, for which either the server would have to wait or everybody else."""
+
+FLOOD_LINES: Final = 20
+
+_PASSED_OVER: Final = f"(more than {FLOOD} lines in one second: some of those that follow are left out)"
+
 LAST_LINES: Final = 6
 LAST_CHARACTERS: Final = 600
 
 _SHORTEST_SECRET: Final = 6
 """Shorter values of variables are words like "debug", which would be blotted out everywhere."""
+
+_LONGEST_SECRET: Final = 4096
+"""Bytes of one that are read beyond the end of a line that is cut, so as not to show its beginning."""
 
 # Escape sequences that drive a terminal, and characters that turn a line around or break it in two.
 _HIDDEN: Final = {*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029}
@@ -29,34 +42,61 @@ class StderrLog:
         self,
         name: str,
         secrets: Iterable[str],
-        on_line: Callable[[str], object] | None = None,
+        on_lines: Callable[[list[str]], object] | None = None,
     ) -> None:
-        """`on_line` hears every line, however many; what is secret is masked."""
+        """`on_lines` hears the lines, of a flood only some; what is secret is masked."""
         self._name = name
-        self._on_line = on_line
+        self._on_lines = on_lines
         # A key of many lines comes line by line.
         parts = {part for value in secrets for part in (value, *value.splitlines())}
         self._secrets = sorted((part for part in parts if len(part) >= _SHORTEST_SECRET), key=len, reverse=True)
-        self._lines = LineDecoder(LONGEST_LINE)
+        longest = max((len(os.fsencode(part)) for part in self._secrets), default=0)
+        self._most_held = LONGEST_LINE + min(longest, _LONGEST_SECRET)
+        self._held = b""  # A line that has not ended yet,
+        self._is_cut = False  # or one that was told already, and whose rest is passed over.
         self._second = 0
-        self._told = 0
+        self._heard = 0  # Lines within this second.
 
     def received(self, data: bytes) -> None:
         """Take the next bytes of it."""
-        if self._on_line is None and not log.isEnabledFor(logging.INFO):
+        if self._on_lines is None and not log.isEnabledFor(logging.INFO):
             return
-        for line in self._lines.feed(data):
-            text = self._masked(visible(line.head[:LONGEST_LINE] if isinstance(line, TooLong) else line))
-            if self._on_line is not None:
-                self._on_line(text)
-            now = int(time.monotonic())
-            if now != self._second:
-                self._second, self._told = now, 0
-            self._told += 1
-            if self._told <= LINES_A_SECOND:
-                log.info("%s: %s", self._name, text)
-            elif self._told == LINES_A_SECOND + 1:
-                log.info("%s: more than %d lines a second; the rest are not told", self._name, LINES_A_SECOND)
+        if self._is_cut:
+            _, newline, data = data.partition(b"\n")
+            if not newline:
+                return
+            self._is_cut = False
+        end = data.rfind(b"\n") + 1
+        if end:
+            self._tell(self._held + data[:end])
+            self._held = data[end:]
+        else:
+            self._held += data
+        if len(self._held) > self._most_held:  # It may never end.
+            self._tell(self._held[: self._most_held])
+            self._held, self._is_cut = b"", True
+
+    def _tell(self, data: bytes) -> None:
+        now = int(time.monotonic())
+        if now != self._second:
+            self._second, self._heard = now, 0
+        most = MOST_LINES if self._heard < FLOOD else FLOOD_LINES
+        lines = data.rsplit(b"\n", most + 1)[-most - 1 :]
+        # Each cut before it is looked at; all looked at together, which takes a tenth of the time.
+        text = self._masked(visible(b"\n".join([line[: self._most_held] for line in lines])))
+        told = [line[:LONGEST_LINE] for line in text.split("\n") if line and not line.isspace()]
+        if self._on_lines is not None:
+            begins = self._heard < FLOOD <= self._heard + len(told)
+            self._on_lines([*told, _PASSED_OVER] if begins else told)
+        if self._heard <= LINES_A_SECOND and log.isEnabledFor(logging.INFO):
+            self._log(told)
+        self._heard += len(told)
+
+    def _log(self, lines: list[str]) -> None:
+        for line in lines[: LINES_A_SECOND - self._heard]:
+            log.info("%s: %s", self._name, line)
+        if self._heard + len(lines) > LINES_A_SECOND:
+            log.info("%s: more than %d lines a second; the rest are not told", self._name, LINES_A_SECOND)
 
     def last_words(self, tail: str) -> str:
         """The last lines, as the end of a sentence about the server; empty if it said nothing."""
@@ -76,5 +116,7 @@ class StderrLog:
 
 def visible(text: bytes | bytearray) -> str:
     """What a server wrote, safe for a terminal."""
-    plain = text.decode("utf-8", "backslashreplace").replace("\r\n", "\n")
-    return plain if plain.isprintable() else plain.translate(_VISIBLE)  # The first is thirty times as fast.
+    plain = text.decode("utf-8", "backslashreplace").replace("\r\n", "\n").replace("\x1b", _VISIBLE[0x1B])
+    # Where a character has to be changed, or is beyond ASCII, `translate` takes thirty times as long. So those that
+    # colour a log, the most frequent, are gone by now, and text in other letters is looked at first.
+    return plain if not plain.isascii() and plain.replace("\n", "").isprintable() else plain.translate(_VISIBLE)

@@ -4,7 +4,7 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -38,9 +38,13 @@ class StdioUpstream:
         probe_timeout: float = 10.0,
         open_timeout: float = 30.0,
         stop_grace: float = 2.0,
-        on_line: Callable[[str], object] | None = None,
+        secrets: Iterable[str] = (),
+        on_lines: Callable[[list[str]], object] | None = None,
     ) -> None:
-        """`on_line` hears every line that the process writes to its stderr."""
+        """`on_lines` hears what the process writes to its stderr, of a flood only some lines.
+
+        `secrets` are masked in it and in every error, as the values of `env` are.
+        """
         self._command = list(command)
         self._env = dict(env or {})
         self._cwd = cwd
@@ -49,7 +53,8 @@ class StdioUpstream:
         self._probe_timeout = probe_timeout
         self._open_timeout = open_timeout
         self._stop_grace = stop_grace
-        self._on_line = on_line
+        self._secrets = {*self._env.values(), *secrets}
+        self._on_lines = on_lines
         identity = [self._command, sorted(self._env.items()), str(cwd)]
         # Variables may hold secrets: only a digest of them is kept. `ascii` takes what is no UTF-8, as the system does.
         self._identity = hashlib.blake2b(ascii(identity).encode()).digest()
@@ -92,7 +97,7 @@ class StdioUpstream:
 
     async def _attempt(self, host: Host, tasks: TaskScope, era: Era) -> tuple[Link, Child]:
         link = Link(self._name, host, tasks)
-        stderr = StderrLog(self._name, self._env.values(), self._on_line)
+        stderr = StderrLog(self._name, self._secrets, self._on_lines)
         child = await Child.open(
             self._command,
             link,

@@ -1,14 +1,15 @@
 """A pipe that a server writes to, read a portion at a time: as much as is dealt with in a moment.
 
 What a byte costs, the server decides: 64 KiB are a piece of one long answer, or thousands of lines that each want to be
-looked at. While we look, nobody else is served; so whoever writes what takes long is read less of at once, and less
-often if even a little of it takes long. It waits, the others do not.
+looked at. While we look, nobody else is served; so whoever writes what takes long is read less of at once, and rests
+in between, in proportion to what it took: at most half of our time goes to one pipe, and no server waits
+for more than its own work. How long something took is the CPU time: to be interrupted is not the server's doing.
 """
 
 import asyncio
 import os
 from collections.abc import Callable
-from time import perf_counter
+from time import thread_time
 from typing import IO, Final
 
 SMALLEST: Final = 1024
@@ -20,9 +21,20 @@ SLOW: Final = 0.00025
 QUICK: Final = SLOW / 4
 """Seconds for a portion, within which the next one may be larger."""
 
-REST: Final = 0.005
-"""Seconds until the next portion if the smallest one was slow, for nothing of use is written like that; or if there is
-more of a log than can be read quickly, for nobody waits for that."""
+SHARE: Final = 0.5
+"""How much of our time what takes long may have in the long run: as much is left for all others."""
+
+LOG_SHARE: Final = 0.1
+"""The same for a log, for which nobody waits; but its server does while the pipe is full, so it is never little."""
+
+CREDIT: Final = 0.01
+"""Seconds that may be used up at once by one who has not used its share for a while."""
+
+REST: Final = 0.001
+"""Seconds of the shortest rest: the timers of uvloop know nothing shorter."""
+
+LONGEST_REST: Final = 0.02
+"""Seconds of the longest one. What took longer was hardly the server's doing: a collection of garbage, mostly."""
 
 
 class Tap:
@@ -36,10 +48,12 @@ class Tap:
         self._pipe = pipe
         self._fd = pipe.fileno()
         self._ended = ended
-        self._is_log = is_log
+        self._share = LOG_SHARE if is_log else SHARE
+        self._credit = CREDIT
         self._portion = SMALLEST  # It has to show first that more can be read at once.
         self._rest: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
+        self._since = self._loop.time()  # Until then, its share is in the credit.
         os.set_blocking(self._fd, False)
         self._loop.add_reader(self._fd, self.draw)
 
@@ -78,9 +92,9 @@ class Tap:
             data = b""
         size = len(data)
         if size >= SMALLEST:
-            start = perf_counter()
+            start = thread_time()
             self.hear(data)
-            self._adapt(size, perf_counter() - start)
+            self._adapt(size, thread_time() - start)
         elif data:  # Nearly always: an answer. A portion cannot become smaller, and more was not there.
             self.hear(data)
         else:
@@ -89,16 +103,15 @@ class Tap:
         return size
 
     def _adapt(self, size: int, took: float) -> None:
-        is_full = size == self._portion
-        if took < QUICK:
-            if is_full and size < LARGEST:
-                self._portion *= 2
-            return
-        has_to_rest = is_full and (self._is_log or (took > SLOW and size == SMALLEST))
         if took > SLOW:
             self._portion = max(self._portion // 2, SMALLEST)
-        if has_to_rest and self._rest is None and self.is_open:
-            self._rest = self._loop.call_later(REST, self._rested)
+        elif took < QUICK and size == self._portion < LARGEST:
+            self._portion *= 2
+        now = self._loop.time()
+        credit = min(self._credit + self._share * (now - self._since), CREDIT) - took
+        self._credit, self._since = max(credit, -self._share * LONGEST_REST), now
+        if credit < 0 and self._rest is None and self.is_open:
+            self._rest = self._loop.call_later(max(-self._credit / self._share, REST), self._rested)
             self._follow()
 
     def _rested(self) -> None:
