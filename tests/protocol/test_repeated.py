@@ -1,7 +1,9 @@
 """A request that is read at a glance means what the long way says it means, or is left to the long way."""
 
 import json
+from collections.abc import Mapping
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -83,10 +85,10 @@ def is_known(data: bytes, repeats: Repeats) -> bool:
     return repeats.read(data, parse_json(data)) is not None
 
 
-def changed(*path: str, to: object) -> bytes:
-    """The first request with one member changed."""
-    value = deepcopy(FIRST)
-    inner: dict[str, Any] = value
+def changed(*path: str, to: object, base: Mapping[str, Any] = FIRST) -> bytes:
+    """The first request, or another one, with one member changed."""
+    value = deepcopy(base)
+    inner: Any = value
     for step in path[:-1]:
         inner = inner[step]
     inner[path[-1]] = to
@@ -258,14 +260,7 @@ def plainly(data: bytes, *, at_a_glance: bool) -> Outcome:
         return error_object(problem), problem.request_id
 
 
-def altered(*path: str, to: object) -> bytes:
-    """The plain request with one member changed."""
-    value = deepcopy(PLAIN)
-    inner: Any = value
-    for step in path[:-1]:
-        inner = inner[step]
-    inner[path[-1]] = to
-    return body(value)
+altered = partial(changed, base=PLAIN)
 
 
 @pytest.mark.parametrize(
