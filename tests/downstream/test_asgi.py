@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Mount, Route
 import sluicegate
 from sluicegate.client.events import ProgressEvent
 from sluicegate.concurrency import TaskScope
-from sluicegate.downstream import asgi
+from sluicegate.downstream import asgi_request
 from sluicegate.errors import LocalProtocolError
 from sluicegate.http1 import Limits
 from tests.downstream.http_client import Headers, HttpClient, initialize, request
@@ -438,7 +438,7 @@ async def test_a_large_answer_is_handed_on_in_pieces() -> None:
         await exchange.run()
         pieces = [exchange.sent.get_nowait() for _ in range(exchange.sent.qsize())]
         start, *bodies = pieces
-        assert max(len(piece["body"]) for piece in bodies) == asgi.AT_ONCE
+        assert max(len(piece["body"]) for piece in bodies) == asgi_request.AT_ONCE
         assert dict(start["headers"])[b"content-length"] == str(sum(len(piece["body"]) for piece in bodies)).encode()
 
 
@@ -466,7 +466,7 @@ async def test_a_tool_waits_for_a_server_that_takes_nothing() -> None:
 
 
 async def test_a_client_that_takes_nothing_for_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asgi, "_LIMITS", Limits(blocked_time=0.01))
+    monkeypatch.setattr(asgi_request, "_LIMITS", Limits(blocked_time=0.01))
     stage = Stage()
     async with running(stage) as (app, tasks):
         exchange = posted(app, stamped("flood"))
@@ -478,7 +478,7 @@ async def test_a_client_that_takes_nothing_for_too_long_is_given_up(monkeypatch:
 
 
 async def test_a_client_that_asks_more_than_it_reads_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asgi, "MOST_UNSENT", 1000)
+    monkeypatch.setattr(asgi_request, "MOST_UNSENT", 1000)
     async with running(Stage()) as (app, tasks):
         stream = Exchange(app, "GET", "/sse", [HOST, ("Accept", "text/event-stream")], b"")
         tasks.start(stream.run())
@@ -498,7 +498,7 @@ async def test_a_client_that_asks_more_than_it_reads_is_given_up(monkeypatch: py
 
 
 async def test_a_client_whose_body_does_not_come_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asgi, "_LIMITS", Limits(body_time=0.01))
+    monkeypatch.setattr(asgi_request, "_LIMITS", Limits(body_time=0.01))
     async with running(Stage()) as (app, _):
         exchange = posted(app, stamped("echo", text="x"))
         exchange.came.get_nowait()
@@ -559,6 +559,14 @@ async def test_the_path_is_that_behind_the_mount(root: str | None, path: str, st
         if root is not None:
             exchange.scope["root_path"] = root
         assert await status_of(exchange) == status
+
+
+async def test_a_wrong_path_is_told_the_right_one_as_the_client_sees_it() -> None:
+    async with running(Stage()) as (app, _):
+        exchange = posted(app, stamped("echo", text="x"), path="/tools/")
+        exchange.scope["root_path"] = "/tools"
+        assert await status_of(exchange) == 404
+        assert b"MCP is spoken at /tools/mcp." in (await exchange.next())["body"]
 
 
 ROUTES: dict[str, Callable[[sluicegate.AsgiApp], BaseRoute]] = {
@@ -686,8 +694,8 @@ async def test_what_is_under_way_when_the_app_ends_is_told_so() -> None:
 
 
 async def test_an_answer_is_given_once_and_in_order() -> None:
-    def a_request() -> asgi.AsgiRequest:
-        return asgi.AsgiRequest(Exchange(sluicegate.AsgiApp(Stage().server), "GET", "/mcp", [HOST], b"").scope)
+    def a_request() -> asgi_request.AsgiRequest:
+        return asgi_request.AsgiRequest(Exchange(sluicegate.AsgiApp(Stage().server), "GET", "/mcp", [HOST], b"").scope)
 
     with pytest.raises(LocalProtocolError):
         a_request().write(b"x")
