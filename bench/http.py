@@ -33,7 +33,7 @@ from bench.load import (
 )
 from bench.measure import Contestant, Cost, Effort, Row, Turn, race, skipped
 from bench.peers.turns import EVENTS
-from bench.servers import Server, nginx, nginx_missing, official_server, our_server
+from bench.servers import Server, bare_server, nginx, nginx_missing, official_server, our_server
 from bench.workers import http_client, official_missing, official_version
 
 OURS: Final = "sluicegate"
@@ -73,7 +73,9 @@ def run(effort: Effort) -> list[Row]:
         ]
         answer = loop.run_until_complete(_answer(ours)).decode()
         static = None if nginx_missing() else stack.enter_context(nginx(answer))
-        rows += _calls(loop, static, entries, absent, effort)
+        bare = stack.enter_context(bare_server())
+        least = Entry("bare Python", Place(bare.port, MODERN), bare)
+        rows += _calls(loop, static, [least, *entries], absent, effort)
         rows += _events(loop, entries, absent, effort)
         rows += _clients(ours, effort)
     return rows + _sessions(effort)

@@ -1,4 +1,4 @@
-"""HTTP servers in processes of their own: ours, the official SDK's, and nginx; and what they cost while they run."""
+"""HTTP servers in processes of their own: ours, a bare one, the official SDK's, and nginx; and what they cost."""
 
 import shutil
 import socket
@@ -40,6 +40,18 @@ def our_server() -> Generator[Server]:
         try:
             line = process.stderr.readline()
             yield Server(int(line.partition("127.0.0.1:")[2].partition("/")[0]), process.pid)
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def bare_server() -> Generator[Server]:
+    """The least that Python does for a call."""
+    command = [sys.executable, "-m", "bench.peers.bare", "0"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        try:
+            yield Server(int(process.stdout.readline()), process.pid)
         finally:
             process.terminate()
 

@@ -27,9 +27,10 @@ from bench.gateway.race import (
     settled,
     short,
 )
-from bench.gateway.stage import Gate, by_pipe, nginx_before, ours, pids_in, web_server
+from bench.gateway.stage import Gate, bare_before, by_pipe, nginx_before, ours, pids_in, web_server
 from bench.load import MODERN, SESSION, answer_to, ask_all, hang_up
 from bench.measure import Cost, Effort, Row, Turn
+from bench.peers.bare import PREFIX
 from bench.servers import nginx_missing
 
 EVENTS: Final = 1000
@@ -47,6 +48,8 @@ def run(loop: asyncio.AbstractEventLoop, present: Sequence[Peer], absent: Absent
             gate = stack.enter_context(nginx_before(web.port))
             base.append(Entrant("nginx", gate, Door(gate.port, MODERN), remark="reads nothing of it"))
         direct = [Entrant(DIRECT, web, Door(web.port, MODERN), remark="the server's own CPU")]
+        gate = stack.enter_context(bare_before(web.port))
+        bare = [Entrant("bare Python", gate, Door(gate.port, MODERN), f"{PREFIX}{{}}", remark="knows calls only")]
         mine = pids_in(home)
         gate = stack.enter_context(_ours_with_all(web, mine))
         own = {
@@ -62,7 +65,8 @@ def run(loop: asyncio.AbstractEventLoop, present: Sequence[Peer], absent: Absent
                 peers, away = _peers(others, present, way, web)
                 entrants = [*base, *(direct if way == "web" else ()), *own[way], *peers]
                 entrants = [entrant._replace(door=door) for entrant, door in entered_all(loop, entrants, away)]
-                rows += _calls(loop, title, entrants, absent | away, effort)
+                least = bare if way == "web" else []
+                rows += _calls(loop, title, [*entrants[:1], *least, *entrants[1:]], absent | away, effort)
                 rows += _large(loop, title, entrants, absent | away, effort)
                 rows += _events(loop, title, entrants, absent | away, effort)
                 rows += _first_event(loop, title, entrants, absent | away, effort)

@@ -195,6 +195,16 @@ def nginx_before(behind: int) -> Generator[Gate]:
             yield gate
 
 
+@contextmanager
+def bare_before(behind: int) -> Generator[Gate]:
+    """The least that Python does for a call, before a port."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as home:
+        port = free_port()
+        command = [PYTHON, "-m", "bench.peers.bare", str(port), str(behind)]
+        with started(command, pids_in(home), port) as gate:
+            yield gate
+
+
 def pids_in(home: str) -> Path:
     """A new folder for process ids."""
     place = Path(home, "pids")
