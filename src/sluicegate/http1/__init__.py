@@ -7,7 +7,7 @@ in two ways is refused, and the connection closed.
 from .answers import Answer
 from .client import Pool
 from .heads import Fields, Headers, is_plain
-from .incoming import Limits
+from .limits import Limits
 from .outgoing import ClientLimits
 from .requests import Handler, Request
 from .server import Listener, serve

@@ -12,10 +12,9 @@ import math
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Final, cast
 
-import msgspec
-
-from .chunks import LAST, BadChunk, ChunkDecoder
-from .heads import CHUNKED, BadHead, Fields, RequestHead, answer_head, check_beginning, read_request_head, remember
+from .chunks import LAST
+from .heads import BadHead, Fields, RequestHead, answer_head
+from .reading import RequestReader
 from .requests import Request
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ log: Final = logging.getLogger("sluicegate")
 AHEAD: Final = 64 * 1024  # What a client may send before it has its answer; then it is not read from.
 LINGER: Final = 2.0
 SHARE_IN_A_CROWD: Final = 64 * 1024
-MOST_EMPTY_LINES: Final = 4
 PLAIN_TEXT: Final[Fields] = (("Content-Type", "text/plain; charset=utf-8"),)
 
 # What a connection waits for.
@@ -37,35 +35,13 @@ _BUSY: Final = 3
 _LINGERING: Final = 4
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client may cost us: bytes and seconds."""
-
-    url: int = 8 * 1024
-    headers: int = 32 * 1024
-    """All lines together."""
-    body: int = 4 * 1024 * 1024
-    header_time: float = 10.0
-    body_time: float = 30.0
-    idle_time: float = 75.0
-    """Between requests."""
-    unsent: int = 1024 * 1024
-    """Beyond this, `Request.drain` waits."""
-    unsent_to_all: int = 256 * 1024 * 1024
-    """What slow clients may leave with us all together. From half of it on `Request.drain` waits much sooner; beyond it
-    those who have been behind for longest are cut off."""
-    blocked_time: float = 30.0
-    """A client that takes none of its answer for that long is cut off."""
-    connections: int = 10_000
-    """Beyond this, clients wait to be accepted."""
-
-
 class Connection(asyncio.Protocol):
     """One client's connection."""
 
     __slots__ = (
         *("listener", "peer", "scheme", "made", "hung_up", "_loop", "_transport", "_handler", "_known", "_limits"),
-        *("_request", "_buffer", "_scanned", "_head", "_chunks", "_parts", "_body_size", "_empty_lines", "_phase"),
-        *("_deadline", "_timer", "_timer_at", "_advancing", "_joined", "_closing", "_reading_paused", "_idle_time"),
+        *("_request", "_reader", "_phase", "_deadline", "_timer", "_timer_at"),
+        *("_advancing", "_joined", "_closing", "_reading_paused", "_idle_time"),
         *("_pending", "_pending_head", "_pending_size", "_flush_due", "_written", "_taken"),
         *("_stall_timer", "_stall_mark", "_counted"),
     )
@@ -82,12 +58,7 @@ class Connection(asyncio.Protocol):
         self._limits = listener.limits
         self._idle_time = listener.limits.idle_time
         self._request: Request | None = None
-        self._buffer = bytearray()
-        self._scanned = 0
-        self._head: RequestHead | None = None
-        self._chunks: ChunkDecoder | None = None
-        self._parts: list[bytes] = []
-        self._body_size = self._empty_lines = 0
+        self._reader = RequestReader(listener.known, listener.limits)
         self._phase = _IDLE
         self._deadline = self._timer_at = math.inf
         self._timer: asyncio.TimerHandle | None = None
@@ -121,10 +92,11 @@ class Connection(asyncio.Protocol):
                 return
         if self._closing:
             return  # Lingering: read, so that the peer gets our last words instead of a reset; and forgotten.
-        self._buffer += data
+        buffer = self._reader.buffer
+        buffer += data
         if self._request is None:
             self._advance()
-        elif len(self._buffer) > AHEAD and not self._reading_paused and self._transport is not None:
+        elif len(buffer) > AHEAD and not self._reading_paused and self._transport is not None:
             self._reading_paused = True
             self._transport.pause_reading()
 
@@ -145,9 +117,8 @@ class Connection(asyncio.Protocol):
                 timer.cancel()
         self._timer = self._stall_timer = None
         self._count(0)
-        self._buffer.clear()
+        self._reader.clear()
         self._pending.clear()
-        self._parts.clear()
         if self._taken is not None:
             self._taken.set()
         self.listener.connections.discard(self)
@@ -180,12 +151,16 @@ class Connection(asyncio.Protocol):
         if self._advancing:
             return
         self._advancing = True
+        reader = self._reader
         try:
-            while self._request is None and not self._closing and self._buffer:
-                head = self._head or self._read_head()
-                if head is None or (body := self._read_body(head)) is None:
+            while self._request is None and not self._closing and reader.buffer:
+                found = reader.next()
+                if found is None:
+                    self._wait_for_more()
                     break
-                self._begin(head, body)
+                self._begin(*found)
+        except BadHead as problem:
+            self._refuse(problem.status, problem.sentence)
         finally:
             self._advancing = False
         if self._joined:
@@ -199,88 +174,17 @@ class Connection(asyncio.Protocol):
         if self.hung_up:
             self._close()  # Nothing can follow, and all that was complete is answered.
 
-    def _read_head(self) -> RequestHead | None:
-        """The next head, or None if it is not complete; refused ones are answered."""
-        buffer = self._buffer
-        # An empty line or two in front is a habit of old clients (RFC 9112, 2.2).
-        while buffer.startswith(b"\r\n"):
-            del buffer[:2]
-            self._scanned = 0
-            self._empty_lines += 1
-            if self._empty_lines > MOST_EMPTY_LINES:
-                self._refuse(400, "The request's head is malformed.")
-                return None
-        if not buffer:
-            return None  # Nothing has begun: an old client's line behind its body must not start the clock of a head.
-        try:
-            end = buffer.find(b"\r\n\r\n", max(0, self._scanned - 3)) + 4
-            if end < 4:
-                check_beginning(buffer, self._scanned, url=self._limits.url, headers=self._limits.headers)
-                self._scanned = len(buffer)
-                if self._phase != _HEAD:
-                    self._wait_for(_HEAD, self._limits.header_time)
-                return None
-            raw = bytes(buffer[:end])
-            del buffer[:end]
-            self._scanned = self._empty_lines = 0
-            head = self._known.get(raw)
-            if head is None:
-                head = read_request_head(raw, url=self._limits.url, headers=self._limits.headers)
-                if head.length > self._limits.body:
-                    raise BadHead(413, "The request's body is too large.")
-                remember(self._known, raw, head)
-        except BadHead as problem:
-            self._refuse(problem.status, problem.sentence)
-            return None
-        self._head = head
-        if head.length == CHUNKED:
-            self._chunks = ChunkDecoder()
-        return head
-
-    def _read_body(self, head: RequestHead) -> bytes | None:
-        """The body that belongs to the head, or None if it is not complete."""
-        if self._chunks is not None:
-            return self._read_chunks(self._chunks, head)
-        buffer = self._buffer
-        if len(buffer) < head.length:
-            self._await_body(head)
-            return None
-        self._head = None
-        with memoryview(buffer) as view:
-            body = bytes(view[: head.length])
-        del buffer[: head.length]
-        return body
-
-    def _read_chunks(self, chunks: ChunkDecoder, head: RequestHead) -> bytes | None:
-        self._await_body(head)
-        data = bytes(self._buffer)
-        self._buffer.clear()
-        try:
-            parts = chunks.feed(data)
-        except BadChunk:
-            self._refuse(400, "The request's body is malformed.")
-            return None
-        self._parts += parts
-        self._body_size += sum(map(len, parts))
-        # Each chunk costs us as much as a hundred bytes; nobody honest sends a long body in crumbs.
-        if self._body_size > self._limits.body or chunks.chunks > 1024 + self._body_size // 16:
-            self._refuse(413, "The request's body is too large.")
-            return None
-        if chunks.rest is None:
-            return None
-        self._buffer += chunks.rest
-        body = b"".join(self._parts)
-        self._parts.clear()
-        self._body_size = 0
-        self._head = self._chunks = None
-        return body
-
-    def _await_body(self, head: RequestHead) -> None:
-        if self._phase == _BODY:
-            return
-        self._wait_for(_BODY, self._limits.body_time)
-        if head.expects_continue and not self._buffer:
-            self._joined.append(b"HTTP/1.1 100 Continue\r\n\r\n")
+    def _wait_for_more(self) -> None:
+        """Give what has begun to come its time to be complete."""
+        reader = self._reader
+        if reader.head is not None:
+            if self._phase != _BODY:
+                self._wait_for(_BODY, self._limits.body_time)
+                if reader.is_body_held_back:
+                    self._joined.append(b"HTTP/1.1 100 Continue\r\n\r\n")
+        elif reader.buffer and self._phase != _HEAD:
+            # Only then: an old client's empty line behind its body must not start the clock of a head.
+            self._wait_for(_HEAD, self._limits.header_time)
 
     def _begin(self, head: RequestHead, body: bytes) -> None:
         self._phase = _BUSY
@@ -319,9 +223,7 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, status: int, sentence: str) -> None:
         """Answer instead of the handler, and close: where the next request would begin is not sure."""
-        self._head = self._chunks = None
-        self._buffer.clear()
-        self._parts.clear()
+        self._reader.clear()
         body = sentence.encode("ascii") + b"\n"
         head = answer_head(status, PLAIN_TEXT, True)
         self._write(b"".join((*self._joined, b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))))
@@ -358,7 +260,7 @@ class Connection(asyncio.Protocol):
         self._deadline = self._loop.time() + self._idle_time
         if self._timer is None:
             self._set_timer()
-        if self._buffer or self._reading_paused or self.hung_up:
+        if self._reader.buffer or self._reading_paused or self.hung_up:
             self._advance()
         elif self.listener.draining:
             self._close()

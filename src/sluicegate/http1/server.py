@@ -11,7 +11,8 @@ from typing import Final, Self
 from sluicegate.concurrency import TaskScope
 
 from .heads import RequestHead
-from .incoming import Connection, Limits
+from .incoming import Connection
+from .limits import Limits
 from .requests import Handler
 
 log: Final = logging.getLogger("sluicegate")
