@@ -244,14 +244,14 @@ class HttpSession:
             match event:
                 case Asked():
                     self._start(event, self._waiting.pop(event.id) if post is None else post)
-                case Outgoing(message, request_id, code):
+                case Outgoing(message, request_id, error):
                     # Of a batch whose last open request was withdrawn; else of the POST at hand, to which a refused
                     # duplicate belongs as well, or of one that waited for the handshake.
                     owner = post if request_id is None else owners.get(request_id) or post
                     if owner is None and request_id is not None:
                         owner = self._waiting.pop(request_id, None)
                     if owner is not None:
-                        owner.finish(message, code)
+                        owner.finish(message, error)
                 case Opening(request_id):
                     self.shared.tasks.start(self.side.welcome(request_id), key=self.side)
                 case Opened():
@@ -303,8 +303,8 @@ class HttpSession:
         post.open -= 1
         message = self.conversation.respond(request_id, reply)
         if message is not None:
-            code = reply.code if isinstance(reply, ErrorObject) and message[:1] == b"{" else None
-            post.finish(message, code)
+            # A batch has one answer for all, and no status of its own.
+            post.finish(message, reply if isinstance(reply, ErrorObject) and message[:1] == b"{" else None)
         if not self._calls:
             self.rest()
 

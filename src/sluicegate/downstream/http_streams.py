@@ -63,10 +63,8 @@ class HttpRequest(Protocol):
     def abort(self) -> None: ...
 
 
-def status_of(code: int | None, *, modern: bool) -> int:
-    """The HTTP status of a reply; `code` is its error's. The session era has fewer of them."""
-    if code is None:
-        return 200
+def status_of(code: int, *, modern: bool) -> int:
+    """The HTTP status of an error. The session era has fewer of them."""
     if code in _STATUSES:
         return _STATUSES[code]
     if code in _BAD_REQUEST or (modern and code == -32602):
@@ -79,9 +77,9 @@ def refuse(request: HttpRequest, refusal: Refusal) -> None:
     request.respond(refusal.status, (*JSON_FIELDS, *refusal.headers), refusal.body)
 
 
-def fields_for(status: int, body: bytes) -> Fields:
-    """The headers of a JSON answer; one that may pass later says when to try again, unless it says not to."""
-    may_pass_later = status in (429, 503) and b'"retryable":false' not in body
+def fields_for(status: int, error: ErrorObject) -> Fields:
+    """The headers of an error; one that may pass later says when to try again, unless it says not to."""
+    may_pass_later = status in (429, 503) and (as_object(error.data) or {}).get("retryable") is not False
     return (*JSON_FIELDS, *_RETRY) if may_pass_later else JSON_FIELDS
 
 
@@ -134,14 +132,17 @@ class ModernStream:
             log.exception("An answer could not be encoded.")
             reply = UNENCODABLE
             body = encode_reply(self.id, reply)
-        status = _status_of_modern(reply) if isinstance(reply, ErrorObject) else 200
+        status, fields = 200, JSON_FIELDS
+        if isinstance(reply, ErrorObject):
+            status = _status_of_modern(reply)
+            fields = fields_for(status, reply)
         # An error that has a status of its own keeps it, even for a client that wants events only.
         if self._streaming or not (self._takes.json or status != 200):
             self._start()
             self._request.write(encode_event(body))
             self._request.end()
         else:
-            self._request.respond(status, JSON_FIELDS if status == 200 else fields_for(status, body), body)
+            self._request.respond(status, fields, body)
 
     def abandon(self) -> None:
         """Send nothing more: nobody reads it. The connection has no other use either."""

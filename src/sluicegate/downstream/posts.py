@@ -71,12 +71,12 @@ class Post:
         if stream is not None:
             stream.drop_carrier()
 
-    def finish(self, message: bytes | None, code: int | None = None) -> None:
-        """Answer the POST, with a message or with nothing; `code` is that of its error."""
+    def finish(self, message: bytes | None, error: ErrorObject | None = None) -> None:
+        """Answer the POST, with a message or with nothing; `error` is what the message says, if it is one."""
         if self.done:
             return
         self.done = True
-        status = 200 if code is None else status_of(code, modern=False)
+        status = 200 if error is None else status_of(error.code, modern=False)
         if message is not None and status == 200 and not self.takes.json:
             self._begin()
         if self._stream is not None:
@@ -88,7 +88,7 @@ class Post:
         if message is None:
             self._request.respond(202, self._session.fields)
         else:
-            fields = JSON_FIELDS if status == 200 else fields_for(status, message)
+            fields = JSON_FIELDS if error is None else fields_for(status, error)
             self._request.respond(status, (*fields, *self._session.fields), message)
 
     def withdraw(self, request_id: RequestId) -> None:

@@ -89,11 +89,11 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """A message to be written at once. `id` is the request that it answers, or one of its batch; `code` its error's."""
+    """A message to be written at once. `id` is the request that it answers, or one of its batch; `error` its reply."""
 
     data: bytes
     id: RequestId | None = None
-    code: int | None = None
+    error: ErrorObject | None = None
 
 
 Event = Asked | Opening | Opened | Withdrawn | Answered | Outgoing
@@ -306,8 +306,8 @@ class ServerConversation:
         if batch is not None:
             batch.responses.append(response)
         else:
-            code = response.reply.code if isinstance(response.reply, ErrorObject) else None
-            events.append(Outgoing(encode(response), response.id, code))
+            error = response.reply if isinstance(response.reply, ErrorObject) else None
+            events.append(Outgoing(encode(response), response.id, error))
 
     def _refuse(self, error: RemoteProtocolError, batch: _Batch | None, events: list[Event]) -> None:
         self._say(batch, Response(error.request_id, error_object(error)), events)
@@ -355,7 +355,7 @@ class ServerConversation:
         events: list[Event] = []
         data = self.respond(request_id, reply)
         if data is not None:
-            events.append(Outgoing(data, request_id, reply.code if isinstance(reply, ErrorObject) else None))
+            events.append(Outgoing(data, request_id, reply if isinstance(reply, ErrorObject) else None))
         self._opening = None
         heard, self._heard_early = self._heard_early, False
         if heard and self.session.stage is Stage.OPERATING:
