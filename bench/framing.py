@@ -8,7 +8,8 @@ from functools import partial
 
 from bench.measure import Contestant, Effort, Row, Turn, loop, race
 from bench.samples import compact, of_size
-from sluicegate.protocol.framing import LineDecoder, SseDecoder, encode_event, encode_line
+from sluicegate.protocol.events import SseDecoder, encode_event
+from sluicegate.protocol.lines import LineDecoder, encode_line
 
 MESSAGE = compact(of_size(300))
 LONG_MESSAGE = compact(of_size(64 * 1024))

@@ -6,8 +6,9 @@ from sluicegate import asking
 from sluicegate.asking import MOST_ROUNDS, settle
 from sluicegate.errors import ErrorObject, InputRefused, UpstreamProtocolError
 from sluicegate.exchange import Exchange
+from sluicegate.protocol.input_required import Answers, Question, Questions, input_required
 from sluicegate.protocol.message import Params, Reply, Result
-from sluicegate.protocol.modern import Answers, Profile, Question, Questions, input_required
+from sluicegate.protocol.modern import Profile
 from tests.upstream.raw_server import Recorder
 
 DONE = Result({"resultType": "complete", "content": []})

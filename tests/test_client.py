@@ -35,8 +35,9 @@ from sluicegate.errors import (
     UpstreamTimeout,
 )
 from sluicegate.exchange import Connection, Exchange, Host
+from sluicegate.protocol.discovery import Discovery
+from sluicegate.protocol.input_required import Question, input_required
 from sluicegate.protocol.message import Notification, Params, Reply, Result
-from sluicegate.protocol.modern import Discovery, Question, input_required
 from sluicegate.protocol.types import (
     LogEvent,
     ProgressEvent,

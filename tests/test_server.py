@@ -12,8 +12,9 @@ from sluicegate.activation.define import Data, Image, Progress, ToolError
 from sluicegate.errors import InvalidParams, MethodNotFound
 from sluicegate.exchange import Host, Upstream
 from sluicegate.protocol.conversation import Outgoing, ServerConversation
+from sluicegate.protocol.discovery import Discovery, judge_probe
 from sluicegate.protocol.message import Params, Request, Result, encode
-from sluicegate.protocol.modern import CAPABILITIES_KEY, VERSION_KEY, Discovery, judge_probe
+from sluicegate.protocol.modern import CAPABILITIES_KEY, VERSION_KEY
 from sluicegate.server import Server
 from tests.activation.helpers import Recorder, ask, call, text
 

@@ -8,8 +8,14 @@ from typing import Final
 
 from sluicegate.errors import INTERNAL_ERROR, ErrorObject, InputRefused, UpstreamProtocolError
 from sluicegate.exchange import Exchange, Handler
+from sluicegate.protocol.input_required import (
+    Answers,
+    lacking_capability,
+    read_input_required,
+    with_answers,
+)
 from sluicegate.protocol.message import Reply, Result
-from sluicegate.protocol.modern import Answers, complete, lacking_capability, read_input_required, with_answers
+from sluicegate.protocol.modern import complete
 
 MOST_ROUNDS: Final = 10
 """Nobody bounds the rounds of a request in the specification, so we do."""

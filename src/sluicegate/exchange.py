@@ -14,9 +14,11 @@ from typing import Final, Protocol
 import msgspec
 
 from sluicegate.errors import InputRefused
+from sluicegate.protocol.discovery import Discovery
+from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply
 from sluicegate.protocol.methods import METHODS
-from sluicegate.protocol.modern import Answers, Discovery, Profile, Questions
+from sluicegate.protocol.modern import Profile
 
 
 class Caller(msgspec.Struct, frozen=True):

@@ -16,8 +16,9 @@ from sluicegate.asking import refused_reply
 from sluicegate.concurrency import forever
 from sluicegate.errors import InputRefused
 from sluicegate.exchange import Connection, Exchange, Host
+from sluicegate.protocol.discovery import Discovery
 from sluicegate.protocol.message import Params, Reply, Result
-from sluicegate.protocol.modern import SERVER_INFO_KEY, Discovery
+from sluicegate.protocol.modern import SERVER_INFO_KEY
 from sluicegate.protocol.versions import LATEST_VERSION, SUPPORTED_VERSIONS
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sluicegate.exchange import Exchange
+from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Result, opened
-from sluicegate.protocol.modern import Answers, Profile, Questions
+from sluicegate.protocol.modern import Profile
 from sluicegate.server import Server
 
 EVERYTHING: Mapping[str, object] = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}}, "roots": {}}

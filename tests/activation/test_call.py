@@ -11,7 +11,7 @@ from sluicegate.activation.call import Call
 from sluicegate.activation.define import AssistantMessage, Image, UserMessage
 from sluicegate.activation.questions import Root
 from sluicegate.errors import InputRefused, MissingCapability, error_object
-from sluicegate.protocol.modern import Answers, Question, Questions
+from sluicegate.protocol.input_required import Answers, Question, Questions
 from sluicegate.server import Server
 from tests.activation.helpers import Recorder, ask, call, failure, text
 

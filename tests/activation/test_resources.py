@@ -6,7 +6,7 @@ from sluicegate.activation.call import Call
 from sluicegate.activation.define import Contents, ToolError
 from sluicegate.errors import InputRefused, UnknownTarget, error_object
 from sluicegate.exchange import Exchange
-from sluicegate.protocol.modern import Answers, Questions
+from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.server import Server
 from tests.activation.helpers import EAGER, Recorder, ask
 

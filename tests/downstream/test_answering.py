@@ -3,8 +3,8 @@
 import pytest
 
 from sluicegate.exchange import Exchange
+from sluicegate.protocol.input_required import Question, input_required
 from sluicegate.protocol.message import Params, Reply, Result
-from sluicegate.protocol.modern import Question, input_required
 from tests.downstream.http_client import http_client
 from tests.downstream.http_stage import Stage, call, texts
 from tests.downstream.raw_client import Json, result_of

@@ -17,8 +17,9 @@ from sluicegate.downstream.parked import Comeback, Parked, binding_of
 from sluicegate.exchange import Caller, Exchange
 from sluicegate.http1 import serve
 from sluicegate.protocol.conversation import Asked
+from sluicegate.protocol.input_required import Question
 from sluicegate.protocol.message import Notification, Reply, Result, opened
-from sluicegate.protocol.modern import Profile, Question
+from sluicegate.protocol.modern import Profile
 from tests.downstream.raw_client import Json, error_of, modern, raw_client, result_of
 
 server = sluicegate.Server("demo")

@@ -16,8 +16,9 @@ from sluicegate.exchange import Connection, Exchange, Host
 from sluicegate.hub import mount as mounts
 from sluicegate.hub import plan
 from sluicegate.hub.mount import MountSettings
+from sluicegate.protocol.discovery import Discovery
 from sluicegate.protocol.message import Reply, Result
-from sluicegate.protocol.modern import Discovery, complete
+from sluicegate.protocol.modern import complete
 from sluicegate.protocol.types import ProgressEvent, ToolsChanged
 from tests.faults.gateway_stage import (
     gone,

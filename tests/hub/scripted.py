@@ -5,8 +5,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from sluicegate.exchange import Exchange, Host
+from sluicegate.protocol.discovery import Discovery
 from sluicegate.protocol.message import Notification, Params, Reply, Result
-from sluicegate.protocol.modern import ACKNOWLEDGED, Discovery, complete
+from sluicegate.protocol.modern import ACKNOWLEDGED, complete
 
 Answer = Callable[[Exchange], Awaitable[Reply]]
 

@@ -12,8 +12,8 @@ from sluicegate.errors import InputRefused, UnknownTarget
 from sluicegate.exchange import Exchange
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings, State
+from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_object, opened
-from sluicegate.protocol.modern import Answers, Questions
 from sluicegate.testing import MemoryUpstream
 from tests.hub.scripted import Scripted, tools, until
 

@@ -13,8 +13,9 @@ from sluicegate.hub.hub import Hub
 from sluicegate.hub.links_required import settle_links
 from sluicegate.hub.losses import PAGES
 from sluicegate.hub.mount import Mount
+from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result, opened
-from sluicegate.protocol.modern import Answers, Profile, Questions, complete
+from sluicegate.protocol.modern import Profile, complete
 
 PAGE: Params = {"mode": "url", "message": "Sign in.", "url": "https://example.com/in", "elicitationId": "e1"}
 WANTED = ErrorObject(URL_ELICITATION_REQUIRED, "Sign in first.", {"elicitations": [PAGE]})

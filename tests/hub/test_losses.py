@@ -5,8 +5,9 @@ import pytest
 
 from sluicegate.errors import MISSING_CAPABILITY, ErrorObject
 from sluicegate.hub.losses import EXTENSIONS, LINKS, SOUNDS, STRUCTURED, SWITCHES, UNASKED, losses_in, revision_of
+from sluicegate.protocol.input_required import Question, input_required
 from sluicegate.protocol.message import Params, Result
-from sluicegate.protocol.modern import Question, complete, input_required
+from sluicegate.protocol.modern import complete
 
 ALL: Params = {
     "content": [

@@ -8,8 +8,8 @@ import pytest
 from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, UpstreamProtocolError
 from sluicegate.exchange import Exchange
 from sluicegate.hub.offers import Offer, OfferLimits, changed_lists, fetch_offer
+from sluicegate.protocol.discovery import Discovery
 from sluicegate.protocol.message import Params, Reply, Result
-from sluicegate.protocol.modern import Discovery
 
 TOOLS, PROMPTS, RESOURCES = (f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources"))
 

@@ -17,8 +17,9 @@ from sluicegate.hub.catalog import Patterns
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
 from sluicegate.hub.task_ids import Known
+from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result, opened
-from sluicegate.protocol.modern import ACKNOWLEDGED, Answers, Profile, Questions, complete
+from sluicegate.protocol.modern import ACKNOWLEDGED, Profile, complete
 from tests.hub.foreman import EXTENSION
 from tests.hub.scripted import Scripted, acknowledge, tools, until
 

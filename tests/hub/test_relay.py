@@ -16,8 +16,9 @@ from sluicegate.hub.hub import Hub
 from sluicegate.hub.losses import BETWEEN_ROUNDS, SWITCHES, WORDS, revision_of
 from sluicegate.hub.mount import MountSettings
 from sluicegate.hub.relay import Relay, labelled
+from sluicegate.protocol.input_required import Answers, Question, Questions
 from sluicegate.protocol.message import Notification, Params, Reply
-from sluicegate.protocol.modern import Answers, Profile, Question, Questions
+from sluicegate.protocol.modern import Profile
 from tests.hub.scripted import Scripted, tools, until
 
 FORM = Question("elicitation/create", {"mode": "form", "message": "Which?", "requestedSchema": {"type": "object"}})

@@ -12,8 +12,9 @@ from sluicegate.hub.losses import losses_in, revision_of
 from sluicegate.hub.replies import is_plain, says_error
 from sluicegate.hub.rewriting import reply_rewritten
 from sluicegate.hub.states import States
+from sluicegate.protocol.input_required import Question, input_required
 from sluicegate.protocol.message import Params, Result
-from sluicegate.protocol.modern import Question, complete, input_required
+from sluicegate.protocol.modern import complete
 from sluicegate.protocol.versions import REVISIONS
 from tests.upstream.raw_server import Recorder
 

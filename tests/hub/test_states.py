@@ -8,8 +8,9 @@ from sluicegate.exchange import Caller, Exchange
 from sluicegate.hub import states as module
 from sluicegate.hub.replies import is_plain
 from sluicegate.hub.states import States
+from sluicegate.protocol.input_required import Question, input_required
 from sluicegate.protocol.message import Params, Result, opened
-from sluicegate.protocol.modern import Question, complete, input_required
+from sluicegate.protocol.modern import complete
 from tests.upstream.raw_server import Recorder
 
 FORM = Question("elicitation/create", {"mode": "form", "message": "Which?", "requestedSchema": {}})

@@ -27,8 +27,9 @@ from sluicegate.hub.catalog import Profile as Part
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.losses import EXTENSIONS
 from sluicegate.hub.mount import MountSettings
+from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result, opened
-from sluicegate.protocol.modern import ACKNOWLEDGED, Answers, Profile, Questions, complete
+from sluicegate.protocol.modern import ACKNOWLEDGED, Profile, complete
 from sluicegate.upstream.http import HttpUpstream
 from sluicegate.upstream.stdio import StdioUpstream
 from tests.bridge.http_servers import ModernPeer

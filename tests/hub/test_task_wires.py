@@ -16,8 +16,9 @@ from sluicegate.exchange import Caller, Exchange, Upstream
 from sluicegate.http1 import serve
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
+from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Result, opened
-from sluicegate.protocol.modern import Answers, Profile, Questions
+from sluicegate.protocol.modern import Profile
 from sluicegate.upstream.http import HttpUpstream
 from sluicegate.upstream.stdio import StdioUpstream
 from tests.bridge.http_servers import StreamablePeer

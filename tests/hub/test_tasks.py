@@ -24,8 +24,9 @@ from sluicegate.exchange import Caller, Exchange
 from sluicegate.hub import calls, tasks
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, MountSettings
+from sluicegate.protocol.input_required import Answers, Question, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result, opened
-from sluicegate.protocol.modern import Answers, Profile, Question, Questions, complete
+from sluicegate.protocol.modern import Profile, complete
 from tests.hub.scripted import Scripted, until
 
 V11 = "2025-11-25"

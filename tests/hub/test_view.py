@@ -14,8 +14,9 @@ from sluicegate.exchange import Caller, Exchange
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.losses import STRUCTURED
 from sluicegate.hub.mount import MountSettings
+from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result, opened
-from sluicegate.protocol.modern import Answers, Profile, Questions
+from sluicegate.protocol.modern import Profile
 from sluicegate.testing import MemoryUpstream
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"

@@ -12,8 +12,9 @@ from sluicegate.concurrency import TaskScope
 from sluicegate.exchange import Caller, Connection, Exchange, Host
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
+from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result
-from sluicegate.protocol.modern import Answers, Profile, Questions
+from sluicegate.protocol.modern import Profile
 from sluicegate.testing import MemoryWire
 from sluicegate.upstream.link import Link
 

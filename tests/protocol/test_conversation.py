@@ -27,7 +27,7 @@ from sluicegate.protocol.conversation import (
     ServerConversation,
     Withdrawn,
 )
-from sluicegate.protocol.framing import encode_line
+from sluicegate.protocol.lines import encode_line
 from sluicegate.protocol.message import LONGEST_BATCH, Params, Request, RequestId, Result
 from sluicegate.protocol.strict import decode_strict, parse_strict
 from sluicegate.protocol.versions import SESSION_VERSIONS, V2025_03_26

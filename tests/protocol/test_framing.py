@@ -10,19 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.protocol.framing import (
-    DEFAULT_CEILING,
+from sluicegate.protocol.events import (
     FIELD_CEILING,
-    HEAD,
-    Frame,
-    LineDecoder,
     SseDecoder,
     SseEvent,
-    TooLong,
     encode_comment,
     encode_event,
-    encode_line,
 )
+from sluicegate.protocol.framing import DEFAULT_CEILING, HEAD, Frame, TooLong
+from sluicegate.protocol.lines import LineDecoder, encode_line
 
 T = TypeVar("T")
 

@@ -15,6 +15,7 @@ from sluicegate.errors import (
     RemoteProtocolError,
     UpstreamProtocolError,
 )
+from sluicegate.protocol.discovery import Discovery
 from sluicegate.protocol.handshake import (
     DEFAULT_LOG_LEVEL,
     ClientSession,
@@ -25,7 +26,7 @@ from sluicegate.protocol.handshake import (
 )
 from sluicegate.protocol.message import Params, Request, Result, opened
 from sluicegate.protocol.methods import LOG_LEVELS
-from sluicegate.protocol.modern import LOG_LEVEL_KEY, Discovery
+from sluicegate.protocol.modern import LOG_LEVEL_KEY
 from sluicegate.protocol.versions import LATEST_SESSION_VERSION, REVISIONS, SESSION_VERSIONS, V2024_11_05, V2025_03_26
 from tests.protocol.schemas import needs_schemas, problems
 from tests.protocol.strategies import OFFER, json_values

@@ -15,6 +15,23 @@ from sluicegate.errors import (
     RemoteProtocolError,
     UpstreamProtocolError,
 )
+from sluicegate.protocol.discovery import (
+    Discovery,
+    Incompatible,
+    Legacy,
+    Retry,
+    Verdict,
+    judge_probe,
+)
+from sluicegate.protocol.input_required import (
+    InputRequired,
+    Question,
+    input_required,
+    lacking_capability,
+    missing_capability,
+    read_input_required,
+    with_answers,
+)
 from sluicegate.protocol.message import Notification, Params, Reply, Request, RequestId, Result, opened
 from sluicegate.protocol.modern import (
     CAPABILITIES_KEY,
@@ -23,27 +40,14 @@ from sluicegate.protocol.modern import (
     SERVER_INFO_KEY,
     SUBSCRIPTION_KEY,
     VERSION_KEY,
-    Discovery,
-    Incompatible,
-    InputRequired,
-    Legacy,
     Profile,
-    Question,
-    Retry,
-    Verdict,
     complete,
-    input_required,
     is_modern,
-    judge_probe,
-    lacking_capability,
     marked,
-    missing_capability,
-    read_input_required,
     read_progress_token,
     read_request,
     subscription_of,
     tagged,
-    with_answers,
     with_profile,
     without_profile,
 )

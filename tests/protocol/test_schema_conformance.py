@@ -18,9 +18,11 @@ from sluicegate.errors import (
     error_object,
 )
 from sluicegate.protocol import modern
+from sluicegate.protocol.discovery import Discovery
 from sluicegate.protocol.handshake import ClientSession, ServerSession
+from sluicegate.protocol.input_required import Question, input_required, missing_capability
 from sluicegate.protocol.message import Message, Notification, Params, Reply, Request, Response, Result, encode
-from sluicegate.protocol.modern import Discovery, Profile, Question
+from sluicegate.protocol.modern import Profile
 from sluicegate.protocol.translate import (
     notification_for_session,
     params_for_session,
@@ -568,7 +570,7 @@ def test_questions_of_session_era_servers_conform_inside(version: str) -> None:
         inner = question_from_session(question.method, {**native, "_meta": {"progressToken": 1}, "task": {"ttl": 1}})
         entry = {"method": inner.method, "params": inner.params}
         assert problems(V26, DEFINITIONS[inner.method], entry) == []
-        assert problems(V26, "InputRequiredResult", modern.input_required({"k": inner}, "state").value) == []
+        assert problems(V26, "InputRequiredResult", input_required({"k": inner}, "state").value) == []
         assert inner.params.get("mode", "form") == ("url" if question is URL else "form")
 
 
@@ -586,7 +588,7 @@ def test_answers_conform_for_those_who_asked(content: object, version: str) -> N
 # --- Errors -----------------------------------------------------------------------------------------------------------
 
 ERRORS: list[tuple[ErrorObject, str | None]] = [
-    (modern.missing_capability({"elicitation": {"url": {}}}), "MissingRequiredClientCapabilityError"),
+    (missing_capability({"elicitation": {"url": {}}}), "MissingRequiredClientCapabilityError"),
     (
         error_object(
             RemoteProtocolError("v", code=-32022, data={"supported": list(SUPPORTED_VERSIONS), "requested": "2027"})

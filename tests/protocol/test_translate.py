@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicegate.errors import ErrorObject, InputRefused, UpstreamProtocolError
+from sluicegate.protocol.input_required import Question
 from sluicegate.protocol.message import Notification, Params, Reply, Response, Result, encode
-from sluicegate.protocol.modern import ACKNOWLEDGED, SERVER_INFO_KEY, SUBSCRIPTION_KEY, Question, tagged
+from sluicegate.protocol.modern import ACKNOWLEDGED, SERVER_INFO_KEY, SUBSCRIPTION_KEY, tagged
 from sluicegate.protocol.translate import (
     notification_for_session,
     params_for_session,

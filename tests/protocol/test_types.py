@@ -4,8 +4,22 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from sluicegate.protocol import types
+from sluicegate.protocol import read_types
 from sluicegate.protocol.message import Notification
+from sluicegate.protocol.read_types import (
+    read_change,
+    read_completion,
+    read_content,
+    read_log,
+    read_progress,
+    read_prompt,
+    read_prompt_result,
+    read_read_result,
+    read_resource,
+    read_resource_template,
+    read_tool,
+    read_tool_result,
+)
 from sluicegate.protocol.types import (
     AudioContent,
     EmbeddedResource,
@@ -23,18 +37,6 @@ from sluicegate.protocol.types import (
     TextContent,
     ToolsChanged,
     UnknownContent,
-    read_change,
-    read_completion,
-    read_content,
-    read_log,
-    read_progress,
-    read_prompt,
-    read_prompt_result,
-    read_read_result,
-    read_resource,
-    read_resource_template,
-    read_tool,
-    read_tool_result,
 )
 
 # --- Tools, resources, prompts ----------------------------------------------------------------------------------------
@@ -268,7 +270,7 @@ def test_changes_are_told_apart_and_the_rest_is_none() -> None:
 
 
 def test_a_prompts_messages_are_read_as_text_and_need_a_role() -> None:
-    result = types.read_prompt_result({"messages": [{"role": "user", "content": {"type": "text", "text": "hi"}}]})
+    result = read_types.read_prompt_result({"messages": [{"role": "user", "content": {"type": "text", "text": "hi"}}]})
     assert str(result) == "hi"
     with pytest.raises(msgspec.ValidationError, match="role"):
-        types.read_message({"content": {"type": "text", "text": "hi"}})
+        read_types.read_message({"content": {"type": "text", "text": "hi"}})

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 
 from sluicegate.concurrency import TaskScope
 from sluicegate.exchange import Exchange, Host
+from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply
-from sluicegate.protocol.modern import Answers, Profile, Questions
+from sluicegate.protocol.modern import Profile
 from sluicegate.testing import MemoryWire
 from sluicegate.upstream.link import Era, Link
 

@@ -24,8 +24,8 @@ from sluicegate import (
 from sluicegate.concurrency import TaskScope
 from sluicegate.errors import ErrorObject
 from sluicegate.exchange import Connection, Host
+from sluicegate.protocol.input_required import Answers
 from sluicegate.protocol.message import Notification, Result, opened
-from sluicegate.protocol.modern import Answers
 from sluicegate.protocol.types import ProgressEvent, ResourceUpdated, ToolResult, ToolsChanged
 from sluicegate.upstream import http, site, sse
 from sluicegate.upstream.http import HttpUpstream

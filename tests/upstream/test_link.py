@@ -10,8 +10,8 @@ import pytest
 import sluicegate
 from sluicegate.errors import ErrorObject
 from sluicegate.exchange import Caller
+from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Result, opened
-from sluicegate.protocol.modern import Answers, Questions
 from tests.upstream.raw_server import (
     DISCOVERED,
     Json,

@@ -16,9 +16,10 @@ from sluicegate.activation.define import LogLevel
 from sluicegate.activation.questions import Ask, Elicited, Root, Sampled
 from sluicegate.errors import InputRefused, MissingCapability
 from sluicegate.exchange import Exchange
+from sluicegate.protocol.input_required import lacking_capability, missing_capability
 from sluicegate.protocol.message import Notification, Params
 from sluicegate.protocol.methods import LOG_LEVELS
-from sluicegate.protocol.modern import Profile, lacking_capability, missing_capability
+from sluicegate.protocol.modern import Profile
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from sluicegate.activation.forms import form_value, schema_of
 from sluicegate.activation.schema import InvalidArguments, Schema
 from sluicegate.activation.violations import Checker
 from sluicegate.errors import InputRefused
+from sluicegate.protocol.input_required import Question
 from sluicegate.protocol.message import Params
-from sluicegate.protocol.modern import Question
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -12,9 +12,10 @@ from typing import Final, Literal, TypeVar, cast
 import msgspec
 
 from sluicegate.errors import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, ErrorObject, InputRefused
+from sluicegate.protocol.input_required import Answers, Question, Questions
 from sluicegate.protocol.message import Params, as_object
-from sluicegate.protocol.modern import Answers, Question, Questions
-from sluicegate.protocol.types import PromptMessage, Root, read_message
+from sluicegate.protocol.read_types import read_message
+from sluicegate.protocol.types import PromptMessage, Root
 
 log = logging.getLogger("sluicegate")
 

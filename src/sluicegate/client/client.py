@@ -44,7 +44,7 @@ from sluicegate.errors import (
     error_object,
 )
 from sluicegate.exchange import Connection, Exchange, Sink
-from sluicegate.protocol import types
+from sluicegate.protocol import read_types, types
 from sluicegate.protocol.gathering import Gathering, Kind
 from sluicegate.protocol.message import Params, Result, as_array, opened
 from sluicegate.protocol.methods import LIST_CHANGES, LOG_LEVELS, METHODS
@@ -147,7 +147,7 @@ class Client:
             UpstreamError: the server went away, or its answer cannot be read.
         """
         value = await self._request("tools/call", _named(name, arguments, more), timeout, on_progress)
-        return self._understood("tools/call", types.read_tool_result, value)
+        return self._understood("tools/call", read_types.read_tool_result, value)
 
     async def stream(
         self,
@@ -167,7 +167,7 @@ class Client:
 
         async def work() -> ToolResult:
             value = await self._request("tools/call", _named(name, arguments, more), timeout, box.put, box.put)
-            return self._understood("tools/call", types.read_tool_result, value)
+            return self._understood("tools/call", read_types.read_tool_result, value)
 
         with self._supplied(box, work):
             while (event := await box.take()) is not None:
@@ -176,12 +176,12 @@ class Client:
     async def read(self, uri: str) -> types.ReadResult:
         """What a resource holds. Raises as `call` does."""
         value = await self._request("resources/read", {"uri": uri})
-        return self._understood("resources/read", types.read_read_result, value)
+        return self._understood("resources/read", read_types.read_read_result, value)
 
     async def prompt(self, name: str, arguments: Mapping[str, str] | None = None, /, **more: str) -> types.PromptResult:
         """A prompt, filled in with the arguments. Raises as `call` does."""
         value = await self._request("prompts/get", _named(name, arguments, more))
-        return self._understood("prompts/get", types.read_prompt_result, value)
+        return self._understood("prompts/get", read_types.read_prompt_result, value)
 
     async def complete(
         self,
@@ -202,7 +202,7 @@ class Client:
         if context is not None:
             params["context"] = {"arguments": dict(context)}
         answer = await self._request("completion/complete", params)
-        return self._understood("completion/complete", types.read_completion, answer)
+        return self._understood("completion/complete", read_types.read_completion, answer)
 
     async def set_level(self, level: str) -> None:
         """Let the server log from this level on; it goes along with every later request.

@@ -15,9 +15,11 @@ import msgspec
 
 from sluicegate.client.answers import Answerer
 from sluicegate.deadlines import Deadline
+from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, as_object
-from sluicegate.protocol.modern import ACKNOWLEDGED, Answers, Questions
-from sluicegate.protocol.types import Change, LogEvent, ProgressEvent, read_change, read_log, read_progress
+from sluicegate.protocol.modern import ACKNOWLEDGED
+from sluicegate.protocol.read_types import read_change, read_log, read_progress
+from sluicegate.protocol.types import Change, LogEvent, ProgressEvent
 
 log = logging.getLogger("sluicegate")
 

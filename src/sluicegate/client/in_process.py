@@ -8,8 +8,9 @@ from sluicegate.concurrency import forever
 from sluicegate.errors import UpstreamUnavailable
 from sluicegate.exchange import Connection, Exchange, Handler, Host
 from sluicegate.opening import Living, kept_open
+from sluicegate.protocol.discovery import Discovery, judge_probe
 from sluicegate.protocol.message import Reply
-from sluicegate.protocol.modern import Discovery, Profile, judge_probe
+from sluicegate.protocol.modern import Profile
 
 
 @runtime_checkable

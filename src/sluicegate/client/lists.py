@@ -3,7 +3,12 @@
 from typing import Final
 
 from sluicegate.protocol.gathering import Kind
-from sluicegate.protocol.types import read_prompt, read_resource, read_resource_template, read_tool
+from sluicegate.protocol.read_types import (
+    read_prompt,
+    read_resource,
+    read_resource_template,
+    read_tool,
+)
 
 TOOLS: Final = Kind("tools/list", "tools", read_tool, lambda tool: tool.name)
 PROMPTS: Final = Kind("prompts/list", "prompts", read_prompt, lambda prompt: prompt.name)

@@ -10,8 +10,9 @@ from sluicegate.asking import settle
 from sluicegate.downstream.session_era import OF_THIS_ERA, SessionSide
 from sluicegate.errors import SluicegateError, error_object
 from sluicegate.exchange import Exchange, Handler
+from sluicegate.protocol.input_required import read_input_required
 from sluicegate.protocol.message import Reply, Result, opened
-from sluicegate.protocol.modern import marked, read_input_required
+from sluicegate.protocol.modern import marked
 from sluicegate.protocol.translate import reply_for_session
 from sluicegate.protocol.translate_openings import Openings
 from sluicegate.protocol.versions import Revision

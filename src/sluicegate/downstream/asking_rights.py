@@ -1,7 +1,8 @@
 """Whether a client may be asked something: only what it said it can answer (threats T24)."""
 
 from sluicegate.errors import InputRefused
-from sluicegate.protocol.modern import Profile, Questions, lacking_capability
+from sluicegate.protocol.input_required import Questions, lacking_capability
+from sluicegate.protocol.modern import Profile
 
 
 def check_capabilities(questions: Questions, profile: Profile) -> None:

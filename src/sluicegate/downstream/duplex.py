@@ -25,7 +25,7 @@ from sluicegate.protocol.conversation import (
     ServerConversation,
     Withdrawn,
 )
-from sluicegate.protocol.framing import encode_line
+from sluicegate.protocol.lines import encode_line
 from sluicegate.protocol.message import Notification, Params, Reply, RequestId, Result, as_object, encode
 from sluicegate.protocol.modern import complete, marked
 from sluicegate.wire import Wire

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from sluicegate.downstream.doors import Fields
 from sluicegate.downstream.http_streams import EVENT_FIELDS, HttpRequest
 from sluicegate.downstream.places import Place
-from sluicegate.protocol.framing import encode_comment, encode_event
+from sluicegate.protocol.events import encode_comment, encode_event
 
 if TYPE_CHECKING:
     from sluicegate.downstream.http_session import HttpSession

@@ -41,10 +41,10 @@ from sluicegate.errors import (
 )
 from sluicegate.exchange import Caller, Handler
 from sluicegate.protocol.conversation import Asked
+from sluicegate.protocol.glance import Repeats, plain_request
 from sluicegate.protocol.headers import VERSION, Claims
 from sluicegate.protocol.message import Notification, Params, Request, Response, Result, as_array, as_object, encode
 from sluicegate.protocol.modern import complete, is_modern, marked, read_request
-from sluicegate.protocol.repeated import Repeats, plain_request
 from sluicegate.protocol.strict import check_limits, parse_json, read_message
 from sluicegate.protocol.versions import MODERN_VERSIONS, SESSION_VERSIONS, SUPPORTED_VERSIONS
 

@@ -13,7 +13,7 @@ from sluicegate.downstream.duplex import MESSAGES_A_TURN
 from sluicegate.downstream.keepalive import KeepAlive
 from sluicegate.errors import INTERNAL_ERROR, OVERLOADED, RATE_LIMITED, SHUTTING_DOWN, ErrorObject
 from sluicegate.protocol.conversation import UNENCODABLE
-from sluicegate.protocol.framing import encode_comment, encode_event
+from sluicegate.protocol.events import encode_comment, encode_event
 from sluicegate.protocol.message import Reply, RequestId, as_object, encode_reply
 
 log: Final = logging.getLogger("sluicegate")

@@ -13,8 +13,9 @@ from sluicegate.downstream.streams import RequestStream
 from sluicegate.errors import InputRefused
 from sluicegate.exchange import NOBODY, Caller, Exchange
 from sluicegate.protocol.conversation import Asked
+from sluicegate.protocol.input_required import Answers, Questions, input_required
 from sluicegate.protocol.message import Notification, Params, as_object, encode
-from sluicegate.protocol.modern import Answers, Questions, input_required, tagged
+from sluicegate.protocol.modern import tagged
 
 
 class ModernSink:

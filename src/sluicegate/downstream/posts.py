@@ -10,8 +10,9 @@ from sluicegate.downstream.event_stream import EventStream
 from sluicegate.downstream.http_streams import JSON_FIELDS, HttpRequest, fields_for, status_of
 from sluicegate.downstream.session_era import SessionSink
 from sluicegate.errors import ErrorObject, RemoteProtocolError
+from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Request, RequestId, as_array, encode_reply
-from sluicegate.protocol.modern import Answers, Profile, Questions
+from sluicegate.protocol.modern import Profile
 from sluicegate.protocol.strict import read_message
 
 if TYPE_CHECKING:

@@ -24,6 +24,8 @@ from sluicegate.errors import (
 )
 from sluicegate.exchange import NOBODY, Caller, Exchange, Nobody, Sink
 from sluicegate.protocol.conversation import Event, ServerConversation
+from sluicegate.protocol.discovery import Discovery, judge_probe
+from sluicegate.protocol.input_required import Answers, Question, Questions
 from sluicegate.protocol.message import (
     Notification,
     Params,
@@ -36,15 +38,7 @@ from sluicegate.protocol.message import (
     opened,
 )
 from sluicegate.protocol.methods import LIST_CHANGES
-from sluicegate.protocol.modern import (
-    ACKNOWLEDGED,
-    Answers,
-    Discovery,
-    Profile,
-    Question,
-    Questions,
-    judge_probe,
-)
+from sluicegate.protocol.modern import ACKNOWLEDGED, Profile
 from sluicegate.protocol.translate import notification_for_session
 from sluicegate.protocol.translate_questions import answer_from_session, question_for_session
 

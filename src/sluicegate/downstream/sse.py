@@ -15,7 +15,7 @@ from sluicegate.downstream.http_streams import EVENT_FIELDS, STOPPED, HttpReques
 from sluicegate.downstream.keepalive import KeepAlive
 from sluicegate.downstream.places import Full, Place, Places
 from sluicegate.exchange import Caller, Handler
-from sluicegate.protocol.framing import encode_comment, encode_event
+from sluicegate.protocol.events import encode_comment, encode_event
 
 _UNKNOWN: Final = Refusal(404, "unknown_session", "There is no such session; open the event stream again.")
 

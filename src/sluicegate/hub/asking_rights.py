@@ -7,8 +7,14 @@ goes on without. If the call fails then, a caller of 2026-07-28 hears what it wo
 from sluicegate.errors import INVALID_PARAMS, METHOD_NOT_FOUND, ErrorObject, InputRefused
 from sluicegate.hub.losses import UNASKED
 from sluicegate.hub.relay import Relay
+from sluicegate.protocol.input_required import (
+    Answers,
+    Question,
+    Questions,
+    lacking_capability,
+    missing_capability,
+)
 from sluicegate.protocol.message import Params, Reply, as_object, opened
-from sluicegate.protocol.modern import Answers, Question, Questions, lacking_capability, missing_capability
 
 
 class AskingRights(Relay, kw_only=True):

@@ -32,8 +32,9 @@ from sluicegate.hub.replies import says_error
 from sluicegate.hub.roots import RootsAnswered
 from sluicegate.hub.tasks import Tasks, Wanted
 from sluicegate.hub.treatment import Figures, MountSettings
+from sluicegate.protocol.input_required import may_have_two_types
 from sluicegate.protocol.message import Params, Reply, Result, opened
-from sluicegate.protocol.modern import Profile, complete, may_have_two_types
+from sluicegate.protocol.modern import Profile, complete
 from sluicegate.protocol.tasks import may_have_tasks, without_tasks
 from sluicegate.protocol.translate_content import without
 

@@ -11,8 +11,9 @@ from sluicegate.exchange import Exchange
 from sluicegate.hub.losses import PAGES, revision_of
 from sluicegate.hub.mount import Mount
 from sluicegate.hub.relay import labelled
+from sluicegate.protocol.input_required import Question, missing_capability
 from sluicegate.protocol.message import Params, Reply, Result, as_array, as_object
-from sluicegate.protocol.modern import Question, complete, missing_capability
+from sluicegate.protocol.modern import complete
 
 LONGEST_WAIT: Final = 60.0
 """Seconds that the server has to say that it saw the visit."""

@@ -7,8 +7,9 @@ from typing import Final
 
 from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, InputRefused, UpstreamError
 from sluicegate.exchange import Connection, Exchange
+from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, as_array, as_object
-from sluicegate.protocol.modern import ACKNOWLEDGED, Answers, Profile, Questions
+from sluicegate.protocol.modern import ACKNOWLEDGED, Profile
 
 log = logging.getLogger("sluicegate")
 

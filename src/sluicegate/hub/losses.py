@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from sluicegate.errors import MISSING_CAPABILITY, ErrorObject, RemoteProtocolError
+from sluicegate.protocol.input_required import Question, read_input_required
 from sluicegate.protocol.message import Params, Reply, as_array, as_object, mentions, opened
-from sluicegate.protocol.modern import Question, read_input_required
 from sluicegate.protocol.translate_content import members_of
 from sluicegate.protocol.versions import REVISIONS, Revision
 

@@ -21,7 +21,7 @@ from sluicegate.hub.tasks import Heard
 from sluicegate.hub.treatment import MountSettings, State
 from sluicegate.hub.unasked import Unasked, Visits
 from sluicegate.hub.watches import Watches
-from sluicegate.protocol.modern import Discovery
+from sluicegate.protocol.discovery import Discovery
 from sluicegate.protocol.versions import SESSION_VERSIONS
 
 log = logging.getLogger("sluicegate")

@@ -8,11 +8,17 @@ import msgspec
 
 from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, UpstreamProtocolError
 from sluicegate.exchange import NOBODY, Connection, Exchange
+from sluicegate.protocol.discovery import Discovery
 from sluicegate.protocol.gathering import Gathering, Kind
 from sluicegate.protocol.message import Params, as_object, opened
 from sluicegate.protocol.methods import LIST_CHANGES
-from sluicegate.protocol.modern import Discovery, Profile
-from sluicegate.protocol.types import read_prompt, read_resource, read_resource_template, read_tool
+from sluicegate.protocol.modern import Profile
+from sluicegate.protocol.read_types import (
+    read_prompt,
+    read_resource,
+    read_resource_template,
+    read_tool,
+)
 
 log = logging.getLogger("sluicegate")
 

@@ -13,8 +13,9 @@ from sluicegate.errors import RemoteProtocolError, UpstreamProtocolError
 from sluicegate.hub.relay import labelled
 from sluicegate.hub.rewriting import reply_rewritten
 from sluicegate.hub.uris import exposed_uri
+from sluicegate.protocol.input_required import Question, read_input_required
 from sluicegate.protocol.message import Params, Reply, Result, as_object, may_escape_names, mentions, opened
-from sluicegate.protocol.modern import Question, complete, read_input_required
+from sluicegate.protocol.modern import complete
 from sluicegate.protocol.tasks import GET, says_task
 from sluicegate.protocol.translate_content import members_of, plain
 

@@ -6,8 +6,8 @@ from typing import ClassVar, Final
 from sluicegate.deadlines import Deadline
 from sluicegate.exchange import Sink
 from sluicegate.hub.losses import BETWEEN_ROUNDS, WORDS, losses_in_question
+from sluicegate.protocol.input_required import Answers, Question, Questions
 from sluicegate.protocol.message import Notification, Params
-from sluicegate.protocol.modern import Answers, Question, Questions
 from sluicegate.protocol.versions import Revision
 
 PROGRESS: Final = "notifications/progress"

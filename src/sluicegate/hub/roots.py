@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Sequence
 from pathlib import Path
 
 from sluicegate.exchange import Sink
+from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params
-from sluicegate.protocol.modern import Answers, Questions
 
 
 class RootsAnswered:

@@ -10,8 +10,8 @@ import msgspec
 from sluicegate.errors import InvalidParams
 from sluicegate.exchange import Exchange
 from sluicegate.hub.relay import labelled
+from sluicegate.protocol.input_required import input_required, read_input_required
 from sluicegate.protocol.message import Params, Reply, Result
-from sluicegate.protocol.modern import input_required, read_input_required
 from sluicegate.protocol.seal import Sealer
 
 PREFIX: Final = "sg2."

@@ -18,8 +18,9 @@ from sluicegate.exchange import Exchange
 from sluicegate.hub.listening import LISTEN
 from sluicegate.hub.mount import Mount
 from sluicegate.hub.passed_tasks import Speaker
+from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, as_array, as_object
-from sluicegate.protocol.modern import ACKNOWLEDGED, Answers, Questions
+from sluicegate.protocol.modern import ACKNOWLEDGED
 from sluicegate.protocol.tasks import ENDED, NOTICE, WANTED, offers_tasks
 
 log = logging.getLogger("sluicegate")

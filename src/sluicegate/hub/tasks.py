@@ -26,8 +26,9 @@ from sluicegate.errors import (
     UpstreamProtocolError,
 )
 from sluicegate.exchange import NOBODY, Connection, Exchange, Sink
+from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_object, opened
-from sluicegate.protocol.modern import Answers, Profile, Questions, complete
+from sluicegate.protocol.modern import Profile, complete
 from sluicegate.protocol.tasks import RELATED
 from sluicegate.protocol.translate_content import members_of, without
 

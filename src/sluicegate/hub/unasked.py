@@ -6,8 +6,8 @@ from typing import Final
 from sluicegate.errors import InputRefused
 from sluicegate.hub.calls import Calls
 from sluicegate.hub.roots import roots_answer
+from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification
-from sluicegate.protocol.modern import Answers, Questions
 
 MOST_VISITS: Final = 1000
 """Visits to pages that a server tells of and nobody has waited for yet."""

@@ -18,8 +18,10 @@ from sluicegate.errors import (
     error_object,
 )
 from sluicegate.protocol.bounds import DEFAULT_LIMITS, Limits
-from sluicegate.protocol.framing import DEFAULT_CEILING, Frame, LineDecoder, TooLong
+from sluicegate.protocol.discovery import Discovery
+from sluicegate.protocol.framing import DEFAULT_CEILING, Frame, TooLong
 from sluicegate.protocol.handshake import ServerSession, Stage
+from sluicegate.protocol.lines import LineDecoder
 from sluicegate.protocol.message import (
     LONGEST_BATCH,
     Notification,
@@ -35,7 +37,7 @@ from sluicegate.protocol.message import (
     encode_reply,
 )
 from sluicegate.protocol.methods import METHODS, requestable
-from sluicegate.protocol.modern import Discovery, Profile, is_modern, read_request
+from sluicegate.protocol.modern import Profile, is_modern, read_request
 from sluicegate.protocol.pending import Pending
 from sluicegate.protocol.recovery import recover_id, recover_request_id
 from sluicegate.protocol.strict import answered_id, is_notification, parse_strict, read_message

@@ -20,9 +20,10 @@ from sluicegate.errors import (
     RemoteProtocolError,
     UpstreamProtocolError,
 )
+from sluicegate.protocol.discovery import Discovery
 from sluicegate.protocol.message import Params, Reply, Request, Result, as_array, as_object, opened
 from sluicegate.protocol.methods import LOG_LEVELS, METHODS, requestable
-from sluicegate.protocol.modern import Discovery, Profile, read_progress_token, without_profile
+from sluicegate.protocol.modern import Profile, read_progress_token, without_profile
 from sluicegate.protocol.tasks import without_tasks
 from sluicegate.protocol.versions import LATEST_SESSION_VERSION, REVISIONS, SESSION_VERSIONS, Revision, negotiate
 

@@ -6,8 +6,9 @@ The two have a word in common and nothing else: a peer of one understands nothin
 from collections.abc import Mapping
 from typing import Final, TypeGuard
 
+from sluicegate.protocol.discovery import Discovery
 from sluicegate.protocol.message import Params, Reply, Result, as_object
-from sluicegate.protocol.modern import Discovery, Profile
+from sluicegate.protocol.modern import Profile
 from sluicegate.protocol.versions import MODERN_VERSIONS
 
 RELATED: Final = "io.modelcontextprotocol/related-task"

@@ -10,8 +10,8 @@ from typing import Final, cast
 import msgspec
 
 from sluicegate.errors import InputRefused
+from sluicegate.protocol.input_required import Question
 from sluicegate.protocol.message import Params
-from sluicegate.protocol.modern import Question
 from sluicegate.protocol.translate_content import (
     Substitutes,
     block_for_session,

@@ -5,17 +5,10 @@ from typing import Literal, Protocol
 
 from sluicegate.errors import UNSUPPORTED_VERSION, ErrorObject, UpstreamUnavailable
 from sluicegate.exchange import Host
+from sluicegate.protocol.discovery import Discovery, Incompatible, Legacy, Retry, judge_probe
 from sluicegate.protocol.handshake import ClientSession
 from sluicegate.protocol.message import Message, Notification, Params, Reply
-from sluicegate.protocol.modern import (
-    Discovery,
-    Incompatible,
-    Legacy,
-    Profile,
-    Retry,
-    judge_probe,
-    with_profile,
-)
+from sluicegate.protocol.modern import Profile, with_profile
 from sluicegate.protocol.versions import LATEST_VERSION, SUPPORTED_VERSIONS
 
 Era = Literal["auto", "session", "modern"]

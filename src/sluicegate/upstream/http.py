@@ -18,7 +18,7 @@ from sluicegate.errors import (
 from sluicegate.exchange import Host
 from sluicegate.http1 import Pool
 from sluicegate.http1.client import origin_of
-from sluicegate.protocol.modern import Discovery, Incompatible, Legacy, Retry, judge_probe
+from sluicegate.protocol.discovery import Discovery, Incompatible, Legacy, Retry, judge_probe
 from sluicegate.protocol.versions import LATEST_VERSION, SUPPORTED_VERSIONS
 from sluicegate.upstream.http_modern import ModernHttp
 from sluicegate.upstream.http_session import SessionHttp

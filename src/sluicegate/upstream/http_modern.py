@@ -12,6 +12,7 @@ from sluicegate.errors import HEADER_MISMATCH, ErrorObject, RemoteProtocolError,
 from sluicegate.exchange import Exchange, Host
 from sluicegate.http1 import Answer
 from sluicegate.http1.client import Letterhead
+from sluicegate.protocol.discovery import Discovery
 from sluicegate.protocol.gathering import MOST_PAGES
 from sluicegate.protocol.headers import Marks, headers_of, marks_of
 from sluicegate.protocol.message import (
@@ -26,7 +27,7 @@ from sluicegate.protocol.message import (
     opened,
 )
 from sluicegate.protocol.methods import LOG_LEVELS, METHODS
-from sluicegate.protocol.modern import Discovery, Profile, subscription_of, with_profile
+from sluicegate.protocol.modern import Profile, subscription_of, with_profile
 from sluicegate.protocol.tasks import REQUESTS
 from sluicegate.upstream.messages import LINGER, Messages, ended_early, plain_result
 from sluicegate.upstream.site import ACCEPT_BOTH, Site

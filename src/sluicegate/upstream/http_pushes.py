@@ -7,7 +7,7 @@ from typing import Final, Protocol
 from sluicegate.concurrency import TaskScope
 from sluicegate.errors import UpstreamError
 from sluicegate.http1 import Fields
-from sluicegate.protocol.framing import SseEvent
+from sluicegate.protocol.events import SseEvent
 from sluicegate.protocol.message import Notification, Request, Response
 from sluicegate.protocol.tolerant import Unreadable
 from sluicegate.upstream.messages import Events, decoded

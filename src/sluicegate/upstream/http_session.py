@@ -27,6 +27,7 @@ from sluicegate.errors import (
 )
 from sluicegate.exchange import Exchange, Host
 from sluicegate.http1 import Answer, Fields
+from sluicegate.protocol.discovery import Discovery
 from sluicegate.protocol.handshake import ClientSession
 from sluicegate.protocol.headers import VERSION
 from sluicegate.protocol.message import (
@@ -40,7 +41,6 @@ from sluicegate.protocol.message import (
     as_object,
 )
 from sluicegate.protocol.methods import METHODS
-from sluicegate.protocol.modern import Discovery
 from sluicegate.protocol.pending import Pending
 from sluicegate.protocol.versions import LATEST_SESSION_VERSION
 from sluicegate.upstream.http_hearing import Hearing

@@ -14,8 +14,10 @@ from sluicegate.errors import (
     UpstreamUnavailable,
 )
 from sluicegate.exchange import Exchange, Host
-from sluicegate.protocol.framing import Frame, LineDecoder, TooLong, encode_line
+from sluicegate.protocol.discovery import Discovery
+from sluicegate.protocol.framing import Frame, TooLong
 from sluicegate.protocol.handshake import ClientSession
+from sluicegate.protocol.lines import LineDecoder, encode_line
 from sluicegate.protocol.message import (
     Message,
     Notification,
@@ -27,7 +29,7 @@ from sluicegate.protocol.message import (
     Result,
     as_object,
 )
-from sluicegate.protocol.modern import Discovery, Profile, complete
+from sluicegate.protocol.modern import Profile, complete
 from sluicegate.protocol.pending import Pending
 from sluicegate.protocol.recovery import recover_id
 from sluicegate.protocol.tolerant import Unreadable, decode_batch_tolerant, decode_tolerant

@@ -15,7 +15,8 @@ from typing import Final
 
 from sluicegate.errors import Truncated
 from sluicegate.http1 import Answer
-from sluicegate.protocol.framing import SseDecoder, SseEvent, TooLong
+from sluicegate.protocol.events import SseDecoder, SseEvent
+from sluicegate.protocol.framing import TooLong
 from sluicegate.protocol.message import Message, Notification, Response, Result
 from sluicegate.protocol.recovery import recover_id
 from sluicegate.protocol.tolerant import Unreadable, decode_batch_tolerant, decode_tolerant

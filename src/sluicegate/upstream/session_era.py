@@ -12,7 +12,9 @@ from typing import Any, Final, Protocol
 
 from sluicegate.errors import ErrorObject, InputRefused, InvalidParams, MethodNotFound, Truncated, UpstreamError
 from sluicegate.exchange import Exchange, Host
+from sluicegate.protocol.discovery import Discovery
 from sluicegate.protocol.handshake import ClientSession
+from sluicegate.protocol.input_required import Answers, Question, Questions, lacking_capability
 from sluicegate.protocol.message import (
     Message,
     Notification,
@@ -25,16 +27,7 @@ from sluicegate.protocol.message import (
     as_object,
 )
 from sluicegate.protocol.methods import LIST_CHANGES, LOG_LEVELS, METHODS
-from sluicegate.protocol.modern import (
-    ACKNOWLEDGED,
-    SERVER_INFO_KEY,
-    Answers,
-    Discovery,
-    Question,
-    Questions,
-    complete,
-    lacking_capability,
-)
+from sluicegate.protocol.modern import ACKNOWLEDGED, SERVER_INFO_KEY, complete
 from sluicegate.protocol.pending import Pending
 from sluicegate.protocol.translate import params_for_session, reply_from_session
 from sluicegate.protocol.translate_questions import answer_for_session, question_from_session

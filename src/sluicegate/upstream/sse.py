@@ -14,7 +14,9 @@ from sluicegate.concurrency import TaskScope
 from sluicegate.errors import UpstreamError, UpstreamTimeout
 from sluicegate.exchange import Host
 from sluicegate.http1 import Answer
-from sluicegate.protocol.framing import SseEvent, TooLong, encode_line
+from sluicegate.protocol.events import SseEvent
+from sluicegate.protocol.framing import TooLong
+from sluicegate.protocol.lines import encode_line
 from sluicegate.upstream.link import Link
 from sluicegate.upstream.messages import LINGER, Events
 from sluicegate.upstream.site import ACCEPT_BOTH, ACCEPT_EVENTS, EVENTS, Site

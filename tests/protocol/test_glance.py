@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sluicegate.errors import ErrorObject, RemoteProtocolError, error_object
 from sluicegate.protocol.conversation import Asked
+from sluicegate.protocol.glance import LONGEST_META, Repeats, plain_request
 from sluicegate.protocol.headers import Claims
 from sluicegate.protocol.message import LARGEST_ID, Request
 from sluicegate.protocol.modern import (
@@ -22,7 +23,6 @@ from sluicegate.protocol.modern import (
     is_modern,
     read_request,
 )
-from sluicegate.protocol.repeated import LONGEST_META, Repeats, plain_request
 from sluicegate.protocol.strict import check_limits, parse_json, parse_strict, read_message
 
 Outcome = Asked | ErrorObject | tuple[object, object]
