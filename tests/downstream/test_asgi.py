@@ -753,3 +753,16 @@ def test_settings_that_could_never_match_are_refused(arguments: dict[str, Any], 
 def test_what_is_no_server_is_not_mounted() -> None:
     with pytest.raises(TypeError, match="serves a Server, not int"):
         sluicegate.AsgiApp(5)  # pyright: ignore[reportArgumentType]
+
+
+async def test_what_differs_in_one_header_alone_is_another_request_whatever_came_before() -> None:
+    """Headers that are the same are read once; none is taken for another."""
+    known = asgi_request.KnownHeaders()
+    first = known.read([(b"host", b"localhost"), (b"accept", b"application/json")])
+    assert known.read([(b"host", b"localhost"), (b"accept", b"application/json")]) is first
+    other = known.read([(b"host", b"localhost"), (b"accept", b"text/event-stream")])
+    assert (first.get("accept"), other.get("accept")) == ("application/json", "text/event-stream")
+    long = [(b"host", b"localhost"), (b"x", b"x" * asgi_request.LONGEST_KNOWN)]
+    assert known.read(long) is not known.read(long)
+    for number in range(2 * asgi_request.MOST_KNOWN):
+        assert known.read([(b"x", b"%d" % number)]).get("x") == str(number)

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self, cast
 
 from sluicegate.concurrency import TaskScope
-from sluicegate.downstream.asgi_request import AsgiRequest, Receive, Scope, Send
+from sluicegate.downstream.asgi_request import AsgiRequest, KnownHeaders, Receive, Scope, Send
 from sluicegate.downstream.doors import LOOPBACK, Doors
 from sluicegate.downstream.http import HttpEndpoint
 from sluicegate.downstream.http_streams import HttpRequest, refuse
@@ -58,6 +58,7 @@ class AsgiApp:
         self._caller = caller
         self._endpoint: HttpEndpoint | None = None
         self._open = AsyncExitStack()
+        self._known = KnownHeaders()
 
     async def __aenter__(self) -> Self:
         if self._endpoint is not None:
@@ -132,7 +133,7 @@ class AsgiApp:
                 "This AsgiApp does not run: apps do not start what is mounted in them. Give the app around it "
                 "lifespan=mcp.lifespan, or write `async with mcp:` in its own lifespan."
             )
-        request = AsgiRequest(scope)
+        request = AsgiRequest(scope, self._known)
         refusal = await request.read_body(receive)
         if request.disconnected:
             return

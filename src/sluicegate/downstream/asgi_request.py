@@ -18,6 +18,9 @@ AT_ONCE: Final = 64 * 1024
 MOST_UNSENT: Final = 16 * 1024 * 1024
 """Bytes of one answer that may wait when more is written: a client so far behind is given up (R24)."""
 
+MOST_KNOWN: Final = 512
+LONGEST_KNOWN: Final = 2048
+
 _TOO_LARGE: Final = Refusal(413, "body_too_large", "The request's body is too large.")
 _TOO_SLOW: Final = Refusal(408, "slow_request", "The request did not arrive in time.")
 
@@ -41,13 +44,13 @@ class HttpScope(TypedDict):
 class AsgiRequest:
     """One request of an ASGI server, as the endpoint sees it: it writes without waiting, `carry` hands it on."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: Scope, known: "KnownHeaders | None" = None) -> None:
         http = cast(HttpScope, scope)
         self.scope = scope
         self.method = http["method"]
         self.root, self.path = _places(http)
         self.query = http.get("query_string", b"").decode("latin-1")
-        self.headers = Headers(_fields(http["headers"]))
+        self.headers = (known or KnownHeaders()).read(http["headers"])
         self.body = b""
         self.disconnected = False
         self._stage = _UNANSWERED
@@ -223,6 +226,28 @@ class AsgiRequest:
                 self._taken.set()
             if ended:
                 return
+
+
+class KnownHeaders:
+    """The headers of requests: one object for those that are the same.
+
+    A client sends few different ones. What they mean is found out for the object, once.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[tuple[bytes, bytes], ...], Headers] = {}
+
+    def read(self, given: Iterable[tuple[bytes, bytes]]) -> Headers:
+        """The headers that an ASGI server gives."""
+        pairs = tuple([(name, value) for name, value in given])
+        headers = self._known.get(pairs)
+        if headers is None:
+            headers = Headers(_fields(pairs))
+            if sum(len(name) + len(value) for name, value in pairs) <= LONGEST_KNOWN:
+                if len(self._known) >= MOST_KNOWN:
+                    self._known.clear()  # The few in use are back at once.
+                self._known[pairs] = headers
+        return headers
 
 
 async def _within_reason(sending: Awaitable[None]) -> None:
