@@ -240,3 +240,14 @@ class _Silent:
 def test_what_is_nothing_to_connect_to_is_refused_when_it_is_mounted(target: Any) -> None:
     with pytest.raises(ConfigError, match=r"^Mount a Server, stdio\(…\) or http\(…\) under 'files', not (str|int)\.$"):
         Hub().mount("files", target)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "a\nb", "Ä", "x" * 32])
+def test_a_name_that_would_spoil_those_of_the_tools_is_refused_with_the_rule(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"is letters, digits, - and _, 31 at most; .* is not\.$"):
+        Hub().mount(name, sluicegate.Server("x"))
+
+
+@pytest.mark.parametrize("name", ["a", "Notes_2", "my-notes", "x" * 31])
+def test_any_other_name_is_taken_as_it_is(name: str) -> None:
+    assert Hub().mount(name, sluicegate.Server("x")).prefix == name

@@ -145,6 +145,11 @@ def build_catalog(
                     old = _entry(kind, member, share, own, exposed, definition)
                 found[kind][exposed] = old
     prefixes = {share.mount: share.prefix for share in shares}
+    findings += [
+        f"{share.mount} is a gateway that leads back to this one; what it has from here is left out."
+        for share in shares
+        if share.offer.leads_back
+    ]
     return Catalog(**found, prefixes=prefixes, findings=findings)
 
 

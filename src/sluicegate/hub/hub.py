@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import re
+import secrets
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
@@ -27,6 +29,9 @@ DRAIN: Final = 10.0
 """Seconds that calls have when their server is taken away."""
 LONGEST_INSTRUCTIONS: Final = 4096
 
+_prefix: Final = re.compile(r"[A-Za-z0-9_-]{1,31}")
+"""What can stand before a tool's name and leave it readable: the rule of `prefix` in sluicegate.toml, too."""
+
 
 class Hub:
     """Many servers as one. `async with` keeps them; it is itself a `Handler`, which shows all of them.
@@ -49,6 +54,8 @@ class Hub:
         longest_instructions: int = LONGEST_INSTRUCTIONS,
     ) -> None:
         self.info: Mapping[str, object] = {"name": name, "version": version}
+        self.instance = secrets.token_hex(8)
+        """By which it knows itself where it comes back to itself through other gateways."""
         self.page_size = page_size
         self.states = States()
         self.task_ids = TaskIds()
@@ -124,15 +131,19 @@ class Hub:
         return self._mounts.get(name)
 
     def mount(self, name: str, upstream: Upstream, settings: MountSettings | None = None) -> Mount:
-        """Offer a server from now on, under its name.
+        """Offer a server from now on, under its name, which stands before those of its tools.
 
         Raises:
-            ConfigError: there is a mount of that name, or another without a prefix; or it is nothing to connect to.
+            ConfigError: there is a mount of that name, or another without a prefix; or the name has other characters
+                than letters, digits, - and _, or more than 31; or it is nothing to connect to.
         """
         if not hasattr(upstream, "connect"):  # Not everybody checks types, and it would show much later.
             kind = type(upstream).__name__
             raise ConfigError(f"Mount a Server, stdio(…) or http(…) under {name!r}, not {kind}.")
-        settings = settings or MountSettings(prefix=name)
+        if settings is None:
+            if not _prefix.fullmatch(name):
+                raise ConfigError(f"The name of a mount is letters, digits, - and _, 31 at most; {name!r} is not.")
+            settings = MountSettings(prefix=name)
         if name in self._mounts:
             raise ConfigError(f"There is a server {name!r} already.")
         self._check_prefixes({name: settings})
@@ -203,6 +214,7 @@ class Hub:
             upstream,
             settings,
             client_info=self.info,
+            instance=self.instance,
             on_change=self._changed,
             on_update=self._updated,
             on_told=self._told,
@@ -314,7 +326,9 @@ class Hub:
     def _told(self, mount: Mount, notices: Collection[str]) -> None:
         # Without a prefix it is as if it were spoken to directly, so its word passes even where we see no change.
         # Of all others clients hear only what changes their lists (protocol §4.6).
-        if not mount.prefix:
+        # Nor of one that leads back to us: our word would come back as its, and again as ours, without end.
+        leads_back = mount.offer is not None and mount.offer.leads_back
+        if not mount.prefix and not leads_back:
             for view in self._views.values():
                 view.told(mount, notices)
 

@@ -27,6 +27,7 @@ class Owner(Protocol):
     """The mount, as its lists need it."""
 
     name: str
+    instance: str
     settings: MountSettings
 
 
@@ -106,7 +107,7 @@ class Lists:
         seconds = settings.offer_timeout
         try:
             async with asyncio.timeout(seconds):
-                return await fetch_offer(name, self._connection, settings.offers)
+                return await fetch_offer(name, self._connection, settings.offers, self._owner.instance)
         except TimeoutError:
             raise UpstreamTimeout(f"{name} did not tell what it offers within {seconds:g} s.") from None
         except (UpstreamProtocolError, RemoteProtocolError) as problem:

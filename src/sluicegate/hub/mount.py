@@ -43,11 +43,14 @@ class Mount:
         on_change: Callable[["Mount"], None],
         on_update: Callable[["Mount", str, str], None],
         on_told: Callable[["Mount", Collection[str]], None],
+        instance: str = "",
     ) -> None:
         """`on_change` hears that its offer or state is another, `on_update` of a resource (and what was subscribed),
         and `on_told` by their notices of lists that the server says changed, when we find them as they were.
+        `instance` is the hub, of which nothing is offered to itself.
         """
         self.name = name
+        self.instance = instance
         self.settings = settings
         self.state = State.STARTING
         self.sentence = f"{name} is starting."

@@ -8,6 +8,7 @@ import msgspec
 
 from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, UpstreamProtocolError
 from sluicegate.exchange import NOBODY, Connection, Exchange
+from sluicegate.hub.circles import gateway_of, not_from
 from sluicegate.protocol.discovery import Discovery
 from sluicegate.protocol.gathering import Gathering, Kind
 from sluicegate.protocol.message import Params, as_object, opened
@@ -45,6 +46,8 @@ class Offer(msgspec.Struct, frozen=True):
     is_public: bool = False
     takes_tasks: bool = False
     """Whether its tools may be called as tasks of 2025-11-25."""
+    leads_back: bool = False
+    """Whether it is a gateway that has some of its offer from us, which is left out."""
 
 
 def changed_lists(before: Offer | None, after: Offer) -> frozenset[str]:
@@ -89,21 +92,25 @@ LISTS: Final[Mapping[str, tuple[str, Kind[Params]]]] = {
 """Each list by its name in an offer: the capability it needs, and how it is gathered."""
 
 
-async def fetch_offer(name: str, connection: Connection, limits: OfferLimits) -> Offer:
-    """All that a server offers now.
+async def fetch_offer(name: str, connection: Connection, limits: OfferLimits, ourselves: str = "") -> Offer:
+    """All that a server offers now, but for what it has from us.
 
     Raises:
         UpstreamError: it went away, or a list that it announced cannot be had.
     """
     found: dict[str, Entries] = {}
+    leads_back = False
     lives: list[tuple[int, bool]] = []
     for member, (capability, kind) in LISTS.items():
         if capability in connection.discovery.capabilities:
-            found[member] = await _fetch(name, connection, kind, lives, limits)
+            gateway, entries = await _fetch(name, connection, kind, lives, limits)
+            found[member] = tuple(not_from(ourselves, gateway, entries)) if gateway else entries
+            leads_back |= len(found[member]) < len(entries)
     # As long as the shortest-lived of them, and for everybody only if all of them are.
     ttl_ms = min((ttl for ttl, _ in lives), default=0)
     is_public = bool(lives) and all(public for _, public in lives)
-    return Offer(**found, ttl_ms=ttl_ms, is_public=is_public, takes_tasks=_takes_tasks(connection.discovery))
+    takes_tasks = _takes_tasks(connection.discovery)
+    return Offer(**found, ttl_ms=ttl_ms, is_public=is_public, takes_tasks=takes_tasks, leads_back=leads_back)
 
 
 def _takes_tasks(discovery: Discovery) -> bool:
@@ -116,22 +123,25 @@ def _takes_tasks(discovery: Discovery) -> bool:
 
 async def _fetch(
     name: str, connection: Connection, kind: Kind[Params], lives: list[tuple[int, bool]], limits: OfferLimits
-) -> Entries:
+) -> tuple[str, Entries]:
+    """A whole list, and the gateway that it is of, if it is one's."""
     gathering = Gathering(name, kind)
+    gateway = ""
     params: Params | None = {}
     while params is not None:
         reply = await connection(Exchange(kind.method, params, NOBODY, Profile()))
         if isinstance(reply, ErrorObject):
             if reply.code == METHOD_NOT_FOUND:
-                return ()  # Many servers have resources but no templates, and say it in this way.
+                return "", ()  # Many servers have resources but no templates, and say it in this way.
             raise UpstreamProtocolError(f"{name} refuses {kind.method}: {reply.message[:200]}")
         value = opened(reply)
         lives.append(_life_of(value))
+        gateway = gateway_of(value)
         params = gathering.add(value)
         if len(gathering.items) > limits.entries:
             log.warning("%s: %s has more than %d entries; the rest is left out.", name, kind.method, limits.entries)
             break
-    return tuple(entry for entry in gathering.items[: limits.entries] if _fits(name, kind, entry, limits))
+    return gateway, tuple(entry for entry in gathering.items[: limits.entries] if _fits(name, kind, entry, limits))
 
 
 def _life_of(value: Params) -> tuple[int, bool]:

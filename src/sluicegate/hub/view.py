@@ -22,6 +22,7 @@ from sluicegate.errors import (
 )
 from sluicegate.exchange import Exchange
 from sluicegate.hub.catalog import Catalog, Entry, Profile, seen_through
+from sluicegate.hub.circles import GATEWAY
 from sluicegate.hub.links_required import settle_links
 from sluicegate.hub.losses import losses_in, revision_of
 from sluicegate.hub.mount import Mount
@@ -79,6 +80,8 @@ class Mounts(Protocol):
 
     @property
     def info(self) -> Mapping[str, object]: ...
+    @property
+    def instance(self) -> str: ...
     @property
     def page_size(self) -> int: ...
     @property
@@ -194,7 +197,8 @@ class View:
         if end < len(entries):
             place = number.to_bytes(8, "big") + end.to_bytes(8, "big")
             value["nextCursor"] = self._sealer.seal(place, (kind, exchange.caller.id))
-        value["_meta"] = {SERVER_INFO_KEY: dict(self._hub.info), **self._absences(catalog)}
+        info = {SERVER_INFO_KEY: dict(self._hub.info), GATEWAY: self._hub.instance}
+        value["_meta"] = {**info, **self._absences(catalog)}
         result = Result(msgspec.Raw(msgspec.json.encode(complete(value, ttl_ms=ttl_ms, scope=scope))), is_final=True)
         if whole:
             self._pages[kind, ttl_ms] = result

@@ -1,0 +1,148 @@
+"""Gateways that hold each other, or themselves: each shows what the others have of their own, and no circle."""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from sluicegate import Hub, Server, connect
+from sluicegate.exchange import Exchange
+from sluicegate.hub.circles import GATEWAY, MOST_GATEWAYS, THROUGH, gateway_of, not_from
+from sluicegate.hub.mount import MountSettings
+from sluicegate.protocol.message import Params, Reply
+from sluicegate.testing import MemoryUpstream
+from sluicegate.upstream.link import Era
+
+
+class Logged(logging.Handler):
+    """Waits for what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines[record.getMessage()].set()
+
+    async def __call__(self, line: str) -> None:
+        await self._lines[line].wait()
+
+
+@pytest.fixture
+def logged() -> Generator[Logged]:
+    handler = Logged()
+    logging.getLogger("sluicegate").addHandler(handler)
+    yield handler
+    logging.getLogger("sluicegate").removeHandler(handler)
+
+
+def plain(name: str) -> Server:
+    server = Server(name)
+
+    @server.tool
+    def own() -> str:  # pyright: ignore[reportUnusedFunction]
+        return f"of {name}"
+
+    @server.resource("own://it")
+    def it() -> str:  # pyright: ignore[reportUnusedFunction]
+        return f"it of {name}"
+
+    return server
+
+
+@asynccontextmanager
+async def ring(era: Era, *names: str) -> AsyncGenerator[dict[str, Hub]]:
+    """Gateways, each with a server of its own and the next one behind it, and the last with the first."""
+    hubs = {name: Hub(name) for name in names}
+    for name, after in zip(names, [*names[1:], names[0]], strict=True):
+        hubs[name].mount("plain", plain(name))
+        hubs[name].mount(after, MemoryUpstream(hubs[after], era=era))
+    async with asyncio.timeout(30), AsyncExitStack() as stack:
+        for hub in hubs.values():
+            await stack.enter_async_context(hub)
+        yield hubs
+
+
+async def listed(hub: Hub, wanted: list[str]) -> None:
+    """Return when the hub lists these tools; never has it others."""
+    async with connect(hub) as client, client.listen(tools=True) as changes:
+        while (tools := {tool.name for tool in await client.tools()}) != set(wanted):
+            assert tools < set(wanted), tools
+            await anext(changes)
+
+
+@pytest.mark.parametrize("era", ["modern", "session"])
+async def test_two_that_hold_each_other_show_each_others_own(era: Era, logged: Logged) -> None:
+    async with ring(era, "a", "b") as hubs:
+        await listed(hubs["a"], ["plain__own", "b__plain__own"])
+        await listed(hubs["b"], ["plain__own", "a__plain__own"])
+        async with connect(hubs["a"]) as client:
+            assert (await client.call("b__plain__own")).text == "of b"
+            assert [resource.uri for resource in await client.resources()] == ["plain+own://it", "b+plain+own://it"]
+        for name, other in (("a", "b"), ("b", "a")):
+            sentence = f"{other} is a gateway that leads back to this one; what it has from here is left out."
+            await logged(sentence)
+            assert list(hubs[name].catalog.findings) == [sentence]
+
+
+async def test_a_longer_way_back_is_seen_too() -> None:
+    async with ring("modern", "a", "b", "c") as hubs:
+        await listed(hubs["a"], ["plain__own", "b__plain__own", "b__c__plain__own"])
+        await listed(hubs["c"], ["plain__own", "a__plain__own", "a__b__plain__own"])
+
+
+async def test_one_that_holds_itself_shows_its_own_once() -> None:
+    async with ring("modern", "a") as hubs:
+        await listed(hubs["a"], ["plain__own"])
+
+
+async def test_two_ways_to_the_same_server_are_no_circle() -> None:
+    shared, one, other, top = (Hub(name) for name in ("shared", "one", "other", "top"))
+    shared.mount("plain", plain("shared"))
+    for middle in (one, other):
+        middle.mount("shared", MemoryUpstream(shared))
+        top.mount(str(middle.info["name"]), MemoryUpstream(middle))
+    async with asyncio.timeout(30), shared, one, other, top:
+        await listed(top, ["one__shared__plain__own", "other__shared__plain__own"])
+        assert top.catalog.findings == []
+
+
+async def test_two_without_prefixes_do_not_tell_each_other_of_changes_for_ever() -> None:
+    one, other = Hub("one"), Hub("other")
+    told = 0
+
+    def counted(hub: Hub) -> MemoryUpstream:
+        async def count(exchange: Exchange) -> Reply:
+            nonlocal told
+            told += exchange.method == "tools/list"
+            return await hub(exchange)
+
+        return MemoryUpstream(count)
+
+    for hub, behind in ((one, other), (other, one)):
+        hub.mount(f"behind-{hub.info['name']}", counted(behind), MountSettings(prefix="", debounce=0.01))
+        hub.mount(str(hub.info["name"]), plain(str(hub.info["name"])))
+    async with asyncio.timeout(30), one, other:
+        await one.settled()
+        await other.settled()
+        await listed(one, ["one__own", "other__own"])
+        await listed(other, ["one__own", "other__own"])
+        while True:  # until nobody asks any more
+            before = told
+            await asyncio.sleep(0.2)
+            if told == before:
+                break
+
+
+def test_what_others_say_of_the_way_is_bounded() -> None:
+    assert gateway_of({"_meta": {GATEWAY: "x" * 65}}) == gateway_of({"_meta": 1}) == gateway_of({}) == ""
+    far: Params = {"name": "far", "_meta": {THROUGH: ["x"] * MOST_GATEWAYS}}
+    near: Params = {"name": "near", "_meta": {THROUGH: ["x"], "kept": 1}}
+    odd: Params = {"name": "odd", "_meta": {THROUGH: "x"}}
+    assert not_from("us", "it", [far, near, odd]) == [
+        {"name": "near", "_meta": {THROUGH: ["it", "x"], "kept": 1}},
+        {"name": "odd", "_meta": {THROUGH: ["it"]}},
+    ]
