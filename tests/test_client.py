@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import re
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -135,6 +136,16 @@ async def test_error_in_the_body_leaves_as_itself_and_closes_the_connection() ->
 def test_url_that_cannot_be_asked_is_refused_when_connect_is_called() -> None:
     with pytest.raises(ConfigError, match="URL of a server"):
         connect("HTTPS://user@example.com/mcp")
+
+
+@pytest.mark.parametrize("scheme", ["ftp", "ws", "WSS", "htp", "git+ssh", "unix"])
+def test_url_of_another_scheme_is_no_command_and_is_told_which_there_are(scheme: str) -> None:
+    with pytest.raises(ConfigError, match=f"^Connect to a URL of http or https, .*{re.escape(scheme)}://"):
+        connect(f" {scheme}://example.com/mcp")
+
+
+def test_command_may_have_a_url_of_any_scheme_among_its_words() -> None:
+    connect("some-proxy --to ws://example.com/mcp")
 
 
 @pytest.mark.parametrize("target", ["", "  ", [], "python 'demo.py"])

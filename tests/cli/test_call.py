@@ -69,6 +69,14 @@ def test_a_tool_that_is_not_there_is_status_1_with_the_nearest_or_the_reason(
     assert sentence in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("url", ["ftp://x/y", "http://127.0.0.1:4747/mcp"])
+def test_a_url_is_no_tool_and_nothing_is_started_for_it(folder: Folder, url: str) -> None:
+    done = folder.run("call", url)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"'{url}' is no name of a tool" in done.stderr and "http or https" in done.stderr
+    assert "started" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

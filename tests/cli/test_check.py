@@ -1,6 +1,10 @@
 """`sluicegate check`: what would run and what is wrong, with nothing started and nothing secret shown."""
 
 import json
+import os
+from pathlib import Path
+
+import pytest
 
 from tests.cli.folders import NOTES, Folder
 
@@ -32,6 +36,13 @@ def test_a_warning_names_file_and_line_and_is_no_failure(folder: Folder) -> None
     assert "needy\tno: The variable NOT_SET_ANYWHERE is not set" in done.stdout
 
 
+def test_a_python_file_that_is_not_there_is_a_warning_and_does_not_run(folder: Folder) -> None:
+    folder.write("sluicegate.toml", '[activations.mine]\nfile = "mine.py"\n')
+    done = folder.invoke("check")
+    assert done.returncode == 0 and done.stdout.startswith("mine\tno: its file does not exist\t")
+    assert 'sluicegate.toml:2: warning: The file of the activation "mine" does not exist.' in done.stderr
+
+
 def test_an_error_is_status_3(folder: Folder) -> None:
     folder.write("sluicegate.toml", "[http]\nprot = 4747\n")
     done = folder.invoke("check")
@@ -39,6 +50,55 @@ def test_an_error_is_status_3(folder: Folder) -> None:
     assert "sluicegate.toml:2" in done.stderr and 'Did you mean "port"?' in done.stderr
     page = json.loads(folder.invoke("check", "--json").stdout)
     assert page["ok"] is False and page["config"] is None and page["problems"][0]["line"] == 2
+
+
+def _a_folder(file: Path) -> None:
+    file.mkdir()
+
+
+def _not_utf8(file: Path) -> None:
+    file.write_bytes(b'{\n"mcpServers": {"\xff": {}}}')
+
+
+def _half(file: Path) -> None:
+    file.write_text('{"mcpServers": {')
+
+
+def _forbidden(file: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may read everything")
+    file.write_text("{}")
+    file.chmod(0)
+
+
+UNUSABLE = {
+    "This is not a file.": _a_folder,
+    "The file is not UTF-8 here.": _not_utf8,
+    "is it written only half?": _half,
+    "The file cannot be read: Permission denied.": _forbidden,
+}
+
+
+@pytest.mark.parametrize("why", UNUSABLE)
+def test_a_file_of_which_nothing_can_be_used_is_an_error_with_the_reason(folder: Folder, why: str) -> None:
+    folder.write("sluicegate.toml", "")
+    (folder.home / ".mcp.json").write_text(json.dumps({"mcpServers": {"notes": NOTES}}))
+    broken = folder.path / ".mcp.json"
+    UNUSABLE[why](broken)
+    done = folder.invoke("check")
+    assert done.returncode == 3 and why in done.stderr and f"{broken}:" in done.stderr and ": error: " in done.stderr
+    assert done.stdout.startswith("notes\tyes\t"), "what a gateway would run without it"
+    (read,) = [line for line in done.stderr.splitlines() if "read " in line and line.startswith("sluicegate:")]
+    assert str(broken) not in read and str(folder.home / ".mcp.json") in read
+    page = folder.invoke("check", "--json")
+    assert page.returncode == 3 and json.loads(page.stdout)["ok"] is False
+    assert str(broken) not in json.loads(page.stdout)["files"]
+
+
+def test_where_no_file_can_be_used_there_is_no_word_of_the_demo(folder: Folder) -> None:
+    _a_folder(folder.path / ".mcp.json")
+    done = folder.invoke("check")
+    assert (done.returncode, done.stdout) == (3, "") and "demo" not in done.stderr and "read " not in done.stderr
 
 
 def test_a_file_that_was_asked_for_and_is_not_there_is_status_3(folder: Folder) -> None:

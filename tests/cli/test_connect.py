@@ -4,6 +4,7 @@ import json
 import shlex
 import tomllib
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -93,6 +94,29 @@ def test_a_running_gateway_is_named_by_where_it_is(gateway: Folder) -> None:
     address = json.loads(gateway.out("status", "--json"))["address"]
     assert gateway.run("connect", "cursor", "--profile", "reading", "--yes").returncode == 0
     assert entry_in(gateway.path / ".cursor/mcp.json") == {"url": f"{address}/reading"}
+
+
+def test_a_port_that_only_the_running_gateway_has_is_told_with_how_to_keep_it(gateway: Folder) -> None:
+    address: str = json.loads(gateway.out("status", "--json"))["address"]
+    port = urlsplit(address).port
+    done = gateway.invoke("connect", "gemini")
+    said = f"port {port} is that of the gateway which runs now; the next one has 4747, unless sluicegate.toml says"
+    assert f"{said} port = {port} under [http]." in done.stderr
+    settings = gateway.path / "sluicegate.toml"
+    before = settings.read_text()
+    settings.write_text(f"{before}\n[http]\nport = {port}\n")
+    try:
+        assert "the next one" not in gateway.invoke("connect", "gemini").stderr
+    finally:
+        settings.write_text(before)
+    assert "the next one" not in gateway.invoke("connect", "gemini", "--stdio").stderr
+
+
+def test_any_free_port_is_no_address_that_could_be_written(folder: Folder) -> None:
+    folder.write("sluicegate.toml", "[http]\nport = 0\n")
+    done = folder.invoke("connect", "cursor", "--yes")
+    assert done.returncode == 1 and "port = 0" in done.stderr and not (folder.path / ".cursor").exists()
+    assert folder.invoke("connect", "cursor", "--stdio", "--yes").returncode == 0
 
 
 def test_the_same_again_changes_nothing(folder: Folder) -> None:

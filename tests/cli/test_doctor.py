@@ -17,8 +17,8 @@ from tests.cli.folders import COUNTING, ENDED, ENDING, NOTES, Folder, lines_unti
 LONG = "a_tool_with_a_name_that_goes_on_and_on_for_longer_than_any_model_api_takes"
 
 
-def findings(folder: Folder, status: int = 1) -> list[Finding]:
-    done = folder.run("doctor", "--json")
+def findings(folder: Folder, status: int = 1, *words: str) -> list[Finding]:
+    done = folder.run("doctor", "--json", *words)
     assert done.returncode == status, done.stdout + done.stderr
     return [Finding(**each) for each in json.loads(done.stdout)]
 
@@ -107,9 +107,23 @@ def test_settings_that_broke_under_a_running_gateway_are_told_with_what_is_kept(
     assert found.severity == "error" and found.sentence.endswith("The gateway goes on with what it had before.")
 
 
-def test_without_a_gateway_nobody_is_sent_to_a_log(folder: Folder) -> None:
-    folder.servers(broken=ENDING).write("sluicegate.toml", f"[http]\nport = {free_port()}\n")
-    assert "sluicegate logs" not in about(findings(folder), "broken")
+def test_without_a_gateway_nobody_is_sent_to_a_log_but_to_the_command_itself(folder: Folder) -> None:
+    silent = {"command": sys.executable, "args": ["-c", "raise SystemExit", "--token", "s3cret-value"]}
+    folder.servers(broken=ENDING, silent=silent).write("sluicegate.toml", f"[http]\nport = {free_port()}\n")
+    found = findings(folder)
+    assert not any("sluicegate logs" in about(found, name) for name in ("broken", "silent"))
+    assert about(found, "broken").endswith("Its last words: it is broken.")
+    command = f"{sys.executable} -c 'raise SystemExit' --token ***"
+    assert about(found, "silent").endswith(f"Run its command in a shell to see why: {command}")
+
+
+def test_the_log_of_another_folder_is_named_with_that_folder(gateway: Folder, folder: Folder) -> None:
+    # The sockets of both are found by the same user.
+    folder.env["XDG_RUNTIME_DIR"] = gateway.env["XDG_RUNTIME_DIR"]
+    found = about(findings(folder, 1, "--folder", str(gateway.path)), "broken")
+    assert f"`sluicegate logs broken --folder {gateway.path}`" in found
+    done = folder.run("logs", "broken", "--folder", str(gateway.path))
+    assert done.returncode == 0 and "it is broken" in done.stdout
 
 
 def test_a_running_gateway_is_looked_at_and_its_port_is_no_problem(gateway: Folder) -> None:

@@ -199,6 +199,17 @@ def test_python_files_of_the_configuration_are_loaded(folder: Folder) -> None:
         assert rows["wrong"].split("\t")[1] == "failed" and "could not be loaded: RuntimeError" in rows["wrong"]
 
 
+def test_a_python_file_that_is_not_there_is_loaded_when_it_comes(folder: Folder) -> None:
+    folder.write("sluicegate.toml", '[activations.mine]\nfile = "mine.py"\n')
+    with folder.serving() as (process, _, said):
+        assert 'The file of the activation "mine" does not exist.' in "".join(said)
+        folder.write(
+            "mine.py", "import sluicegate\ns = sluicegate.Server('s')\n@s.tool\ndef hi() -> str:\n    return 'hi'\n"
+        )
+        lines_until(process, r"mine is ready, 1 tool\.")
+        assert folder.out("call", "mine__hi") == "hi\n"
+
+
 def test_a_hub_in_a_python_file_is_a_server_like_any_other(folder: Folder) -> None:
     clock = "import sluicegate\nclock = sluicegate.Server('clock')\nclock.add_tool(lambda: 'noon', name='now')\n"
     folder.write("team.py", f"{clock}hub = sluicegate.Hub('team')\nhub.mount('clock', clock)\n")

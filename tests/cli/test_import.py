@@ -102,6 +102,32 @@ def test_json_shows_what_would_be_added_and_writes_nothing(folder: Folder) -> No
     assert not (folder.path / ".mcp.json").exists()
 
 
+@pytest.mark.parametrize("how", [[], ["--stdio"], ["--name", "all"]])
+@pytest.mark.parametrize("client", ["cursor", "vscode", "codex", "gemini"])
+def test_what_connect_wrote_is_left_out_and_said_so(folder: Folder, client: str, how: list[str]) -> None:
+    folder.servers(notes=NOTES)
+    assert folder.invoke("connect", client, *how, "--yes").returncode == 0
+    done = folder.invoke("import", "--yes")
+    assert done.returncode == 0 and "is sluicegate itself, and left out." in done.stderr
+    assert "nothing to import" in done.stderr and list(servers_of(folder)) == ["notes"]
+
+
+def test_a_gateway_that_runs_at_another_port_is_left_out_by_whatever_name(gateway: Folder) -> None:
+    url = json.loads(gateway.invoke("status", "--json").stdout)["address"]
+    others = {"everything": {"url": url}, "reading": {"url": f"{url}/reading"}, "else": {"url": f"{url}x"}}
+    put(gateway.home, ".cursor/mcp.json", json.dumps({"mcpServers": others}))
+    done = gateway.invoke("import", "cursor", "--json")
+    assert [row["name"] for row in json.loads(done.stdout)] == ["else"]
+    assert "everything of Cursor is sluicegate itself" in done.stderr and "reading of Cursor" in done.stderr
+
+
+def test_what_connect_wrote_while_it_ran_at_another_port_is_left_out_later(folder: Folder) -> None:
+    put(folder.home, ".cursor/mcp.json", '{"mcpServers": {"sluicegate": {"url": "http://127.0.0.1:9/mcp"}}}')
+    done = folder.invoke("import", "--yes")
+    assert done.returncode == 0 and "sluicegate of Cursor is sluicegate itself" in done.stderr
+    assert not (folder.path / ".mcp.json").exists()
+
+
 def test_an_unknown_client_is_status_2(folder: Folder) -> None:
     assert folder.invoke("import", "emacs").returncode == 2
 

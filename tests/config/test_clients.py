@@ -177,7 +177,14 @@ def test_we_come_into_a_clients_file_and_go_again(name: str, entry: dict[str, ob
 def test_we_are_not_imported_ourselves() -> None:
     text = json.dumps({"mcpServers": {"sluicegate": {"command": "sluicegate", "args": ["serve", "--stdio"]}}})
     found = imported("claude-desktop", text)
-    assert found.servers == {} and found.notes == ("sluicegate is sluicegate itself, and left out.",)
+    assert found.servers == {}
+    assert found.notes == ("sluicegate of Claude Desktop is sluicegate itself, and left out.",)
+
+
+def test_one_server_in_a_file_that_we_serve_is_no_gateway() -> None:
+    entry: dict[str, object] = {"command": "sluicegate", "args": ["serve", "notes.py:server", "--stdio"]}
+    found = imported("claude-desktop", json.dumps({"mcpServers": {"notes": entry}}))
+    assert found.servers == {"notes": entry} and found.notes == ()
 
 
 def test_what_is_imported_can_be_loaded(folders: Folders) -> None:

@@ -277,6 +277,18 @@ async def test_only_the_exact_path_is_there(method: str, path: str) -> None:
         assert (await client.open(method, path)).status == 404
 
 
+async def test_a_wrong_path_is_told_the_right_one_on_this_machine() -> None:
+    async with http_client(Stage().server) as client:
+        message = await (await client.post(request(1, "ping"), path="/")).json()
+        assert error_of(message)["message"] == "There is nothing here; MCP is spoken at /mcp."
+
+
+async def test_a_wrong_path_is_told_nothing_where_others_come_from_elsewhere() -> None:
+    async with http_client(Stage().server, doors=Doors(frozenset({"127.0.0.1", "example.test"}))) as client:
+        message = await (await client.post(request(1, "ping"), path="/")).json()
+        assert error_of(message)["message"] == "There is nothing here."
+
+
 async def test_a_query_is_not_part_of_the_path() -> None:
     async with http_client(Stage().server) as client:
         answer = await client.post(request(1, "tools/call", ECHO), standard("tools/call", ECHO), path="/mcp?x=1")

@@ -126,6 +126,39 @@ def test_last_words_are_the_last_whole_lines() -> None:
     assert len(log.last_words("a" * 10_000)) < LAST_CHARACTERS + 100
 
 
+@pytest.mark.parametrize(
+    ("seconds", "when"),
+    [
+        (0, ""),
+        (9, ""),
+        (25, " (25 seconds before)"),
+        (600, " (10 minutes before)"),
+        (86_400, " (24 hours before)"),
+    ],
+)
+def test_last_words_of_long_before_say_so(clock: Clock, seconds: float, when: str) -> None:
+    log = log_of()
+    log.received(b"listening\n")
+    clock.now += seconds
+    assert log.last_words("listening\n") == f"; its last words: listening{when}"
+    clock.now += 1000
+    assert log.last_words("listening\n") == f"; its last words: listening{when}", (
+        "it ended when it was first asked about"
+    )
+
+
+@pytest.mark.parametrize("size", [1, 4, 100])
+def test_last_words_are_those_that_were_said_together(clock: Clock, size: int) -> None:
+    log, said = log_of(), b""
+    for data in (b"ready\nlistening\n", b"\n\nTraceback\nKeyError\nno end"):
+        clock.now += 100
+        for start in range(0, len(data), size):
+            log.received(data[start : start + size])
+            clock.now += 0.01
+        said += data
+    assert log.last_words(said.decode()) == "; its last words: Traceback | KeyError | no end"
+
+
 def test_nothing_is_kept_for_a_log_that_nobody_reads(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "sluicegate.stderr")
     log_of().received(b"line\n")

@@ -207,9 +207,9 @@ def _words(names: list[str]) -> str:
 
 
 def _near(key: str, known: list[str]) -> str:
-    import difflib
+    from sluicegate.config.likeness import near
 
-    found = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    found = near(key, known)
     return f" Did you mean {found[0]!r}?" if found else ""
 
 

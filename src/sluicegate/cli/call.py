@@ -51,6 +51,11 @@ def call(
     """
     from sluicegate.cli.running import run
 
+    if "://" in tool:
+        raise click.UsageError(
+            f"{tool!r} is no name of a tool; a server at a URL of http or https belongs into .mcp.json, and its tools"
+            " are then called by their names: see `sluicegate tools`."
+        )
     for place, word in enumerate(words):
         if word.startswith("-") and (key := word.lstrip("-").partition("=")[0]):
             value = word.partition("=")[2] or next(iter(words[place + 1 : place + 2]), "VALUE")

@@ -20,7 +20,7 @@ def check(as_json: bool, config: str | None, folder: str | None) -> None:
     """Show what would run, and what is wrong with the configuration.
 
     Nothing is started. Problems are printed to stderr as file:line:column: severity: sentence. A warning stops one
-    server or one file, an error the whole gateway. Secrets are shown as ***.
+    server at most; an error is a whole file that cannot be used, or stops the gateway. Secrets are shown as ***.
 
     \b
     Examples:
@@ -29,10 +29,10 @@ def check(as_json: bool, config: str | None, folder: str | None) -> None:
       sluicegate check --json | jq '.problems'
 
     \b
-    Exit status: 0 it can be served, 3 it has errors
+    Exit status: 0 all of it can be used, 3 it has errors
     """
     places = places_of(config, folder)
-    loaded = loaded_from(places)
+    loaded = _strictly(loaded_from(places))
     if as_json:
         _show_json(loaded, places)
     else:
@@ -40,6 +40,20 @@ def check(as_json: bool, config: str | None, folder: str | None) -> None:
         _show(loaded, places)
     if loaded.config is None:
         raise NotStarted("the configuration has errors; nothing of it would run.")
+    if loaded.broken:
+        raise NotStarted(f"nothing of {' or '.join(loaded.broken)} can be used; `sluicegate serve` starts without.")
+
+
+def _strictly(loaded: "Loaded") -> "Loaded":
+    """The same, with a file of which nothing can be used as an error, though a gateway does without."""
+    from msgspec.structs import replace
+
+    broken = set(loaded.broken)
+    problems = [
+        replace(problem, severity="error") if problem.file in broken and problem.severity == "warning" else problem
+        for problem in loaded.problems
+    ]
+    return replace(loaded, problems=tuple(problems))
 
 
 def _show_json(loaded: "Loaded", places: "Places") -> None:
@@ -50,8 +64,8 @@ def _show_json(loaded: "Loaded", places: "Places") -> None:
 
     show_json(
         {
-            "ok": loaded.ok,
-            "files": [file for file in places.files if os.path.exists(file)],
+            "ok": loaded.ok and not loaded.broken,
+            "files": _read(loaded, places),
             "problems": msgspec.to_builtins(loaded.problems),
             "config": shown(loaded.config),
         }
@@ -61,8 +75,11 @@ def _show_json(loaded: "Loaded", places: "Places") -> None:
 def _show(loaded: "Loaded", places: "Places") -> None:
     from sluicegate.cli.render import say, show_rows
 
-    files = [file for file in places.files if os.path.exists(file)]
-    say(f"read {', '.join(files)}." if files else "there is no configuration; the demo server would run.")
+    files = _read(loaded, places)
+    if files:
+        say(f"read {', '.join(files)}.")
+    elif not loaded.broken:
+        say("there is no configuration; the demo server would run.")
     if loaded.config is None:
         return
     from sluicegate.config.ourselves import OURSELVES
@@ -71,16 +88,20 @@ def _show(loaded: "Loaded", places: "Places") -> None:
     rows = [_row(server, places) for server in loaded.config.servers.values() if server.disabled != OURSELVES]
     if rows:
         show_rows(("server", "runs", "prefix", "what", "where"), rows)
-    elif files:
+    elif files and not loaded.broken:
         say("no servers are configured.")
 
 
+def _read(loaded: "Loaded", places: "Places") -> list[str]:
+    return [file for file in places.files if os.path.exists(file) and file not in loaded.broken]
+
+
 def _row(server: "ServerConfig", places: "Places") -> list[str]:
-    from sluicegate.config import Stdio
+    from sluicegate.cli.findings import has_nothing_to_run
 
     runs = "yes" if server.enabled else f"no: {server.disabled}"
-    if server.enabled and isinstance(server.source, Stdio) and server.source.program is None:
-        runs = "no: its command was not found"
+    if server.enabled and has_nothing_to_run(server):
+        runs = f"no: its {'command was not found' if server.kind == 'stdio' else 'file does not exist'}"
     file = os.path.relpath(server.file, places.root) if server.file else "built in"
     file = server.file if file.startswith("..") else file
     where = f"{file}:{server.line}" if server.line else file

@@ -45,7 +45,7 @@ def connect(
     CLIENT is claude-desktop, claude-code, cursor, vscode, codex or gemini. What is written is shown first, and written
     with --yes, or when you say so on the terminal; everything else in the file stays, and the file as it was is kept
     beside it. A client that can use a URL is given that of the running gateway, or of the one that `sluicegate serve`
-    would start; others start it themselves.
+    would start; others start it themselves. If the next gateway would be at another port, that is said.
 
     \b
     Examples:
@@ -139,7 +139,10 @@ def _write(
 
     command = [*_ourselves(), "serve", "--stdio", "--folder", places.root]
     command += ["--profile", profile] if profile else []
-    entry = entry_for(replace(client, by_url=None) if stdio else client, url=_address(places, profile), command=command)
+    told = replace(client, by_url=None) if stdio else client
+    url, passing = ("", "") if told.by_url is None else _address(places)
+    url = f"{url.rstrip('/')}/{profile}" if profile else url
+    entry = entry_for(told, url=url, command=command)
     if client.typed and "command" in entry:
         entry = {"type": "stdio", **entry}
     text = text_of(file) or ""
@@ -151,6 +154,8 @@ def _write(
         return
     say(f"{file} gets, under {'.'.join((*client.table, name))}:")
     click.echo(json.dumps(entry, indent=2), err=True)
+    if passing:
+        say(passing)
     if not agreed("Write it?", is_yes=is_yes):
         raise Failure("nothing was written; --yes writes it.")
     # The first backup is the one from before us; a second connect must not put ourselves into it.
@@ -231,15 +236,31 @@ def _ourselves() -> list[str]:
     return [script] if os.access(script, os.X_OK) else [sys.executable, "-m", "sluicegate"]
 
 
-def _address(places: "Places", profile: str) -> str:
-    """Where the gateway of the folder is, or would be."""
+def _address(places: "Places") -> tuple[str, str]:
+    """Where the gateway of the folder is, or would be; and a sentence if it will be elsewhere the next time.
+
+    Raises:
+        Failure: nobody knows where it would be.
+    """
+    from urllib.parse import urlsplit
+
     from sluicegate.cli.reaching import running_address
+    from sluicegate.config import GatewayConfig, load
 
+    http = (load(places).config or GatewayConfig(root=places.root)).http
     address = asyncio.run(running_address(places))
+    if not address and not http.port:
+        raise Failure(
+            "sluicegate.toml says port = 0, any that is free, so that there is no address to write before the gateway"
+            " runs; give it a port under [http], or use --stdio."
+        )
     if not address:
-        from sluicegate.config import GatewayConfig, load
-
-        http = (load(places).config or GatewayConfig(root=places.root)).http
         host = f"[{http.host}]" if ":" in http.host else http.host
-        address = f"http://{host}:{http.port or 4747}{http.path}"
-    return f"{address.rstrip('/')}/{profile}" if profile else address
+        return f"http://{host}:{http.port}{http.path}", ""
+    port = urlsplit(address).port or 80
+    if port == http.port:
+        return address, ""
+    return address, (
+        f"port {port} is that of the gateway which runs now; the next one has {http.port or 'another'}, unless"
+        f" sluicegate.toml says port = {port} under [http]."
+    )

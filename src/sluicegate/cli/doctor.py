@@ -44,10 +44,10 @@ def doctor(as_json: bool, config: str | None, folder: str | None) -> None:
     """
     from sluicegate.cli.running import run
 
-    run(_work(places_of(config, folder), as_json))
+    run(_work(places_of(config, folder), as_json, folder or ""))
 
 
-async def _work(places: "Places", as_json: bool) -> int:
+async def _work(places: "Places", as_json: bool, folder: str) -> int:
     from sluicegate.cli.unanswered import NoAnswer
 
     loaded = loaded_from(places)
@@ -56,7 +56,7 @@ async def _work(places: "Places", as_json: bool) -> int:
         if loaded.config is None:
             findings += of_files(loaded.problems, await _held_back(places))
         else:
-            findings += await _looked_at(places, loaded, loaded.config)
+            findings += await _looked_at(places, loaded, loaded.config, folder)
     except NoAnswer as problem:
         findings += of_files(loaded.problems)
         findings.append(Finding("error", "gateway", f"one {problem.sentence}.", problem.remedy))
@@ -66,8 +66,9 @@ async def _work(places: "Places", as_json: bool) -> int:
     return 1 if any(each.severity != "note" for each in findings) else 0
 
 
-async def _looked_at(places: "Places", loaded: "Loaded", config: "GatewayConfig") -> "list[Finding]":
-    """All that can be found of a configuration that can be run, or runs."""
+async def _looked_at(places: "Places", loaded: "Loaded", config: "GatewayConfig", folder: str) -> "list[Finding]":
+    """All that can be found of a configuration that can be run, or runs; `folder` is what the user called it, if so."""
+    from sluicegate.cli.check import what_runs
     from sluicegate.cli.reaching import reached
 
     async with reached(places) as gateway:
@@ -85,7 +86,8 @@ async def _looked_at(places: "Places", loaded: "Loaded", config: "GatewayConfig"
             [server for server in report.servers if server.name not in causes],
             gateway.seconds,
             known,
-            has_logs=gateway.is_running,
+            commands=None if gateway.is_running else {each.name: what_runs(each) for each in config.servers.values()},
+            folder=folder,
         )
         findings += of_tools(tools, report, config)
     return findings

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shlex
 import socket
 import sys
 from collections import defaultdict
@@ -112,12 +113,14 @@ def of_servers(
     seconds: Mapping[str, float],
     known: Collection[str] = (),
     *,
-    has_logs: bool = True,
+    commands: Mapping[str, str] | None = None,
+    folder: str = "",
 ) -> Iterator[Finding]:
     """Servers that are not ready, are slow, restart, or lose something between the eras.
 
-    Why those do not run that are disabled and `known` has been said already. With `has_logs`, `sluicegate logs` knows
-    what they wrote.
+    Why those do not run that are disabled and `known` has been said already. What they wrote is in the log of the
+    gateway that runs for the `folder`, if one was named; where none runs there is no log, and their `commands` can be
+    tried instead.
     """
     from sluicegate.protocol.versions import MODERN_VERSIONS
 
@@ -129,7 +132,8 @@ def of_servers(
                 if server.name not in known:
                     yield Finding("note", server.name, f"does not run: {server.sentence}")
             case _:
-                yield Finding("error", server.name, server.sentence, _last_words(server, has_logs=has_logs))
+                sentence = server.sentence.replace(_logs(server, ""), _logs(server, folder))
+                yield Finding("error", server.name, sentence, _last_words(server, commands, folder))
                 continue
         if (long := seconds.get(server.name, 0.0)) > SLOW:
             yield Finding(
@@ -145,7 +149,7 @@ def of_servers(
                 "warning",
                 server.name,
                 f"{'ended' if server.kind == 'stdio' else 'was lost'} {_times(server.restarts)} by itself.",
-                _see_logs(server, has_logs=has_logs),
+                _where_to_look(server, commands, folder),
             )
         for what, count in server.lost.items():
             yield Finding("note", server.name, f"{count} {what} could not be handed on.")
@@ -155,17 +159,29 @@ def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
 
 
-def _last_words(server: "ServerStatus", *, has_logs: bool) -> str:
+def _last_words(server: "ServerStatus", commands: Mapping[str, str] | None, folder: str) -> str:
+    from sluicegate.causes import LAST_WORDS
     from sluicegate.cli.render import as_sentence
 
-    if said := as_sentence(server.details):
+    said = as_sentence(server.details)
+    if said and (commands is None or LAST_WORDS in server.details):
         return said if said.endswith(".") else f"{said}."
-    return _see_logs(server, has_logs=has_logs)
+    return _where_to_look(server, commands, folder)
 
 
-def _see_logs(server: "ServerStatus", *, has_logs: bool) -> str:
-    # Only what we start has a log here.
-    return f"See `sluicegate logs {server.name}`." if has_logs and server.kind == "stdio" else ""
+def _where_to_look(server: "ServerStatus", commands: Mapping[str, str] | None, folder: str) -> str:
+    if server.kind != "stdio":  # Only what we start writes to us.
+        return ""
+    if commands is None:
+        return f"See {_logs(server, folder)}."
+    command = commands.get(server.name, "")
+    return f"Run its command in a shell to see why: {command}" if command else ""
+
+
+def _logs(server: "ServerStatus", folder: str) -> str:
+    """The command that prints what a server of a running gateway wrote."""
+    words = ["sluicegate", "logs", server.name, *(["--folder", folder] if folder else [])]
+    return f"`{shlex.join(words)}`"
 
 
 def of_tools(tools: "Sequence[Offered]", report: "Report", config: "GatewayConfig") -> Iterator[Finding]:

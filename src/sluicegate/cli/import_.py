@@ -1,5 +1,6 @@
 """`sluicegate import`: servers of other programs, taken over into .mcp.json."""
 
+import asyncio
 import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -9,7 +10,7 @@ from sluicegate.cli.failure import Failure
 from sluicegate.cli.places import places_of, with_folder
 
 if TYPE_CHECKING:
-    from sluicegate.config import Places
+    from sluicegate.config import HttpFront, Places
     from sluicegate.config.clients import Client, Entry
 
 _NAMES: Final = ("claude-desktop", "claude-code", "cursor", "vscode", "codex", "gemini")
@@ -26,7 +27,8 @@ def import_(clients: tuple[str, ...], yes: bool, user: bool, as_json: bool, fold
 
     CLIENT is claude-desktop, claude-code, cursor, vscode, codex or gemini; without one, all are looked at. What would
     be written is shown first, with values of variables and headers as ***; it is written with --yes, or when you say
-    so on the terminal. What is in .mcp.json stays as it is: a server whose name is taken is left out.
+    so on the terminal. What is in .mcp.json stays as it is: a server whose name is taken is left out, and so is this
+    gateway itself, which `sluicegate connect` may have written there.
 
     \b
     Examples:
@@ -88,6 +90,7 @@ def _found(clients: "list[Client]", places: "Places", target: str) -> list[Found
     from sluicegate.config.jsonc import Fault
 
     found: list[Found] = []
+    ourselves = _ourselves(places)
     for client in clients:
         for file in client_files(client, home=places.home, root=places.root, environ=places.environ):
             if os.path.realpath(file) == os.path.realpath(target):
@@ -99,7 +102,7 @@ def _found(clients: "list[Client]", places: "Places", target: str) -> list[Found
                 continue
             if text is None:
                 continue
-            read = read_client(client, text, root=places.root)
+            read = read_client(client, text, root=places.root, ourselves=ourselves)
             if isinstance(read, Fault):
                 say(f"{file}: {read.sentence}")
                 continue
@@ -107,6 +110,20 @@ def _found(clients: "list[Client]", places: "Places", target: str) -> list[Found
                 say(note)
             found += [Found(name, entry, client.title, file) for name, entry in read.servers.items()]
     return found
+
+
+def _ourselves(places: "Places") -> "list[HttpFront]":
+    """Where the gateway of the folder would be, and where the one that runs is."""
+    from urllib.parse import urlsplit
+
+    from msgspec.structs import replace
+
+    from sluicegate.cli.reaching import running_address
+    from sluicegate.config import GatewayConfig, load
+
+    http = (load(places).config or GatewayConfig(root=places.root)).http
+    address = urlsplit(asyncio.run(running_address(places)) or "")
+    return [http, replace(http, port=address.port, path=address.path)] if address.port else [http]
 
 
 def _sorted_out(found: list[Found], target: str, text: str) -> list[Found]:

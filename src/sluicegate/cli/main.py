@@ -50,12 +50,12 @@ class Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as problem:
-            from difflib import get_close_matches
+            from sluicegate.config.likeness import near
 
-            near = get_close_matches(args[0], list(COMMANDS), n=1)
-            if not near or "Did you mean" in problem.message:
+            meant = near(args[0], COMMANDS)
+            if not meant or "Did you mean" in problem.message:
                 raise
-            raise click.UsageError(f"{problem.message} Did you mean {near[0]!r}?", ctx=ctx) from None
+            raise click.UsageError(f"{problem.message} Did you mean {meant[0]!r}?", ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table into the help."""

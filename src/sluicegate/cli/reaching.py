@@ -141,13 +141,13 @@ class Reached:
 
 def unknown(what: str, name: str, known: Sequence[str]) -> str:
     """A sentence about a name that nobody has, with those that may be meant."""
-    import difflib
+    from sluicegate.config.likeness import near
 
     # Most often the server's part is left out, and then no measure of likeness helps.
-    near = [other for other in known if other.endswith(f"__{name}")]
-    near = (near or difflib.get_close_matches(name, known, n=3, cutoff=0.5))[:3]
-    if near:
-        return f"there is no {what} {name!r}. Did you mean {' or '.join(near)}?"
+    meant = [other for other in known if other.endswith(f"__{name}")]
+    meant = (meant or near(name, known, most=3))[:3]
+    if meant:
+        return f"there is no {what} {name!r}. Did you mean {' or '.join(meant)}?"
     if 0 < len(known) <= 10:
         return f"there is no {what} {name!r}; there are: {', '.join(known)}."
     return f"there is no {what} {name!r}." if known else f"there is no {what} {name!r}, nor any other."

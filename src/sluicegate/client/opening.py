@@ -88,6 +88,9 @@ def _upstream(
     if headers is not None:
         raise ConfigError("headers are for a URL.")
     if isinstance(target, str):
+        scheme, is_there, _ = target.strip().partition("://")
+        if is_there and scheme.replace("+", "").isalnum():  # With blanks, it is a command with a URL among its words.
+            raise ConfigError(f"Connect to a URL of http or https, or to a command; {scheme}:// is neither.")
         command = command_words(target)
     elif isinstance(target, Sequence):
         command = _with_our_python([_word(word) for word in target])

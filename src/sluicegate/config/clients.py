@@ -13,9 +13,14 @@ import msgspec
 
 from sluicegate.config import editing, jsonc
 from sluicegate.config.jsonc import Fault, Object
+from sluicegate.config.ourselves import leads_to, starts_a_gateway
+from sluicegate.config.values import HttpFront
 
 Scope = Literal["user", "project"]
 Entry = dict[str, object]
+
+OUR_NAME: Final = "sluicegate"
+"""What clients call us, if nobody wants another name."""
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,10 +131,14 @@ def client_files(
     return tuple(file for file in (*older, user, project) if file is not None)
 
 
-def read_client(client: Client, text: str, *, root: str = "") -> Imported | Fault:
-    """The servers of a client's file. `root` is the folder of work, for clients that keep all of them in one file."""
+def read_client(client: Client, text: str, *, root: str = "", ourselves: Sequence[HttpFront] = ()) -> Imported | Fault:
+    """The servers of a client's file, without our own gateway.
+
+    `root` is the folder of work, for clients that keep all of them in one file; `ourselves` is where we can be found.
+    """
     if client.form == "toml":
-        return _read_codex(text)
+        read = _read_codex(text)
+        return read if isinstance(read, Fault) else _without_ourselves(client, read, [], ourselves)
     document = jsonc.read(text)
     if isinstance(document, Fault):
         return document
@@ -150,7 +159,7 @@ def read_client(client: Client, text: str, *, root: str = "") -> Imported | Faul
             )
     notes: list[str] = []
     servers = {name: cast(Entry, _adapted(entry, name, client, notes)) for name, entry in found.items()}
-    return _without_ourselves(servers, notes)
+    return _without_ourselves(client, servers, notes, ourselves)
 
 
 def entry_for(client: Client, *, url: str, command: Sequence[str]) -> Entry:
@@ -203,7 +212,7 @@ def _adapted(value: object, name: str, client: Client, notes: list[str]) -> obje
             return value
 
 
-def _read_codex(text: str) -> Imported | Fault:
+def _read_codex(text: str) -> dict[str, Entry] | Fault:
     import tomllib
 
     try:
@@ -214,7 +223,7 @@ def _read_codex(text: str) -> Imported | Fault:
     for name, entry in cast(Entry, table).items() if isinstance(table, dict) else ():
         if isinstance(entry, dict):
             servers[name] = _from_codex(cast(Entry, entry))
-    return _without_ourselves(servers, [])
+    return servers
 
 
 def _from_codex(entry: Entry) -> Entry:
@@ -243,15 +252,20 @@ def _strings(table: object) -> dict[str, str]:
     return {name: value for name, value in cast(Entry, table).items() if isinstance(value, str)}
 
 
-def _without_ourselves(servers: dict[str, Entry], notes: list[str]) -> Imported:
+def _without_ourselves(
+    client: Client, servers: dict[str, Entry], notes: list[str], ourselves: Sequence[HttpFront]
+) -> Imported:
     """The servers without an entry that is us: a gateway that calls itself never ends."""
-    kept = {name: entry for name, entry in servers.items() if not _is_gateway(entry)}
-    left = [f"{name} is sluicegate itself, and left out." for name in servers if name not in kept]
+    kept = {name: entry for name, entry in servers.items() if not _is_gateway(name, entry, ourselves)}
+    left = [f"{name} of {client.title} is sluicegate itself, and left out." for name in servers if name not in kept]
     return Imported(servers=kept, notes=(*notes, *left))
 
 
-def _is_gateway(entry: Entry) -> bool:
+def _is_gateway(name: str, entry: Entry, ourselves: Sequence[HttpFront]) -> bool:
     command, args = entry.get("command"), entry.get("args")
-    words = [command, *(cast(list[object], args) if isinstance(args, list) else [])]
-    program = os.path.basename(str(command or "")).removesuffix(".exe")
-    return "serve" in words and (program == "sluicegate" or "sluicegate" in words)
+    words = [str(command or ""), *map(str, cast(list[object], args) if isinstance(args, list) else [])]
+    if starts_a_gateway(words):
+        return True
+    urls = [url for key in ("url", "httpUrl", "serverUrl") if isinstance(url := entry.get(key), str)]
+    # `connect` gives us this name, and perhaps a port that we do not have any more.
+    return any(leads_to(url, http, at_any_port=name == OUR_NAME) for url in urls for http in ourselves)

@@ -27,8 +27,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def nearest(word: str, known: "list[str] | tuple[str, ...] | set[str] | frozenset[str]") -> str:
-    """` Did you mean "X"?`, if one of the known words is near enough; else nothing."""
-    import difflib  # Only wrong files need it.
+    """` Did you mean "X"?`, if the word is a slip of one of the known ones; else nothing."""
+    from sluicegate.config.likeness import near  # Only wrong files need it.
 
-    found = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
+    found = near(word, known)
     return f' Did you mean "{found[0]}"?' if found else ""

@@ -256,7 +256,7 @@ class Activation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A Python file with tools: `[activations.NAME]`."""
 
     file: str
-    """Where it is. It has to be there."""
+    """Where it is; it has no default. A file that is not there is a warning, and loaded when it comes."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,6 +15,7 @@ from sluicegate.concurrency import TaskScope
 from sluicegate.downstream.admission import STOPPING, Admission, too_many
 from sluicegate.downstream.answering import Answering, end_of_listening, failure
 from sluicegate.downstream.doors import (
+    LOOPBACK,
     NOT_ACCEPTABLE,
     NOT_FOUND,
     Accepted,
@@ -110,6 +111,7 @@ class HttpEndpoint:
         self._doors = doors or Doors()
         # A client sends few different heads, and `http1` gives the same object for the same bytes: looked at once each.
         self._look_at = lru_cache(maxsize=128)(partial(_look_at, self._doors))
+        self._path = path
         self._hold = hold
         self._caller = caller
         self._tasks = TaskScope()
@@ -173,7 +175,14 @@ class HttpEndpoint:
             allow = (("Allow", ", ".join(methods)),)
             refuse(request, Refusal(405, "method_not_allowed", f"Use {' or '.join(methods)}.", allow))
         else:
-            refuse(request, NOT_FOUND)
+            refuse(request, self._nothing_at(request))
+
+    def _nothing_at(self, request: HttpRequest) -> Refusal:
+        """The refusal for a path at which nothing is: to whoever is on this machine it says where we are."""
+        # From elsewhere the path may be all that keeps strangers out.
+        if self._doors.hosts - LOOPBACK:
+            return NOT_FOUND
+        return Refusal(404, "not_found", f"There is nothing here; MCP is spoken at {request.root}{self._path}.")
 
     def _ready(self, request: HttpRequest, seen: Seen) -> None:
         status = 503 if self._stopping else 200

@@ -23,6 +23,8 @@ _PASSED_OVER: Final = f"(more than {FLOOD} lines in one second: some of those th
 
 LAST_LINES: Final = 6
 LAST_CHARACTERS: Final = 600
+APART: Final = 10.0
+"""Seconds of silence after which what was said before has most likely nothing to do with what happens now."""
 
 _SHORTEST_SECRET: Final = 6
 """Shorter values of variables are words like "debug", which would be blotted out everywhere."""
@@ -56,9 +58,19 @@ class StderrLog:
         self._is_cut = False  # or one that was told already, and whose rest is passed over.
         self._second = 0
         self._heard = 0  # Lines within this second.
+        self._spoke: float | None = None  # When it last said something,
+        self._together = 0  # in how many lines with no long silence between them,
+        self._is_begun = False  # besides one that has not ended yet,
+        self._silence: float | None = None  # and for how long it had been silent when it was first asked about.
 
     def received(self, data: bytes) -> None:
         """Take the next bytes of it."""
+        now = time.monotonic()
+        if self._spoke is None or now - self._spoke > APART:
+            self._together = 0
+        self._spoke, self._silence = now, None
+        self._together += data.count(b"\n")
+        self._is_begun = not data.endswith(b"\n")
         if self._on_lines is None and not log.isEnabledFor(logging.INFO):
             return
         if self._is_cut:
@@ -99,13 +111,25 @@ class StderrLog:
             log.info("%s: more than %d lines a second; the rest are not told", self._name, LINES_A_SECOND)
 
     def last_words(self, tail: str) -> str:
-        """The last lines, as the end of a sentence about the server; empty if it said nothing."""
+        """The last lines, as the end of a sentence about the server; empty if it said nothing.
+
+        Only those that were said together; and if that was long before, how long.
+        """
+        if self._spoke is not None:
+            together = self._together + self._is_begun
+            tail = "\n".join(tail.splitlines()[-together:] if together else [])
         lines = [line.strip() for line in self._masked(tail).splitlines() if line.strip()][-LAST_LINES:]
         # Whole lines, from the last one back: half a line of a traceback helps nobody.
         while len(lines) > 1 and sum(map(len, lines)) > LAST_CHARACTERS:
             lines.pop(0)
         text = " | ".join(lines)[-LAST_CHARACTERS:]
-        return f"; its last words: {text}" if text else ""
+        return f"; its last words: {text}{self._long_before()}" if text else ""
+
+    def _long_before(self) -> str:
+        if self._silence is None:
+            # Once: whoever comes later than the first to ask is told of the same end.
+            self._silence = 0.0 if self._spoke is None else time.monotonic() - self._spoke
+        return f" ({_duration(self._silence)} before)" if self._silence > APART else ""
 
     def _masked(self, text: str) -> str:
         # Servers like to complain of a key by printing it.
@@ -120,3 +144,9 @@ def visible(text: bytes | bytearray) -> str:
     # Where a character has to be changed, or is beyond ASCII, `translate` takes thirty times as long. So those that
     # colour a log, the most frequent, are gone by now, and text in other letters is looked at first.
     return plain if not plain.isascii() and plain.replace("\n", "").isprintable() else plain.translate(_VISIBLE)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 6000 else f"{seconds / 3600:.0f} hours"
