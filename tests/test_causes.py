@@ -41,6 +41,17 @@ def test_what_is_not_known_leads_to_the_log() -> None:
     assert explain("files", problem) == "files exited with status 4; see `sluicegate logs files`."
 
 
+def test_what_it_said_long_before_is_not_taken_for_the_cause() -> None:
+    problem = UpstreamClosed("files was killed.", details="; its last words: connect ECONNREFUSED (5 minutes before)")
+    assert explain("files", problem) == "files was killed; see `sluicegate logs files`."
+
+
+def test_nobody_is_sent_to_a_log_that_is_gone() -> None:
+    problem = UpstreamClosed("files exited.", details="; its last words: No module named 'requests'")
+    assert explain("files", problem).endswith("for the program that runs it; its log says which.")
+    assert explain("files", problem, has_log=False).endswith("for the program that runs it.")
+
+
 def test_one_that_said_nothing_has_no_log_to_look_into() -> None:
     assert explain("files", UpstreamClosed("files exited with status 4")) == "files exited with status 4."
 

@@ -8,7 +8,10 @@ from sluicegate.errors import UpstreamError, UpstreamUnavailable
 
 LAST_WORDS: Final = "its last words:"
 """What stands in an error's details before the end of what the server wrote to its stderr."""
+LONG_AGO: Final = " before)"
+"""How those details end if it wrote that long before its end: then it is hardly the cause."""
 
+_LOG_SAYS: Final = "; its log says which"
 
 # Looked for in the end of the server's stderr; the first that fits counts, so the more exact ones come first. What is
 # said must be safe to show to a client, so nothing of what was found is repeated.
@@ -25,7 +28,7 @@ _KNOWN: Final = (
     ),
     (
         r"ModuleNotFoundError|No module named|Cannot find (module|package)|ERR_MODULE_NOT_FOUND",
-        "A package that it needs is not installed for the program that runs it; its log says which.",
+        f"A package that it needs is not installed for the program that runs it{_LOG_SAYS}.",
     ),
     (
         r"\bE404\b|404 Not Found.*npm|No solution found|not found in the package registry|No matching distribution",
@@ -71,9 +74,10 @@ def explain(name: str, problem: UpstreamError, *, has_log: bool = True) -> str:
     """
     if problem.reason == "backend_auth":
         return f"{problem.message} Set its headers."
-    for pattern, sentence in _patterns():
+    is_old = problem.details.endswith(LONG_AGO)
+    for pattern, sentence in () if is_old else _patterns():
         if pattern.search(problem.details):
-            return f"{name} does not run. {sentence}"
+            return f"{name} does not run. {sentence if has_log else sentence.replace(_LOG_SAYS, '')}"
     if isinstance(problem, UpstreamUnavailable):
         # Our own sentence, which has the way out in it, though perhaps not the name.
         message = problem.message if problem.message.endswith((".", "?", "!")) else f"{problem.message}."
