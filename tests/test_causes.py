@@ -46,7 +46,7 @@ def test_what_it_said_long_before_is_not_taken_for_the_cause() -> None:
     assert explain("files", problem) == "files was killed; see `sluicegate logs files`."
 
 
-def test_nobody_is_sent_to_a_log_that_is_gone() -> None:
+def test_a_known_cause_names_no_log_that_is_gone() -> None:
     problem = UpstreamClosed("files exited.", details="; its last words: No module named 'requests'")
     assert explain("files", problem).endswith("for the program that runs it; its log says which.")
     assert explain("files", problem, has_log=False).endswith("for the program that runs it.")
