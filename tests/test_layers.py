@@ -27,6 +27,8 @@ LAYERS = {
         "mounting",
         "server",
         "serving",
+        "standard_streams",
+        "starting",
         "client",
         "toolbox",
         "config",

@@ -46,6 +46,7 @@ async def test_a_hub_is_served_over_http(program: list[str]) -> None:
         try:
             assert process.stderr is not None
             url = (await process.stderr.readline()).decode().split()[3]
+            assert f" team {url}" in (await process.stderr.readline()).decode(), "how a client is told of it"
             async with sluicegate.connect(url) as client:
                 assert [tool.name for tool in await client.tools()] == ["one__hello"]
         finally:

@@ -24,6 +24,8 @@ from sluicegate.hub.catalog import Patterns, Profile
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, MountSettings, State
 from sluicegate.hub.offers import OfferLimits
+from sluicegate.starting import command_of
+from sluicegate.upstream.launching import Launched
 
 log = logging.getLogger("sluicegate")
 
@@ -63,8 +65,18 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 class Gateway:
     """A running gateway: `async with` connects all servers, in parallel, and ends them."""
 
-    def __init__(self, config: GatewayConfig, *, load_file: Callable[[str], Upstream] | None = None) -> None:
-        """`load_file` makes a server of a Python file; without it, such servers cannot run."""
+    def __init__(
+        self,
+        config: GatewayConfig,
+        *,
+        load_file: Callable[[str], Upstream] | None = None,
+        launched: Mapping[str, Launched] | None = None,
+    ) -> None:
+        """`load_file` makes a server of a Python file; without it, such servers cannot run.
+
+        `launched` are servers of this configuration that have been started already: each is taken when it is first
+        connected to.
+        """
         self.config = config
         self.hub = Hub(
             naming=config.naming,
@@ -77,7 +89,7 @@ class Gateway:
         self._logs: dict[str, deque[str]] = {}
         self._broken: dict[str, str] = {}
         for server in config.servers.values():
-            self._mount(server)
+            self._mount(server, (launched or {}).get(server.name))
         for name, profile in config.profiles.items():
             self.hub.view(name, _profile(profile))
 
@@ -181,12 +193,12 @@ class Gateway:
 
     # ------------------------------------------------------------------------------------------------------ building
 
-    def _mount(self, server: ServerConfig) -> None:
+    def _mount(self, server: ServerConfig, launched: Launched | None = None) -> None:
         self._broken.pop(server.name, None)
         if not server.enabled:
             return
         try:
-            self._put(server, self._upstream(server))
+            self._put(server, self._upstream(server, launched))
         except ConfigError as problem:
             # One that cannot be built never stops the others.
             self._dismiss(server.name)
@@ -202,7 +214,7 @@ class Gateway:
         if self.hub.find(name) is not None:
             self.hub.dismiss(name)
 
-    def _upstream(self, server: ServerConfig) -> Upstream:
+    def _upstream(self, server: ServerConfig, launched: Launched | None = None) -> Upstream:
         settings = server.settings
         match server.source:
             case Stdio() as source:
@@ -210,9 +222,7 @@ class Gateway:
 
                 lines = self._logs.setdefault(server.name, deque(maxlen=LOG_LINES))
                 return StdioUpstream(
-                    source.argv(),
-                    env=source.environment(),
-                    cwd=source.cwd,
+                    **command_of(source),
                     era=settings.era,
                     name=server.name,
                     probe_timeout=settings.probe_timeout,
@@ -220,6 +230,7 @@ class Gateway:
                     stop_grace=settings.stop_grace,
                     secrets=hidden_parts(source),
                     on_lines=lines.extend,
+                    launched=launched,
                 )
             case Http() as source:
                 from sluicegate.upstream.http import HttpUpstream

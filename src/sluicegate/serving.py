@@ -7,12 +7,13 @@ import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, Coroutine, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Handler
 from sluicegate.opening import kept_open
+from sluicegate.standard_streams import open_standard_streams, say_if_terminal, write_line
 
 DRAIN: Final = 10.0
 """Seconds that requests under way have when the program is told to stop (R29)."""
@@ -92,10 +93,10 @@ async def serve_http(server: Handler, host: str, port: int) -> None:
         address, port = listener.addresses[0][:2]
         shown = f"[{address}]" if ":" in address else address
         url = f"http://{shown}:{port}/mcp"
-        _say(f"sluicegate: serving at {url} (Ctrl+C to stop)")
+        write_line(f"sluicegate: serving at {url} (Ctrl+C to stop)")
         for line in client_lines(url, str(getattr(server, "name", ""))):
-            _say(line)
-        _say("  This is one server without a gateway, so `sluicegate call` and `status` do not ask it.")
+            write_line(line)
+        write_line("  This is one server without a gateway, so `sluicegate call` and `status` do not ask it.")
         await told.wait()
         endpoint.stop_taking()
         listener.close()
@@ -130,24 +131,6 @@ def client_lines(url: str, name: str = "") -> list[str]:
     ]
 
 
-def say_if_terminal(instead: str) -> None:
-    """Tell a person who started a server for stdin and stdout on a terminal what it waits for, and what to do."""
-    if sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison] - started without
-        _say(
-            "sluicegate: this is an MCP server for the client that starts it, over stdin and stdout; it waits for one"
-            f" now (Ctrl+D ends it). To have it at a URL: {instead}"
-        )
-
-
-def _say(line: str) -> None:
-    # Python has none if the program was started without. Where its disk is full or its reader gone, we serve all the
-    # same (R33).
-    if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison]
-        with suppress(OSError):
-            sys.stderr.write(f"{line}\n")
-            sys.stderr.flush()
-
-
 def is_loopback(host: str) -> bool:
     """Whether only programs on this machine can reach the address."""
     import ipaddress  # here and not above: a server on a pipe never needs it
@@ -164,15 +147,6 @@ def _leave() -> None:
     if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison] - started without one
         sys.stderr.flush()
     os._exit(0)
-
-
-def open_standard_streams() -> None:
-    """Let none of them be closed: the next file opened would be it, and libuv ends the program at the sight of that."""
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
 
 
 def run_in_loop(work: Coroutine[object, object, None]) -> None:

@@ -210,6 +210,17 @@ def test_a_python_file_that_is_not_there_is_loaded_when_it_comes(folder: Folder)
         assert folder.out("call", "mine__hi") == "hi\n"
 
 
+def test_a_command_and_a_file_that_are_not_there_are_told_once_with_their_places(folder: Folder) -> None:
+    folder.servers(notes=NOTES, lost={"command": "no-such-program-anywhere"})
+    folder.write("sluicegate.toml", '[activations.gone]\nfile = "gone.py"\n')
+    with folder.serving() as (process, _, said):
+        said += lines_until(process, r"^  try: ")
+    text = "".join(said)
+    assert text.count("no-such-program-anywhere") == 1 and "/.mcp.json:" in text
+    assert text.count("gone.py") + text.count('activation "gone"') == 1 and "/sluicegate.toml:2: " in text
+    assert "  lost: see above." in text and "  gone: see above." in text and "1 of 3 servers ready" in text
+
+
 def test_a_hub_in_a_python_file_is_a_server_like_any_other(folder: Folder) -> None:
     clock = "import sluicegate\nclock = sluicegate.Server('clock')\nclock.add_tool(lambda: 'noon', name='now')\n"
     folder.write("team.py", f"{clock}hub = sluicegate.Hub('team')\nhub.mount('clock', clock)\n")

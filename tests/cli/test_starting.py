@@ -1,17 +1,23 @@
-"""Servers are started before all else, and what is said of one that takes long."""
+"""Servers are started before all else, none is left if that was in vain, and what is said of one that takes long."""
 
 import asyncio
 import re
+import signal
 import subprocess
 import sys
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from sluicegate.config import GatewayConfig, ServerConfig, ServerSettings, Stdio
+from sluicegate.config import GatewayConfig, ServerConfig, ServerSettings, Stdio, control_socket
 from sluicegate.config.values import Secret
 from sluicegate.control import statuses
 from sluicegate.gateway import Gateway, ServerStatus
-from tests.cli.folders import NOTES, PROMPTLY, Folder
+from sluicegate.sockets import claimed
+from tests.cli.folders import COUNTING, NOTES, PROMPTLY, Folder, lines_until
 
 # Runs the command, and tells what has been loaded when it starts the first process.
 UNTIL_THE_FIRST_PROCESS = """
@@ -28,27 +34,41 @@ sys.argv = ["sluicegate", *sys.argv[1:]]
 main()
 """
 
-FOR_FRONTS = {
+FOR_LATER = {
+    "asyncio",
+    "jiter",
+    "logging",
+    "uvloop",
     "sluicegate.activation.tools",
     "sluicegate.client.client",
     "sluicegate.control",
     "sluicegate.downstream.duplex",
     "sluicegate.downstream.http",
+    "sluicegate.exchange",
+    "sluicegate.fronts",
+    "sluicegate.gateway",
     "sluicegate.http1",
+    "sluicegate.hub.hub",
     "sluicegate.loading",
+    "sluicegate.protocol.message",
     "sluicegate.server",
+    "sluicegate.serving",
+    "sluicegate.sockets",
     "sluicegate.upstream.http",
+    "sluicegate.upstream.stdio",
     "anyio",
     "cryptography",
     "rich",
     "tomllib",
     "watchfiles",
 }
-"""What is needed to be reached, to be watched, to be pretty: the servers can start meanwhile."""
+"""What is needed to speak, to be reached, to be watched, to be pretty: the servers can start meanwhile."""
 
 
 @pytest.mark.parametrize("words", [("--port", "0"), ("--stdio",)])
-def test_servers_are_started_before_what_only_clients_need_is_loaded(folder: Folder, words: tuple[str, ...]) -> None:
+def test_servers_are_started_before_all_is_loaded_that_they_need_not_wait_for(
+    folder: Folder, words: tuple[str, ...]
+) -> None:
     folder.servers(notes=NOTES)
     done = subprocess.run(
         [sys.executable, "-c", UNTIL_THE_FIRST_PROCESS, "serve", *words],
@@ -61,8 +81,155 @@ def test_servers_are_started_before_what_only_clients_need_is_loaded(folder: Fol
         check=False,
     )
     loaded = set(done.stdout.split())
-    assert "sluicegate.upstream.process" in loaded, done.stderr
-    assert loaded & FOR_FRONTS == set()
+    assert "sluicegate.upstream.launching" in loaded, done.stderr
+    assert loaded & FOR_LATER == set()
+
+
+# Tells of itself in a file, and does without its input.
+WITNESS = """
+import json, os, signal, sys
+with open("witness.new", "w") as file:
+    json.dump([sys.argv, os.getcwd(), dict(os.environ)], file, sort_keys=True)
+os.rename("witness.new", f"witness{len([name for name in os.listdir() if name.startswith('witness')])}")
+"""
+DEAF = f"{WITNESS}\nwhile True: signal.pause()\n"
+STUBBORN = f"import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n{DEAF}"
+
+# Runs the command, and has it given a signal when it has started a server and begins to load the rest of itself.
+SIGNALLED_WHILE_LOADING = """
+import os, sys, time
+
+has_started = False
+
+def notice(event, arguments):
+    global has_started
+    if event == "subprocess.Popen":
+        has_started = True
+    elif event == "import" and arguments[0] == "asyncio" and has_started:
+        end = time.monotonic() + 20
+        while not os.path.exists("witness1") and time.monotonic() < end:
+            time.sleep(0.01)
+        os.kill(os.getpid(), NUMBER)
+
+sys.addaudithook(notice)
+from sluicegate.cli.main import main
+sys.argv = ["sluicegate", *sys.argv[1:]]
+main()
+"""
+
+
+def witness(script: str, mark: str) -> dict[str, object]:
+    """The entry of a server that is a script; all its processes carry the mark in their environment."""
+    return {"command": sys.executable, "args": ["-I", "-S", "-c", script, "a", "b c"], "env": {"MARK": mark}}
+
+
+@pytest.fixture
+def mark() -> str:
+    """What tells the processes of this test from others."""
+    return f"sluicegate-test-{uuid.uuid4().hex}"
+
+
+def marked(mark: str) -> set[int]:
+    """The processes that carry a mark, guardians among them."""
+    found: set[int] = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark.encode() in (path / "environ").read_bytes():
+                found.add(int(path.name))
+    return found
+
+
+only_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+@only_linux
+@pytest.mark.parametrize(
+    ("number", "script", "status"),
+    [
+        (signal.SIGTERM, DEAF, -signal.SIGTERM),
+        (signal.SIGTERM, STUBBORN, -signal.SIGTERM),
+        (signal.SIGKILL, DEAF, -signal.SIGKILL),
+        (signal.SIGINT, DEAF, 130),
+    ],
+)
+def test_a_signal_while_it_is_still_loading_leaves_no_server(
+    folder: Folder, mark: str, number: signal.Signals, script: str, status: int
+) -> None:
+    folder.servers(deaf=witness(script, mark))
+    code = SIGNALLED_WHILE_LOADING.replace("NUMBER", str(int(number)))
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "serve", "--port", "0"],
+        cwd=folder.path,
+        env=folder.env,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        _, said = process.communicate(timeout=PROMPTLY)
+    assert (process.returncode, said.strip()) == (status, "")
+    assert (folder.path / "witness1").exists()
+    deadline = time.monotonic() + PROMPTLY
+    while number is not signal.SIGINT and marked(mark) and time.monotonic() < deadline:
+        time.sleep(0.01)  # The process table tells nobody when it changes.
+    assert marked(mark) == set()
+
+
+@only_linux
+def test_a_gateway_that_may_not_serve_after_all_leaves_no_server(folder: Folder, mark: str) -> None:
+    folder.servers(deaf=witness(DEAF, mark), missing={"command": "no-such-program-anywhere"})
+    with claimed(control_socket(GatewayConfig(root=str(folder.path)), folder.env)):
+        done = folder.run("serve", "--port", "0")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.splitlines()[-1].startswith("sluicegate: Another gateway serves this folder already")
+    assert marked(mark) == set()
+
+
+def test_for_a_profile_that_is_not_there_no_server_is_started(folder: Folder, mark: str) -> None:
+    folder.servers(deaf=witness(DEAF, mark))
+    done = folder.run("serve", "--port", "0", "--profile", "reding")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "There is no profile 'reding'" in done.stderr
+    assert not list(folder.path.glob("witness*"))
+
+
+def test_each_server_is_started_once_and_a_restart_starts_it_in_the_same_way(folder: Folder, mark: str) -> None:
+    serving = WITNESS + Path(str(NOTES["args"][0])).read_text(encoding="utf-8")  # pyright: ignore[reportIndexIssue, reportUnknownArgumentType]
+    folder.write("serving.py", serving)
+    entry = {"command": sys.executable, "args": ["serving.py", "a", "b c"], "env": {"MARK": mark}}
+    folder.servers(notes=entry, counting=COUNTING)
+    with folder.serving() as (process, _, said):
+        assert "2 of 2 servers ready" in said[-1]
+        assert [path.name for path in folder.path.glob("witness*")] == ["witness1"]
+        assert folder.run("restart", "notes").returncode == 0
+        lines_until(process, r"notes is ready again")
+        first, second = sorted(folder.path.glob("witness*"))
+        assert mark in first.read_text() and "b c" in first.read_text()
+        assert first.read_text() == second.read_text()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PROMPTLY) == 0
+        if sys.platform == "linux":
+            assert marked(mark) == set()
+
+
+def test_one_that_cannot_be_started_is_told_as_ever(folder: Folder) -> None:
+    folder.servers(missing={"command": "no-such-program-anywhere"}, homeless={**NOTES, "cwd": "nowhere"}, notes=NOTES)
+    with folder.serving() as (process, _, said):
+        assert "1 of 3 servers ready, 2 tools: notes" in said[-1]
+        rest = "".join([*said, *lines_until(process, "try:")])
+        assert re.search(r"missing.* was not found", rest) and re.search(r"homeless.* does not exist", rest)
+
+
+def test_where_the_file_of_the_servers_goes_away_no_demo_takes_their_place(folder: Folder) -> None:
+    file = folder.write(".mcp.json", "")
+    folder.servers(counting=COUNTING)
+    with folder.serving() as (process, _, _):
+        file.unlink()
+        said = lines_until(process, r"counting was removed\.")
+        assert f"sluicegate: {file} is gone.\n" in said
+        folder.out_once("", "tools")
+        folder.servers(counting=COUNTING)
+        assert not any("demo" in line for line in lines_until(process, r"counting is ready"))
 
 
 def silent(**settings: object) -> GatewayConfig:

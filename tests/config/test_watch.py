@@ -3,7 +3,6 @@
 import asyncio
 import os
 import shutil
-import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from sluicegate.concurrency import TaskScope
-from sluicegate.config import settle, watch
+from sluicegate.config import settle
+from sluicegate.config.watch import State, is_away, watch
 from tests.config.folders import Folders
 
 
@@ -77,17 +77,15 @@ async def test_a_file_that_is_away_for_a_moment_was_never_away(tmp_path: Path, m
     file, other = tmp_path / "a.json", tmp_path / "b.json"
     file.write_text("1")
     missed, told = asyncio.Event(), list[bool]()
-    module = sys.modules["sluicegate.config.watch"]  # The package has a function of that name.
-    is_away: Callable[[object, object], bool] = module.is_away
 
-    def is_away_and_then_back(now: object, before: object) -> bool:
+    def is_away_and_then_back(now: State, before: State) -> bool:
         told.append(file.exists())
         found = is_away(now, before)
         file.write_text("1")
         missed.set()
         return found
 
-    monkeypatch.setattr(module, "is_away", is_away_and_then_back)
+    monkeypatch.setattr("sluicegate.config.watch.is_away", is_away_and_then_back)
     async with watching(file, other) as watched, asyncio.timeout(20):
         file.unlink()
         await missed.wait()

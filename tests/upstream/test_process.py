@@ -17,8 +17,8 @@ import pytest
 import uvloop
 
 from sluicegate.errors import UpstreamClosed, UpstreamUnavailable
-from sluicegate.upstream import launching, process
-from sluicegate.upstream.launching import child_environment
+from sluicegate.upstream import launching, process, tap
+from sluicegate.upstream.launching import Launched, child_environment, launch
 from sluicegate.upstream.process import Child
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and only Linux promises all of this")
@@ -561,6 +561,49 @@ def test_a_flood_on_stderr_hides_no_answer_of_a_dying_server(run: Run, monkeypat
     run(scenario)
 
 
+# A guardian that ends with its pipes full, and somebody who fills them again for as long as anybody reads, or nearly.
+OUTLIVED = """
+import fcntl, os, sys, time
+for fd in (1, 2):
+    fcntl.fcntl(fd, 1031, 1 << 20)  # F_SETPIPE_SZ: never empty, however quickly it is read.
+    os.set_blocking(fd, False)
+
+def fill():
+    for fd in (1, 2):
+        try:
+            while True: os.write(fd, b"x" * 65536)
+        except BlockingIOError:
+            pass
+
+fill()
+if os.fork() == 0:
+    os.setsid()
+    os.close(int(sys.argv[1]))
+    end = time.monotonic() + 20
+    while time.monotonic() < end: fill()
+"""
+
+
+def test_a_dead_guardian_whose_pipes_another_writes_to_without_end_keeps_nobody(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    guard = tmp_path / "guard.py"
+    guard.write_text(OUTLIVED)
+    monkeypatch.setattr(launching, "GUARD", str(guard))
+    monkeypatch.setattr(process, "LAST_WORDS", 64 * 1024)
+    monkeypatch.setattr(tap, "LARGEST", tap.SMALLEST)  # Then it is filled more quickly than we read.
+
+    async def scenario(world: World) -> None:
+        with pytest.raises(UpstreamUnavailable, match="the process that guards it has ended") as failure:
+            await world.open(ECHO)
+        assert failure.value.__cause__
+        assert set("".join(failure.value.__cause__.__notes__)) == {"x"}
+        await world.emptied()  # There is nobody left who would read what it writes.
+        assert world.recorder.ends == 0
+
+    run(scenario)
+
+
 def test_stderr_is_drained_and_only_its_tail_kept(run: Run) -> None:
     async def scenario(world: World) -> None:
         child = await world.open(
@@ -789,6 +832,126 @@ def owner_of_a_server(mark: str, server: str, guard: str = launching.GUARD) -> s
         env={**os.environ, "PYTHONPATH": str(Path(process.__file__).parents[2])},
         stdout=subprocess.PIPE,
     )
+
+
+# Started before anybody speaks to them.
+
+
+def launched_by(world: World, script: str) -> Launched:
+    return launch([*PYTHON, script], env=world.env)
+
+
+async def opened(world: World, script: str, launched: Launched) -> Child:
+    """The server of a script, of which one was started before."""
+    async with asyncio.timeout(10):
+        child = await Child.open([*PYTHON, script], world.recorder, env=world.env, launched=launched)
+    world.children.append(child)
+    return child
+
+
+async def ended(launched: Launched) -> None:
+    """Return when the guardian of one is dead; whoever has it still has to bury it."""
+    how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    await eventually(lambda: os.waitid(os.P_PID, launched.process.pid, how) is not None)
+
+
+def test_one_that_was_started_before_is_spoken_to_and_no_other_is_started(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        launched = launched_by(world, ECHO)
+        child = await opened(world, ECHO, launched)
+        child.write(b"hello\n")
+        assert await world.recorder.line() == b"hello"
+        assert world.processes() == {launched.process.pid, child.pid}
+        assert not launched.dismiss()
+        await child.aclose()
+        assert child.exit_status == 0
+
+    run(scenario)
+
+
+def test_what_one_said_before_anybody_listened_is_heard(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        script = "import os\nos.write(2, b'e' * 60_000)\nos.write(1, b'x' * 300_000 + b'\\n')\n" + ECHO
+        launched = launched_by(world, script)
+        assert launched.process.stderr
+        first = os.read(launched.process.stderr.fileno(), 1)  # All of it is in the pipe by now.
+        child = await opened(world, script, launched)
+        assert (first, len(await world.recorder.line())) == (b"e", 300_000)
+        await eventually(lambda: len(child.stderr_tail) == 59_999)
+        await child.aclose()
+
+    run(scenario)
+
+
+def test_one_that_ended_before_anybody_spoke_to_it_is_told_as_any_other(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        script = "import os\nos.write(1, b'hi\\n')\nos.write(2, b'no use')\nos._exit(3)"
+        launched = launched_by(world, script)
+        await ended(launched)
+        child = await opened(world, script, launched)
+        await world.recorder.end()
+        assert (world.recorder.data, child.stderr_tail) == (b"hi\n", "no use")
+        assert child.describe_exit() == "exited with status 3"
+        await child.aclose()
+
+    run(scenario)
+
+
+def test_one_that_could_not_be_executed_is_told_as_any_other(run: Run, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/no/such/interpreter\n")
+    program.chmod(0o700)
+
+    async def scenario(world: World) -> None:
+        launched = launch([str(program)], env=world.env)
+        with pytest.raises(UpstreamUnavailable, match="its interpreter is missing"):
+            await Child.open([str(program)], world.recorder, env=world.env, launched=launched)
+        assert not launched.dismiss()
+
+    run(scenario)
+
+
+def test_one_is_taken_once_and_the_next_connection_starts_its_own(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        launched = launched_by(world, ECHO)
+        first = await opened(world, ECHO, launched)
+        second = await opened(world, ECHO, launched)
+        assert first.pid != second.pid
+        assert len(world.processes()) == 4
+        await first.aclose()
+        await second.aclose()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("script", [ECHO, DEAF, STUBBORN, BACKGROUND + DAEMON + DEAF])
+def test_one_that_is_dismissed_ends_and_another_is_started_instead(run: Run, script: str) -> None:
+    async def scenario(world: World) -> None:
+        launched = launched_by(world, script)
+        await eventually(lambda: len(world.processes()) > 1)
+        assert launched.dismiss()
+        assert not launched.dismiss()
+        await ended(launched)
+        assert launched.process.wait() == 0
+        await world.emptied()
+        child = await opened(world, ECHO, launched)
+        child.write(b"hello\n")
+        assert await world.recorder.line() == b"hello"
+        await child.aclose()
+
+    run(scenario)
+
+
+def test_one_whose_guardian_was_killed_may_be_dismissed(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        launched = launched_by(world, STUBBORN)
+        os.kill(launched.process.pid, signal.SIGKILL)
+        await ended(launched)
+        assert launched.dismiss()
+        assert launched.process.wait() == -signal.SIGKILL
+        await world.emptied()
+
+    run(scenario)
 
 
 # Cancellation.

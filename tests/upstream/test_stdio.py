@@ -20,6 +20,7 @@ import pytest
 import sluicegate
 from sluicegate.protocol.types import ProgressEvent, ToolResult
 from sluicegate.upstream import process, stdio
+from sluicegate.upstream.launching import launch
 from sluicegate.upstream.stdio import StdioUpstream
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and only Linux promises all of this")
@@ -174,6 +175,20 @@ async def test_an_era_is_not_taken_for_that_of_another_server(world: World) -> N
     async with world.connect("era=session", env={"OTHER": "account"}):
         pass
     assert [methods[0] for methods in world.heard()] == ["server/discover"] * 2
+
+
+@pytest.mark.parametrize(("era", "processes"), [("modern", 2), ("session", 2), ("fatal", 3)])
+async def test_a_server_that_was_started_before_is_the_one_that_is_met_first(
+    world: World, era: str, processes: int
+) -> None:
+    command = world.command(f"era={era}")
+    launched = launch(command, env=world.env)
+    upstream = StdioUpstream(command, env=world.env, launched=launched)
+    for _ in range(2):
+        async with asyncio.timeout(LIMIT), sluicegate.connect(upstream) as client:
+            assert await says(client, "echo", text="hello") == "hello"
+    assert not launched.dismiss()
+    assert len(world.heard()) == processes  # One that ends when it is probed is started once more, as ever.
 
 
 @pytest.mark.parametrize(("before", "after"), [("session", "modern"), ("modern", "session"), ("session", "fatal")])

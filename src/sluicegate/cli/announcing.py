@@ -3,13 +3,14 @@
 import os
 import re
 import sys
-from typing import Final
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Final
 
-from sluicegate import serving
 from sluicegate.cli.places import CLIENT_NAMES
 from sluicegate.cli.render import about, clean, counted, say, tell
-from sluicegate.fronts import Running
-from sluicegate.protocol.message import as_array, as_object
+
+if TYPE_CHECKING:
+    from sluicegate.fronts import Running
 
 _DELICATE: Final = re.compile(
     r"env|secret|token|key|password|credential|delete|remove|write|drop|kill|stop|reset|send", re.IGNORECASE
@@ -30,19 +31,24 @@ def as_called() -> str:
     return called if near.startswith(os.pardir) else near
 
 
-def say_opened(running: Running, profile: str, ourselves: str) -> None:
+def say_opened(running: "Running", profile: str, ourselves: str) -> None:
     """Say where clients come in, and how they are told."""
+    from sluicegate.serving import client_lines  # Here and not above: servers are started before a loop is loaded.
+
     url = f"{running.address.rstrip('/')}/{profile}" if profile else running.address
     say(f"serving at {url} (Ctrl+C to stop)")
     for profile in running.gateway.config.profiles:
         tell(f"  profile {profile}: {running.address.rstrip('/')}/{profile}")
-    for line in serving.client_lines(url):
+    for line in client_lines(url):
         tell(line)
     tell(f"  or let it be written: {ourselves} connect CLIENT ({', '.join(CLIENT_NAMES)})")
 
 
-def say_settled(running: Running, is_all: bool, ourselves: str) -> None:
-    """Say which servers are there, why others are not, and what to try; once before, if some take long."""
+def say_settled(running: "Running", is_all: bool, ourselves: str, told: Collection[str] = ()) -> None:
+    """Say which servers are there, why others are not, and what to try; once before, if some take long.
+
+    Of those that are `told`, it was said before why they are not.
+    """
     from sluicegate.control import statuses  # Clients can come already; before that, it would only delay the start.
 
     status = statuses(running.gateway)
@@ -59,15 +65,17 @@ def say_settled(running: Running, is_all: bool, ourselves: str) -> None:
         say(f"{len(ready)} of {counted(len(wanted), 'server')} ready{off}, {tools}{names}")
     for server in wanted:
         if server.state != "ready" and server not in starting:
-            tell(f"  {clean(about(server.name, server.sentence))}")
+            tell(f"  {clean(about(server.name, 'see above.' if server.name in told else server.sentence))}")
     if all(server.state == "disabled" for server in status):
         tell("  nothing is there to run: put servers into .mcp.json, or see `sluicegate import`, or try --demo")
     elif ready:
         tell(f"  try:           {ourselves} {_to_try(running)}")
 
 
-def _to_try(running: Running) -> str:
+def _to_try(running: "Running") -> str:
     """The words that call a tool which does no harm and needs nothing, if there is one."""
+    from sluicegate.protocol.message import as_array, as_object
+
     tools = running.gateway.hub.catalog.tools
     demo = next((name for name in tools if name.endswith("demo__echo")), None)
     if demo is not None:

@@ -8,11 +8,11 @@ from typing import Final
 import click
 from click.core import ParameterSource
 
-from sluicegate import serving
 from sluicegate.cli.failure import Failure, NotStarted
 from sluicegate.cli.not_listening import why_not
 from sluicegate.cli.places import places_of, with_places
 from sluicegate.errors import ConfigError
+from sluicegate.standard_streams import open_standard_streams
 
 _HOST: Final = "127.0.0.1"
 _PORT: Final = 4747
@@ -74,7 +74,7 @@ def serve(
       2  the command line is wrong
       3  the configuration has errors, or the address cannot be listened on
     """
-    serving.open_standard_streams()  # Before anything is loaded, which may open others.
+    open_standard_streams()  # Before anything is loaded, which may open others.
     given = {name for name in context.params if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
     if stdio and not http and (wrong := given & {"host", "port"}):
         raise click.UsageError(f"--{min(wrong)} is for HTTP and --stdio is not; leave one of them out.")
@@ -97,6 +97,7 @@ def serve(
 
 
 def _serve_file(target: str, host: str, port: int, *, stdio: bool) -> None:
+    from sluicegate import serving
     from sluicegate.loading import load_server
 
     if not stdio and not serving.is_loopback(host):

@@ -1,21 +1,23 @@
-"""The gateway of a folder as `sluicegate serve` runs it: what the command line wants counts more than the files."""
+"""The gateway of a folder as `sluicegate serve` runs it: what the command line wants counts more than the files.
 
-import logging
+The one rule: servers are started first. What is not needed for that is imported after it, while they start.
+"""
+
 import os
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import click
 import msgspec
 from msgspec.structs import replace
 
-from sluicegate import serving
 from sluicegate.cli.announcing import as_called, say_opened, say_settled
 from sluicegate.cli.failure import NotStarted
 from sluicegate.cli.not_listening import why_not
 from sluicegate.cli.places import show_problems, with_demo
-from sluicegate.cli.render import one_line, say
+from sluicegate.cli.render import say
 from sluicegate.config import (
     ControlFront,
     GatewayConfig,
@@ -28,8 +30,12 @@ from sluicegate.config import (
 )
 from sluicegate.config.ourselves import OURSELVES, is_ourselves
 from sluicegate.errors import ConfigError
-from sluicegate.exchange import Upstream
-from sluicegate.fronts import Running, serve_gateway
+from sluicegate.standard_streams import say_if_terminal
+from sluicegate.starting import Launches, check_address
+
+if TYPE_CHECKING:
+    from sluicegate.exchange import Upstream
+    from sluicegate.fronts import Running
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,16 +61,19 @@ def serve_folder(places: Places, wanted: Wanted, begun: Callable[[], None]) -> N
     if loaded.config is None:
         raise NotStarted("the configuration has errors; nothing was started.")
     ourselves = program.ourselves
+    is_alone = True
     if wanted.stdio:
-        serving.say_if_terminal(f"{ourselves} serve")
+        say_if_terminal(f"{ourselves} serve")
     else:
-        _check_alone(places, loaded.config)
+        is_alone = _check_alone(places, loaded.config)
     if wanted.http and (why := exposure(loaded.config.http)) is not None:
         raise NotStarted(why)
-    if wanted.http and not any(os.path.exists(file) for file in places.files):
+    if wanted.http and program.begins_bare:
         say(f"there is no .mcp.json here or at home, so the demo is served; `{ourselves} import` finds your servers.")
-    _log_to_stderr()
-    program.run(loaded, loaded.config.http)
+    with Launches() as launches:
+        if is_alone:
+            program.launch(launches, loaded.config)
+        program.run(loaded, loaded.config.http, launches)
     _end_line()
 
 
@@ -73,18 +82,42 @@ class _Program:
 
     def __init__(self, places: Places, wanted: Wanted, begun: Callable[[], None]) -> None:
         self.ourselves = as_called()
+        self.begins_bare = not any(os.path.exists(file) for file in places.files)
+        """Whether there is no file at all, so that the demo is served until there is one."""
         self._places = places
         self._wanted = wanted
         self._begun = begun
         self._port: int | None = None
         """The one that it listens on, as soon as that is known."""
+        self._told: frozenset[str] = frozenset()
+        """Servers of which the files have shown why they do not run."""
 
-    def run(self, loaded: Loaded, address: HttpFront) -> None:
+    def launch(self, launches: Launches, config: GatewayConfig) -> None:
+        """Start the servers, unless it can be seen that they could not be served.
+
+        Raises:
+            NotStarted: the address cannot be had.
+        """
+        if self._wanted.http:
+            try:
+                check_address(config.http)
+            except OSError as problem:
+                raise NotStarted(why_not(problem, config.http.host, config.http.port)) from None
+        if not self._wanted.profile or self._wanted.profile in config.profiles:
+            launches.start(config)
+
+    def run(self, loaded: Loaded, address: HttpFront, launches: Launches) -> None:
         """Serve until told to stop.
 
         Raises:
             NotStarted: it cannot.
         """
+        from sluicegate.cli.log_lines import log_to_stderr
+        from sluicegate.fronts import serve_gateway
+        from sluicegate.serving import run_in_loop
+
+        self._told = _told(loaded)
+        log_to_stderr(self._told)
         wanted = self._wanted
         work = serve_gateway(
             loaded,
@@ -97,9 +130,10 @@ class _Program:
             settled=self._settled if wanted.http else None,
             load_file=_load_file,
             adjust=self.adjusted,
+            launches=launches,
         )
         try:
-            serving.run_in_loop(work)
+            run_in_loop(work)
         except ConfigError as problem:
             raise NotStarted(problem.message) from None
         except OSError as problem:
@@ -107,7 +141,9 @@ class _Program:
 
     def adjusted(self, loaded: Loaded) -> Loaded:
         """What the files say, whenever they are read, with what the command line says, which counts more."""
-        loaded = with_demo(loaded, self._places, always=self._wanted.demo)
+        if self.begins_bare or self._wanted.demo:
+            # Not where files have gone meanwhile: whoever had servers of their own is not helped by others.
+            loaded = with_demo(loaded, self._places, always=self._wanted.demo)
         if loaded.config is None or not self._wanted.front:
             return loaded
         at = replace(loaded.config.http, **self._wanted.front)
@@ -121,32 +157,51 @@ class _Program:
         }
         return replace(loaded, config=replace(loaded.config, http=at, servers=servers))
 
-    def _opened(self, running: Running) -> None:
+    def _opened(self, running: "Running") -> None:
         self._begun()
         if self._wanted.http:
             self._port = urlsplit(running.address).port or 0
             say_opened(running, self._wanted.profile, self.ourselves)
 
-    def _settled(self, running: Running, is_all: bool) -> None:
-        say_settled(running, is_all, self.ourselves)
+    def _settled(self, running: "Running", is_all: bool) -> None:
+        say_settled(running, is_all, self.ourselves, self._told)
 
 
-def _load_file(file: str) -> Upstream:
+def _told(loaded: Loaded) -> frozenset[str]:
+    """Servers of which the files have shown why they do not run, so that it need not be said again."""
+    servers = {} if loaded.config is None else loaded.config.servers
+    said = {problem.server for problem in loaded.problems if problem.severity != "note"}
+    if not said:
+        return frozenset()
+    from sluicegate.cli.findings import has_nothing_to_run  # Most files are right.
+
+    return frozenset(name for name in said if has_nothing_to_run(servers.get(name)))
+
+
+def _load_file(file: str) -> "Upstream":
     from sluicegate.loading import load_server  # Where there is no such file, it would only delay the start.
 
     return load_server(file)
 
 
-def _check_alone(places: Places, config: GatewayConfig) -> None:
-    """Raise NotStarted if a gateway runs for the folder already; the sentence says where."""
+def _check_alone(places: Places, config: GatewayConfig) -> bool:
+    """Whether no gateway runs for the folder.
+
+    Raises:
+        NotStarted: one does; the sentence says where.
+    """
+    sockets = [control_socket(config, places.environ)]
+    if config.control.socket and places.config is None:
+        # One may have been started before the file named another place.
+        sockets.append(control_socket(replace(config, control=ControlFront()), places.environ))
+    if not any(map(os.path.exists, sockets)):
+        return True  # Nearly always, and then nobody has to be asked.
     from sluicegate.sockets import check_free
 
     try:
-        check_free(control_socket(config, places.environ))
-        if config.control.socket and places.config is None:
-            # One may have been started before the file named another place.
-            check_free(control_socket(replace(config, control=ControlFront()), places.environ))
-        return
+        for path in sockets:
+            check_free(path)
+        return True
     except ConfigError:
         pass  # Somebody is there, who knows more.
     import asyncio
@@ -155,24 +210,11 @@ def _check_alone(places: Places, config: GatewayConfig) -> None:
 
     report = asyncio.run(running_report(places))
     if report is None:
-        return  # It hangs, or has just left; to claim the socket will tell.
+        return False  # It hangs, or has just left; to claim the socket will tell, before anything is started.
     if report.stopping:
         raise NotStarted(f"the gateway that serves this folder {report.end().rstrip('.')}; try again when it is gone.")
     where = f"at {report.address}" if report.address else "for a client that started it with --stdio"
     raise NotStarted(f"sluicegate already serves this folder {where}; `sluicegate status` shows it.")
-
-
-class _Lines(logging.Formatter):
-    """A record as one clean line, whatever a server said that is in it."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        return one_line(super().formatMessage(record))
-
-
-def _log_to_stderr() -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(_Lines("sluicegate: %(message)s"))
-    logging.getLogger("sluicegate").addHandler(handler)
 
 
 def _end_line() -> None:

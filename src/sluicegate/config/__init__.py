@@ -20,7 +20,6 @@ from sluicegate.config.values import (
     Source,
     Stdio,
 )
-from sluicegate.config.watch import watch
 
 __all__ = [
     "Catalog",
@@ -46,5 +45,4 @@ __all__ = [
     "load",
     "settle",
     "shown",
-    "watch",
 ]

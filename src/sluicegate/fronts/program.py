@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Final
@@ -16,6 +15,7 @@ from sluicegate.exchange import Handler, Upstream
 from sluicegate.fronts.running import Adjust, Running, Say, as_loaded
 from sluicegate.gateway import Gateway
 from sluicegate.sockets import claimed
+from sluicegate.starting import Launches, check_address
 
 log = logging.getLogger("sluicegate")
 
@@ -35,6 +35,7 @@ async def serve_gateway(
     settled: Callable[[Running, bool], None] | None = None,
     load_file: Callable[[str], Upstream] | None = None,
     adjust: Adjust = as_loaded,
+    launches: Launches | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until the client of the pipe hangs up; then let what is under way finish.
 
@@ -43,6 +44,7 @@ async def serve_gateway(
         settled: called when every server is ready or has failed, for the first time: with True; before that once with
             False, if it takes longer than a few seconds.
         adjust: done to what the files say when they change; to `loaded` it has been done.
+        launches: servers of `loaded` that have been started already; those that cannot be used are dismissed.
 
     Raises:
         ConfigError: the configuration cannot be served.
@@ -53,7 +55,7 @@ async def serve_gateway(
     async with AsyncExitStack() as stack:
         last_call = _LastCall()
         stack.callback(last_call.cancel)
-        # Whatever could keep us from serving is found out before any server is started, not while all of them are.
+        # Whatever could keep us from serving is found out before any server is started here, not while all of them are.
         has_commands = True
         try:
             stack.enter_context(claimed(control_socket(loaded.config, places.environ)))
@@ -64,13 +66,16 @@ async def serve_gateway(
             say(problem.message)
             has_commands = False
         if http is not None:
-            _check_address(http)
+            check_address(http)
         signals = _Signals()
-        gateway = Gateway(loaded.config, load_file=load_file)
+        launched = None if launches is None else launches.servers
+        gateway = Gateway(loaded.config, load_file=load_file, launched=launched)
         running = Running(gateway, places, say, adjust, loaded)
         handler = running.beginning.handler(profile)
         await stack.enter_async_context(gateway)
         await asyncio.sleep(0)  # In which the servers are started: they take longer than what we still have to load.
+        if launches is not None:
+            launches.dismiss()  # Whoever was not taken by now is wanted by nobody.
         if http is not None:
             await stack.enter_async_context(running.http(http))
         if has_commands:
@@ -98,13 +103,6 @@ async def serve_gateway(
             # The client of the pipe has hung up, so that its calls are over; those of others have their time.
             running.tell_under_way(has_signals=False)
         tasks.cancel_all()
-
-
-def _check_address(http: HttpFront) -> None:
-    """Raise OSError if the address cannot be had."""
-    if http.port:
-        family = socket.AF_INET6 if ":" in http.host else socket.AF_INET
-        socket.create_server((http.host.strip("[]"), http.port), family=family).close()
 
 
 async def _serve_pipe(running: Running, handler: Handler, stop: asyncio.Event, pipe_is_over: asyncio.Event) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final
@@ -20,9 +21,9 @@ from sluicegate.config import (
     control_socket,
     load,
     settle,
-    watch,
 )
 from sluicegate.config.reading import read_text
+from sluicegate.config.watch import watch
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Exchange, Handler
 from sluicegate.fronts.beginning import Beginning, settled_catalog
@@ -70,6 +71,7 @@ class Running:
         self._controller: Handler | None = None
         self._turn = asyncio.Lock()
         self._python = self._contents()
+        self._there = self._existing()
         self._stops: list[Callable[[], None]] = []
         """What lets each open front begin nothing new."""
         self._end: float | None = None
@@ -94,6 +96,7 @@ class Running:
             else:
                 if self._endpoints is not None:
                     await self._endpoints.follow()
+                said += self._gone()
                 done = [*_told(changes, self.gateway.config), *self._renew({*changes.added, *changes.reconnect})]
                 if was_held_back and not self.held_back:
                     said.append("What was wrong in the files is mended.")
@@ -109,6 +112,14 @@ class Running:
         """What was read, with what only showed when it was to be applied."""
         problem = Problem(severity="error", file=self._places.files[-1], sentence=sentence)
         return replace(read, problems=(*read.problems, problem))
+
+    def _gone(self) -> list[str]:
+        """A sentence for each file that was there when they were last read."""
+        before, self._there = self._there, self._existing()
+        return [f"{file} is gone." for file in before if file not in self._there]
+
+    def _existing(self) -> list[str]:
+        return [file for file in self._places.files if os.path.exists(file)]
 
     def _renew(self, fresh: Collection[str]) -> list[str]:
         """Load those Python files again that hold something else by now, and were not loaded just now."""

@@ -76,6 +76,11 @@ class Hub:
         self._graces: dict[Mount, asyncio.TimerHandle] = {}
 
     @property
+    def name(self) -> str:
+        """What clients see as the server's name."""
+        return str(self.info["name"])
+
+    @property
     def is_open(self) -> bool:
         """Whether its servers are kept connected."""
         return self._tasks is not None

@@ -1,4 +1,7 @@
-"""How a server's process is started: in which environment, by which program, under which guardian."""
+"""How a server's process is started: in which environment, by which program, under which guardian.
+
+The one rule: no event loop is needed for it, nor loaded. Whoever takes its time to load one can start servers before.
+"""
 
 import errno
 import os
@@ -7,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from sluicegate.errors import UpstreamUnavailable
@@ -68,14 +72,46 @@ def executable(command: Sequence[str], environment: Mapping[str, str], cwd: str 
     ) from FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), program)
 
 
-def spawned(
-    argv: list[str], environment: dict[str, str], cwd: str | os.PathLike[str] | None
-) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """The guardian that is about to start the server, and our end of its control socket.
+class Launched:
+    """A server that is being started: its guardian, and our end of the control socket.
+
+    It belongs to whoever takes it first, and until then to whoever launched it, who must `dismiss` it in the end.
+    """
+
+    def __init__(self, argv: Sequence[str], process: subprocess.Popen[bytes], control: socket.socket) -> None:
+        self.argv = argv
+        self.process = process
+        self.control = control
+        self._is_free = True
+
+    def take(self) -> bool:
+        """Have it from now on, and end it; whether that is so: nobody else has taken it, nor dismissed it."""
+        is_free, self._is_free = self._is_free, False
+        return is_free
+
+    def dismiss(self) -> bool:
+        """Have it ended by its guardian, at once if it lets itself be, unless somebody has taken it; whether so."""
+        if not self.take():
+            return False
+        with suppress(OSError):  # Its guardian is gone, and so is the server.
+            self.control.send(b"T")
+        self.control.close()  # It is killed, then, if it is still there after a moment.
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+        return True
+
+
+def launch(
+    command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | os.PathLike[str] | None = None
+) -> Launched:
+    """The server that a command is, as its guardian is about to start it; `env` is what was declared for it.
 
     Raises:
-        UpstreamUnavailable: the system does not let us.
+        UpstreamUnavailable: there is no such program, or the system does not let us.
     """
+    environment = child_environment(env)
+    argv = executable(command, environment, cwd)
     try:
         ours, theirs = socket.socketpair()
         with theirs:
@@ -97,10 +133,10 @@ def spawned(
                 raise
     except (OSError, ValueError) as cause:
         raise cannot_start(argv, cause) from cause
-    return process, ours
+    return Launched(argv, process, ours)
 
 
-def cannot_start(argv: list[str], cause: Exception) -> UpstreamUnavailable:
+def cannot_start(argv: Sequence[str], cause: Exception) -> UpstreamUnavailable:
     """The error that says why, in a sentence that is safe to show."""
     match cause:
         case TimeoutError():

@@ -11,14 +11,12 @@ many messages it has (a third of the CPU at 32 in flight), nothing to await whil
 import asyncio
 import os
 import signal
-import socket
-import subprocess
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from sluicegate.errors import UpstreamClosed
 from sluicegate.upstream.guardian import Guardian
-from sluicegate.upstream.launching import START_LIMIT, cannot_start, child_environment, executable, spawned
+from sluicegate.upstream.launching import START_LIMIT, Launched, cannot_start, launch
 from sluicegate.upstream.stderr import visible
 from sluicegate.upstream.tap import Tap
 from sluicegate.wire import Receiver
@@ -36,9 +34,8 @@ class Child:
     exit_status: int | None = None
     """How the server ended, negative for a signal; None while it runs, or if nobody could see it."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], control: socket.socket, receiver: Receiver, stop_grace: float
-    ) -> None:
+    def __init__(self, launched: Launched, receiver: Receiver, stop_grace: float) -> None:
+        process = launched.process
         assert process.stdin and process.stdout and process.stderr
         self._loop = asyncio.get_running_loop()
         self._stdin = process.stdin
@@ -59,7 +56,7 @@ class Child:
         self._started: asyncio.Future[int] = self._loop.create_future()
         self._gone: asyncio.Future[None] = self._loop.create_future()
         os.set_blocking(self._stdin.fileno(), False)
-        self._guardian = Guardian(process, control, self)
+        self._guardian = Guardian(process, launched.control, self)
         self._stdout = Tap(process.stdout, receiver.received, self._dying)
         self._stderr = Tap(process.stderr, self._heard_stderr, self._stderr_ended, is_log=True)
         self._last_words = {self._stdout: LAST_WORDS, self._stderr: LAST_WORDS}
@@ -76,15 +73,19 @@ class Child:
         cwd: str | os.PathLike[str] | None = None,
         stop_grace: float = 2.0,
         on_stderr: Callable[[bytes], None] | None = None,
+        launched: Launched | None = None,
     ) -> "Child":
         """Return the running server: its program has been executed, its output goes to the receiver.
+
+        `launched` is one of this command that was started before; if nobody has taken it yet, no other is started.
 
         Raises:
             UpstreamUnavailable: it cannot be started. The sentence is safe to show; `__cause__` has the paths.
         """
-        environment = child_environment(env)
-        argv = executable(command, environment, cwd)
-        child = cls(*spawned(argv, environment, cwd), receiver, stop_grace)
+        if launched is None or not launched.take():
+            launched = launch(command, env=env, cwd=cwd)
+        argv = launched.argv
+        child = cls(launched, receiver, stop_grace)
         child.on_stderr = on_stderr
         try:
             async with asyncio.timeout(START_LIMIT):

@@ -11,6 +11,7 @@ from typing import Final
 from sluicegate.concurrency import TaskScope
 from sluicegate.errors import UpstreamClosed, UpstreamError, UpstreamUnavailable
 from sluicegate.exchange import Host
+from sluicegate.upstream.launching import Launched
 from sluicegate.upstream.link import Era, Link
 from sluicegate.upstream.process import Child
 from sluicegate.upstream.stderr import StderrLog
@@ -40,10 +41,12 @@ class StdioUpstream:
         stop_grace: float = 2.0,
         secrets: Iterable[str] = (),
         on_lines: Callable[[list[str]], object] | None = None,
+        launched: Launched | None = None,
     ) -> None:
         """`on_lines` hears what the process writes to its stderr, of a flood only some lines.
 
-        `secrets` are masked in it and in every error, as the values of `env` are.
+        `secrets` are masked in it and in every error, as the values of `env` are. `launched` is one of this command
+        that was started before: the first connection takes it, unless whoever launched it has dismissed it by then.
         """
         self._command = list(command)
         self._env = dict(env or {})
@@ -55,6 +58,7 @@ class StdioUpstream:
         self._stop_grace = stop_grace
         self._secrets = {*self._env.values(), *secrets}
         self._on_lines = on_lines
+        self._launched = launched
         identity = [self._command, sorted(self._env.items()), str(cwd)]
         # Variables may hold secrets: only a digest of them is kept. `ascii` takes what is no UTF-8, as the system does.
         self._identity = hashlib.blake2b(ascii(identity).encode()).digest()
@@ -98,6 +102,7 @@ class StdioUpstream:
     async def _attempt(self, host: Host, tasks: TaskScope, era: Era) -> tuple[Link, Child]:
         link = Link(self._name, host, tasks)
         stderr = StderrLog(self._name, self._secrets, self._on_lines)
+        launched, self._launched = self._launched, None
         child = await Child.open(
             self._command,
             link,
@@ -105,6 +110,7 @@ class StdioUpstream:
             cwd=self._cwd,
             stop_grace=self._stop_grace,
             on_stderr=stderr.received,
+            launched=launched,
         )
         link.describe_end = child.describe_exit
         link.last_words = lambda: stderr.last_words(child.stderr_tail)
