@@ -23,7 +23,7 @@ from sluicegate.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from sluicegate.http1 import ClientLimits, Pool, Request, answers, client, serve
+from sluicegate.http1 import ClientLimits, Pool, Request, answers, client, outgoing, serve, transports
 from tests.http1.raw import PATIENCE, Peer, echo, scripted
 
 EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
@@ -577,6 +577,24 @@ async def test_small_bomb_stays_small() -> None:
         while chunk := await answer.next_chunk():
             largest = max(largest, len(chunk))
     assert largest <= answers.INFLATED_AT_ONCE
+
+
+async def test_no_more_is_read_at_once_than_the_allocator_has_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    # asyncio does not document how it is told so. If it stops listening, answers still come, but take twice the time.
+    read: list[int] = []
+    received = outgoing.Connection.data_received
+
+    def noted(connection: outgoing.Connection, data: bytes) -> None:
+        read.append(len(data))
+        received(connection, data)
+
+    monkeypatch.setattr(outgoing.Connection, "data_received", noted)
+    is_uvloop = type(asyncio.get_running_loop()).__module__ == "uvloop"
+    body = b"x" * (4 << 20)
+    async with serve(lambda request: request.respond(200, (), body)) as listener, pooled() as pool:
+        answer = await pool.request("GET", f"http://127.0.0.1:{listener.addresses[0][1]}/")
+        assert await answer.read() == body
+    assert is_uvloop or max(read) <= transports.AT_ONCE
 
 
 @pytest.mark.parametrize(("size", "fits"), [(999, True), (1000, True), (1001, False), (100_000, False)])

@@ -349,6 +349,16 @@ async def test_a_web_site_is_told_apart_by_all_three_observations() -> None:
     assert "speaks no MCP" in problem.message and script.methods() == ["server/discover", "initialize", "GET"]
 
 
+@pytest.mark.parametrize("path", ["", "/", "/mpc"])
+async def test_a_wrong_path_is_told_apart_from_no_server_and_what_it_says_is_for_its_user(path: str) -> None:
+    async with asyncio.timeout(20), endpoint(Whole().server) as origin:
+        with pytest.raises(UpstreamUnavailable, match="look at the path of its URL") as caught:
+            async with connect(f"{origin}{path}"):
+                pass
+        assert str(caught.value).endswith(" It says: There is nothing here; MCP is spoken at /mcp.")
+        assert "It says" not in caught.value.message
+
+
 async def test_nothing_in_common_is_reported_with_both_lists() -> None:
     data: Json = {"supported": ["2031-01-01"], "requested": "x"}
     problem, _ = await refused(lambda asked: asked.error(400, -32022, data=data))
@@ -555,6 +565,56 @@ async def test_an_answer_to_something_else_is_none() -> None:
     async with opened_to(modern(handle)) as (connection, _, _):
         with pytest.raises(UpstreamProtocolError):
             await connection(exchange())
+
+
+SPELLINGS = (
+    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"n":1}}',
+    b'{"result":{"content":[],"n":1},"jsonrpc":"2.0","id":ID}',
+    b'{"id":ID,"jsonrpc":"2.0","result":{"content":[],"n":1}}',
+    b'{ "jsonrpc": "2.0", "id": ID, "result": { "content": [], "n": 1 } }\n',
+    b'{"jsonrpc":"2.0","id":"ID","result":{"content":[],"n":1}}',
+    b'{"jsonrpc":"2.0","id":4711,"result":{"content":[],"n":1}}',
+    b'{"result":{"content":[],"n":1},"jsonrpc":"2.0","id":4711}',
+    b'{"jsonrpc":"2.0","id":ID,"result":{}}',
+    b'{"jsonrpc":"2.0","id":ID,"result":[]}',
+    b'{"jsonrpc":"2.0","id":ID,"result":null}',
+    b'{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"no"}}',
+    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"n":1},"error":{"code":-32602,"message":"no"}}',
+    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"n":1},"result":{"content":[],"n":2}}',
+    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"n":1},"id":4711}',
+    b'{"result":{"content":[],"n":1},"result":{"content":[],"n":2},"jsonrpc":"2.0","id":ID}',
+    b'{"result":{"content":[],"n":1},"error":null,"jsonrpc":"2.0","id":ID}',
+    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"n":1}}}',
+    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"n":1}',
+    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"n":1e999}}',
+    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"n":1,"n":2}}',
+    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"n":"\xc3\xa9 \\u00e9"}}',
+    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"n":"\xff"}}',
+    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"n":' + b"[" * 100_000 + b"]" * 100_000 + b"}}",
+    b'{"jsonrpc":"2.0","id":ID,"result":{"resultType":"complete","content":[]}}',
+    b'{"jsonrpc":"2.0","id":ID,"result":{"resultType":"complete","content":[],"resultType":"strange"}}',
+    b"{}",
+)
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda spelling: spelling[:90].decode(errors="replace"))
+@pytest.mark.parametrize("era", ["modern", "session"])
+async def test_an_answer_means_the_same_however_it_is_written_and_whoever_opens_it(era: Era, spelling: bytes) -> None:
+    def handle(asked: Asked) -> None:
+        body = spelling.replace(b"ID", str(asked.id).encode())
+        asked.status(200, body, ("Content-Type", "application/json"))
+
+    async def outcome(*, opens_results: bool) -> object:
+        upstream = HttpUpstream(script.url, era=era, name="script", opens_results=opens_results)
+        async with upstream.connect(Host({}, INFO, Recorder())) as connection:
+            try:
+                reply = await connection(exchange())
+                return opened(reply) if isinstance(reply, Result) else reply
+            except sluicegate.SluicegateError as problem:
+                return type(problem), problem.message
+
+    async with asyncio.timeout(20), scripted((modern if era == "modern" else session)(handle)) as script:
+        assert await outcome(opens_results=True) == await outcome(opens_results=False)
 
 
 async def test_a_tool_with_invalid_marks_is_left_out_and_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -1349,6 +1409,26 @@ async def test_a_redirect_elsewhere_is_not_followed_and_takes_no_header_along(st
 async def test_a_redirect_that_would_change_the_method_is_not_followed(status: int) -> None:
     problem, script = await refused(lambda asked: asked.status(status, b"", ("Location", "/other")))
     assert "redirects" in problem.message and {asked.path for asked in script.asked} == {"/mcp"}
+
+
+@pytest.mark.parametrize("era", ["modern", "session"])
+async def test_a_call_follows_three_redirects_and_no_fourth(era: Era) -> None:
+    def handle(asked: Asked) -> None:
+        if asked.path == wanted:
+            return asked.result(TEXT)
+        place = 0 if asked.path == "/mcp" else int(asked.path[1:])
+        return asked.status(307, b"", ("Location", f"/{place + 1}"))
+
+    async with opened_to((modern if era == "modern" else session)(handle), era=era) as (connection, script, _):
+        wanted = "/3"
+        assert isinstance(await connection(exchange()), Result)
+        assert [asked.path for asked in script.asked if asked.called == "tools/call"] == ["/mcp", "/1", "/2", "/3"]
+        script.asked.clear()
+        wanted = "/4"
+        with pytest.raises(UpstreamProtocolError, match="more than 3 times") as caught:
+            await connection(exchange())
+        assert caught.value.delivered == "no"
+        assert [asked.path for asked in script.asked if asked.called == "tools/call"] == ["/mcp", "/1", "/2", "/3"]
 
 
 async def test_a_loop_of_redirects_ends() -> None:

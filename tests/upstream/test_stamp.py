@@ -24,7 +24,7 @@ def test_every_request_says_what_its_own_caller_said_whatever_the_last_one_was()
         for level in (None, "debug", "error")
     ]
     requests: list[Params] = [{"name": "t"}, {"name": "t", "_meta": {"trace": "1"}}, {}]
-    tokens: list[RequestId | None] = [None, 7]
+    tokens: list[RequestId | None] = [None, 7, 'a "word"']
     sayings = [*callers, *reversed(callers), *callers[::2]]
     for said, params, token, version in product(sayings, requests, tokens, ("2026-07-28", "2031-01-01")):
         told = msgspec.json.encode(stamp.on(params, version, said, token))

@@ -46,7 +46,7 @@ from sluicegate.errors import (
 from sluicegate.exchange import Connection, Exchange, Sink
 from sluicegate.protocol import read_types, types
 from sluicegate.protocol.gathering import Gathering, Kind
-from sluicegate.protocol.message import Params, Result, as_array, opened
+from sluicegate.protocol.message import Params, Reply, Result, as_array, opened
 from sluicegate.protocol.methods import LIST_CHANGES, LOG_LEVELS, METHODS
 from sluicegate.protocol.modern import Profile
 from sluicegate.protocol.types import Change, LogEvent, ProgressEvent, ToolResult
@@ -146,8 +146,8 @@ class Client:
             UpstreamTimeout: no answer in time. The call was cancelled but may have run.
             UpstreamError: the server went away, or its answer cannot be read.
         """
-        value = await self._request("tools/call", _named(name, arguments, more), timeout, on_progress)
-        return self._understood("tools/call", read_types.read_tool_result, value)
+        params = _named(name, arguments, more)
+        return await self._request("tools/call", params, read_types.read_tool_result, timeout, on_progress)
 
     async def stream(
         self,
@@ -166,8 +166,8 @@ class Client:
         box: Mailbox[StreamEvent] = Mailbox(MOST_EVENTS)
 
         async def work() -> ToolResult:
-            value = await self._request("tools/call", _named(name, arguments, more), timeout, box.put, box.put)
-            return self._understood("tools/call", read_types.read_tool_result, value)
+            params = _named(name, arguments, more)
+            return await self._request("tools/call", params, read_types.read_tool_result, timeout, box.put, box.put)
 
         with self._supplied(box, work):
             while (event := await box.take()) is not None:
@@ -175,13 +175,11 @@ class Client:
 
     async def read(self, uri: str) -> types.ReadResult:
         """What a resource holds. Raises as `call` does."""
-        value = await self._request("resources/read", {"uri": uri})
-        return self._understood("resources/read", read_types.read_read_result, value)
+        return await self._request("resources/read", {"uri": uri}, read_types.read_read_result)
 
     async def prompt(self, name: str, arguments: Mapping[str, str] | None = None, /, **more: str) -> types.PromptResult:
         """A prompt, filled in with the arguments. Raises as `call` does."""
-        value = await self._request("prompts/get", _named(name, arguments, more))
-        return self._understood("prompts/get", read_types.read_prompt_result, value)
+        return await self._request("prompts/get", _named(name, arguments, more), read_types.read_prompt_result)
 
     async def complete(
         self,
@@ -201,8 +199,7 @@ class Client:
         params: Params = {"ref": msgspec.to_builtins(ref), "argument": {"name": argument, "value": value}}
         if context is not None:
             params["context"] = {"arguments": dict(context)}
-        answer = await self._request("completion/complete", params)
-        return self._understood("completion/complete", read_types.read_completion, answer)
+        return await self._request("completion/complete", params, read_types.read_completion)
 
     async def set_level(self, level: str) -> None:
         """Let the server log from this level on; it goes along with every later request.
@@ -239,7 +236,13 @@ class Client:
 
         async def work() -> None:
             # No progress token: progress never rides on a subscription.
-            await self._value_of("subscriptions/listen", {"notifications": wanted}, sink, None)
+            exchange = self._exchange("subscriptions/listen", {"notifications": wanted}, sink, None)
+            try:
+                await self._value_of(await self._connection(exchange), exchange)
+            except (UpstreamError, RpcError, LocalProtocolError):
+                raise
+            except SluicegateError as problem:
+                raise self._retold(problem, exchange.method) from problem
 
         with self._supplied(box, work):
             now = monotonic()
@@ -267,10 +270,12 @@ class Client:
         self,
         method: str,
         params: Params,
+        read: Callable[[Params], T],
         seconds: float | None = None,
         on_progress: OnProgress | None = None,
         on_log: OnLog | None = None,
-    ) -> Params:
+    ) -> T:
+        """What the server answers in time, read."""
         if seconds is None:
             seconds = self._timeout
         now = monotonic()
@@ -283,12 +288,51 @@ class Client:
             on_progress=on_progress,
             on_log=on_log or self._inbox.on_log,
         )
+        # Always with a token, although nobody may look at the progress: it moves the deadline.
+        exchange = self._exchange(method, params, sink, next(self._progress_tokens))
         try:
             with sink:
-                # Always with a token, although nobody may look at the progress: it moves the deadline.
-                return await self._value_of(method, params, sink, next(self._progress_tokens))
+                reply = await self._connection(exchange)
+                value = opened(reply) if isinstance(reply, Result) else None
+                if value is None or value.get("resultType", "complete") != "complete":  # Seldom.
+                    value = await self._value_of(reply, exchange)
         except OutOfTime:
             raise self._missed(method, params, sink) from None
+        except (UpstreamError, RpcError, LocalProtocolError):
+            raise
+        except SluicegateError as problem:
+            raise self._retold(problem, method) from problem
+        try:
+            return read(value)
+        except msgspec.ValidationError as problem:
+            raise UpstreamProtocolError(f"The answer of {self.name} to {method} cannot be read: {problem}.") from None
+
+    def _exchange(self, method: str, params: Params, sink: Sink, progress_token: int | None) -> Exchange:
+        if self._closed:
+            raise self._gone("no")
+        spoken = self._connection.discovery.version
+        # Exchanges have the newest shape; for a server of the session era the connection translates.
+        version = spoken if spoken in MODERN_VERSIONS else LATEST_VERSION
+        profile = Profile(version, self._capabilities, self._client_info, self._log_level, progress_token)
+        return Exchange(method, params, sink, profile)
+
+    async def _value_of(self, reply: Reply, exchange: Exchange) -> Params:
+        """The result that it comes to in the end, whatever the server first asks.
+
+        Raises:
+            RpcError: the server refuses.
+        """
+        reply = await settle(self._connection, exchange, reply)
+        if isinstance(reply, Result):
+            return opened(reply)
+        raise RpcError(reply)
+
+    def _retold(self, problem: SluicegateError, method: str) -> SluicegateError:
+        """What callers are told of a problem that is none of theirs to know."""
+        if isinstance(problem, RemoteProtocolError):
+            return UpstreamProtocolError(f"The answer of {self.name} to {method} cannot be decoded.")
+        # A server in this process refuses by raising; its caller should not have to know where the server runs.
+        return RpcError(error_object(problem))
 
     def _missed(self, method: str, params: Params, deadline: Deadline) -> UpstreamTimeout:
         target = params.get(METHODS[method].target or "")
@@ -298,44 +342,17 @@ class Client:
             had = f"{max(deadline.seconds, self._max_timeout):g} s, the most that is given to it"
         return UpstreamTimeout(f"{self.name} did not answer {what} within {had}.")
 
-    async def _value_of(self, method: str, params: Params, sink: Sink, progress_token: int | None) -> Params:
-        if self._closed:
-            raise self._gone("no")
-        spoken = self._connection.discovery.version
-        # Exchanges have the newest shape; for a server of the session era the connection translates.
-        version = spoken if spoken in MODERN_VERSIONS else LATEST_VERSION
-        profile = Profile(version, self._capabilities, self._client_info, self._log_level, progress_token)
-        try:
-            reply = await settle(self._connection, Exchange(method, params, sink, profile))
-            if isinstance(reply, Result):
-                return opened(reply)
-        except RemoteProtocolError:
-            raise UpstreamProtocolError(f"The answer of {self.name} to {method} cannot be decoded.") from None
-        except (UpstreamError, RpcError, LocalProtocolError):
-            raise
-        except SluicegateError as refusal:
-            # A server in this process refuses by raising; its caller should not have to know where the server runs.
-            raise RpcError(error_object(refusal)) from refusal
-        raise RpcError(reply)
-
-    def _understood(self, method: str, read: Callable[[object], T], value: object) -> T:
-        try:
-            return read(value)
-        except msgspec.ValidationError as problem:
-            raise UpstreamProtocolError(f"The answer of {self.name} to {method} cannot be read: {problem}.") from None
-
     async def _list(self, kind: Kind[T]) -> list[T]:
         gathering = Gathering(self.name, kind)
         params: Params | None = {}
         while params is not None:
             try:
-                page = await self._request(kind.method, params)
+                params = await self._request(kind.method, params, gathering.add)
             except RpcError as error:
                 # Who offers no prompts has none; it was asked because many a server forgets to say what it offers.
                 if error.code == METHOD_NOT_FOUND and METHODS[kind.method].capability not in self.capabilities:
                     break
                 raise
-            params = gathering.add(page)
         return gathering.items
 
     @contextmanager

@@ -84,7 +84,9 @@ def _upstream(
 
         # Every request has its own clock. That of the connection, which knows none of them, must not run out before.
         patience = Patience(silence=max(Patience().silence, most))
-        return HttpUpstream(target, headers=headers, era=era, open_timeout=open_timeout, patience=patience)
+        return HttpUpstream(
+            target, headers=headers, era=era, open_timeout=open_timeout, patience=patience, opens_results=True
+        )
     if headers is not None:
         raise ConfigError("headers are for a URL.")
     if isinstance(target, str):

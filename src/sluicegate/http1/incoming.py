@@ -16,6 +16,7 @@ from .chunks import LAST
 from .heads import BadHead, Fields, RequestHead, answer_head
 from .reading import RequestReader
 from .requests import Request
+from .transports import read_less_at_once
 
 if TYPE_CHECKING:
     from .server import Listener
@@ -76,6 +77,7 @@ class Connection(asyncio.Protocol):
         transport = cast(asyncio.Transport, transport)  # uvloop's is one by its methods only.
         self._transport = transport
         self.made = True
+        read_less_at_once(transport)
         # Told as soon as anything is left over, so that a client that takes nothing is noticed whatever the size.
         transport.set_write_buffer_limits(high=1, low=0)
         peer = transport.get_extra_info("peername")

@@ -14,6 +14,7 @@ from sluicegate.errors import UpstreamClosed, UpstreamError, UpstreamProtocolErr
 from .answers import Answer, cut_short
 from .chunks import BadChunk, ChunkDecoder
 from .heads import CHUNKED, UNTIL_CLOSE, AnswerHead, BadHead, read_answer_head, remember
+from .transports import read_less_at_once
 
 if TYPE_CHECKING:
     from .client import Pool
@@ -164,6 +165,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by its methods only.
         self.made = True
         self._pool.remember(self)
+        read_less_at_once(transport)
         sock = cast(socket.socket | None, transport.get_extra_info("socket"))
         if sock is not None:
             with suppress(OSError):  # It may be gone again already.

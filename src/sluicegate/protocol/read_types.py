@@ -52,6 +52,7 @@ _DESCRIPTIVE: Final = frozenset(
     "_meta annotations description icons logger message mimeType outputSchema size title total".split()
 )
 _NESTED: Final = frozenset({"annotations", "arguments", "icons"})
+_PLAIN_TEXT: Final = {"type", "text"}
 _BLOCKS: Final[dict[object, type[Content]]] = {
     "text": TextContent,
     "image": ImageContent,
@@ -85,6 +86,8 @@ def read_content(block: object) -> Content:
     """The content block. Never fails: one broken block should not cost the others."""
     try:
         members = _members(block)
+        if members.keys() == _PLAIN_TEXT and members["type"] == "text" and isinstance(text := members["text"], str):
+            return TextContent(text=text)  # Nearly always; `_read` would come to the same.
         if inner := as_object(members.get("resource")):
             members = {**members, "resource": {**inner, "raw": inner}}
         kind = members.get("type")

@@ -174,6 +174,8 @@ def reply_from_session(method: str, params: Params, reply: Reply) -> Reply:
     if isinstance(reply, ErrorObject):
         return _error_from_session(method, params, reply)
     raw = reply.value
+    if method == "tools/call" and isinstance(raw, dict) and "resultType" not in raw:
+        return Result({"resultType": "complete", **raw})  # As below, for one that came opened.
     if method == "tools/call" and isinstance(raw, msgspec.Raw) and len(raw) < _SHORT:
         data = bytes(raw)
         if data.startswith(b'{"') and b'"resultType"' not in data and b"\\u" not in data:

@@ -53,8 +53,16 @@ class HttpUpstream:
         open_timeout: float = 30.0,
         patience: Patience | None = None,
         ssl_context: tls.SSLContext | None = None,
+        opens_results: bool = False,
     ) -> None:
-        """Raises ConfigError for a URL or a header that cannot be sent."""
+        """A server at a URL.
+
+        Args:
+            opens_results: whether what tools answer is looked into by whoever asks, and not passed on as bytes.
+
+        Raises:
+            ConfigError: the URL or a header cannot be sent.
+        """
         url = url.strip().partition("#")[0]
         origin = origin_of(url)
         if origin is None:
@@ -68,6 +76,7 @@ class HttpUpstream:
         self._open_timeout = open_timeout
         self._patience = patience or Patience()
         self._ssl_context = ssl_context
+        self._opens_results = opens_results
 
     @asynccontextmanager
     async def connect(self, host: Host) -> AsyncGenerator[HttpConnection]:
@@ -89,12 +98,12 @@ class HttpUpstream:
         order = _TRANSPORTS[self._era]
         remembered = _verdicts.get(self._url) if self._era == "auto" else None
         order = sorted(order, key=lambda transport: transport != remembered)
-        seen: list[str] = []
+        seen, says = list[str](), list[str]()
         for transport in order:
             limit = self._probe_timeout if transport == "modern" and self._era == "auto" else self._open_timeout
             try:
                 async with asyncio.timeout(limit):
-                    outcome = await self._try(transport, site, host, tasks)
+                    outcome = await self._try(transport, site, host, tasks, says)
             except TimeoutError:
                 raise UpstreamUnavailable(f"{self._name} did not answer within {limit:g} s.") from None
             except (UpstreamClosed, UpstreamTimeout, Truncated) as problem:
@@ -108,24 +117,29 @@ class HttpUpstream:
                     _verdicts[self._url] = transport
                 return outcome
             seen.append(outcome)
-        raise UpstreamUnavailable(f"{self._name} speaks no MCP that we know: {'; '.join(seen)}.")
+        problem = f"{self._name} speaks no MCP that we know: {'; '.join(seen)}."
+        raise UpstreamUnavailable(problem, details="".join(says))
 
-    async def _try(self, transport: Transport, site: Site, host: Host, tasks: TaskScope) -> HttpConnection | str:
-        """A connection by this transport, or what the server did instead.
+    async def _try(
+        self, transport: Transport, site: Site, host: Host, tasks: TaskScope, says: list[str]
+    ) -> HttpConnection | str:
+        """A connection by this transport, or what the server did instead; `says` gets its own words, if it has any.
 
         Raises:
             UpstreamError: nothing can be said of the server's transport, or nothing good of its acquaintance.
         """
         match transport:
             case "modern":
-                return await self._probe(ModernHttp(site, host, tasks, LATEST_VERSION))
+                modern = ModernHttp(site, host, tasks, LATEST_VERSION, opens_results=self._opens_results)
+                return await self._probe(modern)
             case "session":
-                connection = SessionHttp(site, host, tasks)
+                connection = SessionHttp(site, host, tasks, opens_results=self._opens_results)
                 try:
                     seen = await connection.open()
                 except BaseException:  # Handed on, whatever it is: but a session that was begun is ended first.
                     await connection.aclose()
                     raise
+                says.append(connection.says)
                 return seen or connection
             case "sse":
                 return await open_sse(site, host, tasks, self._open_timeout)

@@ -54,12 +54,13 @@ _NO_MARKS: Final[Marks] = {}
 class ModernHttp:
     """A `Connection` to a server that remembers nothing of us."""
 
-    def __init__(self, site: Site, host: Host, tasks: TaskScope, version: str) -> None:
+    def __init__(self, site: Site, host: Host, tasks: TaskScope, version: str, *, opens_results: bool = False) -> None:
         self.discovery = Discovery(version)
         self._site = site
         self._host = host
         self._tasks = tasks
         self._ids = itertools.count(1)
+        self._opens_results = opens_results
         self._stamp = Stamp(host.client_info)
         self._marks: dict[str, Marks] = {}
         self._letters: dict[tuple[str, str | None], Letterhead] = {}
@@ -71,10 +72,19 @@ class ModernHttp:
         Raises:
             UpstreamError: it cannot be asked, went away, or sent something that is no answer.
         """
+        request_id = next(self._ids)
+        letter, body = self._letter_of(exchange), self._body_of(exchange, request_id)
+        silence, resend = self._site.patience.silence, exchange.method in _REPEATABLE
         try:
-            reply = await self._ask(exchange)
+            # As `_ask`, without coroutines in between: this is everybody's way.
+            answer = await self._site.send_once(letter, body, first_byte=silence, resend=resend)
+            opens = self._opens_results and exchange.method == "tools/call"
+            reply = plain_result(answer, request_id, opened=opens)
+            if reply is None:
+                answer = await self._site.followed(answer, letter, body, first_byte=silence, resend=resend)
+                reply = await self._hear_out(answer, request_id, exchange)
         except (UpstreamClosed, Truncated):
-            if exchange.method not in _REPEATABLE:
+            if not resend:
                 raise
             reply = await self._ask(exchange)  # Nobody took a stream up again in this era; it is asked for anew, once.
         if exchange.method == "tools/list":
@@ -112,17 +122,19 @@ class ModernHttp:
 
     async def _ask(self, exchange: Exchange) -> Reply:
         request_id = next(self._ids)
-        said = exchange.profile
-        token = None if said.progress_token is None else request_id
-        params = self._stamp.on(exchange.params, self.discovery.version, said, token)
         answer = await self._site.send(
             self._letter_of(exchange),
-            encoded(Request(request_id, exchange.method, params)),
+            self._body_of(exchange, request_id),
             first_byte=self._site.patience.silence,
             resend=exchange.method in _REPEATABLE,
         )
-        result = plain_result(answer, request_id)
-        return result if result is not None else await self._hear_out(answer, request_id, exchange)
+        return await self._hear_out(answer, request_id, exchange)
+
+    def _body_of(self, exchange: Exchange, request_id: int) -> bytes:
+        said = exchange.profile
+        token = None if said.progress_token is None else request_id
+        params = self._stamp.on(exchange.params, self.discovery.version, said, token)
+        return encoded(Request(request_id, exchange.method, params))
 
     def _letter_of(self, exchange: Exchange) -> Letterhead:
         """The head of a request: that of the same method and name is the same, save where arguments are marked."""

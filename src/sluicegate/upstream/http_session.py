@@ -70,12 +70,13 @@ _session_id: Final = re.compile(r"[\x21-\x7e]{1,1024}")
 class SessionHttp:
     """A `Connection` to a session-era server, and the `Line` of its `SessionEra`."""
 
-    def __init__(self, site: Site, host: Host, tasks: TaskScope) -> None:
+    def __init__(self, site: Site, host: Host, tasks: TaskScope, *, opens_results: bool = False) -> None:
         self.host = host
         self.discovery = Discovery(LATEST_SESSION_VERSION)
         self.pending: Pending[Waiter] = Pending()
         self._site = site
         self._tasks = tasks
+        self._opens_results = opens_results
         self._session = ClientSession()
         self._memory = SessionEra(self, self._session)
         self._hearing = Hearing(host, self.pending, self._memory, tasks, self._tell)
@@ -83,6 +84,8 @@ class SessionHttp:
         self._id: str | None = None
         self._letter = site.letterhead("POST", ACCEPT_BOTH)  # of every message within the session
         self._opened = self._closed = False
+        self.says = ""
+        """What it answered if it did not want us, in its own words: for whoever runs us, and for nobody else."""
         self._renewal: asyncio.Future[UpstreamError | None] | None = None
 
     # ----------------------------------------------------------------------------------------- opening and closing
@@ -113,6 +116,7 @@ class SessionHttp:
             # What answers neither a message nor an error of the protocol may still be an older transport.
             return problem.message.rstrip(".")
         if isinstance(reply, ErrorObject) and answer.status in (400, 404, 405):
+            self.says = f" It says: {reply.message[:500]}"
             return f"{self._site.name} answered initialize with status {answer.status} and the error {reply.code}"
         session_id = self._session_id_of(answer)
         try:
@@ -238,13 +242,18 @@ class SessionHttp:
         if exchange.profile.progress_token is not None:
             params = {**params, "_meta": {**(as_object(params.get("_meta")) or {}), "progressToken": request_id}}
         try:
-            # As `_post_within_session`, without a coroutine in between: this is everybody's way.
-            used, request = self._id, Request(request_id, exchange.method, params)
-            answer = await self._post(request)
+            # As `_post_within_session`, without coroutines in between: this is everybody's way.
+            used, letter, request = self._id, self._letter, Request(request_id, exchange.method, params)
+            body, silence, resend = encoded(request), self._site.patience.silence, exchange.method in _REPEATABLE
+            answer = await self._site.send_once(letter, body, first_byte=silence, resend=resend)
+            opens = self._opens_results and exchange.method == "tools/call"
+            result = plain_result(answer, request_id, opened=opens)
+            if result is not None:
+                return result
+            answer = await self._site.followed(answer, letter, body, first_byte=silence, resend=resend)
             if answer.head.status == 404 and used is not None:
                 answer = await self._post_anew(request, answer, used)
-            result = plain_result(answer, request_id)
-            return result if result is not None else await self._hear_out(answer, request_id, exchange)
+            return await self._hear_out(answer, request_id, exchange)
         except (asyncio.CancelledError, UpstreamTimeout):
             # To hang up is not to cancel: the server has to be told.
             cancelled: Params = {"requestId": request_id, "reason": "The caller no longer waits."}

@@ -101,7 +101,8 @@ class Site:
         self.url = url
         self.patience = patience
         self._fields = fields
-        self._pool = pool
+        self.send_once = pool.send
+        """As `send`, but a redirect is an answer, too: for whoever hands on to `followed` what is no plain one."""
 
     def letterhead(self, method: str, fields: Fields, url: str | None = None) -> Letterhead:
         """A request but for its body, with the headers configured for the site; to be kept by whoever sends many."""
@@ -127,8 +128,14 @@ class Site:
         Raises:
             UpstreamError: there is no answer, or it leads elsewhere.
         """
-        for _ in range(MOST_REDIRECTS + 1):
-            answer = await self._pool.send(letter, body, resend=resend, first_byte=first_byte)
+        answer = await self.send_once(letter, body, first_byte=first_byte, resend=resend)
+        return await self.followed(answer, letter, body, first_byte=first_byte, resend=resend)
+
+    async def followed(
+        self, answer: Answer, letter: Letterhead, body: bytes, *, first_byte: float | None = None, resend: bool = False
+    ) -> Answer:
+        """As `send`, where the first answer is here already."""
+        for left in reversed(range(MOST_REDIRECTS + 1)):
             status = answer.head.status
             if not 300 <= status < 400:
                 return answer
@@ -140,6 +147,8 @@ class Site:
                 delivered = "no" if status in (307, 308) else "unknown"
                 raise UpstreamProtocolError(problem, delivered=delivered, data={"status": status})
             letter = letterhead(letter.method, target, letter.headers)
+            if left:
+                answer = await self.send_once(letter, body, first_byte=first_byte, resend=resend)
         problem = f"{self.name} redirects more than {MOST_REDIRECTS} times."
         raise UpstreamProtocolError(problem, delivered="no")
 

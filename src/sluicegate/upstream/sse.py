@@ -173,6 +173,8 @@ async def open_sse(site: Site, host: Host, tasks: TaskScope, seconds: float) -> 
     try:
         if answer.status in (401, 403, 429) or answer.status >= 500:
             raise site.status_error(answer)
+        if answer.status == 404:
+            return "to GET it answered with status 404; look at the path of its URL, which mostly ends in /mcp"
         if answer.status != 200 or answer.head.media_type != EVENTS:
             return f"to GET it answered with status {answer.status} and no event stream"
         # It may be that nobody asks anything for days, and then it says nothing.

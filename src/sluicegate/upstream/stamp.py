@@ -29,7 +29,7 @@ class Stamp:
         Raises:
             LocalProtocolError: what the caller says of itself cannot be written as JSON.
         """
-        if token is not None or "_meta" in params:
+        if "_meta" in params or isinstance(token, str):
             return with_profile(params, self._profile(version, said), token)
         capabilities = encoded(said.capabilities)
         meta = self._known.get((capabilities, said.log_level, version))
@@ -40,6 +40,8 @@ class Stamp:
                 if len(self._known) >= MOST_KNOWN:
                     self._known.clear()  # The few in use are back at once; no order has to be kept for it.
                 self._known[capabilities, said.log_level, version] = meta
+        if token is not None:
+            meta = msgspec.Raw(b'%b,"progressToken":%d}' % (bytes(meta)[:-1], token))
         return {**params, "_meta": meta}
 
     def _profile(self, version: str, said: Profile) -> Profile:
