@@ -634,6 +634,12 @@ async def test_a_body_that_is_announced_as_too_large_is_not_waited_for(length: s
         assert await status_of(exchange) == 413
 
 
+async def test_headers_without_end_are_refused_and_not_kept() -> None:
+    async with running(Stage()) as (app, _):
+        exchange = posted(app, stamped("echo", text="x"), headers=[HOST, *[("x", "")] * asgi_request.MOST_FIELDS])
+        assert await status_of(exchange) == 431
+
+
 async def test_a_mount_whose_name_needs_quoting_is_quoted_for_the_oldest_transport() -> None:
     async with running(Stage()) as (app, tasks):
         exchange = Exchange(app, "GET", "/a b\n/sse", [HOST, ("Accept", "text/event-stream")], b"")
@@ -764,5 +770,7 @@ async def test_what_differs_in_one_header_alone_is_another_request_whatever_came
     assert (first.get("accept"), other.get("accept")) == ("application/json", "text/event-stream")
     long = [(b"host", b"localhost"), (b"x", b"x" * asgi_request.LONGEST_KNOWN)]
     assert known.read(long) is not known.read(long)
+    many = [(b"x", b"")] * (asgi_request.MOST_FIELDS + 1)  # Few bytes, and much memory.
+    assert known.read(many) is not known.read(many)
     for number in range(2 * asgi_request.MOST_KNOWN):
         assert known.read([(b"x", b"%d" % number)]).get("x") == str(number)

@@ -18,10 +18,13 @@ AT_ONCE: Final = 64 * 1024
 MOST_UNSENT: Final = 16 * 1024 * 1024
 """Bytes of one answer that may wait when more is written: a client so far behind is given up (R24)."""
 
-MOST_KNOWN: Final = 512
+MOST_KNOWN: Final = 256
 LONGEST_KNOWN: Final = 2048
+MOST_FIELDS: Final = 128
+"""Of one request, as our own HTTP module has it: each takes a hundred bytes more than it has."""
 
 _TOO_LARGE: Final = Refusal(413, "body_too_large", "The request's body is too large.")
+_TOO_MANY: Final = Refusal(431, "too_many_headers", "The request has too many headers.")
 _TOO_SLOW: Final = Refusal(408, "slow_request", "The request did not arrive in time.")
 
 # How far an answer is.
@@ -147,6 +150,8 @@ class AsgiRequest:
 
     async def read_body(self, receive: Receive) -> Refusal | None:
         """Read the body, or return why it is not read any further."""
+        if len(self.headers.items) > MOST_FIELDS:
+            return _TOO_MANY
         told = self.headers.get("content-length") or ""
         if told.isdecimal() and (len(told) > 18 or int(told) > _LIMITS.body):
             return _TOO_LARGE
@@ -243,7 +248,7 @@ class KnownHeaders:
         headers = self._known.get(pairs)
         if headers is None:
             headers = Headers(_fields(pairs))
-            if sum(len(name) + len(value) for name, value in pairs) <= LONGEST_KNOWN:
+            if len(pairs) <= MOST_FIELDS and sum(len(name) + len(value) for name, value in pairs) <= LONGEST_KNOWN:
                 if len(self._known) >= MOST_KNOWN:
                     self._known.clear()  # The few in use are back at once.
                 self._known[pairs] = headers

@@ -286,19 +286,22 @@ def _own_pipes() -> Generator[tuple[int, int]]:
     """Our private copies of stdin and stdout, which lead elsewhere for everybody else until they are given back."""
     stdin, stdout = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
+    flush: Callable[[], None] | None = getattr(sys.stdout, "flush", None)  # There is none if it was closed before.
     try:
         os.dup2(nothing, 0)
         os.dup2(2, 1)
         # Now, not before: what was printed while the program started is no protocol either.
-        sys.stdout.flush()
+        if flush is not None:
+            flush()
         # What a tool prints is read as a log, so it should appear when it is printed.
         reconfigure: Callable[..., None] | None = getattr(sys.stdout, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(line_buffering=True)
         yield stdin, stdout
     finally:
-        with suppress(OSError, ValueError):
-            sys.stdout.flush()
+        if flush is not None:
+            with suppress(OSError, ValueError):
+                flush()
         os.dup2(stdin, 0)
         os.dup2(stdout, 1)
         for descriptor in (stdin, stdout, nothing):

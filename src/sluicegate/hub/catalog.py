@@ -78,6 +78,8 @@ class Catalog(msgspec.Struct, frozen=True):
     templates: Mapping[str, Entry] = {}
     prefixes: Mapping[str, str] = {}
     """The prefix of every mount, also of those that offer nothing now."""
+    leading_back: frozenset[str] = frozenset()
+    """The mounts that are gateways with us behind them."""
     findings: Sequence[str] = ()
     """What was left out, and why: sentences for whoever runs this."""
 
@@ -106,7 +108,8 @@ class Catalog(msgspec.Struct, frozen=True):
         found = {entry.mount for entry in self.templates.values() if _begins_like(entry.own, uri)}
         if len(found) == 1:
             return found.pop(), uri
-        bare = [mount for mount, prefix in self.prefixes.items() if not prefix]
+        # Not to one that would pass it on to us again, and so on until nobody has a place left.
+        bare = [mount for mount, prefix in self.prefixes.items() if not prefix and mount not in self.leading_back]
         return (bare[0], uri) if bare else None
 
 
@@ -145,12 +148,12 @@ def build_catalog(
                     old = _entry(kind, member, share, own, exposed, definition)
                 found[kind][exposed] = old
     prefixes = {share.mount: share.prefix for share in shares}
+    leading_back = [share.mount for share in shares if share.offer.leads_back]
     findings += [
-        f"{share.mount} is a gateway that leads back to this one; what it has from here is left out."
-        for share in shares
-        if share.offer.leads_back
+        f"{mount} is a gateway that leads back to this one; what it has from here is left out."
+        for mount in leading_back
     ]
-    return Catalog(**found, prefixes=prefixes, findings=findings)
+    return Catalog(**found, prefixes=prefixes, leading_back=frozenset(leading_back), findings=findings)
 
 
 def _is_still(entry: Entry, share: Share, definition: Params, known: Catalog) -> bool:
@@ -223,4 +226,4 @@ def seen_through(catalog: Catalog, profile: Profile) -> Catalog:
         return profile.tools.let(f"{entry.mount}__{entry.own}", f"{kept[entry.mount]}__{entry.own}", entry.own)
 
     parts = {kind: {name: e for name, e in catalog.of(kind).items() if shows(kind, e)} for kind in KINDS}
-    return Catalog(**parts, prefixes=kept, findings=catalog.findings)
+    return Catalog(**parts, prefixes=kept, leading_back=catalog.leading_back, findings=catalog.findings)

@@ -10,7 +10,7 @@ from typing import Final
 from sluicegate.protocol.message import Params, as_array, as_object
 
 GATEWAY: Final = "dev.sluicegate/gateway"
-"""In `_meta` of a list: the gateway that gives it, as the random name of the running hub."""
+"""In `_meta` of a list: the gateway that gives it, by a name that means nothing else."""
 THROUGH: Final = "dev.sluicegate/through"
 """In `_meta` of an entry: the gateways behind that one which it came through, the nearest first."""
 
@@ -25,13 +25,15 @@ def gateway_of(page: Params) -> str:
     return name if isinstance(name, str) and len(name) <= LONGEST_NAME else ""
 
 
-def not_from(ourselves: str, gateway: str, entries: Iterable[Params]) -> list[Params]:
-    """The entries of a gateway that did not come from us, each marked with the way it took."""
+def not_from(ourselves: str, gateway: str, entries: Iterable[Params]) -> tuple[list[Params], bool]:
+    """The entries of a gateway that did not come from us, each marked with the way it took; and whether others did."""
     kept: list[Params] = []
+    leads_back = False
     for entry in entries:
         meta = as_object(entry.get("_meta")) or {}
         way = [gateway, *(as_array(meta.get(THROUGH)) or [])]
-        # Longer than anybody means it to be: it is a circle of others, one of whom does not look.
-        if ourselves not in way and len(way) <= MOST_GATEWAYS:
+        if ourselves in way:
+            leads_back = True
+        elif len(way) <= MOST_GATEWAYS:  # Longer than anybody means it to be: a circle of others who do not look.
             kept.append({**entry, "_meta": {**meta, THROUGH: way}})
-    return kept
+    return kept, leads_back

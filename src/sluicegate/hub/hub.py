@@ -52,10 +52,13 @@ class Hub:
         page_size: int = PAGE_SIZE,
         grace: float = GRACE,
         longest_instructions: int = LONGEST_INSTRUCTIONS,
+        instance: str = "",
     ) -> None:
+        """`instance` is by what it knows itself where it comes back to itself through other gateways: if it lasts
+        beyond this process, these see the same as before.
+        """
         self.info: Mapping[str, object] = {"name": name, "version": version}
-        self.instance = secrets.token_hex(8)
-        """By which it knows itself where it comes back to itself through other gateways."""
+        self.instance = instance or secrets.token_hex(8)
         self.page_size = page_size
         self.states = States()
         self.task_ids = TaskIds()
@@ -288,7 +291,8 @@ class Hub:
         for name in names:
             mount = self._mounts.get(name)
             text = mount.discovery.instructions if mount is not None and mount.discovery is not None else None
-            if mount is not None and text and mount.settings.instructions:
+            # What a gateway says that has us behind it has our own words in it, and theirs in these, without end.
+            if mount is not None and text and mount.settings.instructions and name not in self.catalog.leading_back:
                 parts.append(f"## {name}\n\n{text[: self._longest_instructions]}")
         if not parts:
             return None

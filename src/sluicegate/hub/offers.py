@@ -104,8 +104,10 @@ async def fetch_offer(name: str, connection: Connection, limits: OfferLimits, ou
     for member, (capability, kind) in LISTS.items():
         if capability in connection.discovery.capabilities:
             gateway, entries = await _fetch(name, connection, kind, lives, limits)
-            found[member] = tuple(not_from(ourselves, gateway, entries)) if gateway else entries
-            leads_back |= len(found[member]) < len(entries)
+            if gateway:
+                kept, is_back = not_from(ourselves, gateway, entries)
+                entries, leads_back = tuple(kept), leads_back or is_back
+            found[member] = entries
     # As long as the shortest-lived of them, and for everybody only if all of them are.
     ttl_ms = min((ttl for ttl, _ in lives), default=0)
     is_public = bool(lives) and all(public for _, public in lives)

@@ -190,11 +190,18 @@ class Guardian:
             self.due = time.monotonic() + seconds
 
     def signal_tree(self, number: int) -> None:
-        for group in descendant_groups() if self.adopts else {self.server}:
+        groups = descendant_groups() if self.adopts else {self.server}
+        for group in groups:
             try:
                 os.killpg(group, number)
             except OSError:
                 pass  # Gone meanwhile, or it changed its user and is out of our reach.
+        if self.born >= 0 and self.server not in groups:
+            # Just forked, and not yet in a session of its own: it is still in our group.
+            try:
+                os.kill(self.server, number)
+            except OSError:
+                pass
 
     def report(self, word: str, number: int) -> None:
         try:
