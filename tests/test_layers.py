@@ -14,7 +14,8 @@ LAYERS = {
     "errors": {"errors"},
     "protocol": {"protocol"},
     "shared": {
-        *("exchange", "changes", "concurrency", "deadlines", "asking", "opening", "wire", "sockets", "http1", "store"),
+        *("exchange", "changes", "claims", "concurrency", "deadlines", "asking", "opening", "wire", "sockets"),
+        *("http1", "store"),
     },
     "rooms": {"downstream", "gate", "delivery", "hub", "upstream", "activation"},
     "composition": {

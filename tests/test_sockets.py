@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from sluicegate.claims import claimed, leave
 from sluicegate.errors import ConfigError
-from sluicegate.sockets import SocketWire, claimed, dial, is_ours_alone, leave, listen
+from sluicegate.sockets import SocketWire, dial, is_ours_alone, listen
 
 
 @pytest.fixture
@@ -86,7 +87,8 @@ def test_a_claim_that_comes_and_goes_is_never_had_by_two(path: str) -> None:
 async def test_what_one_that_was_killed_left_behind_is_no_obstacle(path: str) -> None:
     program = (
         "import asyncio, sys\n"
-        "from sluicegate.sockets import claimed, listen\n"
+        "from sluicegate.claims import claimed\n"
+        "from sluicegate.sockets import listen\n"
         "async def main():\n"
         "    with claimed(sys.argv[1]):\n"
         "        await listen(sys.argv[1], lambda wire: None)\n"

@@ -1,4 +1,4 @@
-"""The first moment of a gateway: its servers are started, so that they load what they need while it does the same.
+"""The first moment of a gateway: its place is claimed, and its servers are started, to load while it does the same.
 
 The one rule: what is imported here is all that it takes to start a process. No event loop is among it.
 """
@@ -6,12 +6,14 @@ The one rule: what is imported here is all that it takes to start a process. No 
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Final, TypedDict
 
+from sluicegate.claims import claimed
+from sluicegate.config.places import control_socket
 from sluicegate.config.values import GatewayConfig, HttpFront, Stdio
-from sluicegate.errors import UpstreamUnavailable
+from sluicegate.errors import ConfigError, UpstreamUnavailable
 from sluicegate.upstream.launching import Launched, launch
 
 LONGEST_END: Final = 5.0
@@ -36,6 +38,30 @@ def check_address(http: HttpFront) -> None:
     if http.port:
         family = socket.AF_INET6 if ":" in http.host else socket.AF_INET
         socket.create_server((http.host.strip("[]"), http.port), family=family).close()
+
+
+@contextmanager
+def claimed_for_commands(
+    config: GatewayConfig, environ: Mapping[str, str], otherwise: Callable[[str], object] | None = None
+) -> Generator[bool]:
+    """Have the place of the control socket for as long as the `with` lasts; whether that is so.
+
+    `otherwise` is told why it cannot be had; without it, that is an error.
+
+    Raises:
+        ConfigError: another gateway has it, or no socket can be made there.
+    """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(claimed(control_socket(config, environ)))
+            is_ours = True
+        except ConfigError as problem:
+            if otherwise is None:
+                raise
+            # Several clients may each start their own gateway for one folder; the first has the commands.
+            otherwise(problem.message)
+            is_ours = False
+        yield is_ours
 
 
 class Launches:

@@ -221,6 +221,14 @@ def test_a_command_and_a_file_that_are_not_there_are_told_once_with_their_places
     assert "  lost: see above." in text and "  gone: see above." in text and "1 of 3 servers ready" in text
 
 
+def test_what_was_told_of_an_entry_does_not_hide_what_becomes_of_it_later(folder: Folder) -> None:
+    folder.servers(notes=NOTES, lost={"command": "no-such-program-anywhere", "disabled": True})
+    with folder.serving() as (process, _, _):
+        lines_until(process, r"^  try: ")
+        folder.servers(notes=NOTES, lost={"command": "sh", "args": ["-c", "echo the key is wrong >&2; exit 3"]})
+        lines_until(process, r"lost.*exited with status 3; its last words: the key is wrong")
+
+
 def test_a_hub_in_a_python_file_is_a_server_like_any_other(folder: Folder) -> None:
     clock = "import sluicegate\nclock = sluicegate.Server('clock')\nclock.add_tool(lambda: 'noon', name='now')\n"
     folder.write("team.py", f"{clock}hub = sluicegate.Hub('team')\nhub.mount('clock', clock)\n")

@@ -1,22 +1,26 @@
 """Servers are started before all else, none is left if that was in vain, and what is said of one that takes long."""
 
 import asyncio
+import json
+import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 import uuid
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from sluicegate.claims import claimed
 from sluicegate.config import GatewayConfig, ServerConfig, ServerSettings, Stdio, control_socket
 from sluicegate.config.values import Secret
 from sluicegate.control import statuses
 from sluicegate.gateway import Gateway, ServerStatus
-from sluicegate.sockets import claimed
 from tests.cli.folders import COUNTING, NOTES, PROMPTLY, Folder, lines_until
 
 # Runs the command, and tells what has been loaded when it starts the first process.
@@ -146,8 +150,8 @@ only_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
     ("number", "script", "status"),
     [
-        (signal.SIGTERM, DEAF, -signal.SIGTERM),
-        (signal.SIGTERM, STUBBORN, -signal.SIGTERM),
+        (signal.SIGTERM, DEAF, 0),
+        (signal.SIGTERM, STUBBORN, 0),
         (signal.SIGKILL, DEAF, -signal.SIGKILL),
         (signal.SIGINT, DEAF, 130),
     ],
@@ -176,13 +180,25 @@ def test_a_signal_while_it_is_still_loading_leaves_no_server(
 
 
 @only_linux
-def test_a_gateway_that_may_not_serve_after_all_leaves_no_server(folder: Folder, mark: str) -> None:
+def test_a_gateway_whose_place_another_has_starts_no_server(folder: Folder, mark: str) -> None:
     folder.servers(deaf=witness(DEAF, mark), missing={"command": "no-such-program-anywhere"})
-    with claimed(control_socket(GatewayConfig(root=str(folder.path)), folder.env)):
+    with claimed(socket_of(folder)):
         done = folder.run("serve", "--port", "0")
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.splitlines()[-1].startswith("sluicegate: Another gateway serves this folder already")
-    assert marked(mark) == set()
+    assert marked(mark) == set() and not list(folder.path.glob("witness*"))
+
+
+@pytest.mark.parametrize("words", [("--host", "0.0.0.0"), ("--profile", "reding"), ("--port", "TAKEN")])
+def test_a_gateway_that_cannot_serve_for_another_reason_gives_its_place_back(
+    folder: Folder, words: tuple[str, str]
+) -> None:
+    folder.servers(notes=NOTES)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = folder.run("serve", "--port", "0", *(word.replace("TAKEN", port) for word in words))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert os.listdir(os.path.dirname(socket_of(folder))) == []
 
 
 def test_for_a_profile_that_is_not_there_no_server_is_started(folder: Folder, mark: str) -> None:
@@ -218,6 +234,18 @@ def test_one_that_cannot_be_started_is_told_as_ever(folder: Folder) -> None:
         assert "1 of 3 servers ready, 2 tools: notes" in said[-1]
         rest = "".join([*said, *lines_until(process, "try:")])
         assert re.search(r"missing.* was not found", rest) and re.search(r"homeless.* does not exist", rest)
+
+
+def test_what_is_no_message_is_told_five_times_a_minute_however_often_the_server_is_started(folder: Folder) -> None:
+    script = "print('Server running on stdio', flush=True)"
+    folder.servers(chatty={"command": sys.executable, "args": ["-I", "-S", "-c", script]})
+    with folder.serving() as (process, _, said):
+        for _ in range(3):
+            folder.run("restart", "chatty")
+        process.send_signal(signal.SIGTERM)
+        rest = process.communicate(timeout=PROMPTLY)[1]
+    line = "sluicegate: chatty: a line is skipped, for it is not a JSON object: b'Server running on stdio'"
+    assert [*"".join(said).splitlines(), *rest.splitlines()].count(line) == 5
 
 
 def test_where_the_file_of_the_servers_goes_away_no_demo_takes_their_place(folder: Folder) -> None:
@@ -262,3 +290,116 @@ async def test_why_it_failed_the_last_time_is_still_said_while_it_is_tried_again
     assert server.sentence.startswith(
         "mute is starting. The last time: mute did not answer the handshake within 0.3 s."
     )
+
+
+# Runs the command in the moment in which everybody does who waits for the end of the same pipe.
+AT_ONCE = """
+import os, sys
+from sluicegate.cli.main import main
+import sluicegate.cli.serve_folder
+ready, go = map(int, sys.argv[1:3])
+os.write(ready, b".")
+os.close(ready)
+os.read(go, 1)
+sys.argv = ["sluicegate", *sys.argv[3:]]
+main()
+"""
+# Adds a line to a file, and then serves.
+COUNTED = 'with open("starts", "a") as file: file.write("started\\n")\n'
+
+
+@contextmanager
+def serving_at_once(folder: Folder, *commands: tuple[str, ...]) -> Generator[list["subprocess.Popen[str]"]]:
+    """Gateways of one folder that begin in one moment, when all of them have loaded what they begin with."""
+    ready, is_ready = os.pipe()
+    waits, go = os.pipe()
+    with ExitStack() as stack:
+        processes: list[subprocess.Popen[str]] = []
+        for words in commands:
+            process = subprocess.Popen(
+                [sys.executable, "-c", AT_ONCE, str(is_ready), str(waits), "serve", *words],
+                cwd=folder.path,
+                env=folder.env,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                pass_fds=[is_ready, waits],
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            processes.append(process)
+        os.close(is_ready)
+        os.close(waits)
+        with open(ready, "rb") as everybody:
+            assert everybody.read() == b"." * len(commands)
+        os.close(go)
+        yield processes
+
+
+def first_to_end(processes: "list[subprocess.Popen[str]]") -> "subprocess.Popen[str]":
+    deadline = time.monotonic() + PROMPTLY
+    while time.monotonic() < deadline:
+        for process in processes:
+            if process.poll() is not None:
+                return process
+        time.sleep(0.01)  # There is no waiting for the first of several.
+    raise AssertionError("all of them run")
+
+
+@pytest.fixture
+def counted(folder: Folder) -> Folder:
+    """A folder whose server adds a line to the file `starts` with each start."""
+    folder.write("serving.py", COUNTED + Path(str(NOTES["args"][0])).read_text(encoding="utf-8"))  # pyright: ignore[reportIndexIssue, reportUnknownArgumentType]
+    return folder.servers(notes={"command": sys.executable, "args": ["serving.py"]})
+
+
+def test_of_two_gateways_that_begin_at_once_one_starts_the_servers_and_the_other_says_so(counted: Folder) -> None:
+    folder = counted
+    for _ in range(8):
+        with serving_at_once(folder, ("--port", "0"), ("--port", "0")) as processes:
+            late = first_to_end(processes)
+            (other,) = (process for process in processes if process is not late)
+            said = "".join(lines_until(other, r"servers? ready"))
+            url = re.search(r"serving at (\S+)", said)
+            assert url is not None and "1 of 1 server ready" in said
+            assert late.stderr is not None and late.returncode == 3
+            (sentence,) = late.stderr.read().splitlines()
+            assert sentence in (
+                f"sluicegate: sluicegate already serves this folder at {url[1]}; `sluicegate status` shows it.",
+                f"sluicegate: Another gateway serves this folder already (its control socket is {socket_of(folder)}).",
+            )
+            assert (folder.path / "starts").read_text() == "started\n"
+            other.send_signal(signal.SIGTERM)
+            assert other.wait(PROMPTLY) == 0
+        assert os.listdir(os.path.dirname(socket_of(folder))) == [], "nothing is left of the claim"
+        (folder.path / "starts").unlink()
+
+
+def test_of_two_that_begin_at_once_for_clients_of_their_own_both_serve_and_one_has_the_commands(
+    counted: Folder,
+) -> None:
+    meta: dict[str, object] = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    ask: dict[str, object] = {"jsonrpc": "2.0", "id": 7, "method": "tools/list", "params": {"_meta": meta}}
+    with serving_at_once(counted, ("--stdio",), ("--stdio",)) as processes:
+        for process in processes:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(json.dumps(ask) + "\n")
+            process.stdin.flush()
+            assert "notes__write" in process.stdout.readline()
+        assert counted.run("status").returncode == 0
+        said = "".join(process.communicate(timeout=PROMPTLY)[1] for process in processes)
+        assert [process.returncode for process in processes] == [0, 0]
+    assert said == (
+        f"sluicegate: Another gateway serves this folder already (its control socket is {socket_of(counted)}).\n"
+    )
+    assert (counted.path / "starts").read_text() == "started\n" * 2
+    assert os.listdir(os.path.dirname(socket_of(counted))) == []
+
+
+def socket_of(folder: Folder) -> str:
+    """Where the gateway of a folder has its control socket."""
+    return control_socket(GatewayConfig(root=str(folder.path)), folder.env)

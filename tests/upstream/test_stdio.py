@@ -9,17 +9,19 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import traceback
 import uuid
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import sluicegate
 from sluicegate.protocol.types import ProgressEvent, ToolResult
-from sluicegate.upstream import process, stdio
+from sluicegate.upstream import process, skipped, stdio
 from sluicegate.upstream.launching import launch
 from sluicegate.upstream.stdio import StdioUpstream
 
@@ -376,6 +378,35 @@ async def test_two_hundred_thousand_unreadable_lines_break_the_connection_and_no
                 await client.call("echo")
         assert grown() < 16 * MIB
     assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 5
+
+
+async def test_of_a_server_that_is_started_again_and_again_the_first_five_lines_a_minute_are_told(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream = StdioUpstream(world.command("start=garbage"), env=world.env)
+    another = StdioUpstream(world.command("start=garbage"), env=world.env)
+
+    async def told(server: StdioUpstream) -> int:
+        caplog.clear()
+        with pytest.raises(sluicegate.UpstreamClosed):
+            async with asyncio.timeout(LIMIT), sluicegate.connect(server):
+                pass
+        return len([record for record in caplog.records if "a line is skipped" in record.getMessage()])
+
+    assert [await told(upstream) for _ in range(3)] == [5, 0, 0]
+    assert await told(another) == 5
+    clock = time.monotonic
+    monkeypatch.setattr(skipped, "time", SimpleNamespace(monotonic=lambda: clock() + 61))
+    assert [await told(upstream) for _ in range(2)] == [5, 0]
+
+
+async def test_a_server_that_was_broken_for_its_lines_may_write_some_when_it_is_started_again(world: World) -> None:
+    upstream = StdioUpstream(world.command(), env=world.env)
+    async with asyncio.timeout(LIMIT), sluicegate.connect(upstream) as client:
+        with pytest.raises(sluicegate.UpstreamClosed, match="more than 1000 unreadable lines"):
+            await client.call("say", line="rubbish", times=2000)
+    async with asyncio.timeout(LIMIT), sluicegate.connect(upstream) as client:
+        assert await says(client, "say", line="rubbish", times=10) == "said"
 
 
 async def test_a_server_that_only_ever_writes_rubbish_is_told_as_such(world: World) -> None:

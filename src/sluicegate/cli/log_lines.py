@@ -1,7 +1,7 @@
 """What the rooms log, as lines on the terminal that a gateway was started from."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from sluicegate.cli.render import one_line
 
@@ -14,7 +14,7 @@ class _Lines(logging.Formatter):
 
 
 class _News(logging.Filter):
-    """Passes over the first that is logged of each server of which the same was said before."""
+    """Passes over the first that is logged of each server of which the same was said before, until they settled."""
 
     def __init__(self, told: Collection[str]) -> None:
         super().__init__()
@@ -29,13 +29,20 @@ class _News(logging.Filter):
                 return False
         return True
 
+    def settle(self) -> None:
+        """Pass over nothing from now on: what is logged now is of something else."""
+        self._told.clear()
 
-def log_to_stderr(told: Collection[str] = ()) -> None:
+
+def log_to_stderr(told: Collection[str] = ()) -> Callable[[], None]:
     """Write to stderr, from now on, whatever is logged that somebody should know.
 
-    `told` are servers of which it was said already, with file and line, that they have nothing to run.
+    `told` are servers of which it was said already, with file and line, that they have nothing to run. They need not
+    say so themselves, until what is returned is called.
     """
     handler = logging.StreamHandler()
-    handler.addFilter(_News(told))
+    news = _News(told)
+    handler.addFilter(news)
     handler.setFormatter(_Lines("sluicegate: %(message)s"))
     logging.getLogger("sluicegate").addHandler(handler)
+    return news.settle

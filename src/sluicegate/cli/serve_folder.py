@@ -1,11 +1,14 @@
 """The gateway of a folder as `sluicegate serve` runs it: what the command line wants counts more than the files.
 
-The one rule: servers are started first. What is not needed for that is imported after it, while they start.
+The one rule: servers are started first, once it is clear that no other gateway has them. What is not needed for that is
+imported after it, while they start.
 """
 
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -13,6 +16,7 @@ import click
 import msgspec
 from msgspec.structs import replace
 
+from sluicegate.claims import check_free
 from sluicegate.cli.announcing import as_called, say_opened, say_settled
 from sluicegate.cli.failure import NotStarted
 from sluicegate.cli.not_listening import why_not
@@ -31,7 +35,7 @@ from sluicegate.config import (
 from sluicegate.config.ourselves import OURSELVES, is_ourselves
 from sluicegate.errors import ConfigError
 from sluicegate.standard_streams import say_if_terminal
-from sluicegate.starting import Launches, check_address
+from sluicegate.starting import Launches, check_address, claimed_for_commands
 
 if TYPE_CHECKING:
     from sluicegate.exchange import Upstream
@@ -61,20 +65,38 @@ def serve_folder(places: Places, wanted: Wanted, begun: Callable[[], None]) -> N
     if loaded.config is None:
         raise NotStarted("the configuration has errors; nothing was started.")
     ourselves = program.ourselves
-    is_alone = True
     if wanted.stdio:
         say_if_terminal(f"{ourselves} serve")
-    else:
-        is_alone = _check_alone(places, loaded.config)
-    if wanted.http and (why := exposure(loaded.config.http)) is not None:
-        raise NotStarted(why)
-    if wanted.http and program.begins_bare:
-        say(f"there is no .mcp.json here or at home, so the demo is served; `{ourselves} import` finds your servers.")
-    with Launches() as launches:
-        if is_alone:
-            program.launch(launches, loaded.config)
-        program.run(loaded, loaded.config.http, launches)
+    with ExitStack() as stack:
+        # Until the end: whoever comes in the same moment must not start the servers a second time, nor while they end.
+        if wanted.stdio:
+            has_commands = stack.enter_context(claimed_for_commands(loaded.config, places.environ, say))
+        else:
+            has_commands = _claim(stack, loaded.config, places)
+        if wanted.http and (why := exposure(loaded.config.http)) is not None:
+            raise NotStarted(why)
+        if wanted.http and program.begins_bare:
+            nothing = "there is no .mcp.json here or at home, so the demo is served"
+            say(f"{nothing}; `{ourselves} import` finds your servers.")
+        stack.enter_context(_ended_by_sigterm())
+        launches = stack.enter_context(Launches())
+        program.launch(launches, loaded.config)
+        program.run(loaded, loaded.config.http, launches, has_commands=has_commands)
     _end_line()
+
+
+@contextmanager
+def _ended_by_sigterm() -> Generator[None]:
+    """Let SIGTERM end in order what has begun, as Ctrl+C does, until the loop listens to it."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(0)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Program:
@@ -91,6 +113,7 @@ class _Program:
         """The one that it listens on, as soon as that is known."""
         self._told: frozenset[str] = frozenset()
         """Servers of which the files have shown why they do not run."""
+        self._settle_log: Callable[[], None] = lambda: None
 
     def launch(self, launches: Launches, config: GatewayConfig) -> None:
         """Start the servers, unless it can be seen that they could not be served.
@@ -106,8 +129,8 @@ class _Program:
         if not self._wanted.profile or self._wanted.profile in config.profiles:
             launches.start(config)
 
-    def run(self, loaded: Loaded, address: HttpFront, launches: Launches) -> None:
-        """Serve until told to stop.
+    def run(self, loaded: Loaded, address: HttpFront, launches: Launches, *, has_commands: bool) -> None:
+        """Serve until told to stop, the commands too if their place is ours.
 
         Raises:
             NotStarted: it cannot.
@@ -117,7 +140,7 @@ class _Program:
         from sluicegate.serving import run_in_loop
 
         self._told = _told(loaded)
-        log_to_stderr(self._told)
+        self._settle_log = log_to_stderr(self._told)
         wanted = self._wanted
         work = serve_gateway(
             loaded,
@@ -131,6 +154,7 @@ class _Program:
             load_file=_load_file,
             adjust=self.adjusted,
             launches=launches,
+            has_commands=has_commands,
         )
         try:
             run_in_loop(work)
@@ -138,6 +162,8 @@ class _Program:
             raise NotStarted(problem.message) from None
         except OSError as problem:
             raise NotStarted(why_not(problem, address.host, address.port)) from None
+        finally:
+            work.close()  # It may never have begun, if somebody said so before there was a loop.
 
     def adjusted(self, loaded: Loaded) -> Loaded:
         """What the files say, whenever they are read, with what the command line says, which counts more."""
@@ -164,6 +190,7 @@ class _Program:
             say_opened(running, self._wanted.profile, self.ourselves)
 
     def _settled(self, running: "Running", is_all: bool) -> None:
+        self._settle_log()
         say_settled(running, is_all, self.ourselves, self._told)
 
 
@@ -175,7 +202,8 @@ def _told(loaded: Loaded) -> frozenset[str]:
         return frozenset()
     from sluicegate.cli.findings import has_nothing_to_run  # Most files are right.
 
-    return frozenset(name for name in said if has_nothing_to_run(servers.get(name)))
+    enabled = [servers[name] for name in said if name in servers and servers[name].enabled]
+    return frozenset(server.name for server in enabled if has_nothing_to_run(server))
 
 
 def _load_file(file: str) -> "Upstream":
@@ -184,33 +212,45 @@ def _load_file(file: str) -> "Upstream":
     return load_server(file)
 
 
-def _check_alone(places: Places, config: GatewayConfig) -> bool:
-    """Whether no gateway runs for the folder.
+def _claim(stack: ExitStack, config: GatewayConfig, places: Places) -> bool:
+    """Have the place of the control socket, which is True, until the stack is closed.
+
+    Raises:
+        NotStarted: another gateway runs for the folder, and the sentence says where; or there can be no socket.
+    """
+    try:
+        return _claimed_alone(stack, config, places)
+    except ConfigError:
+        _refuse_beside(places)  # Whoever is there knows more.
+    try:
+        return _claimed_alone(stack, config, places)
+    except ConfigError as problem:  # It does not say anything, or not yet.
+        raise NotStarted(problem.message) from None
+
+
+def _claimed_alone(stack: ExitStack, config: GatewayConfig, places: Places) -> bool:
+    with ExitStack() as attempt:
+        is_ours = attempt.enter_context(claimed_for_commands(config, places.environ))
+        if config.control.socket and places.config is None:
+            # One may have been started before the file named another place.
+            check_free(control_socket(replace(config, control=ControlFront()), places.environ))
+        stack.push(attempt.pop_all())
+    return is_ours
+
+
+def _refuse_beside(places: Places) -> None:
+    """Return if no gateway answers for the folder: it begins, hangs, or has just left.
 
     Raises:
         NotStarted: one does; the sentence says where.
     """
-    sockets = [control_socket(config, places.environ)]
-    if config.control.socket and places.config is None:
-        # One may have been started before the file named another place.
-        sockets.append(control_socket(replace(config, control=ControlFront()), places.environ))
-    if not any(map(os.path.exists, sockets)):
-        return True  # Nearly always, and then nobody has to be asked.
-    from sluicegate.sockets import check_free
-
-    try:
-        for path in sockets:
-            check_free(path)
-        return True
-    except ConfigError:
-        pass  # Somebody is there, who knows more.
     import asyncio
 
     from sluicegate.cli.reaching import running_report
 
     report = asyncio.run(running_report(places))
     if report is None:
-        return False  # It hangs, or has just left; to claim the socket will tell, before anything is started.
+        return
     if report.stopping:
         raise NotStarted(f"the gateway that serves this folder {report.end().rstrip('.')}; try again when it is gone.")
     where = f"at {report.address}" if report.address else "for a client that started it with --stdio"

@@ -3,10 +3,11 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+from sluicegate.claims import leave
 from sluicegate.concurrency import TaskScope
 from sluicegate.downstream.duplex import serve_duplex
 from sluicegate.exchange import Caller, Handler
-from sluicegate.sockets import SocketWire, leave, listen
+from sluicegate.sockets import SocketWire, listen
 
 
 @asynccontextmanager

@@ -9,13 +9,12 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from sluicegate.concurrency import TaskScope
-from sluicegate.config import GatewayConfig, HttpFront, Loaded, Places, control_socket
+from sluicegate.config import GatewayConfig, HttpFront, Loaded, Places
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Handler, Upstream
 from sluicegate.fronts.running import Adjust, Running, Say, as_loaded
 from sluicegate.gateway import Gateway
-from sluicegate.sockets import claimed
-from sluicegate.starting import Launches, check_address
+from sluicegate.starting import Launches, check_address, claimed_for_commands
 
 log = logging.getLogger("sluicegate")
 
@@ -36,6 +35,7 @@ async def serve_gateway(
     load_file: Callable[[str], Upstream] | None = None,
     adjust: Adjust = as_loaded,
     launches: Launches | None = None,
+    has_commands: bool | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until the client of the pipe hangs up; then let what is under way finish.
 
@@ -45,6 +45,8 @@ async def serve_gateway(
             False, if it takes longer than a few seconds.
         adjust: done to what the files say when they change; to `loaded` it has been done.
         launches: servers of `loaded` that have been started already; those that cannot be used are dismissed.
+        has_commands: whether the place of the control socket has been claimed, by whoever calls this, until it
+            returns; or False, where somebody else has it. If that is not said, it is claimed here.
 
     Raises:
         ConfigError: the configuration cannot be served.
@@ -56,15 +58,9 @@ async def serve_gateway(
         last_call = _LastCall()
         stack.callback(last_call.cancel)
         # Whatever could keep us from serving is found out before any server is started here, not while all of them are.
-        has_commands = True
-        try:
-            stack.enter_context(claimed(control_socket(loaded.config, places.environ)))
-        except ConfigError as problem:
-            if not stdio:
-                raise
-            # Several clients may each start their own gateway for one folder; the first has the commands.
-            say(problem.message)
-            has_commands = False
+        if has_commands is None:
+            claim = claimed_for_commands(loaded.config, places.environ, say if stdio else None)
+            has_commands = stack.enter_context(claim)
         if http is not None:
             check_address(http)
         signals = _Signals()

@@ -39,6 +39,7 @@ from sluicegate.upstream.acquaintance import Era, meet
 from sluicegate.upstream.notices import Notices
 from sluicegate.upstream.questions import Questions
 from sluicegate.upstream.session_era import SessionEra
+from sluicegate.upstream.skipped import Minute, SkippedLines
 from sluicegate.upstream.stamp import Stamp
 from sluicegate.upstream.waiting import Brake, Waiter
 from sluicegate.upstream.writing import encoded
@@ -51,13 +52,12 @@ log = logging.getLogger("sluicegate")
 BAD_LINES_A_MINUTE: Final = 1000
 """Unreadable lines and unasked answers after which a server counts as broken (threats R3, T24)."""
 
-_LOGGED_BAD_LINES: Final = 5
-
 
 class Link:
     """A server at the other end of a wire: a `Receiver` of its bytes and, once open, a `Connection` to it."""
 
-    def __init__(self, name: str, host: Host, tasks: TaskScope) -> None:
+    def __init__(self, name: str, host: Host, tasks: TaskScope, skipped: SkippedLines | None = None) -> None:
+        """`skipped` hears of lines that are no messages; it may have heard of others before this connection."""
         self.name = name
         self.host = host
         self.discovery = Discovery(LATEST_VERSION)
@@ -80,8 +80,8 @@ class Link:
         self._flooding = Waiter(None)
         self._said_more = False
         self._forgone = 0
-        self._minute = 0.0
-        self._bad_lines = 0
+        self._skipped = skipped or SkippedLines(name)
+        self._bad_lines = Minute()  # Not those of connections before: it is to be broken once for the same lines.
 
     # ------------------------------------------------------------------------------------------------ opening
 
@@ -349,13 +349,8 @@ class Link:
         self._skip_line(f"{problem.problem}: {ascii(line[:200])}")
 
     def _skip_line(self, problem: str) -> None:
-        now = asyncio.get_running_loop().time()
-        if now - self._minute > 60:
-            self._minute, self._bad_lines = now, 0
-        self._bad_lines += 1
-        if self._bad_lines <= _LOGGED_BAD_LINES:
-            log.warning("%s: a line is skipped, for it %s", self.name, problem)
-        elif self._bad_lines > BAD_LINES_A_MINUTE:
+        self._skipped.tell(problem)
+        if self._bad_lines.count() > BAD_LINES_A_MINUTE:
             self._brake.hold(self._flooding)
             lines = f"{BAD_LINES_A_MINUTE} unreadable lines or unasked answers"
             self._close(lambda: f"{self.name} wrote more than {lines} within a minute")

@@ -14,6 +14,7 @@ from sluicegate.exchange import Host
 from sluicegate.upstream.launching import Launched
 from sluicegate.upstream.link import Era, Link
 from sluicegate.upstream.process import Child
+from sluicegate.upstream.skipped import SkippedLines
 from sluicegate.upstream.stderr import StderrLog
 
 CRASH_COUNTS: Final = 600.0
@@ -59,6 +60,7 @@ class StdioUpstream:
         self._secrets = {*self._env.values(), *secrets}
         self._on_lines = on_lines
         self._launched = launched
+        self._skipped = SkippedLines(self._name)
         identity = [self._command, sorted(self._env.items()), str(cwd)]
         # Variables may hold secrets: only a digest of them is kept. `ascii` takes what is no UTF-8, as the system does.
         self._identity = hashlib.blake2b(ascii(identity).encode()).digest()
@@ -100,7 +102,7 @@ class StdioUpstream:
         return link, child
 
     async def _attempt(self, host: Host, tasks: TaskScope, era: Era) -> tuple[Link, Child]:
-        link = Link(self._name, host, tasks)
+        link = Link(self._name, host, tasks, self._skipped)
         stderr = StderrLog(self._name, self._secrets, self._on_lines)
         launched, self._launched = self._launched, None
         child = await Child.open(
