@@ -1,18 +1,19 @@
 """Streams that fall silent or break off, and sessions that are lost (threats R16, R18; protocol §5.2, §6.39)."""
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from sluicegate import Client, UpstreamClosed, UpstreamError, UpstreamProtocolError, UpstreamTimeout, connect
+from sluicegate import Client, RpcError, UpstreamClosed, UpstreamError, UpstreamProtocolError, UpstreamTimeout, connect
 from sluicegate.concurrency import TaskScope, forever
+from sluicegate.errors import ErrorObject
 from sluicegate.exchange import Connection
 from sluicegate.protocol.message import Params, Result
 from sluicegate.upstream.http import forget_verdicts
 from sluicegate.upstream.site import Patience
 from tests.faults.upstreams import LIMIT, POSTED, TEXT, WAYS, Spoken, Way, connection_to, spoken
-from tests.upstream.http_server import INFO, Answer, Asked, Json, change, message, modern, scripted
+from tests.upstream.http_server import INFO, JSON, Answer, Asked, Json, change, message, modern, scripted, session
 from tests.upstream.raw_server import Recorder, exchange
 
 LISTEN: Params = {"notifications": {"resourceSubscriptions": ["a://b"]}}
@@ -211,11 +212,43 @@ async def test_a_stream_that_is_not_given_back_may_have_run(status: int) -> None
 # ----------------------------------------------------------------------------------------- R18 and §6.39: lost sessions
 
 
+HTML = ("Content-Type", "text/html; charset=utf-8")
+
+FORGETS: dict[str, Callable[[Asked], None]] = {
+    "as the protocol has it": lambda asked: asked.status(404),
+    "the reference server": lambda asked: asked.status(
+        400,
+        b'{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}',
+        ("Content-Type", "application/json; charset=utf-8"),
+    ),
+    "examples of the TypeScript SDK": lambda asked: (
+        asked.status(
+            400,
+            message(id=None, error={"code": -32000, "message": "Bad Request: no valid Session ID"}),
+            *JSON,
+        )
+        if asked.method == "POST"
+        else asked.status(400, b"Invalid or missing session ID", HTML)
+    ),
+    "the transport of the TypeScript SDK": lambda asked: asked.status(
+        400, message(id=None, error={"code": -32000, "message": "Bad Request: Server not initialized"}), *JSON
+    ),
+    "the Python SDK of 2025": lambda asked: asked.status(400, b"Bad Request: No valid session ID provided"),
+}
+"""How servers say that they do not know a session."""
+
+
+@pytest.fixture(params=FORGETS)
+def forgets(request: pytest.FixtureRequest) -> Callable[[Asked], None]:
+    return FORGETS[request.param]
+
+
 class Sessions:
     """A session-era server whose sessions the test can take away; each has a stream for pushes."""
 
-    def __init__(self, answer: Answer | None = None) -> None:
+    def __init__(self, answer: Answer | None = None, forgets: Callable[[Asked], None] | None = None) -> None:
         self.begun = 0
+        self.forgets = forgets or FORGETS["as the protocol has it"]
         self.lost: set[str] = set()
         self.refuse_get: int | None = None
         self.refused = 0
@@ -234,7 +267,7 @@ class Sessions:
             welcome: Json = {"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": INFO}
             asked.result(welcome, ("Mcp-Session-Id", f"s{self.begun}"))
         elif name in self.lost:
-            asked.status(404)
+            self.forgets(asked)
         elif asked.method == "DELETE":
             self.lost.add(name)
             asked.status(200)
@@ -262,6 +295,11 @@ class Sessions:
             self.changed.clear()
             await self.changed.wait()
 
+    async def wait_stream(self, name: str) -> None:
+        while name not in self.streams:
+            self.changed.clear()
+            await self.changed.wait()
+
     def lose(self, name: str) -> None:
         """Forget a session, and close its stream, as a server that starts again does."""
         self.lost.add(name)
@@ -279,9 +317,9 @@ async def heard(sink: Recorder, count: int) -> list[str]:
     return [notice.method for notice in sink.notices]
 
 
-async def test_a_lost_session_is_replaced_for_somebody_who_only_listens() -> None:
+async def test_a_lost_session_is_replaced_for_somebody_who_only_listens(forgets: Callable[[Asked], None]) -> None:
     """Nobody asks anything, so that only the stream of pushes can find out."""
-    sessions, sink = Sessions(), Recorder()
+    sessions, sink = Sessions(forgets=forgets), Recorder()
     async with scripted(sessions) as server, connection_to(server.url, "session", Patience(retry=0.01)) as connection:
         async with TaskScope() as tasks:
             tasks.start(listening(connection, sink), key="listen")
@@ -296,8 +334,10 @@ async def test_a_lost_session_is_replaced_for_somebody_who_only_listens() -> Non
         assert sessions.begun == 2
 
 
-async def test_a_lost_session_takes_its_log_level_and_subscriptions_along_and_the_call_is_sent_once_more() -> None:
-    sessions, sink = Sessions(), Recorder()
+async def test_a_lost_session_takes_its_log_level_and_subscriptions_along_and_the_call_is_sent_once_more(
+    forgets: Callable[[Asked], None],
+) -> None:
+    sessions, sink = Sessions(forgets=forgets), Recorder()
     async with scripted(sessions) as server, connection_to(server.url, "session", Patience(retry=LIMIT)) as connection:
         async with TaskScope() as tasks:
             tasks.start(listening(connection, sink), key="listen")
@@ -318,6 +358,89 @@ async def test_a_second_404_is_an_error_and_not_a_third_session() -> None:
             with pytest.raises(UpstreamProtocolError, match="404"):
                 await connection(exchange())
         assert server.methods().count("initialize") == 2 and server.methods().count("tools/call") == 2
+
+
+async def test_a_client_goes_on_calling_and_asking_after_the_server_was_started_again(
+    forgets: Callable[[Asked], None],
+) -> None:
+    def answer(asked: Asked) -> None:
+        asked.result(TEXT)
+
+    sessions = Sessions(answer, forgets)
+    async with asyncio.timeout(LIMIT), scripted(sessions) as server, connect(server.url, era="session") as client:
+        assert (await client.call("run")).text == "done"
+        sessions.lose("s1")
+        assert (await client.call("run")).text == "done"
+        await sessions.wait_stream("s2")
+        sessions.lose("s2")
+        await client.set_level("info")
+        assert (await client.call("run")).text == "done"
+    assert [name for name, what in sessions.said if what == "tools/call"] == ["s1", "s1", "s2", "s3"]
+    assert sessions.begun == 3
+
+
+async def test_a_session_that_is_refused_again_with_400_is_an_error_and_not_a_third_session() -> None:
+    def answer(asked: Asked) -> None:
+        asked.error(400, -32000, "Bad Request: No valid session ID provided")
+
+    async with asyncio.timeout(LIMIT), scripted(Sessions(answer)) as server:
+        async with connect(server.url, era="session") as client:
+            with pytest.raises(RpcError, match="No valid session ID provided") as caught:
+                await client.call("run")
+        assert caught.value.delivered == "yes"
+        assert server.methods().count("initialize") == 2 and server.methods().count("tools/call") == 2
+
+
+REFUSALS: dict[str, Callable[[Asked], None]] = {
+    "of another code": lambda asked: asked.error(400, -32602, "No such session in the calendar"),
+    "of something else": lambda asked: asked.error(400, -32000, "Bad Request: Unsupported protocol version"),
+    "of another status": lambda asked: asked.error(500, -32000, "The session of the browser has ended"),
+    "in an answer": lambda asked: asked.error(200, -32000, "The session of the browser has ended"),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+async def test_a_call_that_was_refused_for_another_reason_is_not_sent_again(refusal: str) -> None:
+    async with scripted(Sessions(REFUSALS[refusal])) as server, connection_to(server.url, "session") as connection:
+        assert isinstance(await connection(exchange()), ErrorObject)
+        assert server.methods().count("initialize") == server.methods().count("tools/call") == 1
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"Bad Request", b"<p>No valid session ID provided</p>", b"session", b"\xff" * 99999]
+)
+async def test_a_bare_400_that_does_not_name_the_session_is_not_sent_again(text: bytes) -> None:
+    sessions = Sessions(lambda asked: asked.status(400, text, HTML))
+    async with scripted(sessions) as server, connection_to(server.url, "session") as connection:
+        with pytest.raises(UpstreamProtocolError, match="script answered with status 400 and no message"):
+            await connection(exchange())
+        assert server.methods().count("initialize") == server.methods().count("tools/call") == 1
+
+
+async def test_a_server_that_gave_us_no_session_has_none_to_lose() -> None:
+    begin = session(lambda asked: asked.error(400, -32000, "Bad Request: No valid session ID provided"))
+
+    def handle(asked: Asked) -> Awaitable[None] | None:
+        if asked.called != "initialize":
+            return begin(asked)
+        asked.result({"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": INFO})
+        return None
+
+    async with scripted(handle) as server, connection_to(server.url, "session") as connection:
+        assert isinstance(await connection(exchange()), ErrorObject)
+        assert server.methods().count("initialize") == server.methods().count("tools/call") == 1
+
+
+async def test_a_stream_of_pushes_that_is_refused_for_another_reason_does_not_cost_the_session() -> None:
+    sessions = Sessions()
+    sessions.refuse_get = 400
+    async with scripted(sessions) as server, connection_to(server.url, "session", Patience(retry=0.001)) as connection:
+        sessions.streams["s1"].request.abort()
+        while not sessions.refused:
+            sessions.changed.clear()
+            await sessions.changed.wait()
+        assert isinstance(await connection(exchange()), Result)
+        assert sessions.begun == 1
 
 
 async def test_a_stream_that_the_server_will_not_let_go_of_costs_the_session_not_the_subscription() -> None:

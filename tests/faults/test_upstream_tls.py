@@ -159,7 +159,8 @@ async def test_a_certificate_that_is_not_right_is_never_ignored_and_nothing_is_s
     async with served(way, WRONG[wrong](authority, stranger_authority)) as server:
         problem = await refusal(upstream(server.url, way, authority))
         assert (problem.delivered, problem.reason) == ("no", "backend_unavailable")
-        assert "certificate" in problem.message and CANARY not in str(problem)
+        assert "the certificate there is not valid" in problem.message and CANARY not in str(problem)
+        assert problem.message.startswith(f"localhost:{server.place[1]} could not be reached: ")
         assert server.asked == []
 
 
@@ -174,7 +175,8 @@ async def test_a_server_that_speaks_no_tls_gets_nothing(way: Way, authority: Aut
     server = await asyncio.start_server(listen, "127.0.0.1", 0)
     try:
         url = f"https://localhost:{server.sockets[0].getsockname()[1]}/mcp"
-        assert (await refusal(upstream(url, way, authority))).delivered == "no"
+        problem = await refusal(upstream(url, way, authority))
+        assert problem.delivered == "no" and "no secure connection could be made there" in problem.message
         assert CANARY.encode() not in heard
     finally:
         server.close()
@@ -200,9 +202,12 @@ async def test_a_host_that_does_not_take_a_connection_is_given_up_in_time(way: W
             for one in waiting:
                 one.setblocking(False)
                 one.connect_ex(listener.getsockname())
-            url = f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+            url = f"http://{address}/mcp"
             problem = await refusal(upstream(url, way, authority, Patience(connect=0.2, taken=LIMIT, silence=LIMIT)))
-            assert problem.delivered == "no" and "did not accept a connection in time" in problem.message
+            assert problem.delivered == "no"
+            why = "could not be reached: no connection could be made there in time; see that its address is right."
+            assert problem.message == f"{address} {why}"
         finally:
             for one in waiting:
                 one.close()

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Annotated, Literal
 
 import msgspec
@@ -375,11 +376,74 @@ async def test_a_server_that_does_not_answer_is_unavailable_in_time() -> None:
                 pass
 
 
-async def test_nobody_listening_is_unavailable_and_nothing_was_sent() -> None:
+@contextmanager
+def taken_port() -> Generator[int]:
+    """A port at which nothing listens, and nothing else will."""
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        yield place.getsockname()[1]
+
+
+async def unreachable(upstream: HttpUpstream) -> str:
+    """What is said of a server that cannot be reached."""
     with pytest.raises(UpstreamUnavailable) as caught:
-        async with connect("http://127.0.0.1:9/mcp"):
+        async with asyncio.timeout(20), upstream.connect(Host({}, INFO, Recorder())):
             pass
-    assert caught.value.delivered == "no"
+    assert caught.value.delivered == "no" and caught.value.reason == "backend_unavailable"
+    return str(caught.value)
+
+
+async def test_nobody_listening_is_unavailable_and_nothing_was_sent() -> None:
+    with taken_port() as port:
+        with pytest.raises(UpstreamUnavailable) as caught:
+            async with connect(f"http://127.0.0.1:{port}/secret?key=secret"):
+                pass
+        assert caught.value.delivered == "no"
+        why = "could not be reached: nothing listens there; see that it runs and that its port is right."
+        assert str(caught.value) == f"127.0.0.1:{port} {why}"
+
+
+async def test_a_server_that_cannot_be_reached_is_named_with_host_and_port_and_no_more_of_its_url(way: Way) -> None:
+    with taken_port() as port:
+        url = f"http://127.0.0.1:{port}/secret?key=secret#secret"
+        era: Era = "modern" if way == "modern" else "session"
+        assert await unreachable(HttpUpstream(url, era=era, name="remote")) == (
+            f"remote could not be reached: nothing listens at 127.0.0.1:{port};"
+            " see that it runs and that its port is right."
+        )
+
+
+async def test_a_server_that_goes_away_is_named_in_the_call_that_finds_it_gone() -> None:
+    async with opened_to(modern(lambda asked: asked.request.abort())) as (connection, _, _):
+        with pytest.raises(UpstreamClosed, match=r"^script closed the connection without an answer\.$"):
+            await connection(exchange())
+
+
+async def test_a_server_that_hangs_up_on_the_first_word_is_named_once() -> None:
+    problem, _ = await refused(lambda asked: asked.request.abort(), era="session")
+    assert str(problem) == "script closed the connection without an answer."
+
+
+async def test_a_name_of_several_addresses_at_which_nothing_listens_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As localhost mostly is: asyncio makes one error of several, which has no number any more."""
+    with taken_port() as port:
+        both = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{n}", port)) for n in (1, 2)]
+
+        def known(*_: object, **__: object) -> object:
+            return both
+
+        monkeypatch.setattr(socket, "getaddrinfo", known)
+        problem = await unreachable(HttpUpstream(f"http://both.test:{port}/mcp", name="remote"))
+        assert problem.startswith(f"remote could not be reached: nothing listens at both.test:{port};")
+
+
+async def test_a_name_that_is_not_known_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    why = "could not be reached: the name no.test is not known here; see that its URL is right."
+    assert await unreachable(HttpUpstream("http://no.test/secret", name="remote")) == f"remote {why}"
 
 
 # --------------------------------------------------------------------------------------------------------- 2026-07-28
@@ -591,6 +655,7 @@ SPELLINGS = (
     b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"n":"\xc3\xa9 \\u00e9"}}',
     b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"n":"\xff"}}',
     b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"n":' + b"[" * 100_000 + b"]" * 100_000 + b"}}",
+    *(b'{"jsonrpc":"2.0","id":ID,"result":{"content":[]}' + end for end in (b"]", b",", b" ", b"x", b"\0", b"\xff")),
     b'{"jsonrpc":"2.0","id":ID,"result":{"resultType":"complete","content":[]}}',
     b'{"jsonrpc":"2.0","id":ID,"result":{"resultType":"complete","content":[],"resultType":"strange"}}',
     b"{}",

@@ -8,7 +8,9 @@ the credentials in our headers.
 """
 
 import asyncio
+import errno
 import re
+import socket
 import ssl as tls
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -92,14 +94,24 @@ _known_letterhead: Final = lru_cache(maxsize=512)(letterhead)
 
 
 class Pool:
-    """Kept connections to any number of servers. Whoever made it must `aclose` it."""
+    """Kept connections to any number of servers. Whoever made it must `aclose` it.
 
-    def __init__(self, *, limits: ClientLimits | None = None, ssl_context: tls.SSLContext | None = None) -> None:
+    If they all are one server, its `name` stands in what is said of it; otherwise host and port do.
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: ClientLimits | None = None,
+        ssl_context: tls.SSLContext | None = None,
+        name: str | None = None,
+    ) -> None:
         if ssl_context is not None and (ssl_context.verify_mode != tls.CERT_REQUIRED or not ssl_context.check_hostname):
             raise ConfigError("Certificates are always verified: add the authority to the context instead.")
         self.limits = limits or ClientLimits()
         self.known: dict[bytes, AnswerHead] = {}
         self._context = ssl_context
+        self._name = name
         self._lanes: dict[Origin, Lane] = {}
         self._all: set[Connection] = set()
         self._closed = False
@@ -204,7 +216,7 @@ class Pool:
                 raise UpstreamUnavailable("The connections to servers are closed.")
             lane = self._lanes.get(origin)
             if lane is None:
-                lane = self._lanes[origin] = Lane(origin)
+                lane = self._lanes[origin] = Lane(origin, self._name or origin.address)
             while lane.free:
                 kept = lane.free.pop()
                 if fresh:
@@ -230,7 +242,7 @@ class Pool:
             taken = True
             return kept
         except TimeoutError:
-            raise UpstreamUnavailable("All connections to the server are in use; try again later.") from None
+            raise UpstreamUnavailable(f"All connections to {lane.who} are in use; try again later.") from None
         finally:
             if not taken and future.done() and not future.cancelled():
                 # What was handed to us in the same moment belongs to the next.
@@ -254,7 +266,7 @@ class Pool:
                     ssl_handshake_timeout=self.limits.connect if context else None,
                 )
         except (OSError, UnicodeError) as cause:
-            raise _cannot_connect(cause) from cause
+            raise _cannot_connect(lane, cause) from cause
         finally:
             if not connection.made:
                 self._release(lane)
@@ -276,16 +288,28 @@ def _default_tls() -> tls.SSLContext:
     return context
 
 
-def _cannot_connect(cause: Exception) -> UpstreamUnavailable:
+def _cannot_connect(lane: Lane, cause: Exception) -> UpstreamUnavailable:
+    # Host and port and no more of a URL: a path or a query may be a secret.
+    address = lane.origin.address
+    where, thither = ("there", "there") if lane.who == address else (f"at {address}", f"to {address}")
     match cause:
         case tls.SSLCertVerificationError():
-            why = "its certificate is not valid for that name; see its name, its date and who signed it"
+            why = f"the certificate {where} is not valid for that name; see its name, its date and who signed it"
         case tls.SSLError():
-            why = "no secure connection could be made; see that it speaks TLS on that port"
+            why = f"no secure connection could be made {where}; see that it speaks TLS on that port"
         case TimeoutError():
-            why = "it did not accept a connection in time; see that its address is right"
-        case ConnectionRefusedError():
-            why = "nothing listens there; see that it runs and that its port is right"
+            why = f"no connection could be made {where} in time; see that its address is right"
+        case socket.gaierror():
+            why = f"the name {lane.origin.host} is not known here; see that its URL is right"
+        case OSError() if _is_refused(cause):
+            why = f"nothing listens {where}; see that it runs and that its port is right"
+        case ConnectionError():
+            why = f"the connection {where} was cut as soon as it was made; see that its port is right"
         case _:
-            why = "its name or address leads nowhere; see that its URL is right"
-    return UpstreamUnavailable(f"The server could not be reached: {why}.")
+            why = f"no way leads {thither}; see that its URL is right"
+    return UpstreamUnavailable(f"{lane.who} could not be reached: {why}.")
+
+
+def _is_refused(cause: OSError) -> bool:
+    # A name such as localhost has several addresses. Where none of them answers, asyncio tells only in words why.
+    return isinstance(cause, ConnectionRefusedError) or f"[Errno {errno.ECONNREFUSED}]" in str(cause)

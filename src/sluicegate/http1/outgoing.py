@@ -57,14 +57,20 @@ class Origin(NamedTuple):
     host: str
     port: int
 
+    @property
+    def address(self) -> str:
+        """Host and port, as they stand in a URL: all of it that is nobody's secret."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
 
 class Lane:
     """The connections of a pool to one origin: who may have one, and who waits for one."""
 
-    __slots__ = ("free", "opened", "origin", "waiting")
+    __slots__ = ("free", "opened", "origin", "waiting", "who")
 
-    def __init__(self, origin: Origin) -> None:
+    def __init__(self, origin: Origin, who: str) -> None:
         self.origin = origin
+        self.who = who  # answers there: what it is called in a sentence
         self.opened = 0
         self.free: list[Connection] = []
         self.waiting: deque[asyncio.Future[Connection | None]] = deque()
@@ -119,7 +125,7 @@ class Connection(asyncio.Protocol):
         self._interim = 0
         waiter = self._waiter = self.loop.create_future()
         if self._transport is None or self.lost:
-            self.fail(UpstreamClosed("The server closed the connection.", delivered="no"))
+            self.fail(UpstreamClosed(f"{self.lane.who} closed the connection.", delivered="no"))
         else:
             self._wait(first_byte)
             self._transport.write(data)
@@ -225,7 +231,7 @@ class Connection(asyncio.Protocol):
         elif answer is not None or self.heard:
             self.fail(cut_short())
         else:
-            self.fail(UpstreamClosed("The server closed the connection without an answer."))
+            self.fail(UpstreamClosed(f"{self.lane.who} closed the connection without an answer."))
 
     # An answer in.
 
@@ -354,6 +360,6 @@ class Connection(asyncio.Protocol):
             return
         self._timer = None
         if self._waiter is not None or self._answer is not None:
-            self.fail(UpstreamTimeout("The server did not answer in time."))
+            self.fail(UpstreamTimeout(f"{self.lane.who} did not answer in time."))
         else:
             self.abort()

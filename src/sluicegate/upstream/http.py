@@ -71,7 +71,7 @@ class HttpUpstream:
         self._fields = checked_fields(headers or {})
         self._era: Era = era
         # Not the whole URL: some carry a secret in their path or query, and a name stands in every error.
-        self._name = name or (f"{origin[1]}:{origin[2]}" if origin[2] not in (80, 443) else origin[1])
+        self._name = name or (origin.address if origin.port not in (80, 443) else origin.host)
         self._probe_timeout = probe_timeout
         self._open_timeout = open_timeout
         self._patience = patience or Patience()
@@ -81,7 +81,7 @@ class HttpUpstream:
     @asynccontextmanager
     async def connect(self, host: Host) -> AsyncGenerator[HttpConnection]:
         """A server that has been made acquainted, for as long as the `async with` lasts."""
-        pool = Pool(limits=self._patience.limits(), ssl_context=self._ssl_context)
+        pool = Pool(limits=self._patience.limits(), ssl_context=self._ssl_context, name=self._name)
         site = Site(self._name, self._url, self._fields, pool, self._patience)
         try:
             async with TaskScope() as tasks:
@@ -107,7 +107,9 @@ class HttpUpstream:
             except TimeoutError:
                 raise UpstreamUnavailable(f"{self._name} did not answer within {limit:g} s.") from None
             except (UpstreamClosed, UpstreamTimeout, Truncated) as problem:
-                raise UpstreamUnavailable(f"{self._name} could not be reached: {problem.message}") from problem
+                says_who = self._name in problem.message
+                why = problem.message if says_who else f"{self._name} could not be reached: {problem.message}"
+                raise UpstreamUnavailable(why) from problem
             except UpstreamProtocolError as problem:
                 if transport != remembered:
                     raise

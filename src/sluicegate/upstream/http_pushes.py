@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from sluicegate.concurrency import TaskScope
 from sluicegate.errors import UpstreamError
-from sluicegate.http1 import Fields
+from sluicegate.http1 import Answer, Fields
 from sluicegate.protocol.events import SseEvent
 from sluicegate.protocol.message import Notification, Request, Response
 from sluicegate.protocol.tolerant import Unreadable
@@ -87,7 +87,7 @@ class Pushes:
                     else:
                         failures += 1
                         pause = min(pause * 2, LONGEST_RETRY)
-                        if not await self._goes_on(answer.status, was_open, failures):
+                        if not await self._goes_on(answer, was_open, failures):
                             return
                 finally:
                     answer.close()
@@ -98,9 +98,10 @@ class Pushes:
                 self._settled.set()
             await asyncio.sleep(pause if retry is None else max(retry, SHORTEST_RETRY))
 
-    async def _goes_on(self, status: int, was_open: bool, failures: int) -> bool:
+    async def _goes_on(self, answer: Answer, was_open: bool, failures: int) -> bool:
         """Whether to ask again after a refusal; a session that has had its stream gets another one at any price."""
-        if status == 404 and was_open:
+        status = answer.status
+        if was_open and status in (400, 404) and await self._is_for_session(answer):
             await self._session.replace(unless_busy=False)
         elif status == 409 and was_open and failures > MOST_FAILURES:
             # It holds on to a stream of ours that is long gone, and gives us no other (protocol §6.39).
@@ -110,6 +111,9 @@ class Pushes:
         else:
             return False  # 405: it pushes nothing. 404 to the first GET: it does not know the method at all.
         return True
+
+    async def _is_for_session(self, answer: Answer) -> bool:
+        return (await self._site.read_refusal(answer, within_session=True)).is_lost_session
 
     async def _hear_events(self, events: Events) -> None:
         while (chunk := await events.next_chunk()) is not None:

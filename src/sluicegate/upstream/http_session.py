@@ -8,7 +8,7 @@ session.
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import suppress
 from types import CoroutineType
 from typing import Any, Final
@@ -63,6 +63,9 @@ WAIT_FOR_END: Final = 2.0
 
 _REPEATABLE: Final = frozenset(method for method, row in METHODS.items() if row.cacheable)
 """What only looks, so that it does no harm if it is sent again (threats R0)."""
+
+_MAY_BE_LOST: Final = (404, 400)
+"""With what a server refuses a session that it does not know; the second has other reasons too."""
 
 _session_id: Final = re.compile(r"[\x21-\x7e]{1,1024}")
 
@@ -242,7 +245,7 @@ class SessionHttp:
         if exchange.profile.progress_token is not None:
             params = {**params, "_meta": {**(as_object(params.get("_meta")) or {}), "progressToken": request_id}}
         try:
-            # As `_post_within_session`, without coroutines in between: this is everybody's way.
+            # As `_post`, without coroutines in between: this is everybody's way.
             used, letter, request = self._id, self._letter, Request(request_id, exchange.method, params)
             body, silence, resend = encoded(request), self._site.patience.silence, exchange.method in _REPEATABLE
             answer = await self._site.send_once(letter, body, first_byte=silence, resend=resend)
@@ -251,8 +254,8 @@ class SessionHttp:
             if result is not None:
                 return result
             answer = await self._site.followed(answer, letter, body, first_byte=silence, resend=resend)
-            if answer.head.status == 404 and used is not None:
-                answer = await self._post_anew(request, answer, used)
+            if used is not None and answer.head.status in _MAY_BE_LOST:
+                return await self._hear_refusal(answer, used, request, request_id, exchange)
             return await self._hear_out(answer, request_id, exchange)
         except (asyncio.CancelledError, UpstreamTimeout):
             # To hang up is not to cancel: the server has to be told.
@@ -265,16 +268,20 @@ class SessionHttp:
 
     async def request(self, method: str, params: Params) -> Reply:
         """The reply to a request of our own making."""
-        return await self._request_by(self._post_within_session, method, params)
+        return await self._request(method, params, once=False)
 
     async def _request_once(self, method: str, params: Params) -> Reply:
-        return await self._request_by(self._post, method, params)
+        return await self._request(method, params, once=True)
 
-    async def _request_by(self, post: Callable[[Request], Awaitable[Answer]], method: str, params: Params) -> Reply:
+    async def _request(self, method: str, params: Params, *, once: bool) -> Reply:
         waiter = Waiter(None)
         request_id = await self.enter(waiter)
         try:
-            return await self._hear_out(await post(Request(request_id, method, params)), request_id, None)
+            used, request = self._id, Request(request_id, method, params)
+            answer = await self._post(request)
+            if used is not None and answer.status in _MAY_BE_LOST and not once:
+                return await self._hear_refusal(answer, used, request, request_id, None)
+            return await self._hear_out(answer, request_id, None)
         finally:
             self.leave(request_id, waiter)
 
@@ -321,19 +328,16 @@ class SessionHttp:
             log.warning("%s refused a message with status %d.", self._site.name, answer.status)
         answer.let_end(LINGER)
 
-    async def _post_within_session(self, request: Request) -> Answer:
-        """The answer to a request; if the server has forgotten the session, that of a new one, once."""
-        used = self._id
-        answer = await self._post(request)
-        if answer.head.status == 404 and used is not None:
-            answer = await self._post_anew(request, answer, used)
-        return answer
-
-    async def _post_anew(self, request: Request, answer: Answer, lost: str) -> Answer:
+    async def _hear_refusal(
+        self, answer: Answer, used: str, request: Request, request_id: int, exchange: Exchange | None
+    ) -> Reply:
+        """The reply that a refusal is; if it was for the session, that to the same request in a new one."""
+        refusal = await self._site.read_refusal(answer, within_session=True)
+        if not refusal.is_lost_session:
+            return refusal.reply()
         # It has certainly not run: the server did not know for whom.
-        answer.close()
-        await self._begin_again(lost)
-        return await self._post(request)
+        await self._begin_again(used)
+        return await self._hear_out(await self._post(request), request_id, exchange)
 
     def _post(self, message: Message, first_byte: float | None = None) -> Awaitable[Answer]:
         return self._site.send(

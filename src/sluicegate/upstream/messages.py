@@ -66,8 +66,10 @@ def _value_in(body: bytes, request_id: int) -> Params | None:
     if not body.startswith(before):
         # The official TypeScript SDK writes it the other way round.
         before, after = b'{"result":', b',"jsonrpc":"2.0","id":%d}' % request_id
-        if not (body.startswith(before) and body.endswith(after)):
+        if not body.startswith(before):
             return None
+    if not body.endswith(after):
+        return None
     try:
         # One object and nothing behind it: so this is all that the envelope holds.
         return _decode_value(body[len(before) : -len(after)])

@@ -8,8 +8,9 @@ import asyncio
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urljoin
 
 import msgspec
@@ -45,6 +46,16 @@ LONGEST_URL: Final = 8 * 1024
 
 _header_name: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _header_value: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+
+# How servers that should say 404 say that they do not know a session, before they look at what is asked in it. The
+# TypeScript SDK's examples, and all that is modelled on them: 400 and an error of this code. Its transport, if the
+# server has only one: the second. The Python SDK until 2025, and the examples to a GET: 400 and a line of plain text.
+_LOST_CODE: Final = -32000
+_lost_message: Final = re.compile(r"session|server not initialized", re.IGNORECASE)
+_lost_text: Final = re.compile(
+    rb"(bad request: )?(no valid|invalid or missing) session id( provided)?\.?", re.IGNORECASE
+)
+
 _OURS: Final = frozenset(
     "accept accept-encoding connection content-length content-type expect host keep-alive last-event-id mcp-method"
     " mcp-name mcp-protocol-version mcp-session-id te trailer transfer-encoding upgrade".split()
@@ -91,6 +102,24 @@ def checked_fields(headers: Mapping[str, str]) -> Fields:
         if name.lower() in _OURS or name.lower().startswith("mcp-param-"):
             raise ConfigError(f"The header {name!r} is set by the protocol; leave it out.")
     return tuple(headers.items())
+
+
+class Refusal(NamedTuple):
+    """An answer whose status is no success: a reply like any other, or an error that tells the status."""
+
+    says: ErrorObject | UpstreamError
+    is_lost_session: bool = False
+    """Whether the server does not know the session that the request named."""
+
+    def reply(self) -> ErrorObject:
+        """The reply.
+
+        Raises:
+            UpstreamError: it says nothing that is for a caller.
+        """
+        if isinstance(self.says, UpstreamError):
+            raise self.says
+        return self.says
 
 
 class Site:
@@ -169,19 +198,27 @@ class Site:
         Raises:
             UpstreamError: it says nothing that is for a caller; the error tells its status.
         """
-        if answer.status in (401, 403) or retry_after(answer) is not None:
-            # Whatever its body says: these are for whoever keeps the credentials, and the time.
-            answer.close()
-            raise self.status_error(answer)
-        if answer.head.media_type == JSON:
-            try:
-                message = decode_tolerant(await self.read_body(answer, LARGEST_REFUSAL))
-            except UpstreamError:
-                message = None
-            if isinstance(message, Response) and isinstance(message.reply, ErrorObject):
-                return message.reply
+        return (await self.read_refusal(answer)).reply()
+
+    async def read_refusal(self, answer: Answer, *, within_session: bool = False) -> Refusal:
+        """As `refusal_of`, but nothing is raised; of a request that named a session it is told if it was for that."""
+        status = answer.status
+        if within_session and status == 404:
+            answer.close()  # Whatever its body says.
+            return Refusal(self.status_error(answer), is_lost_session=True)
+        is_json, may_be_lost = answer.head.media_type == JSON, within_session and status == 400
+        body = b""
+        # Not of 401, 403 and those who have no time: they are for whoever keeps the credentials, and the time.
+        if (is_json or may_be_lost) and status not in (401, 403) and retry_after(answer) is None:
+            with suppress(UpstreamError):
+                body = await self.read_body(answer, LARGEST_REFUSAL)
         answer.close()
-        raise self.status_error(answer)
+        message = decode_tolerant(body) if is_json and body else None
+        if isinstance(message, Response) and isinstance(message.reply, ErrorObject):
+            error = message.reply
+            is_lost = error.code == _LOST_CODE and _lost_message.search(error.message) is not None
+            return Refusal(error, may_be_lost and is_lost)
+        return Refusal(self.status_error(answer), may_be_lost and _lost_text.fullmatch(body.strip()) is not None)
 
     def status_error(self, answer: Answer) -> UpstreamError:
         """The error for an answer of which only the status can be told, and in `retryAfter` when to come again."""
