@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -108,6 +108,20 @@ async def test_names_pages_and_limits_change_while_it_runs() -> None:
         assert [(mount.settings.debounce, mount.settings.offers.entries) for mount in before] == [(2.0, 7)] * 2
         async with sluicegate.connect(MemoryUpstream(gateway.handler("one"))) as part:
             assert await who(part) == {"mcp__b__who": "b.py"}
+
+
+async def test_what_is_hidden_from_clients_is_not_counted() -> None:
+    def hiding(**settings: Sequence[str]) -> ServerConfig:
+        own = ServerSettings(prefix="a", **settings)  # pyright: ignore[reportArgumentType]
+        return ServerConfig(name="a", key="a", source=PythonFile(file="a.py"), settings=own)
+
+    async with running(config(hiding(hide=("hold",)), server("b", "b.py"))) as (gateway, client):
+        assert [(one.name, one.tools) for one in gateway.status()] == [("a", 1), ("b", 2)]
+        assert len(await client.tools()) == 3
+        for settings, tools in (({"tools": ("wh*",)}, 1), ({"tools": ()}, 0), ({}, 2)):
+            gateway.apply(config(hiding(**settings), server("b", "b.py")))
+            assert [(one.name, one.tools) for one in gateway.status()] == [("a", tools), ("b", 2)]
+            assert len(await client.tools()) == tools + 2
 
 
 async def test_a_call_under_way_finishes_on_the_old_server_while_the_next_one_is_answered_by_the_new() -> None:

@@ -20,6 +20,7 @@ Reload = Callable[[], Awaitable[list[str]]]
 
 
 _NOT_AGAIN: Final = "It was started for this command alone, and is not started again."
+_NOT_ASKED_AGAIN: Final = "It was asked for this command alone, and is not tried again."
 
 LONG: Final = 10.0
 """Seconds after which a server that is still starting has something to be said of it."""
@@ -52,7 +53,9 @@ def _at_an_end(gateway: Gateway, server: ServerStatus) -> ServerStatus:
         return replace(server, sentence=_impatient(server))
     # It may be about to start once more by now; what it did is what there is to know.
     sentence = explain(server.name, mount.problem, has_log=False)
-    return replace(server, state="failed", sentence=f"{sentence} {_NOT_AGAIN}")
+    # What is at a URL was not started by us.
+    again = _NOT_ASKED_AGAIN if server.kind == "http" else _NOT_AGAIN
+    return replace(server, state="failed", sentence=f"{sentence} {again}")
 
 
 def _impatient(server: ServerStatus) -> str:

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from sluicegate.errors import InputRefused
+from sluicegate.errors import InputRefused, UpstreamError
 from sluicegate.protocol.discovery import Discovery
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply
@@ -114,12 +114,18 @@ def chain(steps: Sequence[Step], handler: Handler) -> Handler:
     return handler
 
 
+def _ignore(problem: UpstreamError | None) -> None:
+    pass
+
+
 class Host(msgspec.Struct):
     """The asking side of a connection: what it can be asked, and where things go that belong to no exchange."""
 
     capabilities: Mapping[str, object]
     client_info: Mapping[str, object]
     sink: Sink
+    noticed: Callable[[UpstreamError | None], None] = _ignore
+    """Hears why the server cannot be reached, or None once it can, where that shows without its being asked."""
 
 
 class Connection(Protocol):

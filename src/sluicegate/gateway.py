@@ -3,9 +3,12 @@
 It alone knows every room: it builds what the configuration names, and owns how long each thing lives.
 """
 
+import hashlib
 import logging
+import os
+import socket
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
@@ -13,7 +16,7 @@ from typing import Final
 import msgspec
 
 from sluicegate.causes import explain
-from sluicegate.config import Changes, GatewayConfig, Http, PythonFile, ServerConfig, Stdio
+from sluicegate.config import Changes, GatewayConfig, Http, PythonFile, ServerConfig, Stdio, control_socket
 from sluicegate.config import changes as changes_between
 from sluicegate.config.hidden import hidden_parts
 from sluicegate.config.ourselves import OURSELVES
@@ -84,6 +87,7 @@ class Gateway:
             page_size=config.catalog.page_size,
             grace=config.catalog.grace,
             longest_instructions=config.catalog.instructions,
+            instance=_instance(config),
         )
         self._load_file = load_file
         self._logs: dict[str, deque[str]] = {}
@@ -161,7 +165,13 @@ class Gateway:
 
     def status(self) -> list[ServerStatus]:
         """How every server is, in the order of the configuration."""
-        return [self._status(self.config.servers[name]) for name in self.names]
+        catalog = self.hub.catalog
+        # What clients are shown: not what is hidden from them, nor what a server offered that has been away for long.
+        offered = {
+            kind: Counter(entry.mount for entry in catalog.of(kind).values())
+            for kind in ("tools", "prompts", "resources")
+        }
+        return [self._status(self.config.servers[name], offered) for name in self.names]
 
     def logs(self, name: str) -> list[str]:
         """The last lines that a server wrote to its stderr. Raises KeyError if there is no such server."""
@@ -257,41 +267,46 @@ class Gateway:
 
     # -------------------------------------------------------------------------------------------------------- status
 
-    def _status(self, server: ServerConfig) -> ServerStatus:
+    def _status(self, server: ServerConfig, offered: Mapping[str, Mapping[str, int]]) -> ServerStatus:
         mount, broken = self.hub.find(server.name), self._broken.get(server.name)
         if mount is None:
             state = State.FAILED if broken else State.DISABLED
             sentence = broken or server.disabled or "It is being taken away."
             return ServerStatus(name=server.name, state=state.value, sentence=sentence, kind=server.kind)
-        status = _status_of(mount, server.kind)
+        status = _status_of(mount, server.kind, {kind: counts[mount.name] for kind, counts in offered.items()})
         if broken is not None:
             sentence = f"{status.sentence} It is as it was before its file changed: {broken}"
             status = msgspec.structs.replace(status, sentence=sentence)
         return status
 
 
-def _status_of(mount: Mount, kind: str) -> ServerStatus:
-    offer, calls = mount.offer, mount.calls
-    figures = calls.figures
-    state = State.DEGRADED if calls.circuit.is_open and mount.state is State.READY else mount.state
+def _instance(config: GatewayConfig) -> str:
+    """The same for a gateway whenever it runs, and another one for each: other gateways know it by this in lists."""
+    place = f"{socket.gethostname()}\0{control_socket(config, os.environ)}"
+    return hashlib.blake2b(place.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+
+
+def _status_of(mount: Mount, kind: str, offered: Mapping[str, int]) -> ServerStatus:
+    condition, calls = mount.condition(), mount.calls
+    figures, problem = calls.figures, condition.problem
     return ServerStatus(
         name=mount.name,
-        state=state.value,
-        sentence=mount.sentence,
+        state=condition.state.value,
+        sentence=condition.sentence,
         kind=kind,
         version=mount.discovery.version if mount.discovery is not None else "",
         prefix=mount.prefix,
-        tools=len(offer.tools) if offer is not None else 0,
-        prompts=len(offer.prompts) if offer is not None else 0,
-        resources=len(offer.resources) if offer is not None else 0,
+        tools=offered["tools"],
+        prompts=offered["prompts"],
+        resources=offered["resources"],
         calls=figures.calls,
         errors=figures.errors,
         latency_ms=round(1000 * figures.seconds / figures.calls, 1) if figures.calls else 0.0,
         in_flight=calls.places.taken,
         waiting=calls.places.waiting,
         restarts=figures.restarts,
-        seconds=round(time.monotonic() - mount.since, 1),
-        details=mount.problem.details.strip() if mount.problem is not None else "",
+        seconds=round(time.monotonic() - condition.since, 1),
+        details=problem.details.strip() if problem is not None else "",
         lost=dict(calls.losses),
     )
 

@@ -8,13 +8,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from sluicegate import Hub, Server, connect
+from sluicegate import Hub, RpcError, Server, connect
+from sluicegate.config import GatewayConfig
 from sluicegate.exchange import Exchange
+from sluicegate.gateway import Gateway
 from sluicegate.hub.circles import GATEWAY, MOST_GATEWAYS, THROUGH, gateway_of, not_from
 from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.message import Params, Reply
 from sluicegate.testing import MemoryUpstream
 from sluicegate.upstream.link import Era
+from tests.hub.scripted import until
 
 
 class Logged(logging.Handler):
@@ -142,7 +145,62 @@ def test_what_others_say_of_the_way_is_bounded() -> None:
     far: Params = {"name": "far", "_meta": {THROUGH: ["x"] * MOST_GATEWAYS}}
     near: Params = {"name": "near", "_meta": {THROUGH: ["x"], "kept": 1}}
     odd: Params = {"name": "odd", "_meta": {THROUGH: "x"}}
-    assert not_from("us", "it", [far, near, odd]) == [
+    kept: list[Params] = [
         {"name": "near", "_meta": {THROUGH: ["it", "x"], "kept": 1}},
         {"name": "odd", "_meta": {THROUGH: ["it"]}},
     ]
+    assert not_from("us", "it", [far, near, odd]) == (kept, False)
+    assert not_from("x", "it", [near]) == ([], True)
+
+
+async def test_what_nobody_has_does_not_go_round_in_a_circle_without_prefixes() -> None:
+    one, other = Hub("one"), Hub("other")
+    asked = 0
+
+    def counted(hub: Hub) -> MemoryUpstream:
+        async def count(exchange: Exchange) -> Reply:
+            nonlocal asked
+            asked += exchange.method == "resources/read"
+            return await hub(exchange)
+
+        return MemoryUpstream(count)
+
+    for hub, behind in ((one, other), (other, one)):
+        hub.mount("behind", counted(behind), MountSettings(prefix="", debounce=0.01))
+        hub.mount(hub.name, plain(hub.name))
+    async with asyncio.timeout(30), one, other:
+        await listed(one, ["one__own", "other__own"])
+        await listed(other, ["one__own", "other__own"])
+        await until(lambda: bool(one.catalog.leading_back and other.catalog.leading_back))
+        async with connect(one) as client:
+            with pytest.raises(RpcError, match="nowhere"):
+                await client.read("nowhere://7")
+            assert asked == 0
+            assert (await client.read("other+own://it")).contents[0].text == "it of other"
+
+
+async def test_instructions_do_not_go_round_in_a_circle() -> None:
+    words = "Ask me about the weather."
+    hubs = {name: Hub(name) for name in ("a", "b")}
+    for hub, after in ((hubs["a"], "b"), (hubs["b"], "a")):
+        server = Server("plain", instructions=words)
+        server.add_tool(lambda: "own", name="own")
+        hub.mount("plain", server)
+        hub.mount(after, MemoryUpstream(hubs[after]))
+    async with asyncio.timeout(30), hubs["a"], hubs["b"]:
+        mounts = [mount for hub in hubs.values() for mount in hub.mounts if mount.name != "plain"]
+        await until(lambda: all(hub.catalog.leading_back for hub in hubs.values()))
+        for _ in range(3):
+            for mount in mounts:
+                await until(lambda mount=mount: mount.is_ready)
+                before = mount.connection
+                mount.restart()
+                await until(lambda mount=mount, before=before: mount.connection not in (None, before))
+        async with connect(hubs["a"]) as client:
+            assert client.instructions is not None and client.instructions.count(words) == 1
+
+
+def test_a_gateway_knows_itself_again_after_a_restart_and_no_other() -> None:
+    here, elsewhere = GatewayConfig(root="/here"), GatewayConfig(root="/elsewhere")
+    assert Gateway(here).hub.instance == Gateway(here).hub.instance != Gateway(elsewhere).hub.instance
+    assert Hub().instance != Hub().instance

@@ -52,7 +52,7 @@ def test_five_failures_within_ten_seconds_open_the_circuit_and_one_call_tries_it
     circuit.failed(14.1)
     assert not circuit.admit(24.0)
     assert circuit.admit(24.1)
-    circuit.succeeded()
+    circuit.succeeded(24.2)
     assert circuit.admit(24.2) and circuit.admit(24.2)
 
 

@@ -59,7 +59,8 @@ def say_settled(running: "Running", is_all: bool, ourselves: str, told: Collecti
     names = f": {', '.join(server.name for server in ready)}" if ready else ""
     off = f" ({len(status) - len(wanted)} disabled)" if len(wanted) < len(status) else ""
     if not is_all:
-        say(f"{len(ready)} of {counted(len(wanted), 'server')} are ready so far{off}, {tools}{names}")
+        are = "is" if len(wanted) == 1 else "are"
+        say(f"{len(ready)} of {counted(len(wanted), 'server')} {are} ready so far{off}, {tools}{names}")
         tell(f"  still starting: {', '.join(server.name for server in starting)}")
     else:
         say(f"{len(ready)} of {counted(len(wanted), 'server')} ready{off}, {tools}{names}")

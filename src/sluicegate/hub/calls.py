@@ -26,7 +26,7 @@ from sluicegate.exchange import Connection, Exchange, Handler, Sink
 from sluicegate.hub.asking_rights import AskingRights
 from sluicegate.hub.losses import revision_of
 from sluicegate.hub.places import Places
-from sluicegate.hub.plan import Circuit
+from sluicegate.hub.plan import Circuit, is_undelivered
 from sluicegate.hub.relay import Relay
 from sluicegate.hub.replies import says_error
 from sluicegate.hub.roots import RootsAnswered
@@ -144,12 +144,13 @@ class Calls:
         if not circuit.is_open:
             return await self._ask(exchange, params, connection, check, before)
         if not circuit.admit(monotonic()):
-            raise UpstreamUnavailable(f"{self._name} failed call after call; it is tried again within 10 s.")
+            again = f"it is tried again within {circuit.pause:g} s."
+            raise UpstreamUnavailable(f"{self._name} failed call after call; {again}")
         try:
             return await self._ask(exchange, params, connection, check, before)
         except UpstreamError as problem:
             if isinstance(problem, UpstreamTimeout):
-                self._failed(problem)
+                self._failed(problem, connection)
             # What was tried failed again. It may have come back as another: its era and its lists are found out anew.
             self._server.begin_anew(connection)
             raise
@@ -199,7 +200,7 @@ class Calls:
                         Exchange(exchange.method, params, relay, profile, exchange.caller, None, exchange.let_go)
                     )
             if not self.circuit.is_calm:
-                self.circuit.succeeded()
+                self.circuit.succeeded(monotonic())
             if isinstance(relay, AskingRights) and relay.lacking is not None:
                 reply = relay.judged(reply)
             if type(reply) is not Result:
@@ -242,13 +243,14 @@ class Calls:
     async def _note(self, problem: UpstreamError, connection: Connection) -> None:
         if isinstance(problem, UpstreamClosed) and await is_closed(connection):
             self._server.lose(connection)
-        # One that is slow, or answers what nobody can read, was reached: its other tools may be as well as ever.
-        if not isinstance(problem, UpstreamTimeout) and problem.delivered != "yes":
-            self._failed(problem)
+        if is_undelivered(problem):
+            self._failed(problem, connection)
 
-    def _failed(self, problem: UpstreamError) -> None:
-        after = problem.data.get("retryAfter")
-        self.circuit.failed(monotonic(), float(after) if isinstance(after, int | float) else 0.0)
+    def _failed(self, problem: UpstreamError, connection: Connection) -> None:
+        now, after = monotonic(), problem.data.get("retryAfter")
+        self.circuit.failed(now, float(after) if isinstance(after, int | float) else 0.0)
+        if connection is self._server.connection:  # Else it says nothing of the one that is there now.
+            self.circuit.unreachable(problem, now)
 
     def _missed(self, relay: Relay) -> UpstreamTimeout:
         had = f"{relay.seconds:g} s"

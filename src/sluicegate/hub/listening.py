@@ -3,9 +3,9 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
-from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, InputRefused, UpstreamError
+from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, InputRefused, UpstreamError, UpstreamUnavailable
 from sluicegate.exchange import Connection, Exchange
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, as_array, as_object
@@ -17,6 +17,20 @@ LISTEN: Final = "subscriptions/listen"
 SHORTEST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 30.0
 """Seconds between the end of a subscription and the next try; one that held for so long begins with a short one."""
+
+
+class Listener(Protocol):
+    """The mount, as its subscriptions need it."""
+
+    name: str
+
+    def unreachable(self, problem: UpstreamError) -> None:
+        """Learn that the server cannot be reached."""
+        ...
+
+    def reached(self) -> None:
+        """Learn that it can."""
+        ...
 
 
 class ListChanges:
@@ -74,18 +88,36 @@ class ResourceUpdates:
             self._accepted.set_result(False)
 
 
-async def listen(name: str, connection: Connection, wanted: Params, sink: ListChanges | ResourceUpdates) -> None:
+class _Telling:
+    """A sink, whose notices show that the server is there."""
+
+    def __init__(self, owner: Listener, sink: ListChanges | ResourceUpdates) -> None:
+        self._owner = owner
+        self._sink = sink
+        self.ask = sink.ask
+
+    async def emit(self, notification: Notification) -> None:
+        """Learn what the server says."""
+        self._owner.reached()
+        await self._sink.emit(notification)
+
+
+async def listen(owner: Listener, connection: Connection, wanted: Params, sink: ListChanges | ResourceUpdates) -> None:
     """Hold a subscription for as long as the connection lasts, however often the server lets go of it."""
     loop = asyncio.get_running_loop()
     pause = SHORTEST_PAUSE
+    telling = _Telling(owner, sink)
     while True:
         began = loop.time()
         try:
-            reply = await connection(Exchange(LISTEN, {"notifications": wanted}, sink, Profile()))
+            reply = await connection(Exchange(LISTEN, {"notifications": wanted}, telling, Profile()))
             if isinstance(reply, ErrorObject) and reply.code == METHOD_NOT_FOUND:
                 return
         except UpstreamError as problem:
-            log.debug("%s: a subscription ended: %s", name, problem)
+            log.debug("%s: a subscription ended: %s", owner.name, problem)
+            # To be let go of is nothing unusual, nor is a server that gives out no more streams and answers all else.
+            if isinstance(problem, UpstreamUnavailable) and "status" not in problem.data:
+                owner.unreachable(problem)
         sink.ended()
         if loop.time() - began >= LONGEST_PAUSE:
             pause = SHORTEST_PAUSE

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from sluicegate.concurrency import TaskScope
 from sluicegate.errors import RemoteProtocolError, UpstreamError, UpstreamProtocolError, UpstreamTimeout
 from sluicegate.exchange import Connection
-from sluicegate.hub.listening import LONGEST_PAUSE, SHORTEST_PAUSE, ListChanges, listen
+from sluicegate.hub.listening import LONGEST_PAUSE, SHORTEST_PAUSE, ListChanges, Listener, listen
 from sluicegate.hub.offers import Offer, changed_lists, fetch_offer
 from sluicegate.hub.treatment import MountSettings
 from sluicegate.protocol.message import Params, as_object
@@ -23,12 +23,19 @@ LISTENS_WITHIN: Final = 1.0
 """Seconds that a server has to say that it will tell of changes. If it says so later, its lists are fetched again."""
 
 
-class Owner(Protocol):
+class Owner(Listener, Protocol):
     """The mount, as its lists need it."""
 
-    name: str
     instance: str
     settings: MountSettings
+
+    def unfetched(self, problem: UpstreamError) -> None:
+        """Learn that its lists could not be fetched again."""
+        ...
+
+    def fetched(self) -> None:
+        """Learn that they were."""
+        ...
 
 
 class Lists:
@@ -62,7 +69,7 @@ class Lists:
 
     async def _listen(self, wanted: Params) -> None:
         try:
-            await listen(self._owner.name, self._connection, wanted, ListChanges(self._told.add, self._heard))
+            await listen(self._owner, self._connection, wanted, ListChanges(self._told.add, self._heard))
         finally:
             self._is_heard.set()  # It does not tell, after all: there is nothing to wait for.
 
@@ -80,6 +87,7 @@ class Lists:
         says changed, when we find them as they were.
         """
         pause = SHORTEST_PAUSE
+        name, problems = self._owner.name, set[str]()
         while True:
             await self._stale.wait()
             await asyncio.sleep(self._owner.settings.debounce)
@@ -90,13 +98,21 @@ class Lists:
             try:
                 offer = await self._fetch()
             except UpstreamError as problem:
-                log.warning("%s: its lists could not be fetched again: %s", self._owner.name, problem)
+                # One that fails in the same way each time is not told each time.
+                if str(problem) not in problems:
+                    problems.add(str(problem))
+                    log.warning("%s: its lists could not be fetched again: %s", name, problem)
+                self._owner.unfetched(problem)
                 self._told |= notices
                 self._stale.set()
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
                 continue
             pause = SHORTEST_PAUSE
+            if problems:
+                problems.clear()
+                log.warning("%s: its lists can be fetched again, and are up to date.", name)
+            self._owner.fetched()
             if offer != before:
                 changed(offer)
             if same := notices - changed_lists(before, offer):

@@ -12,10 +12,11 @@ from sluicegate.concurrency import TaskScope
 from sluicegate.errors import UpstreamClosed, UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from sluicegate.exchange import NOBODY, Connection, Exchange, Host, Upstream
 from sluicegate.hub.calls import Calls, askable, is_closed
+from sluicegate.hub.condition import Condition, out_of_reach, told_of, without_lists
 from sluicegate.hub.listening import ResourceUpdates, listen
 from sluicegate.hub.lists import Lists
 from sluicegate.hub.offers import Offer
-from sluicegate.hub.plan import MOST_RESTARTS, Restarts
+from sluicegate.hub.plan import MOST_RESTARTS, Restarts, is_undelivered
 from sluicegate.hub.task_ids import Owners
 from sluicegate.hub.tasks import Heard
 from sluicegate.hub.treatment import MountSettings, State
@@ -63,6 +64,8 @@ class Mount:
         """Subscriptions to its tasks that are held now, each of which may take a connection of its own."""
         self.since = time.monotonic()
         self._last_seen = time.monotonic()
+        self._unfetched: UpstreamError | None = None
+        self._lists_since = 0.0
         self._upstream = upstream
         self._on_change = on_change
         self._on_update = on_update
@@ -79,7 +82,7 @@ class Mount:
         self.calls = Calls(self.name, self, self.settings)
         self.visits = Visits()
         sink = Heard(self.calls.tasks, Unasked(self.calls, self.visits))
-        self._host = Host(askable(self.settings), self._client_info, sink)
+        self._host = Host(askable(self.settings), self._client_info, sink, self._noticed)
         self._decided = asyncio.Event()  # It is ready, or will not be for a while: no use in waiting.
         self._settled = asyncio.Event()
         self._again = asyncio.Event()
@@ -108,6 +111,17 @@ class Mount:
         if self.offer is None:
             return Offer()
         return self.offer if self.is_ready or time.monotonic() - self._last_seen < grace else Offer()
+
+    def condition(self) -> Condition:
+        """How it is, for those who look at it: one that is connected and cannot be reached is not well."""
+        if self.state is not State.READY:
+            return Condition(self.state, self.sentence, self.since, self.problem)
+        circuit, explain = self.calls.circuit, self.settings.explain
+        if (trouble := out_of_reach(self.name, circuit, explain, time.monotonic())) is not None:
+            return trouble
+        if self._unfetched is not None:
+            return without_lists(self.name, self._unfetched, explain, self._lists_since)
+        return Condition(self.state, self.sentence, max(self.since, circuit.since, self._lists_since))
 
     async def settled(self) -> None:
         """Return once it has connected, or failed to, for the first time."""
@@ -183,9 +197,7 @@ class Mount:
             pause = self._restarts.ended(now, random.random(), lived=lived)
             is_news = self.problem is None or str(self.problem) != str(problem)
             self.problem = problem
-            cause = self.settings.explain(problem)
-            if self.name not in cause:
-                cause = f"{self.name}: {cause}"
+            cause = told_of(self.name, self.settings.explain(problem))
             # One that fails in the same way each minute is not told each minute.
             text = str(problem) if str(problem).startswith(self.name) else f"{self.name}: {problem}"
             log.log(logging.WARNING if is_news else logging.DEBUG, "%s", text)
@@ -195,7 +207,7 @@ class Mount:
                     f"{cause} It failed {MOST_RESTARTS} times within a minute and is tried once a minute now.",
                 )
             else:
-                self._enter(State.DEGRADED, f"{cause} It is started again in {pause.seconds:.1f} s.")
+                self._enter(State.DEGRADED, f"{cause} It is tried again in {pause.seconds:.1f} s.")
             try:
                 async with asyncio.timeout(pause.seconds):
                     await self._again.wait()
@@ -247,8 +259,8 @@ class Mount:
         self.calls.is_session_era = connection.discovery.version in SESSION_VERSIONS
         self.offer = offer
         self._ready_since = asyncio.get_running_loop().time()
-        self.problem = None
-        self.calls.circuit.succeeded()
+        self.problem = self._unfetched = None
+        self.calls.circuit.succeeded(time.monotonic())
         self._enter(State.READY, f"{self.name} is ready.")
 
     def _enter(self, state: State, sentence: str) -> None:
@@ -281,6 +293,39 @@ class Mount:
             self.calls.tasks.end()
             tasks.cancel_all()
 
+    # ------------------------------------------------------------------------------------------- can it be reached?
+
+    def unreachable(self, problem: UpstreamError) -> None:
+        """Learn that it cannot be reached: shown from now on, while all who ask it are treated as before."""
+        self.calls.circuit.unreachable(problem, time.monotonic())
+
+    def reached(self) -> None:
+        """Learn that it can be reached."""
+        self.calls.circuit.reached(time.monotonic())
+
+    def _noticed(self, problem: UpstreamError | None) -> None:
+        if problem is None:
+            self.reached()
+        else:
+            self.unreachable(problem)
+
+    def unfetched(self, problem: UpstreamError) -> None:
+        """Learn that its lists could not be fetched again."""
+        if is_undelivered(problem):
+            self.unreachable(problem)
+            return
+        # It may answer all else, so that only its lists show when this is over.
+        if self._unfetched is None:
+            self._lists_since = time.monotonic()
+        self._unfetched = problem
+
+    def fetched(self) -> None:
+        """Learn that its lists are up to date."""
+        if self._unfetched is not None:
+            self._unfetched = None
+            self._lists_since = time.monotonic()
+        self.reached()
+
     def _offers(self, offer: Offer) -> None:
         self.offer = offer
         self._on_change(self)
@@ -307,7 +352,7 @@ class Mount:
         if self.connection is connection:
             self.connection = None
             self._last_seen = time.monotonic()
-            self._enter(State.DEGRADED, f"{self.name} went away; it is started again.")
+            self._enter(State.DEGRADED, f"{self.name} went away; it is tried again.")
 
     def begin_anew(self, connection: Connection) -> None:
         """Connect again, if this is still the connection."""
@@ -326,7 +371,7 @@ class Mount:
 
     async def _hold(self, connection: Connection, uri: str, accepted: "asyncio.Future[bool]") -> None:
         sink = ResourceUpdates(uri, accepted, lambda updated: self._on_update(self, updated, uri))
-        await listen(self.name, connection, {"resourceSubscriptions": [uri]}, sink)
+        await listen(self, connection, {"resourceSubscriptions": [uri]}, sink)
         if not accepted.done():
             accepted.set_result(False)
 

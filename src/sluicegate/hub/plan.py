@@ -8,6 +8,8 @@ from typing import Final
 
 import msgspec
 
+from sluicegate.errors import UpstreamError, UpstreamTimeout
+
 SHORTEST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 30.0
 SPREAD: Final = 0.2
@@ -56,12 +58,30 @@ class Restarts:
         self._has_failed = False
 
 
+def is_undelivered(problem: UpstreamError) -> bool:
+    """Whether a server could not be reached, as far as one can tell.
+
+    One that is slow, or answers what nobody can read, was reached: its other tools may be as well as ever.
+    """
+    return not isinstance(problem, UpstreamTimeout) and problem.delivered != "yes"
+
+
 class Circuit:
-    """Whether a server that fails call after call is asked at all: if not, one call each ten seconds tries it."""
+    """Whether a server that fails call after call is asked at all: if not, one call each ten seconds tries it.
+
+    It knows, too, why a server could not be reached of late, from the first time on: that is for those who look at it,
+    and changes nothing about who is asked when.
+    """
 
     def __init__(self) -> None:
         self.is_calm = True
         """Whether nothing failed since the last success: then there is nothing to ask it, nor to tell it."""
+        self.problem: UpstreamError | None = None
+        """Why the server could not be reached the last time, if it was not since."""
+        self.since = 0.0
+        """When that began or, if it is over, when it was."""
+        self.pause = CIRCUIT_PAUSE
+        """Seconds that calls are refused for, if they are."""
         self._failures: deque[float] = deque(maxlen=MOST_FAILURES)
         self._open_until: float | None = None
         self._is_trying = False
@@ -71,11 +91,20 @@ class Circuit:
         """Whether calls are refused."""
         return self._open_until is not None
 
+    @property
+    def has_failed_often(self) -> bool:
+        """Whether call after call failed, without a success in between."""
+        return len(self._failures) == MOST_FAILURES
+
+    def is_pausing(self, now: float) -> bool:
+        """Whether a call that came now would be refused."""
+        return self._open_until is not None and (self._is_trying or now < self._open_until)
+
     def admit(self, now: float) -> bool:
         """Whether a call may go ahead; where this is the one that tries, the others wait for its outcome."""
         if self._open_until is None:
             return True
-        if self._is_trying or now < self._open_until:
+        if self.is_pausing(now):
             return False
         self._is_trying = True
         return True
@@ -86,14 +115,29 @@ class Circuit:
         self._failures.append(now)
         many = len(self._failures) == MOST_FAILURES and now - self._failures[0] <= FAILURES_WITHIN
         if many or self._open_until is not None or retry_after > 0:
-            self._open_until = now + max(CIRCUIT_PAUSE, retry_after)
+            self.pause = max(CIRCUIT_PAUSE, retry_after)
+            self._open_until = now + self.pause
 
-    def succeeded(self) -> None:
-        """Learn that the server answered."""
+    def unreachable(self, problem: UpstreamError, now: float) -> None:
+        """Learn why something did not reach the server, be it a call or not."""
+        if self.problem is None:
+            self.since = now
+        self.problem = problem
+        self.is_calm = False  # The next success is news.
+
+    def succeeded(self, now: float) -> None:
+        """Learn that the server answered a call."""
         self._failures.clear()
         self._open_until = None
         self._is_trying = False
         self.is_calm = True
+        self.reached(now)
+
+    def reached(self, now: float) -> None:
+        """Learn that something reached the server; while calls are refused, only a call can show that it is well."""
+        if self.problem is not None and not self.is_open:
+            self.problem = None
+            self.since = now
 
     def gave_up(self) -> None:
         """Learn that the caller left before there was an outcome."""

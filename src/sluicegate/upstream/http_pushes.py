@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from sluicegate.concurrency import TaskScope
-from sluicegate.errors import UpstreamError
+from sluicegate.errors import UpstreamError, UpstreamUnavailable
 from sluicegate.http1 import Answer, Fields
 from sluicegate.protocol.events import SseEvent
 from sluicegate.protocol.message import Notification, Request, Response
@@ -44,8 +45,12 @@ class Session(Protocol):
 class Pushes:
     """The stream of one session after another."""
 
-    def __init__(self, site: Site, session: Session, tasks: TaskScope) -> None:
+    def __init__(
+        self, site: Site, session: Session, tasks: TaskScope, noticed: Callable[[UpstreamError | None], None]
+    ) -> None:
+        """`noticed` hears why the server cannot be reached, or None when it can."""
         self._site = site
+        self._noticed = noticed
         self._session = session
         self._tasks = tasks
         self._settled = asyncio.Event()
@@ -75,6 +80,7 @@ class Pushes:
             retry: float | None = None
             try:
                 answer = await self._site.ask("GET", self._session.fields(fields), first_byte=patience.silence)
+                self._noticed(None)
                 try:
                     if answer.status == 200 and answer.head.media_type == EVENTS:
                         self._settled.set()
@@ -93,6 +99,8 @@ class Pushes:
                     answer.close()
             except UpstreamError as problem:
                 log.debug("%s: the stream of pushes ended: %s", self._site.name, problem.message)
+                if isinstance(problem, UpstreamUnavailable):  # To be cut is nothing unusual.
+                    self._noticed(problem)
                 pause = min(pause * 2, LONGEST_RETRY)
             finally:
                 self._settled.set()

@@ -83,7 +83,7 @@ class SessionHttp:
         self._session = ClientSession()
         self._memory = SessionEra(self, self._session)
         self._hearing = Hearing(host, self.pending, self._memory, tasks, self._tell)
-        self._pushes = Pushes(site, self, tasks)
+        self._pushes = Pushes(site, self, tasks, host.noticed)
         self._id: str | None = None
         self._letter = site.letterhead("POST", ACCEPT_BOTH)  # of every message within the session
         self._opened = self._closed = False

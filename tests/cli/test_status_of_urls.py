@@ -1,0 +1,123 @@
+"""`sluicegate status` of a server at a URL: whether it can be reached, which no connection says."""
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+
+import sluicegate
+from tests.cli.folders import PROMPTLY, ROOT, Folder, lines_until
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+@contextmanager
+def server_at(port: int) -> Generator["subprocess.Popen[bytes]"]:
+    """A server that listens there, in a process of its own."""
+    command = [sys.executable, str(ROOT / "examples" / "everything.py"), "--http", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            deadline = time.monotonic() + PROMPTLY
+            while not listens(port):
+                assert process.poll() is None and time.monotonic() < deadline
+                time.sleep(0.02)
+            yield process
+        finally:
+            process.kill()
+
+
+def listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
+        return True
+    return False
+
+
+def shown(folder: Folder) -> tuple[str, str]:
+    """The state and the sentence of the only server, which `status` tells in the same words for people."""
+    (server,) = json.loads(folder.out("status", "--json"))["servers"]
+    return server["state"], server["sentence"]
+
+
+def once(folder: Folder, state: str) -> str:
+    """The sentence of the only server, once it is in that state."""
+    deadline = time.monotonic() + PROMPTLY
+    while (found := shown(folder))[0] != state:
+        assert time.monotonic() < deadline, found
+    return found[1]
+
+
+def test_a_url_that_is_gone_is_shown_without_a_call_and_as_ready_when_it_is_back(folder: Folder) -> None:
+    port, call = free_port(), ("call", "remote__test_simple_text")
+    folder.servers(remote={"type": "http", "url": f"http://127.0.0.1:{port}/mcp"})
+    folder.write("sluicegate.toml", f"[http]\nport = {free_port()}\n")
+    with server_at(port) as server, folder.serving() as (process, _, _):
+        assert shown(folder) == ("ready", "remote is ready.")
+        server.kill()
+        why = once(folder, "degraded")
+        assert "could not be reached" in why and why.endswith(" It is tried again with the next call.")
+        row = folder.out("status").rstrip("\n").split("\t")
+        assert (row[1], row[-1]) == ("degraded", why)
+        doctor = folder.run("doctor")
+        assert doctor.returncode == 1 and f"error: {why}" in " ".join(doctor.stdout.split())
+        assert "could not be reached" in folder.run(*call).stderr
+        assert shown(folder) == ("degraded", why)
+        with server_at(port):
+            folder.out(*call)
+            assert shown(folder) == ("ready", "remote is ready.")
+            said = lines_until(process, "remote: its lists can be fetched again")
+            told = [line for line in said if "remote: its lists could not be fetched again" in line]
+            assert told and len(told) == len(set(told)), "each cause is told once"
+
+
+def test_a_url_that_failed_call_after_call_says_why(folder: Folder) -> None:
+    port = free_port()
+    folder.servers(remote={"type": "http", "url": f"http://127.0.0.1:{port}/mcp"})
+    with server_at(port) as server, folder.serving() as (_, url, _):
+        server.kill()
+        server.wait(PROMPTLY)
+        asyncio.run(refused_at_last(url))
+        state, why = shown(folder)
+        assert (state, why.startswith("remote failed call after call: it could not be reached: ")) == ("degraded", True)
+        assert why.endswith((" It is tried again within 10 s.", " It is tried again with the next call."))
+
+
+async def refused_at_last(url: str) -> None:
+    """Call until calls are refused; fast, for failures that are far apart are none of one kind."""
+    async with asyncio.timeout(PROMPTLY), sluicegate.connect(url) as client:
+        while True:
+            try:
+                await client.call("remote__test_simple_text")
+            except sluicegate.RpcError as problem:
+                if "failed call after call" in problem.message:
+                    return
+
+
+def test_nobody_says_that_a_url_is_started(folder: Folder) -> None:
+    folder.servers(remote={"type": "http", "url": f"http://127.0.0.1:{free_port()}/mcp"})
+    with folder.serving() as (process, _, said):
+        told = "".join(said) + "".join(lines_until(process, "remote"))
+        assert "could not be reached" in told and "started again" not in told
+        assert "started again" not in shown(folder)[1]
+    state, why = shown(folder)
+    assert (state, "could not be reached" in why) == ("failed", True)
+    assert why.endswith(" It was asked for this command alone, and is not tried again.")
+
+
+def test_an_older_url_that_is_gone_is_shown_without_a_call_too(folder: Folder) -> None:
+    port = free_port()
+    folder.servers(remote={"type": "http", "url": f"http://127.0.0.1:{port}/mcp"})
+    folder.write("sluicegate.toml", '[servers.remote]\nera = "session"\n')
+    with server_at(port) as server, folder.serving():
+        assert shown(folder) == ("ready", "remote is ready.")
+        server.kill()
+        why = once(folder, "degraded")
+        assert "could not be reached" in why and why.endswith(" It is tried again with the next call.")
+        with server_at(port):
+            once(folder, "ready")  # Nobody called it meanwhile.
