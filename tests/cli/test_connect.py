@@ -71,6 +71,106 @@ def test_undo_after_other_changes_takes_out_only_ours(folder: Folder) -> None:
     assert list(json.loads(file.read_text())["mcpServers"]) == ["mine", "later"]
 
 
+LATER = [
+    ("claude-code", '"mine"', '// a word\n    "mine"', OTHERS[".mcp.json"].replace('"mine"', '// a word\n    "mine"')),
+    (
+        "claude-code",
+        '"sluicegate"',
+        '/* at ours */ "sluicegate"',
+        OTHERS[".mcp.json"].replace("// stays", "// stays\n    /* at ours */"),
+    ),
+    ("cursor", '{"mcpServers"', '// top\n{"mcpServers"', "// top\n" + OTHERS[".cursor/mcp.json"]),
+    ("cursor", "}}}", "}} }  // end", '{"mcpServers":{"mine":{"command":"x"}} }  // end'),
+    ("vscode", '\t"inputs"', '\n\t"inputs"', OTHERS[".vscode/mcp.json"].replace('\t"inputs"', '\n\t"inputs"')),
+    ("codex", 'mcp"\n', 'mcp"\n\n# at the end\n', OTHERS[".codex/config.toml"] + "\n# at the end\n"),
+    ("codex", 'mcp"\n', 'mcp"\n# right below\n', OTHERS[".codex/config.toml"] + "\n# right below\n"),
+    ("codex", "[mcp_servers.sl", "# above\n[mcp_servers.sl", OTHERS[".codex/config.toml"] + "\n# above\n"),
+    ("codex", "# mine", "# mine, and more", OTHERS[".codex/config.toml"].replace("# mine", "# mine, and more")),
+    ("gemini", '{"theme"', '{ // top\n"theme"', '{ // top\n"theme": "dark", "mcpServers": {}}'),
+]
+
+
+@pytest.mark.parametrize(("client", "old", "new", "expected"), LATER, ids=[f"{row[0]}-{row[2]!r}" for row in LATER])
+def test_undo_keeps_every_comment_and_blank_that_was_written_since(
+    folder: Folder, client: str, old: str, new: str, expected: str
+) -> None:
+    place = PROJECT[client]
+    file = folder.write(place, OTHERS[place])
+    folder.invoke("connect", client, "--yes")
+    file.write_text(file.read_text().replace(old, new))
+    done = folder.invoke("connect", client, "--undo", "--yes")
+    assert done.returncode == 0 and f"{file} has changed since, so only sluicegate is taken out" in done.stderr
+    assert file.read_text() == expected
+    assert (folder.path / f"{place}.before-sluicegate").read_text() == OTHERS[place]
+
+
+@pytest.mark.parametrize(("client", "comment"), [("cursor", "// mine\n"), ("codex", "# mine\n")])
+def test_undo_keeps_a_comment_in_a_file_that_was_not_there_before(folder: Folder, client: str, comment: str) -> None:
+    folder.invoke("connect", client, "--yes")
+    file = folder.path / PROJECT[client]
+    file.write_text(file.read_text() + comment)
+    done = folder.invoke("connect", client, "--undo", "--yes")
+    assert done.returncode == 0 and "is removed" not in done.stderr
+    assert comment in file.read_text() and URL not in file.read_text()
+
+
+@pytest.mark.parametrize("client", PROJECT)
+@pytest.mark.parametrize("is_there", [True, False])
+def test_undo_after_a_second_connect_leaves_nothing_of_us(folder: Folder, client: str, is_there: bool) -> None:
+    file = folder.path / PROJECT[client]
+    if is_there:
+        folder.write(PROJECT[client], OTHERS[PROJECT[client]])
+    folder.invoke("connect", client, "--yes")
+    assert folder.invoke("connect", client, "--stdio", "--yes").returncode == 0
+    done = folder.invoke("connect", client, "--undo", "--yes")
+    assert done.returncode == 0 and "has changed since" not in done.stderr
+    assert not is_there or file.read_text() == OTHERS[PROJECT[client]]
+    left = [each.name for each in file.parent.iterdir() if each.is_file()] if file.parent.exists() else []
+    assert left == ([file.name] if is_there else [])
+
+
+def test_undo_brings_back_a_server_of_that_name_that_was_there_before(folder: Folder) -> None:
+    file = folder.write(".cursor/mcp.json", '{"mcpServers": {"mine": {"command": "x"}}} // mine')
+    folder.invoke("connect", "cursor", "--name", "mine", "--yes")
+    assert URL in file.read_text()
+    done = folder.invoke("connect", "cursor", "--name", "mine", "--undo", "--yes")
+    assert "is left with the mine that it had before." in done.stderr
+    assert file.read_text() == '{"mcpServers": {"mine": {"command": "x"}}} // mine'
+
+
+def test_two_names_are_taken_out_one_after_the_other(folder: Folder) -> None:
+    file = folder.write(".gemini/settings.json", OTHERS[".gemini/settings.json"])
+    folder.invoke("connect", "gemini", "--yes")
+    folder.invoke("connect", "gemini", "--name", "again", "--stdio", "--yes")
+    folder.invoke("connect", "gemini", "--undo", "--yes")
+    assert list(json.loads(file.read_text())["mcpServers"]) == ["again"]
+    folder.invoke("connect", "gemini", "--name", "again", "--undo", "--yes")
+    assert file.read_text() == OTHERS[".gemini/settings.json"]
+    assert [each.name for each in file.parent.iterdir()] == [file.name]
+
+
+def test_a_file_that_we_were_taken_out_of_is_kept_anew_when_we_come_again(folder: Folder) -> None:
+    file = folder.write(".gemini/settings.json", '{"theme": "dark"}')
+    folder.invoke("connect", "gemini", "--yes")
+    file.write_text(f"// mine\n{file.read_text()}")
+    folder.invoke("connect", "gemini", "--undo", "--yes")
+    file.write_text('// mine\n{"theme": "light"}')
+    folder.invoke("connect", "gemini", "--yes")
+    done = folder.invoke("connect", "gemini", "--undo", "--yes")
+    assert "has changed since" not in done.stderr and file.read_text() == '// mine\n{"theme": "light"}'
+    assert [each.name for each in file.parent.iterdir()] == [file.name]
+
+
+def test_undo_keeps_the_mark_at_the_beginning_of_a_file_of_windows(folder: Folder) -> None:
+    before = '\ufeff{\r\n  "mcpServers": {}\r\n}\r\n'.encode()
+    file = folder.write(".cursor/mcp.json", "")
+    file.write_bytes(before)
+    folder.invoke("connect", "cursor", "--yes")
+    assert file.read_bytes().startswith(b"\xef\xbb\xbf{") and URL.encode() in file.read_bytes()
+    assert folder.invoke("connect", "cursor", "--undo", "--yes").returncode == 0
+    assert file.read_bytes() == before
+
+
 def test_without_yes_and_without_a_terminal_nothing_is_written(folder: Folder) -> None:
     done = folder.invoke("connect", "cursor")
     assert done.returncode == 1 and "--yes" in done.stderr and URL in done.stderr

@@ -59,7 +59,7 @@ def test_what_is_there_stays_with_its_comments(folder: Folder) -> None:
     put(folder.home, ".cursor/mcp.json", json.dumps({"mcpServers": {"found": ENTRY, "notes": ENTRY}}))
     mine = folder.write(".mcp.json", f'{{\n  // mine\n  "mcpServers": {{"notes": {json.dumps(NOTES)}}},\n}}\n')
     done = folder.invoke("import", "--yes")
-    assert done.returncode == 0 and "notes\tis there already" in done.stdout
+    assert done.returncode == 0 and "notes\tthe name is taken by another; left out" in done.stdout
     text = mine.read_text()
     assert "// mine" in text and json.dumps(NOTES) in text and '"found"' in text
     assert "read " in folder.invoke("check").stderr
@@ -74,6 +74,38 @@ def test_the_same_again_has_nothing_to_do(folder: Folder) -> None:
     assert (folder.path / ".mcp.json").read_bytes() == before
 
 
+def test_a_server_is_there_already_however_its_program_writes_it(folder: Folder) -> None:
+    folder.servers(found=ENTRY, away={"url": "https://x.example/mcp"}, old={"url": "https://x.example/sse"})
+    page = {"found": {"type": "stdio", **ENTRY}, "away": {"type": "http", "url": "https://x.example/mcp"}}
+    put(folder.home, ".config/Code/User/mcp.json", json.dumps({"servers": page}))
+    again = {"found": {**ENTRY, "trust": True, "timeout": 9000}, "away": {"httpUrl": "https://x.example/mcp"}}
+    other = {"old": {"type": "sse", "url": "https://x.example/sse"}}
+    put(folder.home, ".gemini/settings.json", json.dumps({"mcpServers": {**again, **other}}))
+    done = folder.invoke("import")
+    assert done.returncode == 0 and done.stdout.count("\tis there already\t") == 4
+    assert "old\tthe name is taken by another; left out\thttps://x.example/sse\tGemini CLI" in done.stdout
+
+
+def test_of_two_different_servers_with_one_name_the_first_counts_and_that_is_said(folder: Folder) -> None:
+    other = {**ENTRY, "env": {"API_TOKEN": "another"}}
+    put(folder.home, *_json("cursor"))
+    put(folder.home, ".config/Code/User/mcp.json", json.dumps({"servers": {"found": ENTRY}}))
+    put(folder.home, ".gemini/settings.json", json.dumps({"mcpServers": {"found": other}}))
+    rows = json.loads(folder.invoke("import", "--json").stdout)
+    taken = "the name is taken by another; left out"
+    assert [row["outcome"] for row in rows] == ["is added", "is there already", taken]
+    assert [row["added"] for row in rows] == [True, False, False]
+    assert folder.invoke("import", "--yes").returncode == 0 and servers_of(folder)["found"] == ENTRY
+
+
+def test_a_gateway_in_our_own_file_keeps_its_name(folder: Folder) -> None:
+    folder.servers(all={"command": "sluicegate", "args": ["serve", "--stdio"]})
+    put(folder.home, ".cursor/mcp.json", json.dumps({"mcpServers": {"all": ENTRY}}))
+    done = folder.invoke("import", "--yes")
+    assert done.returncode == 0 and "all\tthe name is taken by another" in done.stdout
+    assert servers_of(folder)["all"]["command"] == "sluicegate"
+
+
 def test_into_the_users_own_file(folder: Folder) -> None:
     put(folder.home, *_json("cursor"))
     assert folder.invoke("import", "--user", "--yes").returncode == 0
@@ -86,6 +118,29 @@ def test_a_broken_file_of_a_client_does_not_stop_the_others(folder: Folder) -> N
     put(folder.home, *_json("cursor"))
     done = folder.invoke("import", "--yes")
     assert done.returncode == 0 and ".gemini/settings.json" in done.stderr and "found" in servers_of(folder)
+
+
+@pytest.mark.parametrize("how", [["gemini", "--yes"], ["gemini", "--json"], ["--yes"]])
+def test_where_a_file_cannot_be_read_nobody_says_that_there_is_nothing(folder: Folder, how: list[str]) -> None:
+    put(folder.home, ".gemini/settings.json", "{ broken")
+    done = folder.invoke("import", *how)
+    assert done.returncode == 1 and ".gemini/settings.json: " in done.stderr
+    assert "there is nothing to import" not in done.stderr and "nothing was imported" in done.stderr
+    assert not (folder.path / ".mcp.json").exists()
+
+
+def test_a_client_that_was_named_and_cannot_be_read_is_a_failure_also_where_another_is_taken_over(
+    folder: Folder,
+) -> None:
+    put(folder.home, ".codex/config.toml", "[ broken")
+    put(folder.home, *_json("cursor"))
+    done = folder.invoke("import", "cursor", "codex", "--yes")
+    assert done.returncode == 1 and "found" in servers_of(folder)
+    why = "/.codex/config.toml could not be read, so that not everything is here.\n"
+    assert done.stderr.endswith(why)
+    shown = folder.invoke("import", "cursor", "codex", "--user", "--json")
+    assert (shown.returncode, [row["added"] for row in json.loads(shown.stdout)]) == (1, [True])
+    assert shown.stderr.endswith(why)
 
 
 def test_a_broken_file_of_our_own_is_left_alone(folder: Folder) -> None:

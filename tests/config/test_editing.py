@@ -167,6 +167,22 @@ def test_a_table_comes_into_toml_and_goes_out_again(text: str) -> None:
         assert outside.rstrip() == text.rstrip()
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a = 1\n\n[t.me]\nx = 1\n\n# end\n", "a = 1\n\n# end\n"),
+        ("a = 1\n\n[t.me]\nx = 1\n# end\n", "a = 1\n\n# end\n"),
+        ('a = 1\n\n[t.me]\nx = 1\n\n[t.me.env]\nB = "c"\n# end', "a = 1\n\n# end"),
+        ("a = 1\n\n\n\n[t.me]\nx = 1\n", "a = 1\n\n\n"),
+        ("a = 1\r\n\r\n[t.me]\r\nx = 1\r\n", "a = 1\r\n"),
+        ("a = 1\n\n[t.me]\nx = 1\n\n[z]\nb = 2", "a = 1\n\n[z]\nb = 2"),
+        ("a = 1\n[t.me]\nx = 1\n[z]\nb = 2\n\n\n", "a = 1\n[z]\nb = 2\n\n\n"),
+    ],
+)
+def test_nothing_but_a_table_goes_out_of_toml(text: str, expected: str) -> None:
+    assert toml_without(text, "t", "me") == expected
+
+
 def test_a_table_that_is_written_another_way_is_left_alone() -> None:
     text = '[mcp_servers]\nme = { command = "x" }\n'
     assert isinstance(toml_with(text, "mcp_servers", "me", ENTRY), Fault)

@@ -5,7 +5,7 @@ import json
 import os
 import shlex
 import sys
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import click
 
@@ -69,7 +69,7 @@ def connect(
     if file is None:
         raise Failure(f"{chosen.title} has no file for a folder; use --user.")
     if undo:
-        if not _undo(chosen, file, name, is_yes=yes):
+        if not _undo(chosen, file, name, places, is_yes=yes):
             _point_elsewhere(chosen, scope, name, places)
         return
     _check_profile(places, profile)
@@ -132,9 +132,10 @@ def _write(
     from msgspec.structs import replace
 
     from sluicegate.cli.files import replace_file, text_of
+    from sluicegate.cli.import_ import ourselves
     from sluicegate.cli.render import say
     from sluicegate.cli.running import agreed
-    from sluicegate.config.clients import entry_for, with_entry
+    from sluicegate.config.clients import entry_for, entry_in, gateways_in, with_entry
     from sluicegate.config.jsonc import Fault
 
     command = [*_ourselves(), "serve", "--stdio", "--folder", places.root]
@@ -158,76 +159,82 @@ def _write(
         say(passing)
     if not agreed("Write it?", is_yes=is_yes):
         raise Failure("nothing was written; --yes writes it.")
-    # The first backup is the one from before us; a second connect must not put ourselves into it.
-    backup = None if os.path.exists(file + _BACKUP) else file + _BACKUP
+    # The first backup is the one from before us; a second connect must not put ourselves into it. Where we have been
+    # taken out in between, the file is one from before us again.
+    we = gateways_in(client, text, root=places.root, ourselves=ourselves(places))
+    is_first = not we and entry_in(client, text, name) is None
+    backup = file + _BACKUP if is_first or not os.path.exists(file + _BACKUP) else None
     kept = replace_file(file, changed, backup=backup)
     say(f"wrote {file}{f'; as it was, it is kept as {kept}' if kept else ''}.")
     if client.by_url is not None and not stdio:
         say("it works while `sluicegate serve` runs.")
 
 
-def _undo(client: "Client", file: str, name: str, *, is_yes: bool) -> bool:
+def _undo(client: "Client", file: str, name: str, places: "Places", *, is_yes: bool) -> bool:
     """Take it out; whether there was anything to take out."""
     from sluicegate.cli.files import replace_file, text_of
     from sluicegate.cli.render import say
     from sluicegate.cli.running import agreed
-    from sluicegate.config.clients import without_entry
-    from sluicegate.config.jsonc import Fault
 
     text = text_of(file)
-    changed = None if text is None else without_entry(client, text, name)
-    if isinstance(changed, Fault):
-        raise Failure(f"{file}: {changed.sentence}")
-    if changed is None or changed == text:
+    before = text_of(file + _BACKUP)
+    undone = None if text is None else _undone(client, file, text, before, name, places)
+    if undone is None:
         say(f"{name} is not in {file}; there is nothing to undo.")
         return False
-    before = text_of(file + _BACKUP)
-    if before is not None and _same(client, changed, before, name):
-        # Nothing else has changed since: not a byte is to be different from what it was.
-        changed = before
-    elif before is not None:
+    if before is not None and not undone.is_whole:
         say(f"{file} has changed since, so only {name} is taken out; {file + _BACKUP} stays.")
-        before = None
-    is_ours = before is None and not os.path.exists(file + _BACKUP) and _is_empty(client, changed)
-    say(f"{file} {'is removed, there was none before' if is_ours else f'is left without {name}'}.")
+    say(f"{file} {undone.sentence}")
     if not agreed("Do it?", is_yes=is_yes):
         raise Failure("nothing was changed; --yes changes it.")
-    if is_ours:
+    if undone.text is None:
         os.unlink(file)
     else:
-        replace_file(file, changed)
-    if before is not None:
+        replace_file(file, undone.text)
+    if before is not None and undone.is_whole:
         os.unlink(file + _BACKUP)
     say("done.")
     return True
 
 
-def _same(client: "Client", one: str, other: str, name: str) -> bool:
-    """Whether two texts say the same but for an entry of that name."""
-    from sluicegate.config.clients import without_entry
+class _Undone(NamedTuple):
+    """What becomes of a file that we are taken out of."""
 
-    plain = without_entry(client, other, name)
-    return isinstance(plain, str) and _meaning(client, one) == _meaning(client, plain)
-
-
-def _is_empty(client: "Client", text: str) -> bool:
-    return _meaning(client, text) == {}
+    text: str | None
+    """None if the file goes."""
+    sentence: str
+    is_whole: bool = False
+    """Whether it has nothing that was not there before us, and lacks nothing, so that no copy of that is needed."""
 
 
-def _meaning(client: "Client", text: str) -> object:
-    """What a file says; an empty list of servers says as much as none."""
-    import tomllib
+def _undone(client: "Client", file: str, text: str, before: str | None, name: str, places: "Places") -> _Undone | None:
+    """What undoing makes of a text, given what the file was before us, if it was; None if we are not in it.
 
-    from sluicegate.config import jsonc
-    from sluicegate.protocol.message import as_object
+    Raises:
+        Failure: the text cannot be edited.
+    """
+    from sluicegate.cli.import_ import ourselves
+    from sluicegate.config.clients import entry_in, gateways_in, with_entry, without_entry
+    from sluicegate.config.jsonc import Fault
 
-    if client.form == "toml":
-        page: dict[str, object] = tomllib.loads(text)
-    else:
-        page = cast("dict[str, object]", jsonc.plain(jsonc.read(text))) if text.strip() else {}  # pyright: ignore[reportArgumentType]
-    if as_object(page.get(client.table[0])) == {}:
-        del page[client.table[0]]
-    return page
+    without = without_entry(client, text, name)
+    if isinstance(without, Fault):
+        raise Failure(f"{file}: {without.sentence}")
+    if without == text:
+        return None
+    written = with_entry(client, before or "", name, entry_in(client, text, name) or {})
+    # By its bytes, since what was written into it since may be a comment.
+    if isinstance(written, Fault) or without_entry(client, written, name) != without:
+        return _Undone(without, f"is left without {name}.")
+    if before is None:
+        return _Undone(None, "is removed, there was none before.", True)
+    if entry_in(client, before, name) is None:
+        return _Undone(before, f"is left without {name}.", True)
+    if name not in gateways_in(client, before, root=places.root, ourselves=ourselves(places)):
+        return _Undone(before, f"is left with the {name} that it had before.", True)
+    # Written twice where there was no file at first, it is in what was kept, too.
+    earlier = _undone(client, file, before, None, name, places)
+    return None if earlier is None else earlier._replace(is_whole=True)
 
 
 def _ourselves() -> list[str]:

@@ -1,5 +1,6 @@
 """Files of the user's that we change: whole or not at all, with the mode they had, and never without a way back."""
 
+import codecs
 import os
 import tempfile
 from collections.abc import Mapping
@@ -36,11 +37,14 @@ def replace_file(file: str, text: str, *, backup: str | None = None) -> str | No
         except FileNotFoundError:
             # Lists of servers may hold keys; who wants to share one can say so.
             mode, backup = 0o644 if os.path.basename(real) == "sluicegate.toml" else 0o600, None
-        contents = {real: text.encode("utf-8")}
-        if backup is not None:
-            with open(real, "rb") as old:
-                contents = {backup: old.read(), **contents}
-        _write(contents, mode)
+            old = b""
+        else:
+            with open(real, "rb") as opened:
+                old = opened.read()
+        # Who reads a file is not shown the mark at its beginning, and some programs want it there.
+        mark = codecs.BOM_UTF8 if old.startswith(codecs.BOM_UTF8) else b""
+        kept = {} if backup is None else {backup: old}
+        _write({**kept, real: mark + text.encode("utf-8")}, mode)
     except OSError as problem:
         raise Failure(f"{file} cannot be written: {problem.strerror}; it is as it was.") from None
     return backup

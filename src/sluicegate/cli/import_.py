@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 _NAMES: Final = ("claude-desktop", "claude-code", "cursor", "vscode", "codex", "gemini")
 
+_ADDED: Final = "is added"
+_THERE: Final = "is there already"
+_TAKEN: Final = "the name is taken by another; left out"
+
 
 @click.command("import")
 @click.argument("clients", metavar="[CLIENT]...", nargs=-1, type=click.Choice(_NAMES))
@@ -27,8 +31,8 @@ def import_(clients: tuple[str, ...], yes: bool, user: bool, as_json: bool, fold
 
     CLIENT is claude-desktop, claude-code, cursor, vscode, codex or gemini; without one, all are looked at. What would
     be written is shown first, with values of variables and headers as ***; it is written with --yes, or when you say
-    so on the terminal. What is in .mcp.json stays as it is: a server whose name is taken is left out, and so is this
-    gateway itself, which `sluicegate connect` may have written there.
+    so on the terminal. What is in .mcp.json stays as it is: a server that is there already is left out, and so is one
+    whose name another has, and this gateway itself, which `sluicegate connect` may have written there.
 
     \b
     Examples:
@@ -37,34 +41,50 @@ def import_(clients: tuple[str, ...], yes: bool, user: bool, as_json: bool, fold
       sluicegate import --user
 
     \b
-    Exit status: 0 written, or nothing to write; 1 not written
+    Exit status: 0 written, or nothing to write; 1 not written, or a file could not be read
     """
-    from sluicegate.cli.files import replace_file, text_of
+    from sluicegate.cli.files import text_of
     from sluicegate.cli.render import say, show_json
-    from sluicegate.cli.running import agreed
-    from sluicegate.config.clients import CLIENTS, OURS, client_file, with_entry
-    from sluicegate.config.jsonc import Fault
+    from sluicegate.config.clients import CLIENTS, OURS, client_file
 
     places = places_of(None, folder)
     scope = "user" if user else "project"
     target = client_file(OURS, scope, home=places.home, root=places.root, environ=places.environ)
     assert target is not None
     text = text_of(target) or ""
-    found = _found([CLIENTS[name] for name in clients or _NAMES], places, target)
-    fresh = _sorted_out(found, target, text)
+    unread: list[str] = []
+    found = _found([CLIENTS[name] for name in clients or _NAMES], places, target, unread)
+    outcomes = _outcomes(found, target, text)
+    fresh = [each for each, outcome in zip(found, outcomes, strict=True) if outcome == _ADDED]
     if as_json:
-        show_json([{**_shown(each), "added": each in fresh} for each in found])
-        return
-    _preview(found, fresh, target)
-    if not fresh:
+        rows = zip(found, outcomes, strict=True)
+        show_json([{**_shown(each), "added": outcome == _ADDED, "outcome": outcome} for each, outcome in rows])
+    else:
+        _preview(found, outcomes, target)
+    if unread and not fresh:
+        raise Failure("nothing was imported, since not every file could be read.")
+    if not fresh and not as_json:
         say("there is nothing to import.")
-        return
+    elif not as_json:
+        _take_over(fresh, target, text, is_yes=yes)
+    if clients and unread:  # Of all programs there are, most are somebody else's business; these were asked for.
+        raise Failure(f"{', '.join(unread)} could not be read, so that not everything is here.")
+
+
+def _take_over(fresh: "list[Found]", target: str, text: str, *, is_yes: bool) -> None:
+    """Write the servers into the file that has this text, if the user agrees."""
+    from sluicegate.cli.files import replace_file
+    from sluicegate.cli.render import say
+    from sluicegate.cli.running import agreed
+    from sluicegate.config.clients import OURS, with_entry
+    from sluicegate.config.jsonc import Fault
+
     for each in fresh:
         changed = with_entry(OURS, text, each.name, each.entry)
         if isinstance(changed, Fault):
             raise Failure(f"{target}: {changed.sentence}")
         text = changed
-    if not agreed(f"Write {len(fresh)} to {target}?", is_yes=yes):
+    if not agreed(f"Write {len(fresh)} to {target}?", is_yes=is_yes):
         raise Failure("nothing was written; --yes writes it.")
     replace_file(target, text)
     say(f"wrote {', '.join(each.name for each in fresh)} to {target}.")
@@ -82,15 +102,15 @@ class Found(NamedTuple):
     file: str
 
 
-def _found(clients: "list[Client]", places: "Places", target: str) -> list[Found]:
-    """The servers of these programs, as their files have them."""
+def _found(clients: "list[Client]", places: "Places", target: str, unread: list[str]) -> list[Found]:
+    """The servers of these programs, as their files have them; files that cannot be read are added to `unread`."""
     from sluicegate.cli.files import text_of
     from sluicegate.cli.render import say
     from sluicegate.config.clients import client_files, read_client
     from sluicegate.config.jsonc import Fault
 
     found: list[Found] = []
-    ourselves = _ourselves(places)
+    we = ourselves(places)
     for client in clients:
         for file in client_files(client, home=places.home, root=places.root, environ=places.environ):
             if os.path.realpath(file) == os.path.realpath(target):
@@ -99,12 +119,14 @@ def _found(clients: "list[Client]", places: "Places", target: str) -> list[Found
                 text = text_of(file)
             except Failure as problem:
                 say(problem.message)
+                unread.append(file)
                 continue
             if text is None:
                 continue
-            read = read_client(client, text, root=places.root, ourselves=ourselves)
+            read = read_client(client, text, root=places.root, ourselves=we)
             if isinstance(read, Fault):
                 say(f"{file}: {read.sentence}")
+                unread.append(file)
                 continue
             for note in read.notes:
                 say(note)
@@ -112,7 +134,7 @@ def _found(clients: "list[Client]", places: "Places", target: str) -> list[Found
     return found
 
 
-def _ourselves(places: "Places") -> "list[HttpFront]":
+def ourselves(places: "Places") -> "list[HttpFront]":
     """Where the gateway of the folder would be, and where the one that runs is."""
     from urllib.parse import urlsplit
 
@@ -126,34 +148,34 @@ def _ourselves(places: "Places") -> "list[HttpFront]":
     return [http, replace(http, port=address.port, path=address.path)] if address.port else [http]
 
 
-def _sorted_out(found: list[Found], target: str, text: str) -> list[Found]:
-    """Those that can be added: nobody's name is taken, and of two that share one, the first counts."""
-    from sluicegate.config.clients import OURS, read_client
+def _outcomes(found: list[Found], target: str, text: str) -> list[str]:
+    """What becomes of each: what is in the file stays, and of two that share a name, the first counts."""
+    from sluicegate.config.clients import OURS, entry_in, gateways_in, read_client, runs_the_same
     from sluicegate.config.jsonc import Fault
 
     there = read_client(OURS, text) if text.strip() else None
     if isinstance(there, Fault):
         raise Failure(f"{target}: {there.sentence}")
-    taken = set(there.servers) if there is not None else set[str]()
-    fresh: list[Found] = []
+    taken = dict(there.servers) if there is not None else {}
+    taken |= {name: entry_in(OURS, text, name) or {} for name in gateways_in(OURS, text)}
+    outcomes: list[str] = []
     for each in found:
-        if each.name not in taken:
-            taken.add(each.name)
-            fresh.append(each)
-    return fresh
+        has = taken.setdefault(each.name, each.entry)
+        outcomes.append(_ADDED if has is each.entry else _THERE if runs_the_same(has, each.entry) else _TAKEN)
+    return outcomes
 
 
 def _shown(each: Found) -> dict[str, object]:
     return {"name": each.name, "what": _what(each.entry), "from": each.client, "file": each.file}
 
 
-def _preview(found: list[Found], fresh: list[Found], target: str) -> None:
+def _preview(found: list[Found], outcomes: list[str], target: str) -> None:
     from sluicegate.cli.render import show_rows
 
     if found:
         rows = [
-            [each.name, "is added" if each in fresh else "is there already", _what(each.entry), each.client, each.file]
-            for each in found
+            [each.name, outcome, _what(each.entry), each.client, each.file]
+            for each, outcome in zip(found, outcomes, strict=True)
         ]
         show_rows(("server", os.path.basename(target), "what", "from", "file"), rows)
 

@@ -136,15 +136,60 @@ def read_client(client: Client, text: str, *, root: str = "", ourselves: Sequenc
 
     `root` is the folder of work, for clients that keep all of them in one file; `ourselves` is where we can be found.
     """
+    found = _entries(client, text, root)
+    if isinstance(found, Fault):
+        return found
+    notes: list[str] = []
     if client.form == "toml":
-        read = _read_codex(text)
-        return read if isinstance(read, Fault) else _without_ourselves(client, read, [], ourselves)
+        servers = {name: _from_codex(entry) for name, entry in found.items()}
+    else:
+        servers = {name: cast(Entry, _adapted(entry, name, client, notes)) for name, entry in found.items()}
+    return _without_ourselves(client, servers, notes, ourselves)
+
+
+def gateways_in(client: Client, text: str, *, root: str = "", ourselves: Sequence[HttpFront] = ()) -> frozenset[str]:
+    """What a client calls this gateway in its file, if it is there; the arguments are those of `read_client`."""
+    found = _entries(client, text, root) if text.strip() else {}
+    if isinstance(found, Fault):
+        return frozenset()
+    return frozenset(name for name, entry in found.items() if _is_gateway(name, entry, ourselves))
+
+
+def entry_in(client: Client, text: str, name: str) -> Entry | None:
+    """What a client's file says of one server, at the place where `with_entry` writes."""
+    page = _page(client, text)
+    table = {} if isinstance(page, Fault) else page
+    for key in client.table:
+        inner = table.get(key)
+        table = cast(Entry, inner) if isinstance(inner, dict) else {}
+    entry = table.get(name)
+    return cast(Entry, entry) if isinstance(entry, dict) else None
+
+
+def _page(client: Client, text: str) -> Entry | Fault:
+    """What is in a client's file."""
+    if client.form == "toml":
+        import tomllib
+
+        try:
+            return tomllib.loads(text)
+        except ValueError as error:
+            return Fault(f"The file is no TOML: {error}.", 0)
     document = jsonc.read(text)
     if isinstance(document, Fault):
         return document
-    if not isinstance(document, Object):
-        return Fault("The file is no JSON object.", 0)
-    page = cast(Entry, jsonc.plain(document))
+    return (
+        cast(Entry, jsonc.plain(document)) if isinstance(document, Object) else Fault("The file is no JSON object.", 0)
+    )
+
+
+def _entries(client: Client, text: str, root: str) -> dict[str, Entry] | Fault:
+    """The servers of a client's file, in its own words."""
+    page = _page(client, text)
+    if isinstance(page, Fault):
+        return page
+    if client.form == "toml":
+        return _tables(page.get(client.table[0]))
     tables: list[object] = [page.get(key) for key in dict.fromkeys(("mcpServers", *client.table))]
     if isinstance(mcp := page.get("mcp"), dict):
         tables.append(cast(Entry, mcp).get("servers"))
@@ -153,13 +198,28 @@ def read_client(client: Client, text: str, *, root: str = "", ourselves: Sequenc
         tables.append(cast(Entry, project).get("mcpServers") if isinstance(project, dict) else None)
     found: dict[str, Entry] = {}
     for table in tables:
-        if isinstance(table, dict):
-            found.update(
-                {name: cast(Entry, entry) for name, entry in cast(Entry, table).items() if isinstance(entry, dict)}
-            )
-    notes: list[str] = []
-    servers = {name: cast(Entry, _adapted(entry, name, client, notes)) for name, entry in found.items()}
-    return _without_ourselves(client, servers, notes, ourselves)
+        found |= _tables(table)
+    return found
+
+
+def _tables(table: object) -> dict[str, Entry]:
+    if not isinstance(table, dict):
+        return {}
+    return {name: cast(Entry, entry) for name, entry in cast(Entry, table).items() if isinstance(entry, dict)}
+
+
+def runs_the_same(one: Entry, other: Entry) -> bool:
+    """Whether two entries, in the words of `.mcp.json`, start or reach the same server in the same way."""
+    return _what_runs(one) == _what_runs(other)
+
+
+def _what_runs(entry: Entry) -> Entry:
+    """An entry without its settings, and without what goes without saying."""
+    url = next((entry[key] for key in ("url", "httpUrl", "serverUrl") if entry.get(key)), None)
+    same = ("headers",) if url else ("command", "args", "env", "envFile", "cwd")
+    is_sse = any(entry.get(key) == "sse" for key in ("type", "transport", "transportType"))
+    said: Entry = {"url": url, "sse": is_sse, **{key: entry.get(key) for key in same}}
+    return {key: value for key, value in said.items() if value}
 
 
 def entry_for(client: Client, *, url: str, command: Sequence[str]) -> Entry:
@@ -210,20 +270,6 @@ def _adapted(value: object, name: str, client: Client, notes: list[str]) -> obje
             return _input.sub(variable, value)
         case _:
             return value
-
-
-def _read_codex(text: str) -> dict[str, Entry] | Fault:
-    import tomllib
-
-    try:
-        table: object = tomllib.loads(text).get("mcp_servers", {})
-    except ValueError as error:
-        return Fault(f"The file is no TOML: {error}.", 0)
-    servers: dict[str, Entry] = {}
-    for name, entry in cast(Entry, table).items() if isinstance(table, dict) else ():
-        if isinstance(entry, dict):
-            servers[name] = _from_codex(cast(Entry, entry))
-    return servers
 
 
 def _from_codex(entry: Entry) -> Entry:

@@ -94,16 +94,16 @@ def toml_without(text: str, table: str, name: str) -> str | Fault:
     if not isinstance(tables, dict) or name not in tables:
         return text
     del tables[name]
-    lines, kept, ours = text.splitlines(keepends=True), list[str](), list[str]()
-    inside = False
-    for line in lines:
+    kept: list[str] = []
+    ours: list[str] = []
+    for line in text.splitlines(keepends=True):
         if found := _header.match(line):
-            # What stands right above the next table belongs to that one.
-            kept += _tail(ours) if inside else []
-            ours = []
-            inside = _keys(found[1])[:2] == [table, name]
-        (ours if inside else kept).append(line)
-    return _checked_toml("".join(kept).rstrip("\r\n") + ("\n" if kept else ""), wanted, maybe_empty=table)
+            kept, ours = _without_table(kept, ours), []
+            if _keys(found[1])[:2] == [table, name]:
+                ours.append(line)
+                continue
+        (ours or kept).append(line)
+    return _checked_toml("".join(_without_table(kept, ours)), wanted, maybe_empty=table)
 
 
 # JSON.
@@ -239,6 +239,14 @@ _bare: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 def _keys(dotted: str) -> list[str]:
     return [part.strip("\"'") for part in _parts.findall(dotted)]
+
+
+def _without_table(before: list[str], table: list[str]) -> list[str]:
+    """What stands before a table, and the comments at its end: those are about what comes next, or about nothing."""
+    rest = _tail(table)
+    # One blank line held it apart from its neighbours, above or below.
+    is_apart = table and before and not before[-1].strip() and (not rest or not rest[0].strip())
+    return [*(before[:-1] if is_apart else before), *rest]
 
 
 def _tail(lines: list[str]) -> list[str]:

@@ -27,6 +27,7 @@ from sluicegate.config.watch import watch
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Exchange, Handler
 from sluicegate.fronts.beginning import Beginning, settled_catalog
+from sluicegate.fronts.complaints import Complaints
 from sluicegate.fronts.held_back import after_reload, at_start, without_consequence
 from sluicegate.gateway import Gateway
 from sluicegate.hub.mount import Mount, State
@@ -64,7 +65,8 @@ class Running:
         self._places = places
         self._adjust = adjust
         self._say = say
-        self._complaints = frozenset(() if loaded is None else map(str, loaded.problems))
+        self._read = loaded
+        self._complaints = Complaints(() if loaded is None else loaded.problems)
         self.held_back: list[Problem] = [] if loaded is None else at_start(loaded)
         """What the files say and the gateway does not do, since it is wrong."""
         self._endpoints: Endpoints | None = None
@@ -79,18 +81,21 @@ class Running:
     async def reload(self) -> list[str]:
         """Read the files again and take over what changed; what came of it, sentence by sentence."""
         async with self._turn:
-            read = self._adjust(load(self._places))
+            read = self._read = self._adjust(load(self._places))
             loaded = settle(self.gateway.config, read)
-            said = [str(problem) for problem in loaded.problems if problem.severity != "note"]
-            complaints = frozenset(said)
-            was_held_back = bool(self.held_back)
+            was_held_back, refusal = bool(self.held_back), list[str]()
             try:
                 changes = None if loaded.config is None else self.gateway.apply(loaded.config)
             except ConfigError as problem:
                 changes = None
-                said.append(problem.message)
+                refusal.append(problem.message)
                 read = self._refused(read, problem.message)
-            self.held_back = after_reload(read, self.gateway.config, is_applied=changes is not None)
+            is_applied = changes is not None
+            fresh = self._complaints.fresh(loaded, is_applied=is_applied)
+            known = {str(problem) for problem in loaded.problems if problem not in fresh}
+            said = [str(problem) for problem in loaded.problems if problem.severity != "note" or problem in fresh]
+            said += refusal
+            self.held_back = after_reload(read, self.gateway.config, is_applied=is_applied)
             if changes is None:
                 said = [*without_consequence(said), "The configuration stays as it was."]
             else:
@@ -103,9 +108,8 @@ class Running:
                 # Whoever has written a file wants to know that it was read, whatever else was said before.
                 said += done or ["The files were read again; nothing is different."]
         for sentence in said:
-            if sentence not in self._complaints:
+            if sentence not in known:
                 self._say(sentence)
-        self._complaints = complaints
         return said
 
     def _refused(self, read: Loaded, sentence: str) -> Loaded:
@@ -268,16 +272,30 @@ class Running:
 
     async def _first_calls(self) -> None:
         """Return when those have been answered who came with the first servers: to begin to watch takes a moment."""
+        seen = self._texts()
         await self.beginning.over()
         await asyncio.sleep(GLANCE)
+        # What is written from now on, or has been since we looked, the watch tells by itself; but nobody has noticed
+        # what was written after the files were read for the start.
+        if self._texts() == seen:
+            await self._reload_quietly(only_if_behind=True)
+
+    def _texts(self) -> list[object]:
+        return [read_text(file) for file in self._files()]
+
+    def _is_behind(self) -> bool:
+        """Whether the files say something else than what was last read."""
+        is_other = self._read is not None and self._adjust(load(self._places)) != self._read
+        return is_other or self._contents() != self._python
 
     def _files(self) -> list[str]:
         """The files that say what we do: those of the configuration, and those with tools that it names."""
         return [*self._places.files, *dict.fromkeys(source.path for _, source in self._sources())]
 
-    async def _reload_quietly(self) -> None:
+    async def _reload_quietly(self, *, only_if_behind: bool = False) -> None:
         try:
-            await self.reload()
+            if not only_if_behind or self._is_behind():
+                await self.reload()
         except Exception:  # An edge: whatever is wrong with a file, or with us, the gateway goes on as it was (R32).
             log.exception("The files could not be taken over; the configuration stays as it was.")
 
@@ -303,7 +321,7 @@ class Running:
                 if stays.get(name) != stay:
                     again = " again" if name in stays else ""
                     stays[name] = stay
-                    tools = len(offer.tools) if (offer := stay[0].offer) is not None else 0
+                    tools = sum(entry.mount == name for entry in self.gateway.hub.catalog.tools.values())
                     self._say(f"{name} is ready{again}, {tools} tool{'' if tools == 1 else 's'}.")
 
     def _stays(self) -> list[tuple[str, tuple[Mount, float]]]:

@@ -1,0 +1,62 @@
+"""What is wrong in the files is told when it comes, and not again with every change of something else."""
+
+import re
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.folders import COUNTING, Folder, folder_in, lines_until
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Generator[Folder]:
+    with folder_in(tmp_path) as made:
+        yield made
+
+
+def test_a_slip_that_is_made_while_it_runs_is_told_once(folder: Folder) -> None:
+    old = {**COUNTING, "comand": "x"}
+    folder.servers(counting=COUNTING, old=old)
+    with folder.serving() as (process, _, said):
+        assert 'The key "comand" is not known' in "".join(said)
+        slip = {"command": COUNTING["command"], "arg": COUNTING["args"]}
+        file = folder.servers(old=old, counting=slip).path / ".mcp.json"
+        told = "".join(lines_until(process, r"counting was started anew\."))
+        assert re.search(rf'{file}:\d+:\d+: note: counting: The key "arg" is not known, and ignored\.', told)
+        assert 'Did you mean "args"?' in told and "comand" not in told
+        # Everything stands a line further down, and nothing is new.
+        file.write_text(f"// mine\n{file.read_text()}")
+        assert "note: " not in "".join(lines_until(process, "read again; nothing is different"))
+        file.write_text("{")
+        assert f"{file}:1:2: warning: " in "".join(lines_until(process, "stays as it was"))
+        folder.servers(old=old, counting=COUNTING)
+        told = "".join(lines_until(process, r"counting was started anew\."))
+        assert "is mended" in told and "is not known" not in told
+        folder.servers(old=old, counting=slip)
+        assert '"arg" is not known' in "".join(lines_until(process, r"counting was started anew\."))
+
+
+def test_a_warning_is_not_told_again_when_something_else_is_mended(folder: Folder) -> None:
+    lost = {"command": "no-such-program-anywhere"}
+    folder.servers(lost=lost)
+    with folder.serving() as (process, _, said):
+        assert "warning: lost: " in "".join(said)
+        folder.servers(wrong={"command": 5}, lost=lost)
+        told = "".join(lines_until(process, "wrong does not run"))
+        assert "warning: wrong: " in told and "warning: lost: " not in told
+        folder.write("sluicegate.toml", "[http]\nhots = 3\n")
+        assert "hots" in "".join(lines_until(process, "stays as it was"))
+        folder.servers(wrong={"command": 5}, lost=lost, counting=COUNTING)
+        assert "hots" in "".join(lines_until(process, "stays as it was")), "why it does is told whenever it does"
+        (folder.path / "sluicegate.toml").unlink()
+        told = "".join(lines_until(process, r"counting was added\."))
+        assert "is mended" in told and "warning: " not in told
+
+
+def test_a_client_that_is_connected_while_it_runs_is_told_of_once(folder: Folder) -> None:
+    folder.servers(counting=COUNTING)
+    with folder.serving() as (process, _, _):
+        assert folder.run("connect", "claude-code", "--yes").returncode == 0
+        told = "".join(lines_until(process, "sluicegate does not run: it is this gateway itself"))
+        assert told.count("this gateway itself") == 1
