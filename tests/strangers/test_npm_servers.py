@@ -133,7 +133,10 @@ async def test_long_operation_streams_its_progress(everything: Everything) -> No
     *progress, result = [
         event async for event in client.stream("trigger-long-running-operation", duration=0.2, steps=4)
     ]
-    assert progress == [ProgressEvent(n, 4) for n in (1, 2, 3, 4)]
+    # It logs what it is asked, for whoever is there: an earlier test's last request may be told now.
+    assert [event for event in progress if isinstance(event, ProgressEvent)] == [
+        ProgressEvent(n, 4) for n in (1, 2, 3, 4)
+    ]
     assert isinstance(result, ToolResult)
     assert result.text.startswith("Long running operation completed.")
 
