@@ -9,9 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from sluicegate.config.values import Secret
 from sluicegate.control import statuses
 from sluicegate.gateway import Gateway, ServerStatus
 from tests.cli.folders import COUNTING, NOTES, PROMPTLY, Folder, lines_until
+from tests.marks import new_mark, processes_with
 
 # Runs the command, and tells what has been loaded when it starts the first process.
 UNTIL_THE_FIRST_PROCESS = """
@@ -130,17 +130,7 @@ def witness(script: str, mark: str) -> dict[str, object]:
 @pytest.fixture
 def mark() -> str:
     """What tells the processes of this test from others."""
-    return f"sluicegate-test-{uuid.uuid4().hex}"
-
-
-def marked(mark: str) -> set[int]:
-    """The processes that carry a mark, guardians among them."""
-    found: set[int] = set()
-    for path in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if mark.encode() in (path / "environ").read_bytes():
-                found.add(int(path.name))
-    return found
+    return new_mark()
 
 
 only_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -174,9 +164,9 @@ def test_a_signal_while_it_is_still_loading_leaves_no_server(
     assert (process.returncode, said.strip()) == (status, "")
     assert (folder.path / "witness1").exists()
     deadline = time.monotonic() + PROMPTLY
-    while number is not signal.SIGINT and marked(mark) and time.monotonic() < deadline:
+    while number is not signal.SIGINT and processes_with(mark) and time.monotonic() < deadline:
         time.sleep(0.01)  # The process table tells nobody when it changes.
-    assert marked(mark) == set()
+    assert processes_with(mark) == set()
 
 
 @only_linux
@@ -186,7 +176,7 @@ def test_a_gateway_whose_place_another_has_starts_no_server(folder: Folder, mark
         done = folder.run("serve", "--port", "0")
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.splitlines()[-1].startswith("sluicegate: Another gateway serves this folder already")
-    assert marked(mark) == set() and not list(folder.path.glob("witness*"))
+    assert processes_with(mark) == set() and not list(folder.path.glob("witness*"))
 
 
 @pytest.mark.parametrize("words", [("--host", "0.0.0.0"), ("--profile", "reding"), ("--port", "TAKEN")])
@@ -225,7 +215,7 @@ def test_each_server_is_started_once_and_a_restart_starts_it_in_the_same_way(fol
         process.send_signal(signal.SIGTERM)
         assert process.wait(PROMPTLY) == 0
         if sys.platform == "linux":
-            assert marked(mark) == set()
+            assert processes_with(mark) == set()
 
 
 def test_one_that_cannot_be_started_is_told_as_ever(folder: Folder) -> None:

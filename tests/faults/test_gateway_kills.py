@@ -9,7 +9,6 @@ import random
 import signal
 import sys
 import time
-import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, suppress
@@ -32,6 +31,7 @@ from tests.faults.gateway_stage import (
     until,
     until_called,
 )
+from tests.marks import new_mark, processes_with
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc"),
@@ -44,19 +44,9 @@ LONGEST_LIFE: Final = 1.0
 """Seconds that a gateway lives at most: some are killed while they start, some while they serve."""
 
 
-def processes(mark: str) -> set[int]:
-    """The processes that have a mark among their variables: servers, their guardians, whatever they started."""
-    found: set[int] = set()
-    for path in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if mark.encode() in (path / "environ").read_bytes():
-                found.add(int(path.name))
-    return found
-
-
 @pytest.fixture
 def mark() -> str:
-    return f"sluicegate-test-{uuid.uuid4().hex}"
+    return new_mark()
 
 
 @pytest.fixture
@@ -111,13 +101,13 @@ async def test_a_gateway_that_is_killed_at_any_moment_leaves_no_server_and_no_ob
                 assert await process.wait() == -signal.SIGKILL
             if lives.total() % 10 == 0:
                 # To look at every process of the machine takes longer than all else here.
-                await until(lambda: processes(f"{mark}-{folder.root.parent.name}-"), lambda found: not found)
+                await until(lambda: processes_with(f"{mark}-{folder.root.parent.name}-"), lambda found: not found)
                 slowest = max(slowest, time.monotonic() - killed)
 
     async with asyncio.TaskGroup() as group:
         for folder in folders:
             group.create_task(kill_on(folder))
-    await until(lambda: processes(mark), lambda found: not found)
+    await until(lambda: processes_with(mark), lambda found: not found)
     assert lives.total() == KILLS
     print(f"{dict(lives)}; of the last servers to end, the slowest took {slowest:.1f} s")
     for folder in folders:
@@ -166,4 +156,4 @@ async def test_a_server_that_is_killed_in_the_middle_of_a_call_costs_that_call_a
         await until(lambda: len(asyncio.all_tasks()), lambda seen: seen <= running)
         await until(lambda: len(children() - family), lambda seen: seen == 2)  # A guardian each.
     await until(lambda: children() - family, lambda left: not left)
-    assert not processes(mark)
+    assert not processes_with(mark)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -113,31 +113,38 @@ async def test_two_ways_to_the_same_server_are_no_circle() -> None:
         assert top.catalog.findings == []
 
 
-async def test_two_without_prefixes_do_not_tell_each_other_of_changes_for_ever() -> None:
-    one, other = Hub("one"), Hub("other")
-    told = 0
+class Bare:
+    """Two gateways without prefixes that hold each other, and what they ask each other."""
 
-    def counted(hub: Hub) -> MemoryUpstream:
+    def __init__(self) -> None:
+        self.one, self.other = Hub("one"), Hub("other")
+        self.asked: Counter[str] = Counter()
+        for hub, behind in ((self.one, self.other), (self.other, self.one)):
+            hub.mount("behind", self._counted(behind), MountSettings(prefix="", debounce=0.01))
+            hub.mount(hub.name, plain(hub.name))
+
+    def _counted(self, hub: Hub) -> MemoryUpstream:
         async def count(exchange: Exchange) -> Reply:
-            nonlocal told
-            told += exchange.method == "tools/list"
+            self.asked[exchange.method] += 1
             return await hub(exchange)
 
         return MemoryUpstream(count)
 
-    for hub, behind in ((one, other), (other, one)):
-        hub.mount(f"behind-{hub.info['name']}", counted(behind), MountSettings(prefix="", debounce=0.01))
-        hub.mount(str(hub.info["name"]), plain(str(hub.info["name"])))
-    async with asyncio.timeout(30), one, other:
-        await one.settled()
-        await other.settled()
-        await listed(one, ["one__own", "other__own"])
-        await listed(other, ["one__own", "other__own"])
-        while True:  # until nobody asks any more
-            before = told
+    async def know_each_other(self) -> None:
+        for hub in (self.one, self.other):
+            await listed(hub, ["one__own", "other__own"])
+        await until(lambda: bool(self.one.catalog.leading_back and self.other.catalog.leading_back))
+
+
+async def test_two_without_prefixes_do_not_tell_each_other_of_changes_for_ever() -> None:
+    bare = Bare()
+    async with asyncio.timeout(30), bare.one, bare.other:
+        await bare.know_each_other()
+        before = -1
+        while (asked := bare.asked["tools/list"]) != before:  # until nobody asks any more
+            before = asked
             await asyncio.sleep(0.2)
-            if told == before:
-                break
+        assert asked > 0
 
 
 def test_what_others_say_of_the_way_is_bounded() -> None:
@@ -154,28 +161,13 @@ def test_what_others_say_of_the_way_is_bounded() -> None:
 
 
 async def test_what_nobody_has_does_not_go_round_in_a_circle_without_prefixes() -> None:
-    one, other = Hub("one"), Hub("other")
-    asked = 0
-
-    def counted(hub: Hub) -> MemoryUpstream:
-        async def count(exchange: Exchange) -> Reply:
-            nonlocal asked
-            asked += exchange.method == "resources/read"
-            return await hub(exchange)
-
-        return MemoryUpstream(count)
-
-    for hub, behind in ((one, other), (other, one)):
-        hub.mount("behind", counted(behind), MountSettings(prefix="", debounce=0.01))
-        hub.mount(hub.name, plain(hub.name))
-    async with asyncio.timeout(30), one, other:
-        await listed(one, ["one__own", "other__own"])
-        await listed(other, ["one__own", "other__own"])
-        await until(lambda: bool(one.catalog.leading_back and other.catalog.leading_back))
-        async with connect(one) as client:
+    bare = Bare()
+    async with asyncio.timeout(30), bare.one, bare.other:
+        await bare.know_each_other()
+        async with connect(bare.one) as client:
             with pytest.raises(RpcError, match="nowhere"):
                 await client.read("nowhere://7")
-            assert asked == 0
+            assert not bare.asked["resources/read"]
             assert (await client.read("other+own://it")).contents[0].text == "it of other"
 
 

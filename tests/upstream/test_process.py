@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from sluicegate.errors import UpstreamClosed, UpstreamUnavailable
 from sluicegate.upstream import launching, process, tap
 from sluicegate.upstream.launching import Launched, child_environment, launch
 from sluicegate.upstream.process import Child
+from tests.marks import new_mark, processes_with
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and only Linux promises all of this")
 
@@ -79,7 +79,7 @@ class World:
     """Opens servers whose every process can be told from others by a mark in its environment."""
 
     def __init__(self) -> None:
-        self.mark = f"sluicegate-test-{uuid.uuid4().hex}"
+        self.mark = new_mark()
         self.recorder = Recorder()
         self.children: list[Child] = []
 
@@ -104,12 +104,7 @@ class World:
 
     def processes(self) -> set[int]:
         """The ids of all live processes that carry the mark."""
-        found: set[int] = set()
-        for path in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if self.mark.encode() in (path / "environ").read_bytes():
-                    found.add(int(path.name))
-        return found
+        return processes_with(self.mark)
 
     async def emptied(self, within: float = 20) -> None:
         """Return when no marked process is left."""

@@ -1,7 +1,6 @@
 """A thousand servers, nearly all of which misbehave, started and stopped one after the other and eight at a time."""
 
 import asyncio
-import contextlib
 import gc
 import itertools
 import os
@@ -9,7 +8,6 @@ import py_compile
 import signal
 import sys
 import threading
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +18,7 @@ import sluicegate
 from sluicegate.upstream.link import Link
 from sluicegate.upstream.process import Child
 from sluicegate.upstream.stdio import StdioUpstream
+from tests.marks import new_mark, processes_with
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and only Linux promises all of this")
 
@@ -66,15 +65,6 @@ async def outcome_of(way: Way, program: Path, mark: str) -> str:
         return str(problem)
 
 
-def processes(mark: str) -> set[int]:
-    found: set[int] = set()
-    for path in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if mark.encode() in (path / "environ").read_bytes():
-                found.add(int(path.name))
-    return found
-
-
 def belongings() -> tuple[set[str], set[threading.Thread], set[asyncio.Task[object]], int]:
     """What this process has: descriptors, threads, tasks, and connections that somebody still refers to."""
     gc.collect()
@@ -93,7 +83,7 @@ def has_children() -> bool:
 
 @pytest.mark.timeout(300)
 async def test_a_thousand_restarts_of_misbehaving_servers_leave_nothing(tmp_path: Path) -> None:
-    mark = f"sluicegate-test-{uuid.uuid4().hex}"
+    mark = new_mark()
     program = tmp_path / "hostile.pyc"
     py_compile.compile(str(HOSTILE), str(program), doraise=True)  # Once instead of a thousand times.
     await outcome_of(WAYS[0], program, mark)  # What is made once for all is made now.
@@ -114,5 +104,5 @@ async def test_a_thousand_restarts_of_misbehaving_servers_leave_nothing(tmp_path
 
     assert told.total() == RESTARTS
     assert belongings() == before
-    assert not processes(mark)
+    assert not processes_with(mark)
     assert not has_children()

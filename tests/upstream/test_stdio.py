@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 import traceback
-import uuid
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from sluicegate.protocol.types import ProgressEvent, ToolResult
 from sluicegate.upstream import process, skipped, stdio
 from sluicegate.upstream.launching import launch
 from sluicegate.upstream.stdio import StdioUpstream
+from tests.marks import new_mark, processes_with
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and only Linux promises all of this")
 
@@ -36,7 +36,7 @@ class World:
     """Hostile servers whose every process can be told from others by a mark in its environment."""
 
     def __init__(self, folder: Path) -> None:
-        self.mark = f"sluicegate-test-{uuid.uuid4().hex}"
+        self.mark = new_mark()
         self.env = {"MARK": self.mark}
         self.log = folder / "log"
 
@@ -79,12 +79,7 @@ class World:
 
     def processes(self) -> set[int]:
         """The ids of all live processes that carry the mark, guardians among them."""
-        found: set[int] = set()
-        for path in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if self.mark.encode() in (path / "environ").read_bytes():
-                    found.add(int(path.name))
-        return found
+        return processes_with(self.mark)
 
     async def emptied(self, within: float = LIMIT / 2) -> None:
         """Return when no marked process is left."""
