@@ -213,7 +213,7 @@ class Gateway:
             # One that cannot be built never stops the others.
             self._dismiss(server.name)
             self._broken[server.name] = problem.message
-            log.warning("%s: %s", server.name, problem.message)
+            log.warning("%s: %s", server.name, problem.message, extra={"server": server.name})
 
     def _put(self, server: ServerConfig, upstream: Upstream) -> None:
         is_mounted = self.hub.find(server.name) is not None

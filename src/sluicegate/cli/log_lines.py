@@ -14,20 +14,21 @@ class _Lines(logging.Formatter):
 
 
 class _News(logging.Filter):
-    """Passes over the first that is logged of each server of which the same was said before, until they settled."""
+    """Passes over the first record about each server of which the same was said before, until they settled.
+
+    Such a record has the server's name as its `server`.
+    """
 
     def __init__(self, told: Collection[str]) -> None:
         super().__init__()
         self._told = set(told)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if self._told:
-            line = record.getMessage()
-            name = next((name for name in self._told if line.startswith((f"{name}: ", f"{name} "))), None)
-            if name is not None:
-                self._told.discard(name)
-                return False
-        return True
+        name: object = getattr(record, "server", None)
+        if name not in self._told:
+            return True
+        self._told.discard(str(name))
+        return False
 
     def settle(self) -> None:
         """Pass over nothing from now on: what is logged now is of something else."""

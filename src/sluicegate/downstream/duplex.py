@@ -14,7 +14,7 @@ from sluicegate.downstream.modern_era import ModernSink
 from sluicegate.downstream.parked import PREFIX, Comeback, Parked, binding_of
 from sluicegate.downstream.session_era import SessionSide, SessionSink
 from sluicegate.errors import InvalidParams, error_object
-from sluicegate.exchange import Caller, Exchange, Handler
+from sluicegate.exchange import NOBODY, Caller, Exchange, Handler
 from sluicegate.protocol.conversation import (
     Answered,
     Asked,
@@ -147,27 +147,33 @@ class DuplexServer:
             self.respond(asked.id, error_object(problem))
 
     async def _answer_modern(self, asked: Asked, stream: "_PipeStream") -> None:
-        sink = ModernSink(stream, asked, self.caller, self.tasks, self._parked, self.hold)
+        sink = self._modern_sink(asked, stream)
+        exchange = sink.exchange
         try:
-            reply = await self._handler(sink.exchange)
+            reply = await self._handler(exchange)
         except Exception as problem:  # The edge where everything is caught: a failed exchange never ends a server.
-            reply = failure(sink.exchange, problem)
+            reply = failure(exchange, problem)
         finally:
-            sink.end()
+            exchange.sink = NOBODY
         if sink.stream is not None:  # Else nobody came back for it.
             await sink.stream.reply(reply)
 
     async def _serve_listen(self, asked: Asked, stream: "_PipeStream") -> None:
-        sink = ModernSink(stream, asked, self.caller, self.tasks, self._parked, self.hold)
+        exchange = self._modern_sink(asked, stream).exchange
         self._listens[asked.id] = stream
         try:
-            reply = await self.answering.modern_reply(sink.exchange, asked.id)
+            reply = await self.answering.modern_reply(exchange, asked.id)
         finally:
-            sink.end()
+            exchange.sink = NOBODY
             self._listens.pop(asked.id, None)
         await stream.reply(reply)
         if not stream.withdrawn:
             stream.end_listening()
+
+    def _modern_sink(self, asked: Asked, stream: "_PipeStream") -> ModernSink:
+        exchange = Exchange(asked.method, asked.params, NOBODY, asked.profile, self.caller)
+        exchange.sink = sink = ModernSink(exchange, stream, self.tasks, self._parked, self.hold)
+        return sink
 
     async def _answer_session(self, asked: Asked, stream: "_PipeStream") -> None:
         sink = SessionSink(self._session_side, stream, asked.profile)

@@ -40,7 +40,7 @@ from sluicegate.errors import (
     RemoteProtocolError,
     error_object,
 )
-from sluicegate.exchange import Caller, Handler
+from sluicegate.exchange import NOBODY, Caller, Exchange, Handler
 from sluicegate.protocol.conversation import Asked
 from sluicegate.protocol.glance import Repeats, plain_request
 from sluicegate.protocol.headers import VERSION, Claims
@@ -231,7 +231,9 @@ class HttpEndpoint:
 
     def _start(self, request: HttpRequest, asked: Asked, takes: Accepted) -> None:
         caller = self._caller(request)  # First: it is somebody else's code, and a stream is kept alive.
-        stream = ModernStream(request, asked.id, takes, self._keepalive)
+        stream = ModernStream(asked.id, request, takes, self._keepalive)
+        if takes.events:
+            self._keepalive.watch(stream)
         state = asked.params.get("requestState")
         if isinstance(state, str) and state.startswith(PREFIX):
             comeback = Comeback(stream, asked.profile, as_object(asked.params.get("inputResponses")) or {})
@@ -248,9 +250,9 @@ class HttpEndpoint:
                     stream.reply_now(too_many(place, "open streams").error)
                     return
                 self._listening[stream] = place
-            sink = ModernSink(stream, asked, caller, self._tasks, self._parked, self._hold)
-            sink.headers = request.headers
-            sink.exchange.headers = request.headers.get_all
+            headers = request.headers
+            exchange = Exchange(asked.method, asked.params, NOBODY, asked.profile, caller, headers.get_all)
+            exchange.sink = sink = ModernSink(exchange, stream, self._tasks, self._parked, self._hold, headers)
             self._tasks.start(self._answer(sink, stream), key=stream)
         request.on_disconnect(partial(self._hung_up, stream))
 
@@ -266,7 +268,7 @@ class HttpEndpoint:
         except Exception as problem:  # An edge: a failed exchange never ends a server (R34).
             reply = failure(exchange, problem)
         finally:
-            sink.end()
+            exchange.sink = NOBODY
             if self._listening:
                 self._listens_no_more(first)
         if exchange.method == "subscriptions/listen":

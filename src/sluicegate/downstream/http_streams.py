@@ -8,6 +8,8 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
+import msgspec
+
 from sluicegate.downstream.doors import EVENTS, JSON, Accepted, Fields, Headers, Refusal
 from sluicegate.downstream.duplex import MESSAGES_A_TURN
 from sluicegate.downstream.keepalive import KeepAlive
@@ -83,21 +85,17 @@ def fields_for(status: int, error: ErrorObject) -> Fields:
     return (*JSON_FIELDS, *_RETRY) if may_pass_later else JSON_FIELDS
 
 
-class ModernStream:
-    """The answer to one request of 2026-07-28."""
+# A Struct, though nothing of it is ever on a wire: one is made for every request, in a fraction of the time.
+class ModernStream(msgspec.Struct, eq=False):
+    """The answer to one request of 2026-07-28. Whoever makes one that takes events lets it be kept alive."""
 
-    __slots__ = ("_keepalive", "_over", "_request", "_sent", "_streaming", "_takes", "id")
-
-    def __init__(self, request: HttpRequest, request_id: RequestId, takes: Accepted, keepalive: KeepAlive) -> None:
-        self.id = request_id
-        self._request = request
-        self._takes = takes
-        self._keepalive = keepalive
-        self._streaming = False
-        self._over = False
-        self._sent = 0
-        if takes.events:
-            keepalive.watch(self)
+    id: RequestId
+    _request: HttpRequest
+    _takes: Accepted
+    _keepalive: KeepAlive
+    _streaming: bool = False
+    _over: bool = False
+    _sent: int = 0
 
     async def send(self, message: bytes) -> None:
         """Send a message ahead of the reply; a client that takes no events gets the reply only."""

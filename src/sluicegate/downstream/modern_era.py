@@ -6,44 +6,36 @@ The call's own task stays alive between the two (see `parked`); only the request
 import asyncio
 from collections.abc import Iterable
 
+import msgspec
+
 from sluicegate.concurrency import TaskScope
 from sluicegate.downstream.asking_rights import check_capabilities
 from sluicegate.downstream.parked import Comeback, Parked, binding_of
 from sluicegate.downstream.streams import RequestStream
 from sluicegate.errors import InputRefused
-from sluicegate.exchange import NOBODY, Caller, Exchange
-from sluicegate.protocol.conversation import Asked
+from sluicegate.exchange import Exchange
 from sluicegate.protocol.input_required import Answers, Questions, input_required
 from sluicegate.protocol.message import Notification, Params, as_object, encode
 from sluicegate.protocol.modern import tagged
 
 
-class ModernSink:
-    """The way back to a client of 2026-07-28: the stream of the request that is open now, if one is."""
+# A Struct, though nothing of it is ever on a wire: one is made for every request, in a fraction of the time.
+class ModernSink(msgspec.Struct, eq=False):
+    """The way back to a client of 2026-07-28: the stream of the request that is open now, if one is.
 
-    __slots__ = (
-        *("_brought", "_has_come_back", "_hold", "_listening", "_parked", "_tasks", "_turn"),
-        *("exchange", "headers", "stream"),
-    )
+    Once the exchange is answered, `NOBODY` takes its place: the two need not keep each other alive.
+    """
 
-    def __init__(
-        self, stream: RequestStream, asked: Asked, caller: Caller, tasks: TaskScope, parked: Parked, hold: float
-    ) -> None:
-        self.stream: RequestStream | None = stream
-        self.exchange = Exchange(asked.method, asked.params, self, asked.profile, caller)
-        self._tasks = tasks
-        self._parked = parked
-        self._hold = hold
-        self.headers: Iterable[tuple[str, str]] = ()
-        """Those of the HTTP request, where one brought it."""
-        self._brought: Params | None = None
-        self._turn: asyncio.Lock | None = None
-        self._has_come_back = False
-        self._listening = asked.method == "subscriptions/listen"
-
-    def end(self) -> None:
-        """Know that the exchange is answered: nothing more is said, and the two need not keep each other alive."""
-        self.exchange.sink = NOBODY
+    exchange: Exchange
+    stream: RequestStream | None
+    _tasks: TaskScope
+    _parked: Parked
+    _hold: float
+    headers: Iterable[tuple[str, str]] = ()
+    """Those of the HTTP request, where one brought it."""
+    _brought: Params | None = None
+    _turn: asyncio.Lock | None = None
+    _has_come_back: bool = False
 
     async def emit(self, notification: Notification) -> None:
         """Send a notification on the open request's stream; between two rounds there is none to travel on."""
@@ -55,7 +47,7 @@ class ModernSink:
             if token is None:
                 return
             notification = Notification(notification.method, {**notification.params, "progressToken": token})
-        if self._listening:
+        if self.exchange.method == "subscriptions/listen":
             notification = tagged(notification, self.stream.id)
         await self.stream.send(encode(notification))
 

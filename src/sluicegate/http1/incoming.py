@@ -191,7 +191,8 @@ class Connection(asyncio.Protocol):
     def _begin(self, head: RequestHead, body: bytes) -> None:
         self._phase = _BUSY
         self._deadline = math.inf
-        request = self._request = Request(self, head, body)
+        request = Request(self, head, body, head.method, head.path, head.query, head.headers)
+        self._request = request
         try:
             work = self._handler(request)
         except Exception:  # An edge: what a handler raises costs its own request, not the connection (R34).
@@ -250,8 +251,11 @@ class Connection(asyncio.Protocol):
             return
         if self._advancing:
             self._joined.append(data)
-        elif data:
+        elif self._stall_timer is not None:
             self._write(data)
+        elif data:
+            self._written += len(data)
+            self._transport.write(data)
         if not keep:
             if self._joined:
                 self._write(b"".join(self._joined))

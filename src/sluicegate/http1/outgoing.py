@@ -11,7 +11,7 @@ import msgspec
 
 from sluicegate.errors import UpstreamClosed, UpstreamError, UpstreamProtocolError, UpstreamTimeout
 
-from .answers import Answer, cut_short
+from .answers import Answer, begun_answer, cut_short
 from .chunks import BadChunk, ChunkDecoder
 from .heads import CHUNKED, UNTIL_CLOSE, AnswerHead, BadHead, read_answer_head, remember
 from .transports import read_less_at_once
@@ -127,7 +127,10 @@ class Connection(asyncio.Protocol):
         if self._transport is None or self.lost:
             self.fail(UpstreamClosed(f"{self.lane.who} closed the connection.", delivered="no"))
         else:
-            self._wait(first_byte)
+            # As `_wait`, which nearly always has nothing else to do.
+            deadline = self._deadline = self.loop.time() + first_byte
+            if self._timer_at > deadline:
+                self._wait(first_byte)
             self._transport.write(data)
         return waiter
 
@@ -198,12 +201,12 @@ class Connection(asyncio.Protocol):
             head = self._known.get(data[:end])
             if head is not None and head.status >= 200:
                 body = data[end:]
-                if head.length != len(body) or self._to_head:
+                if head.length != len(body) or head.coding or self._to_head:
                     self._begin(waiter, head, body)
                     return
                 self._waiter = None
                 self._finish(head)
-                waiter.set_result(Answer(head, self, self._limits.body, body))
+                waiter.set_result(Answer(head, self, self._limits.body, [body] if body else [], len(body), True))
                 return
         self._buffer += data
         try:
@@ -265,7 +268,7 @@ class Connection(asyncio.Protocol):
 
     def _begin(self, waiter: asyncio.Future[Answer], head: AnswerHead, body: bytes) -> None:
         """Hand out an answer of which the head is here, and perhaps some of the body."""
-        answer = Answer(head, self, self._limits.body)
+        answer = begun_answer(head, self, self._limits.body)
         self._waiter = None
         self._answer = answer
         self._forsaken = False
@@ -324,7 +327,10 @@ class Connection(asyncio.Protocol):
         if self._paused:
             self._paused = False
             transport.resume_reading()
-        self._wait(min(head.keep_time, self._limits.keep))
+        keep = min(head.keep_time, self._limits.keep)
+        deadline = self._deadline = self.loop.time() + keep
+        if self._timer_at > deadline:
+            self._wait(keep)
         lane = self.lane
         if not (lane.waiting and lane.give(self)):
             lane.free.append(self)
@@ -343,7 +349,7 @@ class Connection(asyncio.Protocol):
 
     def _wait(self, seconds: float) -> None:
         self._deadline = self.loop.time() + seconds
-        if self._timer is None or self._timer_at > self._deadline:
+        if self._timer_at > self._deadline:
             if self._timer is not None:
                 self._timer.cancel()
             self._set_timer()
@@ -359,6 +365,7 @@ class Connection(asyncio.Protocol):
             self._set_timer()
             return
         self._timer = None
+        self._timer_at = math.inf
         if self._waiter is not None or self._answer is not None:
             self.fail(UpstreamTimeout(f"{self.lane.who} did not answer in time."))
         else:

@@ -4,9 +4,11 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from sluicegate.errors import LocalProtocolError
 
-from .heads import Fields, RequestHead, answer_head
+from .heads import Fields, Headers, RequestHead, answer_head
 
 if TYPE_CHECKING:
     from .incoming import Connection
@@ -21,22 +23,20 @@ _CHUNKED: Final = 4
 _BARE: Final = 6  # To HTTP/1.0: the end of the connection is the end of the answer.
 
 
-class Request:
+# A Struct, though nothing of it is ever on a wire: one is made for every request, in a fraction of the time.
+class Request(msgspec.Struct, eq=False):
     """One request with all of its body, and the way to answer it: `respond`, or `start`, `write` … `end`."""
 
-    __slots__ = ("_connection", "_listeners", "_stage", "body", "head", "headers", "method", "path", "query")
-
-    def __init__(self, connection: "Connection", head: RequestHead, body: bytes) -> None:
-        self.head = head
-        self.method = head.method
-        self.path = head.path
-        """As sent: nothing is decoded or made shorter, so only an exact comparison is safe."""
-        self.query = head.query
-        self.headers = head.headers
-        self.body = body
-        self._connection = connection
-        self._stage = _UNANSWERED
-        self._listeners: list[Callable[[], object]] | None = None
+    _connection: "Connection"
+    head: RequestHead
+    body: bytes
+    method: str
+    path: str
+    """As sent: nothing is decoded or made shorter, so only an exact comparison is safe."""
+    query: str
+    headers: Headers
+    _stage: int = _UNANSWERED
+    _listeners: "list[Callable[[], object]] | None" = None
 
     @property
     def root(self) -> str:

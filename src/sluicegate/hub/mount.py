@@ -200,7 +200,7 @@ class Mount:
             cause = told_of(self.name, self.settings.explain(problem))
             # One that fails in the same way each minute is not told each minute.
             text = str(problem) if str(problem).startswith(self.name) else f"{self.name}: {problem}"
-            log.log(logging.WARNING if is_news else logging.DEBUG, "%s", text)
+            log.log(logging.WARNING if is_news else logging.DEBUG, "%s", text, extra={"server": self.name})
             if pause.is_failed:
                 self._enter(
                     State.FAILED,

@@ -9,7 +9,7 @@ from typing import Final, TypeGuard
 import msgspec
 
 from sluicegate.hub import losses, rewriting, states
-from sluicegate.protocol.message import Reply, Result, few_quotes, may_escape_names
+from sluicegate.protocol.message import LONG, Reply, Result, few_quotes, may_escape_names
 from sluicegate.protocol.versions import REVISIONS
 
 _FAILED: Final = (b'"isError":true', b'"isError": true')
@@ -40,10 +40,13 @@ def is_plain(reply: Reply, version: str) -> TypeGuard[Result]:
     if begins is None:
         return False
     pattern = _remarkable.get(version) or _remarkable[losses.revision_of(version).version]
+    end = begins.end()
+    # Nearly all are short, and then nothing else has to be asked.
+    if len(raw) < LONG and b"\\" not in raw:
+        return pattern.search(raw, end) is None
     quotes = few_quotes(raw)
     if quotes is None:
-        return pattern.search(raw, begins.end()) is None and not may_escape_names(raw)
-    end = begins.end()
+        return pattern.search(raw, end) is None and not may_escape_names(raw)
     return not any(at >= end and pattern.match(raw, at) for at in quotes) and not may_escape_names(raw, quotes)
 
 

@@ -1,8 +1,8 @@
 """The messages of JSON-RPC as values, and the bytes that we send. Those of peers: see `strict` and `tolerant`."""
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Final, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, cast, final
 
 import msgspec
 
@@ -15,6 +15,8 @@ LARGEST_CALL: Final = 4 << 20
 """Bytes of params that a server's own request or notification may have; a client's body has the same limit."""
 LONGEST_BATCH: Final = 1000
 """Messages that one JSON array may hold: a line of ones is a gigabyte of them, or of refusals."""
+LONG: Final = 4096
+"""Bytes from which on it pays to look for the quotes of a JSON first."""
 
 
 def as_object(value: object) -> Params | None:
@@ -55,6 +57,7 @@ Reply = Result | ErrorObject
 """What answers a request, before it has an id."""
 
 
+@final
 class Response(msgspec.Struct, frozen=True):
     """A reply on the wire. The id is None only for errors about messages whose id could not be read."""
 
@@ -79,6 +82,8 @@ class _ErrorWire(msgspec.Struct):
 
 
 _encode: Final = msgspec.json.Encoder().encode
+encode_plain: Final[Callable[[Request | Notification | Mapping[str, object]], bytes]] = _encode
+"""As `encode`, for whoever knows that it is no response."""
 
 
 def encode(message: Message | Mapping[str, object]) -> bytes:
@@ -86,9 +91,9 @@ def encode(message: Message | Mapping[str, object]) -> bytes:
 
     They are on one line unless a raw payload brought newlines along (framing takes those out).
     """
-    if isinstance(message, Response):
+    if type(message) is Response:
         return encode_reply(message.id, message.reply)
-    return _encode(message)
+    return encode_plain(message)
 
 
 def encode_reply(request_id: RequestId | None, reply: Reply) -> bytes:
@@ -123,7 +128,7 @@ def few_quotes(data: bytes) -> list[int] | None:
     """Where the quotes of a long JSON stand if they are few, as in a long text: then to look at these alone takes a
     hundredth of the time. None if it is short, or has many.
     """
-    if len(data) < 4096:
+    if len(data) < LONG:
         return None
     places: list[int] = []
     at = data.find(b'"')  # One byte is looked for many times faster than counted.

@@ -45,6 +45,26 @@ def read_answer(line: bytes) -> Answer | None:
     return answer if line.endswith(b"}}") or line.startswith(b'{"result":{') else None
 
 
+def read_value(body: bytes, request_id: int) -> Params | None:
+    """The result in a successful answer to a request, if it is in compact JSON; as `read_answer`, but it is opened.
+
+    To pass over the result first and to decode it then would be to read it twice.
+    """
+    before, after = b'{"jsonrpc":"2.0","id":%d,"result":' % request_id, b"}"
+    if not body.startswith(before):
+        # The official TypeScript SDK writes it the other way round.
+        before, after = b'{"result":', b',"jsonrpc":"2.0","id":%d}' % request_id
+        if not body.startswith(before):
+            return None
+    if not body.endswith(after):
+        return None
+    try:
+        # One object and nothing behind it: so this is all that the envelope holds.
+        return _decode_params(body[len(before) : -len(after)])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
 def read_progress(line: bytes) -> Params | None:
     """The params of the progress notification that a line is, if it is one in compact JSON and not very long."""
     if line.startswith(_BEFORE) and line.endswith(b"}}"):

@@ -72,19 +72,10 @@ class ModernHttp:
         Raises:
             UpstreamError: it cannot be asked, went away, or sent something that is no answer.
         """
-        request_id = next(self._ids)
-        letter, body = self._letter_of(exchange), self._body_of(exchange, request_id)
-        silence, resend = self._site.patience.silence, exchange.method in _REPEATABLE
         try:
-            # As `_ask`, without coroutines in between: this is everybody's way.
-            answer = await self._site.send_once(letter, body, first_byte=silence, resend=resend)
-            opens = self._opens_results and exchange.method == "tools/call"
-            reply = plain_result(answer, request_id, opened=opens)
-            if reply is None:
-                answer = await self._site.followed(answer, letter, body, first_byte=silence, resend=resend)
-                reply = await self._hear_out(answer, request_id, exchange)
+            reply = await self._ask(exchange)
         except (UpstreamClosed, Truncated):
-            if not resend:
+            if exchange.method not in _REPEATABLE:
                 raise
             reply = await self._ask(exchange)  # Nobody took a stream up again in this era; it is asked for anew, once.
         if exchange.method == "tools/list":
@@ -122,12 +113,14 @@ class ModernHttp:
 
     async def _ask(self, exchange: Exchange) -> Reply:
         request_id = next(self._ids)
-        answer = await self._site.send(
-            self._letter_of(exchange),
-            self._body_of(exchange, request_id),
-            first_byte=self._site.patience.silence,
-            resend=exchange.method in _REPEATABLE,
-        )
+        letter, body = self._letter_of(exchange), self._body_of(exchange, request_id)
+        silence, resend = self._site.patience.silence, exchange.method in _REPEATABLE
+        answer = await self._site.send_once(letter, body, first_byte=silence, resend=resend)
+        opens = self._opens_results and exchange.method == "tools/call"
+        reply = plain_result(answer, request_id, opened=opens)
+        if reply is not None:
+            return reply
+        answer = await self._site.followed(answer, letter, body, first_byte=silence, resend=resend)
         return await self._hear_out(answer, request_id, exchange)
 
     def _body_of(self, exchange: Exchange, request_id: int) -> bytes:

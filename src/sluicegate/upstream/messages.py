@@ -13,16 +13,14 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import msgspec
-
 from sluicegate.errors import Truncated
 from sluicegate.http1 import Answer
 from sluicegate.protocol.events import SseDecoder, SseEvent
 from sluicegate.protocol.framing import TooLong
-from sluicegate.protocol.message import Message, Notification, Params, Response, Result
+from sluicegate.protocol.message import Message, Notification, Response, Result
 from sluicegate.protocol.recovery import recover_id
 from sluicegate.protocol.tolerant import Unreadable, decode_batch_tolerant, decode_tolerant
-from sluicegate.protocol.usual import read_answer, read_progress
+from sluicegate.protocol.usual import read_answer, read_progress, read_value
 from sluicegate.upstream.site import EVENTS, JSON, Patience, Site, can_be_sent
 
 log = logging.getLogger("sluicegate")
@@ -51,33 +49,10 @@ def plain_result(answer: Answer, request_id: int, *, opened: bool = False) -> Re
     if answer.head.status != 200 or answer.head.media_type != JSON or (body := answer.whole()) is None:
         return None
     if opened:
-        value = _value_in(body, request_id)
+        value = read_value(body, request_id)
         return None if value is None else Result(value)
     found = read_answer(body)
     return Result(found.result) if found is not None and found.id == request_id else None
-
-
-def _value_in(body: bytes, request_id: int) -> Params | None:
-    """The result in a successful answer to a request, if it is in compact JSON; as `read_answer`, but it is opened.
-
-    To pass over the result first and to decode it then would be to read it twice.
-    """
-    before, after = b'{"jsonrpc":"2.0","id":%d,"result":' % request_id, b"}"
-    if not body.startswith(before):
-        # The official TypeScript SDK writes it the other way round.
-        before, after = b'{"result":', b',"jsonrpc":"2.0","id":%d}' % request_id
-        if not body.startswith(before):
-            return None
-    if not body.endswith(after):
-        return None
-    try:
-        # One object and nothing behind it: so this is all that the envelope holds.
-        return _decode_value(body[len(before) : -len(after)])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-_decode_value: Final = msgspec.json.Decoder(Params).decode
 
 
 class Events:

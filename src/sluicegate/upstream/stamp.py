@@ -17,10 +17,11 @@ LONGEST_KNOWN: Final = 1024
 class Stamp:
     """Puts what a caller says of itself into the params of its requests, under our own name."""
 
-    __slots__ = ("_client_info", "_known")
+    __slots__ = ("_client_info", "_known", "_last")
 
     def __init__(self, client_info: Mapping[str, object]) -> None:
         self._client_info = client_info
+        self._last: tuple[Mapping[str, object], str | None, str, msgspec.Raw] | None = None
         self._known: dict[tuple[bytes, str | None, str], msgspec.Raw] = {}
 
     def on(self, params: Params, version: str, said: Profile, token: RequestId | None) -> Params:
@@ -31,6 +32,18 @@ class Stamp:
         """
         if "_meta" in params or isinstance(token, str):
             return with_profile(params, self._profile(version, said), token)
+        last = self._last
+        # The same object, and nobody changes it: who sends many requests says it once.
+        if last is not None and last[0] is said.capabilities and last[1] == said.log_level and last[2] == version:
+            meta = last[3]
+        else:
+            meta = self._written(version, said)
+            self._last = (said.capabilities, said.log_level, version, meta)
+        if token is not None:
+            meta = msgspec.Raw(b'%b,"progressToken":%d}' % (bytes(meta)[:-1], token))
+        return {**params, "_meta": meta}
+
+    def _written(self, version: str, said: Profile) -> msgspec.Raw:
         capabilities = encoded(said.capabilities)
         meta = self._known.get((capabilities, said.log_level, version))
         if meta is None:
@@ -40,9 +53,7 @@ class Stamp:
                 if len(self._known) >= MOST_KNOWN:
                     self._known.clear()  # The few in use are back at once; no order has to be kept for it.
                 self._known[capabilities, said.log_level, version] = meta
-        if token is not None:
-            meta = msgspec.Raw(b'%b,"progressToken":%d}' % (bytes(meta)[:-1], token))
-        return {**params, "_meta": meta}
+        return meta
 
     def _profile(self, version: str, said: Profile) -> Profile:
         return Profile(version, said.capabilities, self._client_info, said.log_level)
