@@ -14,9 +14,8 @@ from sluicegate.concurrency import TaskScope
 from sluicegate.downstream.http import HttpEndpoint
 from sluicegate.downstream.modern_era import ModernSink
 from sluicegate.downstream.parked import Comeback, Parked, binding_of
-from sluicegate.exchange import Caller, Exchange
+from sluicegate.exchange import NOBODY, Caller, Exchange
 from sluicegate.http1 import serve
-from sluicegate.protocol.conversation import Asked
 from sluicegate.protocol.input_required import Question
 from sluicegate.protocol.message import Notification, Reply, Result, opened
 from sluicegate.protocol.modern import Profile
@@ -118,10 +117,9 @@ async def test_a_retry_that_comes_as_the_time_runs_out_is_answered(stopping: boo
     async with TaskScope() as tasks:
         parked = Parked()
         first = Returning(parked, tasks)
-        profile = Profile(capabilities={"elicitation": {}})
-        asked = Asked(1, "tools/call", {}, profile, True)
+        exchange = Exchange("tools/call", {}, NOBODY, Profile(capabilities={"elicitation": {}}))
         # Without any time to wait, the time runs out in the same turn of the loop, behind the retry.
-        sink = ModernSink(first, asked, Caller(), tasks, parked, 60.0 if stopping else 0.0)
+        sink = ModernSink(exchange, first, tasks, parked, 60.0 if stopping else 0.0)
         question = {"name": Question("elicitation/create", {"mode": "form", "message": "?", "requestedSchema": {}})}
 
         async def ask() -> None:

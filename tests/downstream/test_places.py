@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
 from sluicegate.downstream.http import HttpEndpoint
 from sluicegate.downstream.places import Full, HttpLimits, Place, Places
@@ -216,7 +217,7 @@ async def test_a_listener_that_is_gone_before_it_is_heard_gives_its_place_back()
     async with HttpEndpoint(stage.server) as endpoint:
 
         def answer(request: Request) -> None:
-            endpoint(Gone(request._connection, request.head, request.body))  # pyright: ignore[reportPrivateUsage]
+            endpoint(Gone(*astuple(request)))
             served.append(True)
 
         async with serve(answer) as listener, asyncio.timeout(10):

@@ -76,18 +76,29 @@ async def serve_gateway(
             await stack.enter_async_context(running.http(http))
         if has_commands:
             await stack.enter_async_context(running.commands())
-        tasks = await stack.enter_async_context(TaskScope())
+        await _serve_until_told(running, signals, last_call, handler if stdio else None, opened, settled)
+
+
+async def _serve_until_told(
+    running: Running,
+    signals: "_Signals",
+    last_call: "_LastCall",
+    for_pipe: Handler | None,
+    opened: Callable[[Running], None] | None,
+    settled: Callable[[Running, bool], None] | None,
+) -> None:
+    async with TaskScope() as tasks:
         tasks.start(running.follow_files(), key="files")
         if opened is not None:
             opened(running)
         tasks.start(running.tell_servers(settled), key="servers")
         pipe_is_over = asyncio.Event()
-        if stdio:
-            tasks.start(_serve_pipe(running, handler, signals.stop, pipe_is_over), key="pipe")
+        if for_pipe is not None:
+            tasks.start(_serve_pipe(running, for_pipe, signals.stop, pipe_is_over), key="pipe")
         else:
             pipe_is_over.set()
         await signals.stop.wait()
-        last_call.announce(gateway.config)
+        last_call.announce(running.gateway.config)
         tasks.cancel("files")
         tasks.cancel("servers")
         # All fronts at once, and with one deadline: none may take calls while another waits for its own (R29).
