@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import os
+import sys
 from collections.abc import Awaitable, Callable, Generator
 
 import pytest
 import uvloop
 
 from sluicegate.upstream import tap
-from sluicegate.upstream.tap import CREDIT, LARGEST, LOG_SHARE, QUICK, SHARE, SLOW, SMALLEST, Tap
+from sluicegate.upstream.tap import CAPACITY, CREDIT, LARGEST, LOG_SHARE, QUICK, SHARE, SLOW, SMALLEST, Tap
 
 FOREVER = 3600.0
 
@@ -153,6 +154,19 @@ def test_all_is_heard_in_its_order_and_the_end_once(run: Run, takes: float, monk
         assert pipe.heard == said
         assert pipe.ends == 1
         assert not pipe.tap.is_open
+
+    run(scenario)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a pipe be larger")
+def test_a_server_may_be_ahead_of_us_by_a_few_portions(run: Run) -> None:
+    async def scenario(make: Make) -> None:
+        pipe = make()
+        os.set_blocking(pipe.theirs, False)
+        data = os.urandom(CAPACITY)
+        assert os.write(pipe.theirs, data) == CAPACITY, "it need not wait until we have read of it"
+        await pipe.wait(lambda: len(pipe.heard) == CAPACITY)
+        assert pipe.heard == data
 
     run(scenario)
 

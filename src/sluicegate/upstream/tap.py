@@ -8,12 +8,21 @@ for more than its own work. How long something took is the CPU time: to be inter
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from time import thread_time
 from typing import IO, Final
 
+if sys.platform == "linux":
+    from fcntl import F_SETPIPE_SZ, fcntl
+
 SMALLEST: Final = 1024
 LARGEST: Final = 64 * 1024
+
+CAPACITY: Final = 4 * LARGEST
+"""Bytes that a server may be ahead of us. With the usual 64 KiB we and it take turns, and the machine changes from one
+to the other for each portion of a long answer."""
 
 SLOW: Final = 0.00025
 """Seconds for a portion, after which the next one is smaller. Somebody else's call waits for a few of these."""
@@ -55,6 +64,9 @@ class Tap:
         self._loop = asyncio.get_running_loop()
         self._since = self._loop.time()  # Until then, its share is in the credit.
         os.set_blocking(self._fd, False)
+        if not is_log and sys.platform == "linux":
+            with suppress(OSError):  # Whoever has very many pipes may not have larger ones.
+                fcntl(self._fd, F_SETPIPE_SZ, CAPACITY)
         self._loop.add_reader(self._fd, self.draw)
 
     @property
