@@ -526,11 +526,14 @@ async def test_a_server_that_exits_at_once_is_told_in_a_sentence(world: World, w
 
 
 async def test_a_command_that_cannot_be_run_is_told_with_the_way_out(world: World, tmp_path: Path) -> None:
-    script = tmp_path / "my-server"
+    script, link = tmp_path / "my-server", tmp_path / "linked"
+    link.symlink_to(script)
     for words, sentence in (
         (["no-such-server"], "'no-such-server' was not found; install it, or give its full path."),
-        ([str(script)], "'my-server' was not found; install it, or give its full path."),
-        ([str(tmp_path)], "is not an executable file; make it one"),
+        ([str(script)], "'my-server' is not where its path says; correct the path, or install it there."),
+        ([str(tmp_path / "no" / "folder" / "my-server")], "'my-server' is not where its path says; correct the path"),
+        ([str(tmp_path)], "is a folder; name the program in it."),
+        ([str(link)], "'linked' is a link to something that is not there"),
     ):
         with pytest.raises(sluicegate.UpstreamUnavailable) as problem:
             async with asyncio.timeout(LIMIT), sluicegate.connect(words):

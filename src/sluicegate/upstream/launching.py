@@ -63,13 +63,31 @@ def executable(command: Sequence[str], environment: Mapping[str, str], cwd: str 
         path = os.pathsep.join(os.path.join(base, place) for place in places)
     if found := shutil.which(program, path=path):
         return [found, *arguments]
-    if os.path.lexists(program) or shutil.which(program, os.F_OK, path):
-        raise UpstreamUnavailable(
-            f"The server's command {name!r} is not an executable file; make it one (chmod +x) or name its interpreter."
-        ) from PermissionError(errno.EACCES, os.strerror(errno.EACCES), program)
-    raise UpstreamUnavailable(
-        f"The server's command {name!r} was not found; install it, or give its full path."
-    ) from FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), program)
+    place = program if not path else shutil.which(program, os.F_OK, path)
+    number = errno.EACCES if place is not None and os.path.lexists(place) else errno.ENOENT
+    problem = f"The server's command {name!r} {why_not_runnable(place)}."
+    raise UpstreamUnavailable(problem) from OSError(number, os.strerror(number), program)
+
+
+def why_not_runnable(place: str | None) -> str:
+    """What is wrong with a program that cannot be run, and the way out, as the rest of a sentence about it.
+
+    `place` is the path that was given for it, or at which it is; None if there is no program of its name.
+    """
+    if place is None:
+        return "was not found; install it, or give its full path"
+    if os.path.isdir(place):
+        return "is a folder; name the program in it"
+    if os.path.exists(place):
+        return "is not an executable file; make it one (chmod +x) or name its interpreter"
+    if os.path.lexists(place):
+        return "is a link to something that is not there; correct it, or install that"
+    above = os.path.dirname(os.path.abspath(place))
+    while not os.path.isdir(above):
+        above = os.path.dirname(above)
+    if not os.access(above, os.X_OK):
+        return "is in a folder that may not be entered; see its permissions, and as whom we run"
+    return "is not where its path says; correct the path, or install it there"
 
 
 class Launched:
