@@ -11,6 +11,10 @@ from tests.config.folders import Folders
 SERVERS = {"files": {"url": "http://a.example/"}, "search-web": {"url": "http://b.example/"}}
 
 
+def uncommented() -> str:
+    return re.sub(r"^# ?(?=\[|\w+ = )", "", template(), flags=re.MULTILINE)
+
+
 def test_the_template_equals_no_file(folders: Folders) -> None:
     folders.servers(SERVERS)
     without = folders.config()
@@ -21,17 +25,25 @@ def test_the_template_equals_no_file(folders: Folders) -> None:
 def test_what_is_a_comment_in_the_template_is_right_too(folders: Folders) -> None:
     (folders.root / "notes.py").write_text("")
     folders.servers(SERVERS)
-    text = re.sub(r"^# ?(?=\[|\w+ = )", "", template(), flags=re.MULTILINE).replace("servers.NAME", "servers.files")
-    folders.settings(text)
+    folders.settings(uncommented().replace("servers.NAME", "servers.files"))
     config = folders.config()
     assert config.profiles["reading"].tools == ("*__read_*", "*__list_*")
     assert config.servers["files"].prefix == "NAME"
     assert config.servers["notes"].kind == "python"
 
 
+def test_it_leaves_alone_what_the_personal_file_says(folders: Folders) -> None:
+    folders.servers(SERVERS)
+    folders.settings('naming = "collide"\n[http]\nport = 5333\n[limits]\ndrain = 3\n', user=True)
+    before = folders.config()
+    assert before.http.port == 5333
+    folders.settings(template())
+    assert folders.config() == before
+
+
 @pytest.mark.parametrize("header", [header for header in tables() if "NAME" not in header])
 def test_every_key_stands_in_the_template(header: str) -> None:
-    table = tomllib.loads(template())[header]
+    table = tomllib.loads(uncommented())[header]
     assert list(table) == [key for key, _, _ in keys(tables()[header])]
 
 

@@ -1,4 +1,7 @@
-"""A `sluicegate.toml` to begin with: every key with its default, and what it is for, made of the Structs themselves."""
+"""A `sluicegate.toml` to begin with: every key with its default, and what it is for, made of the Structs themselves.
+
+All are comments: a key that is there counts more than the one in a person's own file, even if it says the default.
+"""
 
 import ast
 import inspect
@@ -22,12 +25,13 @@ _INSTEAD: Final = {"enabled": True, "prefix": "NAME"}
 """What stands in the example for keys whose default is to be left out."""
 
 _HEAD: Final = """\
-# What sluicegate does. Which servers there are stands in .mcp.json; everything here is optional, and these are the
-# defaults. Times are seconds, sizes are bytes.
+# What sluicegate does. Which servers there are stands in .mcp.json; everything here is optional. What is behind a #
+# is what holds without it, here or in your personal file; take the # away to say otherwise. Times are seconds, sizes
+# are bytes.
 
-# How tools are called: "prefix" (SERVER__TOOL), "collide" (TOOL, and SERVER__TOOL where two have the same name),
-# "claude" (mcp__SERVER__TOOL).
-naming = "prefix"
+# How tools are called: "prefix" (SERVER__TOOL), "collide" (TOOL, and SERVER__TOOL for whoever comes second with the
+# same name), "claude" (mcp__SERVER__TOOL).
+# naming = "prefix"
 """
 
 _TAIL: Final = """\
@@ -56,10 +60,10 @@ def template() -> str:
     for name, struct in _SECTIONS.items():
         lines = [f"# {_purpose(struct)}", f"[{name}]"]
         for key, default, comment in keys(struct):
-            lines.append(f"{key} = {_toml(default)}".ljust(34) + (f"# {comment}" if comment else ""))
+            lines.append(f"# {key} = {_toml(default)}".ljust(36) + (f"# {comment}" if comment else ""))
         parts.append("\n".join(line.rstrip() for line in lines) + "\n")
     server = [
-        f"# {key} = {_toml(_INSTEAD.get(key, default))}".ljust(34) + (f"# {comment}" if comment else "")
+        f"# {key} = {_toml(_INSTEAD.get(key, default))}".ljust(36) + (f"# {comment}" if comment else "")
         for key, default, comment in keys(values.ServerSettings)
     ]
     parts.append(_TAIL.format(server="\n".join(line.rstrip() for line in server)))
