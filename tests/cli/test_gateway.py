@@ -53,7 +53,7 @@ def test_what_it_says_to_try_shows_no_secrets(folder: Folder) -> None:
             assert lines_until(process, "try:")[-1].endswith(f"sluicegate {tried}\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_with_status_0(folder: Folder, number: signal.Signals) -> None:
     folder.servers(counting=COUNTING)
     with folder.serving() as (process, _, _):

@@ -37,7 +37,7 @@ async def serve_gateway(
     launches: Launches | None = None,
     has_commands: bool | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, or until the client of the pipe hangs up; then let what is under way finish.
+    """Serve until told to stop by a signal, or until the client of the pipe hangs up; let what is under way finish.
 
     Args:
         opened: called when clients can come.
@@ -77,6 +77,7 @@ async def serve_gateway(
         if has_commands:
             await stack.enter_async_context(running.commands())
         await _serve_until_told(running, signals, last_call, handler if stdio else None, opened, settled)
+    say("The gateway has stopped.")
 
 
 async def _serve_until_told(
@@ -121,15 +122,20 @@ async def _serve_pipe(running: Running, handler: Handler, stop: asyncio.Event, p
 
 
 class _Signals:
-    """SIGTERM and SIGINT from now on: the first sets `stop`, the second ends the process."""
+    """SIGTERM, SIGINT and SIGHUP from now on: the first sets `stop`, the second ends the process.
+
+    SIGHUP is a terminal that was closed; whoever starts us with `nohup` has it ignored, and it is left so. To read the
+    files again nobody has to tell us: they are watched.
+    """
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
         """That we are to stop; whoever else has a reason may set it, too."""
         self.were_given = False
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._given)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, self._given)
 
     def _given(self) -> None:
         if self.were_given:
