@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate.config import GatewayConfig, Loaded, shown
+from sluicegate.config import GatewayConfig, Loaded, Problem, shown
+from sluicegate.config.building import Build
 from sluicegate.config.entries import ServerFile, read_servers
 from sluicegate.config.expand import Variables
 from sluicegate.config.settings import lines_of, read_settings
@@ -55,6 +56,10 @@ def test_any_entries_are_read_and_no_secret_is_said(table: dict[str, object]) ->
     assert CANARY not in everything_said(read)
     for entry in read.entries.values():
         assert entry.source is not None or entry.disabled
+    said: list[Problem] = []
+    files = {name: ("/nowhere/work/.mcp.json", entry) for name, entry in read.entries.items()}
+    assert set(Build(Settings(), {}, {}, said).servers(files)) == set(table)
+    assert not [problem for problem in said if "cannot be treated" in problem.sentence]
 
 
 @given(values)

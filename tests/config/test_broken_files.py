@@ -128,6 +128,7 @@ def good(folders: Folders) -> GatewayConfig:
 @pytest.mark.parametrize("text", WHOLE.values(), ids=WHOLE)
 def test_a_broken_file_takes_down_itself_alone(folders: Folders, text: str) -> None:
     old = good(folders)
+    folders.settings('[servers.p]\nqueue = 3\n[profiles.some]\nservers = ["p"]\n')  # It may be there for all we know.
     file = folders.servers(text)
     loaded = folders.load()
     assert loaded.config is not None and list(loaded.config.servers) == ["a", "b"]
@@ -174,6 +175,25 @@ def test_broken_settings_are_not_applied_at_all(folders: Folders, text: str, lin
     errors = [problem for problem in loaded.problems if problem.severity == "error"]
     assert (errors[0].file, errors[0].line) == (str(file), line)
     assert settle(old, loaded).config is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '\n[servers.a]\nprefix = "b-two"\n',
+        '\n[servers.b-two]\nprefix = "a"\n',
+        '\n[servers]\na = { prefix = "b-two" }\n',
+        '\n[servers."*"]\nprefix = "x"\n',
+    ],
+    ids=["the first", "the second, by its key", "an inline table", "all"],
+)
+def test_two_with_one_prefix_are_told_where_one_gets_it(folders: Folders, text: str) -> None:
+    url = "http://a.example/"
+    folders.servers({"a": {"url": url}, "B two": {"url": url}})
+    file = folders.root / "mine.toml"
+    file.write_text(text)
+    (problem,) = folders.load(file).problems
+    assert str(problem).startswith(f'{file}:3: error: Both "a" and "B two" have the ')
 
 
 def test_an_unknown_key_names_the_nearest_known_one(folders: Folders) -> None:

@@ -69,9 +69,35 @@ def test_how_a_server_is_treated_needs_no_new_connection(folders: Folders, setti
     assert changes(old, after(folders, {"a": A, "b": B}, f"[servers.a]\n{setting}\n")) == Changes(adjusted=("a",))
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "timeout = 7200",
+        "timeout = 7200\nlongest_call = 9000",
+        "longest_call = 9000",
+        'tool_timeouts = { "dig" = 7200 }',
+    ],
+)
+def test_how_long_a_server_may_be_silent_is_a_matter_of_its_connection_by_http_alone(
+    folders: Folders, settings: str
+) -> None:
+    folders.program("true")
+    servers: dict[str, object] = {"a": A, "b": {"command": "true"}}
+    old = after(folders, servers)
+    new = after(folders, servers, f'[servers."*"]\n{settings}\n')
+    assert changes(old, new) == Changes(reconnect=("a",), adjusted=("b",))
+    assert changes(new, old) == Changes(reconnect=("a",), adjusted=("b",))
+
+
 def test_a_server_that_does_not_run_needs_no_connection(folders: Folders) -> None:
     old = after(folders, {"a": {**A, "disabled": True}})
     assert changes(old, after(folders, {"a": {**B, "disabled": True}})) == Changes(adjusted=("a",))
+
+
+def test_how_a_server_would_be_treated_that_does_not_run_changes_nothing(folders: Folders) -> None:
+    servers: dict[str, object] = {"a": {**A, "disabled": True}, "b": B}
+    old = after(folders, servers)
+    assert changes(old, after(folders, servers, '[servers."*"]\nqueue = 3\n')) == Changes(adjusted=("b",))
 
 
 def test_settings_of_the_gateway_are_live_or_wait_for_a_restart(folders: Folders) -> None:

@@ -1,11 +1,16 @@
 """Servers in the dialects of the programs that write them."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from sluicegate.config import Http, ServerConfig, Stdio
+from sluicegate.config import Http, Problem, ServerConfig, Stdio
+from sluicegate.config.building import Build
+from sluicegate.config.entries import Entry
+from sluicegate.config.secrets import Secret
+from sluicegate.config.values import Settings
 from tests.config.folders import Folders
 
 
@@ -94,6 +99,91 @@ def test_a_timeout_of_a_thousand_or_more_is_in_milliseconds(folders: Folders, wr
     assert folders.config().servers["a"].settings.timeout == seconds
 
 
+@pytest.mark.parametrize("written", ["9007199254740991", "31536000001", "1e300", "1e400", "9" * 250])
+def test_a_timeout_of_more_than_a_year_is_told_and_is_a_year(folders: Folders, written: str) -> None:
+    folders.servers(
+        f"""{{"mcpServers": {{"a": {{"url": "http://a.example/",
+        "timeout": {written}}}, "b": {{"url": "http://b.example/"}}}}}}"""
+    )
+    loaded = folders.load()
+    assert loaded.config is not None
+    assert [server.enabled for server in loaded.config.servers.values()] == [True, True]
+    assert loaded.config.servers["a"].settings.timeout == loaded.config.servers["a"].settings.longest_call == 31_536_000
+    (problem,) = loaded.problems
+    assert (problem.severity, problem.line, problem.key) == ("warning", 2, "mcpServers.a.timeout")
+    assert problem.sentence == 'a: "timeout" is at most 31536000000 milliseconds, a year, which is taken.'
+
+
+def test_an_entry_that_only_shows_to_be_wrong_when_all_is_put_together_stops_no_other() -> None:
+    source, problems = Http(url=Secret("http://a.example/")), list[Problem]()
+    entries = {
+        "a": ("x.json", Entry(name="a", line=7, source=source, settings={"timeout": -1})),
+        "b": ("x.json", Entry(name="b", line=8, source=source)),
+    }
+    a, b = Build(Settings(), {}, {}, problems).servers(entries).values()
+    assert (a.source, a.enabled) == (None, False)
+    assert (b.source, b.enabled) == (source, True)
+    (problem,) = problems
+    assert (problem.severity, problem.file, problem.line, problem.server) == ("warning", "x.json", 7, "a")
+    assert "$.timeout" in problem.sentence and problem.sentence.endswith(a.disabled)
+
+
+def test_numbers_are_taken_as_they_are_written(folders: Folders) -> None:
+    folders.program("run")
+    numbers = "1.10, 8e3, 12345678901234567890.5, -0, 1E+2"
+    env = '{"V": 1.10, "P": 8e3, "T": true}'
+    folders.servers(f'{{"mcpServers": {{"a": {{"command": "run", "args": [{numbers}], "env": {env}}}}}}}')
+    source = folders.config().servers["a"].source
+    assert isinstance(source, Stdio)
+    assert ", ".join(source.argv()[1:]) == numbers
+    assert source.environment() == {"V": "1.10", "P": "8e3", "T": "true"}
+    assert [arg.shown for arg in source.args] == source.argv()[1:]
+
+
+ENV_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "nothing": (lambda file: None, "There is no such file."),
+    "a pipe": (os.mkfifo, "This is not a file."),
+    "a folder": (os.mkdir, "This is not a file."),
+    "a device": (lambda file: file.symlink_to("/dev/zero"), "This is not a file."),
+    "no text": (lambda file: file.write_bytes(b"A=\xff"), "The file is not UTF-8 here."),
+    "too much": (lambda file: file.write_bytes(b"A=1\n" * (1 << 20) + b"B=2"), "The file is larger than 4 MiB."),
+}
+
+
+@pytest.mark.parametrize("kind", ENV_FILES)
+def test_an_env_file_that_is_none_disables_its_server_and_no_other(folders: Folders, kind: str) -> None:
+    make, why = ENV_FILES[kind]
+    folders.program("run")
+    make(folders.root / "vars")
+    folders.servers({"a": {"command": "run", "envFile": "vars"}, "b": {"command": "run"}})
+    loaded = folders.load()
+    assert loaded.config is not None
+    assert [server.enabled for server in loaded.config.servers.values()] == [False, True]
+    (problem,) = loaded.problems
+    assert (problem.severity, problem.key) == ("warning", "mcpServers.a.envFile")
+    assert problem.sentence == f'a: The envFile "vars" cannot be used. {why}'
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "/opt/${TOKEN}/x",
+        "${TOKEN}",
+        "npx ${TOKEN}",
+        "npx thing --token canary-987654",
+        "./run --token canary-987654",
+        "API_KEY=canary-987654 npx thing",
+    ],
+)
+def test_a_command_that_is_not_there_is_told_without_its_secrets(folders: Folders, command: str) -> None:
+    folders.environ["TOKEN"] = "canary-987654"
+    folders.servers({"a": {"command": command}})
+    (problem,) = folders.load().problems
+    assert ("was not found" in problem.sentence) is not command.startswith(("/", "."))
+    assert "***" in problem.sentence
+    assert "canary" not in str(problem)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "runs"), [("disabled", True, False), ("enabled", False, False), ("enabled", True, True)]
 )
@@ -139,7 +229,7 @@ def test_what_the_editor_asks_for_disables_the_server(folders: Folders) -> None:
         ("npx", "install Node.js"),
         ("uvx", "install uv"),
         ("python", "python3"),
-        ("./bin/x", "full path"),
+        ("./bin/x", "correct the path"),
         ("nope", "install it"),
     ],
 )
@@ -153,6 +243,48 @@ def test_a_command_that_is_not_there_is_told_and_stays(folders: Folders, command
 def test_a_whole_command_line_in_command_gets_the_right_form(folders: Folders) -> None:
     folders.servers({"a": {"command": "npx -y thing@1.0.0"}})
     assert '"command": "npx" and "args": ["-y", "thing@1.0.0"]' in said(folders)[0]
+    python = folders.program("python")
+    folders.servers({"a": {"command": f"{python} server.py"}})
+    assert f'"command": "{python}" and "args": ["server.py"]' in said(folders)[0]
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("/opt/nope/python", "is not where its path says"),
+        ("./run", "is not where its path says"),
+        ("./plain", "is not an executable file; make it one (chmod +x)"),
+        ("plain", "is not an executable file; make it one (chmod +x)"),
+        ("./folder", "is a folder; name the program in it"),
+        ("~/folder", "is not where its path says"),
+        ("./broken", "is a link to something that is not there"),
+    ],
+)
+def test_a_command_that_cannot_be_run_is_told_why(folders: Folders, command: str, sentence: str) -> None:
+    for place in (folders.root, Path(folders.environ["PATH"])):
+        (place / "plain").write_text("#!/bin/sh\n")
+        (place / "folder").mkdir()
+        (place / "broken").symlink_to("nowhere")
+    folders.servers({"a": {"command": command, "args": ["x"]}})
+    (told,) = said(folders)
+    assert told.startswith(f'a: The command "{command}" {sentence}')
+    assert "not found" not in told and "full path" not in told
+
+
+@pytest.mark.parametrize(
+    ("entry", "file"),
+    [
+        ({"command": "x", "env": {"KEY": "${NOT_SET}"}}, " use envFile,"),
+        ({"command": "x", "args": ["${NOT_SET}"]}, ""),
+        ({"url": "http://a.example/", "headers": {"Key": "${NOT_SET}"}}, ""),
+    ],
+)
+def test_a_missing_variable_is_told_with_ways_out_that_lead_there(
+    folders: Folders, entry: dict[str, object], file: str
+) -> None:
+    folders.servers({"a": entry})
+    way_out = f"set it where the gateway is started and start that again,{file} or write a default: ${{NOT_SET:-…}}."
+    assert only(folders).disabled == f"The variable NOT_SET is not set; {way_out}"
 
 
 def test_a_relative_command_is_found_from_its_cwd_and_home_is_known(folders: Folders) -> None:

@@ -124,6 +124,19 @@ def test_profiles_choose(folders: Folders) -> None:
     assert sentences(loaded, "warning") == ['No server fits "none" of the profile "odd".']
 
 
+def test_profiles_know_a_server_by_its_key_whatever_its_prefix(folders: Folders) -> None:
+    folders.servers({"Memory Store": {"url": "http://a/"}})
+    rules = '[profiles.safe]\nservers = ["memory-*"]\nhide = ["memory-store__delete_*"]\n'
+    for prefix in ("", "mem", "memory-store"):
+        folders.settings(f'{rules}[servers.memory-store]\nprefix = "{prefix}"\n')
+        config = folders.config()
+        (server,), safe = config.servers.values(), config.profiles["safe"]
+        assert safe.offers(server, "read_graph") and not safe.offers(server, "delete_entities")
+    folders.settings('[profiles.mem]\nservers = ["mem"]\n[servers.memory-store]\nprefix = "mem"\n')
+    config = folders.config()
+    assert config.profiles["mem"].shows(config.servers["Memory Store"])
+
+
 def test_activations_are_servers(folders: Folders) -> None:
     (folders.root / "notes.py").write_text("")
     folders.settings('[activations.notes]\nfile = "notes.py"\n[servers.notes]\ntimeout = 9\n')

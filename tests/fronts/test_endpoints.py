@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 import pytest
 from msgspec.structs import replace
@@ -35,7 +36,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(drain: float) -> AsyncGenerator[Stage]:
+async def staged(drain: float, path: str = "/mcp") -> AsyncGenerator[Stage]:
     def load(file: str) -> Upstream:
         server = sluicegate.Server("holder")
 
@@ -49,14 +50,29 @@ async def staged(drain: float) -> AsyncGenerator[Stage]:
 
     a = ServerConfig(name="a", key="a", source=PythonFile(file="a.py"))
     config = GatewayConfig(
-        root="/", servers={"a": a}, profiles={"one": Profile()}, limits=Limits(drain=drain), http=HttpFront(port=0)
+        root="/",
+        servers={"a": a},
+        profiles={"one": Profile()},
+        limits=Limits(drain=drain),
+        http=HttpFront(port=0, path=path),
     )
     gateway = Gateway(config, load_file=load)
     async with asyncio.timeout(30), gateway, Endpoints(gateway, Beginning(gateway)) as endpoints:
         async with http1.serve(endpoints) as listener:
-            stage = Stage(gateway, endpoints, "http://{}:{}/mcp".format(*listener.addresses[0]))
+            stage = Stage(gateway, endpoints, "http://{}:{}{}".format(*listener.addresses[0], path.rstrip("/")))
             await gateway.hub.settled()
             yield stage
+
+
+async def status_of(url: str, *, host: str = "localhost") -> int:
+    """How a request that says nothing is answered, by its status."""
+    parts = urlsplit(url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    writer.write(f"PUT {parts.path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return int(answer.split()[1])
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -102,6 +118,35 @@ async def test_a_profile_that_comes_back_is_served_anew_while_the_old_one_finish
             assert [tool.name for tool in await other.tools()] == ["a__hold"]
         stage.release.set()
         assert (await held).text == "held to the end"
+
+
+async def test_a_profile_that_comes_later_is_as_open_as_those_that_are_there() -> None:
+    async with staged(drain=0) as stage:
+        other = HttpFront(port=0, allowed_hosts=("other.example",))
+        changed = stage.gateway.apply(replace(stage.gateway.config, profiles={"new": Profile()}, http=other))
+        assert changed.restart == ("http.allowed_hosts",)
+        await stage.endpoints.follow()
+        statuses = [await status_of(stage.address + path, host="other.example") for path in ("", "/new", "/none")]
+        assert statuses == [421, 421, 421]
+        assert await status_of(f"{stage.address}/new") == 405
+
+
+async def test_a_profile_whose_path_has_another_use_keeps_no_other_away() -> None:
+    async with staged(drain=0, path="/") as stage:
+        stage.gateway.apply(replace(stage.gateway.config, profiles={"healthz": Profile(), "two": Profile()}))
+        (sentence,) = await stage.endpoints.follow()
+        assert sentence.startswith("The profile 'healthz': /healthz has another use here")
+        async with sluicegate.connect(f"{stage.address}/two", era="modern") as client:
+            assert [tool.name for tool in await client.tools()] == ["a__hold"]
+
+
+async def test_a_gateway_does_not_start_with_a_profile_whose_path_has_another_use() -> None:
+    config = GatewayConfig(root="/", profiles={"sse": Profile()}, http=HttpFront(port=0, path="/"))
+    gateway = Gateway(config)
+    async with asyncio.timeout(30), gateway:
+        with pytest.raises(sluicegate.ConfigError, match="The profile 'sse': /sse has another use here"):
+            async with Endpoints(gateway, Beginning(gateway)):
+                pass
 
 
 async def test_many_reloads_leave_nothing_open() -> None:

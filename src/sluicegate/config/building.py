@@ -49,31 +49,39 @@ class Build:
                 )
             entry = Entry(name=name, line=line or 0, source=source)
             found[name] = self._server(name, entry, file)
-        self._look_over(found)
+        self._check_prefixes(found)
         return found
 
     def _server(self, name: str, entry: Entry, file: str) -> ServerConfig:
         key = self._key(name, file, entry.line)
         own = self._raw.get(name) or self._raw.get(key, {})
         said = {**self._raw.get("*", {}), **entry.settings, **own}
-        settings = msgspec.convert(said, ServerSettings)
+        disabled, source = entry.disabled, entry.source
+        try:
+            settings = msgspec.convert(said, ServerSettings)
+        except msgspec.ValidationError as error:  # Whoever read it should have seen that: here it stops nobody else.
+            settings, source, sentence = ServerSettings(), None, f"It cannot be treated as it says: {error}."
+            disabled = disabled or sentence
+            self._say_of(name, entry, file, "warning", sentence)
         if "longest_call" not in said:
             longest = max(settings.longest_call, settings.timeout, *settings.tool_timeouts.values())
             settings = msgspec.structs.replace(settings, longest_call=longest)
-        disabled = entry.disabled
-        if is_ourselves(entry.source, self._settings.http):
+        if is_ourselves(source, self._settings.http):
             disabled = disabled or OURSELVES
-            self._problems.append(
-                Problem(
-                    severity="note", file=file, line=entry.line, key=name, sentence=f"{name}: {OURSELVES}", server=name
-                )
-            )
+            self._say_of(name, entry, file, "note", OURSELVES)
         if settings.enabled is False:
             disabled = disabled or "It is disabled in sluicegate.toml."
         elif settings.enabled and disabled == DISABLED_BY_ENTRY:
             disabled = ""
         return ServerConfig(
-            name=name, key=key, source=entry.source, disabled=disabled, settings=settings, file=file, line=entry.line
+            name=name, key=key, source=source, disabled=disabled, settings=settings, file=file, line=entry.line
+        )
+
+    def _say_of(self, name: str, entry: Entry, file: str, severity: Severity, sentence: str) -> None:
+        self._problems.append(
+            Problem(
+                severity=severity, file=file, line=entry.line, key=name, sentence=f"{name}: {sentence}", server=name
+            )
         )
 
     def _key(self, name: str, file: str, line: int) -> str:
@@ -91,20 +99,26 @@ class Build:
         self._keys[key] = name
         return key
 
-    def _look_over(self, servers: dict[str, ServerConfig]) -> None:
-        """Note what only shows when everything is together."""
-        known = set(servers) | {server.key for server in servers.values()}
-        for name in self._raw:
-            if name != "*" and name not in known:
-                self._say("warning", f'There is no server "{name}".{nearest(name, known)}', ("servers", name))
+    def _check_prefixes(self, servers: dict[str, ServerConfig]) -> None:
         prefixes: dict[str, str] = {}
         for server in servers.values():
             if server.prefix in prefixes and server.enabled:
                 both = f'"{prefixes[server.prefix]}" and "{server.name}"'
                 what = f'the prefix "{server.prefix}"' if server.prefix else "no prefix"
-                self._say("error", f"Both {both} have {what}; only one can.", ("servers", server.name, "prefix"))
+                owners = (server, servers[prefixes[server.prefix]])
+                names = (*(name for owner in owners for name in (owner.name, owner.key)), "*")
+                # One of them says so: keys alone are never the same.
+                where = next(name for name in names if "prefix" in self._raw.get(name, {}))
+                self._say("error", f"Both {both} have {what}; only one can.", ("servers", where, "prefix"))
             elif server.enabled:
                 prefixes[server.prefix] = server.name
+
+    def note_strangers(self, servers: dict[str, ServerConfig]) -> None:
+        """Note which servers the settings speak of that are none of these, which must be all there are."""
+        known = set(servers) | {server.key for server in servers.values()}
+        for name in self._raw:
+            if name != "*" and name not in known:
+                self._say("warning", f'There is no server "{name}".{nearest(name, known)}', ("servers", name))
         for name, profile in self._settings.profiles.items():
             for glob in profile.servers:
                 if glob != "*" and not any(Profile(servers=(glob,)).shows(server) for server in servers.values()):

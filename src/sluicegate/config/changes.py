@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from sluicegate.config.values import GatewayConfig, ServerConfig
+from sluicegate.config.values import GatewayConfig, Http, ServerConfig, ServerSettings
 
 _CONNECTION: Final = ("era", "start_timeout", "probe_timeout", "stop_grace", "roots")
 """Settings of a server that a connection has from its beginning."""
@@ -26,7 +26,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     reconnect: tuple[str, ...] = ()
-    """Another command, URL or era, or switched on or off: the connection is made anew."""
+    """Another command, URL or era, switched on or off, or longer calls by HTTP: the connection is made anew."""
     adjusted: tuple[str, ...] = ()
     """Other names, limits or times: the connection stays."""
     order: bool = False
@@ -62,11 +62,21 @@ def _connects_anew(was: ServerConfig, now: ServerConfig) -> bool:
         return True
     if not now.enabled:
         return False
-    settings = any(getattr(was.settings, name) != getattr(now.settings, name) for name in _CONNECTION)
-    return was.source != now.source or settings
+    if was.source != now.source:
+        return True
+    if isinstance(now.source, Http) and _longest(was.settings) != _longest(now.settings):
+        return True  # How long its answers may keep us waiting is a matter of the connection.
+    return any(getattr(was.settings, name) != getattr(now.settings, name) for name in _CONNECTION)
+
+
+def _longest(settings: ServerSettings) -> float:
+    """Seconds that the longest of a server's calls may take."""
+    return max(settings.longest_call, settings.timeout, *settings.tool_timeouts.values())
 
 
 def _differs(was: ServerConfig, now: ServerConfig) -> bool:
+    if not now.enabled:  # How it would be treated is no matter while it does not run.
+        return (was.source, was.disabled) != (now.source, now.disabled)
     return (was.key, was.source, was.disabled, was.settings) != (now.key, now.source, now.disabled, now.settings)
 
 

@@ -111,14 +111,30 @@ def client_file(
     place = client.user.get(platform, client.user.get(""))
     if place is None:
         return None
-    folders = {
+    first, *rest = place.split("/")
+    return os.path.join(_shared_folders(home, environ)[first], *rest)
+
+
+def _shared_folders(home: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """What the beginning of a client's path stands for."""
+    return {
         "~": home,
         "%APPDATA%": environ.get("APPDATA") or os.path.join(home, "AppData", "Roaming"),
         "%XDG_CONFIG_HOME%": environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config"),
         "%CODEX_HOME%": environ.get("CODEX_HOME") or os.path.join(home, ".codex"),
     }
-    first, *rest = place.split("/")
-    return os.path.join(folders[first], *rest)
+
+
+def folders_of(file: str, *, home: str, root: str, environ: Mapping[str, str]) -> list[str]:
+    """The folders around a client's file that are the client's own, the innermost first."""
+    shared = _shared_folders(home, environ)
+    ends = {root, *(shared[first] for first in ("~", "%APPDATA%", "%XDG_CONFIG_HOME%"))}
+    found: list[str] = []
+    folder = os.path.dirname(file)
+    while folder not in ends and folder.startswith(tuple(os.path.join(end, "") for end in ends)):
+        found.append(folder)
+        folder = os.path.dirname(folder)
+    return found
 
 
 def client_files(
@@ -136,10 +152,10 @@ def read_client(client: Client, text: str, *, root: str = "", ourselves: Sequenc
 
     `root` is the folder of work, for clients that keep all of them in one file; `ourselves` is where we can be found.
     """
-    found = _entries(client, text, root)
+    notes: list[str] = []
+    found = _entries(client, text, root, notes)
     if isinstance(found, Fault):
         return found
-    notes: list[str] = []
     if client.form == "toml":
         servers = {name: _from_codex(entry) for name, entry in found.items()}
     else:
@@ -174,7 +190,7 @@ def _page(client: Client, text: str) -> Entry | Fault:
         try:
             return tomllib.loads(text)
         except ValueError as error:
-            return Fault(f"The file is no TOML: {error}.", 0)
+            return editing.no_toml(text, error)
     document = jsonc.read(text)
     if isinstance(document, Fault):
         return document
@@ -183,13 +199,14 @@ def _page(client: Client, text: str) -> Entry | Fault:
     )
 
 
-def _entries(client: Client, text: str, root: str) -> dict[str, Entry] | Fault:
-    """The servers of a client's file, in its own words."""
+def _entries(client: Client, text: str, root: str, notes: list[str] | None = None) -> dict[str, Entry] | Fault:
+    """The servers of a client's file, in its own words; what cannot be one is told in the `notes`."""
     page = _page(client, text)
     if isinstance(page, Fault):
         return page
+    notes = [] if notes is None else notes
     if client.form == "toml":
-        return _tables(page.get(client.table[0]))
+        return _tables(page.get(client.table[0]), client, notes)
     tables: list[object] = [page.get(key) for key in dict.fromkeys(("mcpServers", *client.table))]
     if isinstance(mcp := page.get("mcp"), dict):
         tables.append(cast(Entry, mcp).get("servers"))
@@ -198,14 +215,22 @@ def _entries(client: Client, text: str, root: str) -> dict[str, Entry] | Fault:
         tables.append(cast(Entry, project).get("mcpServers") if isinstance(project, dict) else None)
     found: dict[str, Entry] = {}
     for table in tables:
-        found |= _tables(table)
+        found |= _tables(table, client, notes)
     return found
 
 
-def _tables(table: object) -> dict[str, Entry]:
+def _tables(table: object, client: Client, notes: list[str]) -> dict[str, Entry]:
     if not isinstance(table, dict):
+        if table is not None:
+            notes.append(f"The servers of {client.title} are left out: they should be an object, with a name for each.")
         return {}
-    return {name: cast(Entry, entry) for name, entry in cast(Entry, table).items() if isinstance(entry, dict)}
+    found: dict[str, Entry] = {}
+    for name, entry in cast(Entry, table).items():
+        if isinstance(entry, dict):
+            found[name] = cast(Entry, entry)
+        else:
+            notes.append(f"{name} of {client.title} is left out: it should be an object with a command or a url.")
+    return found
 
 
 def runs_the_same(one: Entry, other: Entry) -> bool:

@@ -6,6 +6,8 @@ import shutil
 from collections.abc import Sequence
 from typing import Final
 
+from sluicegate.config.secrets import masked_args
+
 _REMEDIES: Final = {
     **dict.fromkeys(("npx", "npm", "node", "pnpm", "yarn"), "install Node.js, or give its full path"),
     **dict.fromkeys(("uvx", "uv"), "install uv, or give its full path"),
@@ -19,20 +21,34 @@ _REMEDIES: Final = {
 
 def find_program(command: str, cwd: str, path: str) -> str | None:
     """The absolute path of the program, found as the server's own process would find it; None if it is not there."""
+    return _found(command, cwd, path, os.F_OK | os.X_OK)
+
+
+def _found(command: str, cwd: str, path: str, mode: int) -> str | None:
     if os.sep in command:
-        return shutil.which(os.path.join(cwd, command))
+        return shutil.which(os.path.join(cwd, command), mode)
     places = (os.path.join(cwd, place) for place in path.split(os.pathsep))
-    return shutil.which(command, path=os.pathsep.join(places))
+    return shutil.which(command, mode, os.pathsep.join(places))
 
 
-def not_found(command: str, args: Sequence[str]) -> str:
-    """The sentence for a program that is not there, and the way out."""
-    if " " in command and not args and os.sep not in command.split()[0]:
-        first, *rest = command.split()
-        quoted = ", ".join(f'"{word}"' for word in rest)
+def not_found(command: str, args: Sequence[str], *, program: str, cwd: str, path: str) -> str:
+    """The sentence for a program that is not there or cannot be run, by its name as it may be shown, and the way out.
+
+    The others say where it was looked for, as `find_program` has it.
+    """
+    # Some write the whole command line into it, keys and all.
+    first, *rest = masked_args(command.split(" ")) if " " in command else [command]
+    command = " ".join([first, *rest])
+    is_line = first and rest and not args
+    if is_line and (os.sep not in first or find_program(program.split(" ")[0], cwd, path)):
+        quoted = ", ".join(f'"{word}"' for word in rest if word)
         return f'The command "{command}" was not found: write "command": "{first}" and "args": [{quoted}].'
-    remedy = _REMEDIES.get(os.path.basename(command), "install it, or give its full path")
-    return f'The command "{command}" was not found; {remedy}.'
+    place = os.path.join(cwd, program) if os.sep in program else _found(program, cwd, path, os.F_OK)
+    if place is None and command in _REMEDIES:
+        return f'The command "{command}" was not found; {_REMEDIES[command]}.'
+    from sluicegate.upstream.launching import why_not_runnable  # Only wrong files need it.
+
+    return f'The command "{command}" {why_not_runnable(place)}.'
 
 
 _npm_version: Final = re.compile(r"v?[0-9]+\.[0-9]+\.[0-9]+.*")

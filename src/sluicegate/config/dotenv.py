@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 _line: Final = re.compile(
-    r"\s*(?:export\s+)?([A-Za-z_][\w.-]*)\s*=\s*(?:'([^']*)'|\"((?:[^\"\\]|\\.)*)\"|(.*?))\s*(?:#.*)?"
+    r"\s*(?:export\s+)?([A-Za-z_][\w.-]*)\s*=\s*(?:'([^']*)'|\"((?:[^\"\\]|\\.)*)\"|([^#]*))\s*(?:#.*)?"
 )
 
 
@@ -20,4 +20,4 @@ def dotenv(text: str) -> Iterator[tuple[str, str]]:
                 double = re.sub(
                     r"\\(.)", lambda escape: {"n": "\n", "t": "\t", "r": "\r"}.get(escape[1], escape[1]), double
                 )
-            yield name, single if single is not None else double if double is not None else bare
+            yield name, single if single is not None else double if double is not None else bare.rstrip()

@@ -84,12 +84,21 @@ def toml_with(text: str, table: str, name: str, entry: Entry) -> str | Fault:
     return _checked_toml(before + gap + newline.join(lines) + newline, wanted)
 
 
+def no_toml(text: str, error: ValueError) -> Fault:
+    """What `tomllib` says is wrong with a text, with its place."""
+    found = _at.search(str(error))
+    offset = len(text)
+    if found is not None and found[1]:
+        offset = sum(len(line) + 1 for line in text.split("\n")[: int(found[1]) - 1]) + int(found[2]) - 1
+    return Fault(f"The file is no TOML: {_at.sub('', str(error)).rstrip('.')}.", offset)
+
+
 def toml_without(text: str, table: str, name: str) -> str | Fault:
     """The TOML text without the table `[TABLE.NAME]` and those below it; the same text if there is none."""
     try:
         wanted = tomllib.loads(text)
     except ValueError as error:
-        return Fault(f"The file is no TOML: {error}.", 0)
+        return no_toml(text, error)
     tables = wanted.get(table)
     if not isinstance(tables, dict) or name not in tables:
         return text
@@ -235,6 +244,7 @@ _part: Final = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*"|'[^']*')"""
 _header: Final = re.compile(rf"\s*\[\[?\s*({_part}(?:\s*\.\s*{_part})*)\s*\]\]?\s*(?:#.*)?$")
 _parts: Final = re.compile(_part)
 _bare: Final = re.compile(r"[A-Za-z0-9_-]+")
+_at: Final = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)")
 
 
 def _keys(dotted: str) -> list[str]:

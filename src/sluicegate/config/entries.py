@@ -4,7 +4,6 @@ Accepted are `mcpServers` and VS Code's `servers`; `type`, `transport` and `tran
 `serverUrl`. What one entry gets wrong is that entry's problem: the others are read all the same.
 """
 
-import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -18,7 +17,7 @@ from sluicegate.config.jsonc import Fault, Member, Object, Scalar
 from sluicegate.config.page import Page
 from sluicegate.config.problems import Problem, nearest
 from sluicegate.config.stdio_entries import stdio_in
-from sluicegate.config.values import Source, Transport
+from sluicegate.config.values import LONGEST_TIME, Source, Transport
 
 _TYPES: Final[dict[str, Transport | None]] = {
     "stdio": None,
@@ -205,12 +204,14 @@ def _settings(entry: EntryBody) -> dict[str, object]:
     found: dict[str, object] = {}
     if member := entry.get("timeout"):
         match member.value:
-            case Scalar(value=int(number) | float(number)) if (
-                not isinstance(number, bool) and 0 < number and math.isfinite(number)
-            ):
+            case Scalar(value=int(number) | float(number)) if not isinstance(number, bool) and 0 < number:
                 # Claude Code, Gemini and others write milliseconds, Cline and Roo seconds; nobody waits for less
                 # than a second or for more than a quarter of an hour by writing so.
-                found["timeout"] = float(number / 1000 if number >= 1000 else number)
+                seconds = float(number / 1000 if number >= 1000 else number)
+                if seconds > LONGEST_TIME:
+                    most = f"{1000 * LONGEST_TIME:.0f} milliseconds, a year,"
+                    entry.say("warning", f'"timeout" is at most {most} which is taken.', member.value, "timeout")
+                found["timeout"] = min(seconds, LONGEST_TIME)
             case _:
                 entry.say("warning", '"timeout" should be a number above zero; it is ignored.', member.value, "timeout")
     for key, setting in (("includeTools", "tools"), ("excludeTools", "hide")):

@@ -71,7 +71,10 @@ class EntryBody:
             return None
         expanded = self.variables.expand(node.value)
         for name in expanded.missing:
-            self.disable(f"The variable {name} is not set; set it, or write a default: ${{{name}:-…}}.", node, *keys)
+            # Only a program has variables of its own that a file of such can give.
+            file = " use envFile," if keys[0] == "env" else ""
+            way_out = f"set it where the gateway is started and start that again,{file} or write a default"
+            self.disable(f"The variable {name} is not set; {way_out}: ${{{name}:-…}}.", node, *keys)
         for name in expanded.elsewhere:
             kind = name.partition(":")[0]
             what = "is asked of a person by the editor" if kind == "input" else "is known to another program alone"
@@ -80,6 +83,10 @@ class EntryBody:
             self.refuse("A string holds a zero byte, which no command and no header can take.", node, *keys)
             return None
         return Secret(expanded.value, expanded.shown)
+
+    def written(self, node: Node) -> str:
+        """A value as it stands in the file: a number may be a version, of which `1.10` is another than `1.1`."""
+        return self._page.written(node)
 
     def text(self, key: str) -> Secret | None:
         """The string under a key, if there is one."""
@@ -100,10 +107,8 @@ class EntryBody:
             match item.value:
                 case Scalar(value=None):
                     continue
-                case Scalar(value=bool(flag)):
-                    found[item.key] = Secret("true" if flag else "false")
-                case Scalar(value=int(number) | float(number)):
-                    found[item.key] = Secret(str(number))
+                case Scalar(value=bool() | int() | float()):
+                    found[item.key] = Secret(self.written(item.value))
                 case Scalar():
                     if value := self.string(item.value, key, item.key):
                         found[item.key] = Secret(value.reveal())

@@ -5,19 +5,27 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import unquote
 
-from sluicegate.config.secrets import MASK, masked_text
-from sluicegate.config.values import Stdio
+from sluicegate.config.secrets import MASK, masked_text, masked_url
+from sluicegate.config.values import Http, Stdio
 
 _SCHEMES: Final = frozenset({"basic", "bearer", "digest"})
 _separators: Final = re.compile(r"[\s,;&#@:=?'\"]+")
 
 
-def hidden_parts(source: Stdio) -> set[str]:
+def hidden_parts(source: Stdio | Http) -> set[str]:
     """What stands behind each `***` of its arguments, whole and in the pieces that a program would take it apart into.
 
-    Of its variables the same, as far as they look like secrets: each of them as a whole is one anyway.
+    Of its variables the same, as far as they look like secrets: each of them as a whole is one anyway. Of one at a URL,
+    what is hidden of that and of its headers.
     """
     parts: set[str] = set()
+    if isinstance(source, Http):
+        url = source.url.reveal()
+        for shown in (source.url.shown, masked_url(url)):
+            parts.update(_parts(url, shown))
+        for header in source.headers.values():
+            parts.update(_parts(header.reveal(), header.shown))
+        return parts - {""}
     for arg in source.args:
         parts.update(_parts(arg.reveal(), arg.shown))
     for variable in source.env.values():

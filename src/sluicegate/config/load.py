@@ -43,6 +43,8 @@ def load(places: Places) -> Loaded:
     settings = msgspec.convert(table, Settings)
     build = Build(settings, table, lines, problems)
     servers = build.servers(entries)
+    if not broken:  # Of a file that cannot be read nobody knows which servers are in it.
+        build.note_strangers(servers)
     config = GatewayConfig(
         root=places.root,
         servers=servers,

@@ -18,6 +18,10 @@ class Page:
         self.variables = variables
         self.problems: list[Problem] = []
 
+    def written(self, node: Node) -> str:
+        """A value as it stands in the file."""
+        return self._text[node.start : node.end]
+
     def line(self, offset: int) -> int:
         """The number of a line."""
         return jsonc.line_column(self._text, offset)[0]

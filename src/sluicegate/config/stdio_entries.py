@@ -8,6 +8,8 @@ from sluicegate.config import commands
 from sluicegate.config.dotenv import dotenv
 from sluicegate.config.entry_body import EntryBody
 from sluicegate.config.jsonc import Array, Node, Scalar
+from sluicegate.config.problems import Problem
+from sluicegate.config.reading import read_text
 from sluicegate.config.secrets import Secret, masked_args, masked_text
 from sluicegate.config.values import Stdio
 
@@ -36,7 +38,8 @@ def stdio_in(entry: EntryBody) -> Stdio | None:
     path = env["PATH"].reveal() if "PATH" in env else entry.variables.environ.get("PATH", os.defpath)
     found = commands.find_program(program, cwd, path) if not entry.why else None
     if found is None and not entry.why:
-        entry.say("warning", commands.not_found(command.reveal(), words), member, "command")
+        sentence = commands.not_found(command.shown, words, program=program, cwd=cwd, path=path)
+        entry.say("warning", sentence, member, "command")
     masks = masked_args([arg.shown for arg in args])
     if package := commands.floating(program, words):
         name = dict(zip(words, masks, strict=True)).get(package) or masked_text(package)
@@ -56,7 +59,8 @@ def _args(entry: EntryBody, items: list[Node]) -> list[Secret]:
     found: list[Secret] = []
     for index, item in enumerate(items):
         if isinstance(item, Scalar) and isinstance(item.value, int | float) and not isinstance(item.value, bool):
-            found.append(Secret(str(item.value), str(item.value)))
+            number = entry.written(item)
+            found.append(Secret(number, number))
         elif value := entry.string(item, "args", str(index)):
             found.append(value)
     return found
@@ -79,10 +83,9 @@ def _env_file(entry: EntryBody) -> dict[str, Secret]:
     value = entry.text("envFile")
     if member is None or value is None or entry.why:
         return {}
-    try:
-        with open(entry.from_here(value.reveal()), encoding="utf-8-sig") as lines:
-            text = lines.read(1 << 20)
-    except (OSError, ValueError):
-        entry.disable(f'The envFile "{value}" cannot be read.', member.value, "envFile")
-        return {}
-    return {name: Secret(value) for name, value in dotenv(text)}
+    text = read_text(entry.from_here(value.reveal()))
+    if isinstance(text, str):
+        return {name: Secret(value) for name, value in dotenv(text)}
+    why = text.sentence if isinstance(text, Problem) else "There is no such file."
+    entry.disable(f'The envFile "{value}" cannot be used. {why}', member.value, "envFile")
+    return {}

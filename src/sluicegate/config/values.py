@@ -5,14 +5,17 @@ Times are seconds, sizes are bytes.
 
 import os
 from fnmatch import fnmatchcase
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
 from sluicegate.config.secrets import Secret
 
-Seconds = Annotated[float, Meta(gt=0, le=31_536_000)]
+LONGEST_TIME: Final = 31_536_000.0
+"""Seconds: a year."""
+
+Seconds = Annotated[float, Meta(gt=0, le=LONGEST_TIME)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 Size = Annotated[int, Meta(ge=1024, le=1 << 30)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -81,7 +84,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     prefix: str | None = None
     """What stands before its names; without it, its key. Empty for one server at most."""
     era: Era = "auto"
-    """Which protocol it speaks: found out, or insisted on."""
+    """Which protocol it speaks: found out ("auto"), or "session" (2024-11-05 to 2025-11-25) or "modern"
+    (2026-07-28)."""
     concurrency: Count = 64
     """Calls under way at once."""
     queue: Annotated[int, Meta(ge=0, le=1_000_000)] = 256
@@ -147,6 +151,11 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     def prefix(self) -> str:
         """What stands before the names of its tools."""
         return self.key if self.settings.prefix is None else self.settings.prefix
+
+    @property
+    def names(self) -> set[str]:
+        """By which rules of profiles know it: its key too, whatever its prefix is."""
+        return {self.name, self.key, self.prefix} - {""}
 
     def timeout_of(self, tool: str) -> float:
         """Seconds for a call of the tool, by the server's own name of it."""
@@ -224,6 +233,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """One tool's description."""
     schema: Size = 256 * 1024
     """One tool's schema."""
+    lists_per_server: Size = 8 * 1024 * 1024
+    """All lists of one server together; what is beyond is left out."""
     drain: Annotated[float, Meta(ge=0, le=3600)] = 10.0
     """What is under way gets this long when the gateway is told to stop."""
 
@@ -232,15 +243,15 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A named part of what there is, at `/mcp/NAME`: `[profiles.NAME]`."""
 
     servers: Globs = ("*",)
-    """Globs on the servers' names and keys."""
+    """Globs on the servers' names, keys and prefixes."""
     tools: Globs = ("*",)
-    """Globs on `SERVER__TOOL`, whatever the naming, and on a tool's own name."""
+    """Globs on `SERVER__TOOL`, with a server's name, key or prefix whatever the naming, and on a tool's own name."""
     hide: Globs = ()
     """The same, for what is not offered."""
 
     def offers(self, server: ServerConfig, tool: str) -> bool:
         """Whether the tool of a server, by the server's own name of it, belongs to the profile."""
-        names = {f"{server.name}__{tool}", f"{server.key}__{tool}", tool}
+        names = {tool, *(f"{name}__{tool}" for name in server.names)}
         return (
             self.shows(server)
             and any(_fits(name, self.tools) for name in names)
@@ -249,7 +260,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def shows(self, server: ServerConfig) -> bool:
         """Whether anything of the server belongs to the profile."""
-        return _fits(server.name, self.servers) or _fits(server.key, self.servers)
+        return any(_fits(name, self.servers) for name in server.names)
 
 
 class Activation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,6 +9,7 @@ from sluicegate.downstream.doors import LOOPBACK, NOT_FOUND, Doors, Refusal
 from sluicegate.downstream.http import HttpEndpoint
 from sluicegate.downstream.http_streams import HttpRequest, refuse
 from sluicegate.downstream.places import HttpLimits
+from sluicegate.errors import ConfigError
 from sluicegate.fronts.beginning import Beginning
 from sluicegate.gateway import Gateway
 
@@ -23,8 +24,11 @@ class Endpoints:
         self._beginning = beginning
         self._endpoints: dict[str, HttpEndpoint] = {}
         self._dismissed: dict[HttpEndpoint, asyncio.Event] = {}
-        # Where we are is told to clients once: another path takes effect with the next start.
-        self._path = gateway.config.http.path.rstrip("/") or "/"
+        # Where we are is told to clients once: another path takes effect with the next start. So does all else that is
+        # said of this front, for a profile that comes later as for those that are there.
+        self._http = gateway.config.http
+        self._limits = _limits(gateway.config)
+        self._path = self._http.path.rstrip("/") or "/"
         # Each endpoint lives in a task of its own, so that one can end while the others go on.
         self._tasks = TaskScope()
 
@@ -34,15 +38,21 @@ class Endpoints:
 
     async def __aenter__(self) -> "Endpoints":
         await self._tasks.__aenter__()
-        await self.follow()
+        if refused := await self.follow():
+            await self.__aexit__()
+            raise ConfigError(refused[0])
         return self
 
     async def __aexit__(self, *error: object) -> None:
         self._tasks.cancel_all()
         await self._tasks.__aexit__(None, None, None)
 
-    async def follow(self) -> None:
-        """Open the endpoints of profiles that are new; those of profiles that are gone finish what they have begun."""
+    async def follow(self) -> list[str]:
+        """Open the endpoints of profiles that are new; those of profiles that are gone finish what they have begun.
+
+        Of each that cannot be opened, the reason.
+        """
+        refused: list[str] = []
         config, path = self._gateway.config, self._path
         wanted = {path: "", **{f"{path.rstrip('/')}/{name}": name for name in config.profiles}}
         for known in [known for known in self._endpoints if known not in wanted]:
@@ -51,18 +61,25 @@ class Endpoints:
             self._dismissed[endpoint].set()
         for place, profile in wanted.items():
             if place not in self._endpoints:
-                endpoint = HttpEndpoint(
-                    self._beginning.handler(profile),
-                    path=place,
-                    doors=_doors(config.http),
-                    limits=_limits(config),
-                    beside=self._endpoints.get(path),
-                    sse=config.http.sse,
-                )
+                try:
+                    endpoint = self._made(place, profile)
+                except ConfigError as problem:
+                    refused.append(f"The profile {profile!r}: {problem.message}" if profile else problem.message)
+                    continue
                 opened = asyncio.Event()
                 self._tasks.start(self._keep(endpoint, place, opened))
                 await opened.wait()
-        self._main = self._endpoints[path]
+        return refused
+
+    def _made(self, place: str, profile: str) -> HttpEndpoint:
+        return HttpEndpoint(
+            self._beginning.handler(profile),
+            path=place,
+            doors=_doors(self._http),
+            limits=self._limits,
+            beside=self._endpoints.get(self._path),
+            sse=self._http.sse,
+        )
 
     async def _keep(self, endpoint: HttpEndpoint, place: str, opened: asyncio.Event) -> None:
         """Have an endpoint open until its profile is gone, and for as long as its calls then may take."""
@@ -84,13 +101,13 @@ class Endpoints:
         elif request.path.removeprefix(f"{self._path}/") not in ("", request.path):
             self._refuse_profile(request)
         else:
-            self._main(request)
+            self._endpoints[self._path](request)
 
     def _refuse_profile(self, request: HttpRequest) -> None:
         """Say that there is no such profile, and to whoever may know which there are."""
         config = self._gateway.config
-        refusal = _doors(config.http).check(request.headers) or NOT_FOUND
-        if refusal is NOT_FOUND and not config.http.anyone_may_connect:
+        refusal = _doors(self._http).check(request.headers) or NOT_FOUND
+        if refusal is NOT_FOUND and not self._http.anyone_may_connect:
             known = f"there are: {', '.join(config.profiles)}" if config.profiles else "sluicegate.toml has none"
             name = request.path[len(self._path) + 1 :][:_LONGEST_SHOWN]
             refusal = Refusal(404, "not_found", f"There is no profile {name!r}; {known}.")

@@ -22,6 +22,7 @@ from sluicegate.config import (
     load,
     settle,
 )
+from sluicegate.config import changes as changes_between
 from sluicegate.config.reading import read_text
 from sluicegate.config.watch import watch
 from sluicegate.errors import ConfigError
@@ -66,6 +67,7 @@ class Running:
         self._adjust = adjust
         self._say = say
         self._read = loaded
+        self._began_with = gateway.config
         self._complaints = Complaints(() if loaded is None else loaded.problems)
         self.held_back: list[Problem] = [] if loaded is None else at_start(loaded)
         """What the files say and the gateway does not do, since it is wrong."""
@@ -100,9 +102,13 @@ class Running:
                 said = [*without_consequence(said), "The configuration stays as it was."]
             else:
                 if self._endpoints is not None:
-                    await self._endpoints.follow()
+                    said += await self._endpoints.follow()
                 said += self._gone()
-                done = [*_told(changes, self.gateway.config), *self._renew({*changes.added, *changes.reconnect})]
+                waiting = changes_between(self._began_with, self.gateway.config).restart
+                done = [
+                    *_told(changes, self.gateway.config, waiting),
+                    *self._renew({*changes.added, *changes.reconnect}),
+                ]
                 if was_held_back and not self.held_back:
                     said.append("What was wrong in the files is mended.")
                 # Whoever has written a file wants to know that it was read, whatever else was said before.
@@ -210,22 +216,26 @@ class Running:
         """
         from sluicegate.downstream.stdio import serve_stdio
 
+        def stop_pipe() -> None:
+            if stop is not None:
+                stop(self._time_left())
+
         @contextmanager
-        def told(stop: Callable[[], None]) -> Generator[None]:
-            nonlocal stop_pipe
-            stop_pipe = stop
-            self._stops.append(stop)
+        def told(given: Callable[[float], None]) -> Generator[None]:
+            nonlocal stop
+            stop = given
+            self._stops.append(stop_pipe)
             if self.is_stopping:  # Since before there was a pipe.
                 self.stop_taking()
             yield
 
         def hung_up() -> None:
             # To be told to stop as well would cut off its last answers.
-            self._stops = [stop for stop in self._stops if stop is not stop_pipe]
+            self._stops = [each for each in self._stops if each is not stop_pipe]
             on_hang_up()
 
-        stop_pipe: Callable[[], None] | None = None
-        await serve_stdio(handler, drain=self.gateway.config.limits.drain, told=told, on_hang_up=hung_up)
+        stop: Callable[[float], None] | None = None
+        await serve_stdio(handler, told=told, on_hang_up=hung_up)
 
     @property
     def is_stopping(self) -> bool:
@@ -244,7 +254,7 @@ class Running:
         """Say how many calls there still are, if any, and how to be rid of them where a signal has been given once."""
         if calls := sum(mount.in_flight for mount in self.gateway.hub.mounts):
             are, them = ("call is", "it") if calls == 1 else ("calls are", "them")
-            way_out = f"; Ctrl+C once more ends {them} now" if has_signals else ""
+            way_out = f"; Ctrl+C once more, or another signal, ends {them} now" if has_signals else ""
             self._say(f"{calls} {are} under way, with {self.gateway.config.limits.drain:g} s to finish{way_out}.")
 
     def _time_left(self) -> float:
@@ -329,8 +339,8 @@ class Running:
         return [(mount.name, (mount, mount.since)) for mount in mounts if mount.state is State.READY]
 
 
-def _told(changes: Changes, config: GatewayConfig) -> list[str]:
-    """What a reload did, sentence by sentence."""
+def _told(changes: Changes, config: GatewayConfig, waiting: Collection[str]) -> list[str]:
+    """What a reload did, sentence by sentence; `waiting` are all keys that wait for the next start by now."""
     said: list[str] = []
     for verb, names in (
         ("added", changes.added),
@@ -346,8 +356,10 @@ def _told(changes: Changes, config: GatewayConfig) -> list[str]:
                 done = "was stopped" if verb == "started anew" else "does not run"
                 said.append(f"{name} {done}: {why[:1].lower()}{why[1:]}")
     if changes.settings:
-        said.append(f"sluicegate.toml was read again; changed: {', '.join(changes.settings)}.")
-    said += [f"{key} takes effect when the gateway is started the next time." for key in changes.restart]
+        said.append(f"The settings were read again; changed: {', '.join(changes.settings)}.")
+    for key in changes.restart:
+        when = "takes effect when the gateway is started the next time"
+        said.append(f"{key} {when if key in waiting else 'is again what the gateway was started with'}.")
     return said
 
 
