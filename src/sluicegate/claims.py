@@ -17,6 +17,13 @@ LONGEST_PATH: Final = 100
 ELSEWHERE: Final = "Name another place with socket = under [control] in sluicegate.toml."
 
 
+class Taken(ConfigError):
+    """Another gateway has the path."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"Another gateway serves this folder already (its control socket is {path}).")
+
+
 @contextmanager
 def claimed(path: str) -> Generator[None]:
     """Have a path to oneself for as long as the `with` lasts: of all who claim it, one does, and the others are told.
@@ -25,13 +32,14 @@ def claimed(path: str) -> Generator[None]:
     to listen are three steps, which two gateways that start together would otherwise take side by side.
 
     Raises:
-        ConfigError: another process has claimed it, or listens there, or the folder is somebody else's.
+        Taken: another process has claimed it, or listens there.
+        ConfigError: the folder is somebody else's, or cannot be made.
     """
     check_folder(path)
     beside = f"{path}.lock"
     lock = _locked(beside)
     if lock is None:
-        raise ConfigError(f"Another gateway serves this folder already (its control socket is {path}).")
+        raise Taken(path)
     try:
         check_free(path)
         yield
@@ -94,9 +102,9 @@ def check_folder(path: str) -> None:
 
 
 def check_free(path: str) -> None:
-    """Raise ConfigError if somebody listens at a path."""
+    """Raise Taken if somebody listens at a path."""
     if os.path.exists(path) and _is_served(path):
-        raise ConfigError(f"Another gateway serves this folder already (its control socket is {path}).")
+        raise Taken(path)
 
 
 def _is_served(path: str) -> bool:

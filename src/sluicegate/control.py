@@ -76,7 +76,7 @@ def control_server(
     held_back: Callable[[], Sequence[Problem]] = tuple,
     is_stopping: Callable[[], bool] = bool,
 ) -> "Server":
-    """The server that answers the commands: `status`, `offers`, `logs`, `restart`, `reload`.
+    """The server that answers the commands: `status`, `offers`, `own_tools`, `logs`, `restart`, `reload`.
 
     `reload` reads the configuration again and says what came of it, sentence by sentence; `held_back` is what the files
     say and the gateway does not do; `is_stopping` is whether it begins nothing new, at its address or elsewhere.
@@ -115,6 +115,17 @@ def control_server(
             if server in ("", entry.mount)
         ]
         return Structured({"items": items})
+
+    @server.tool
+    def own_tools() -> Structured:
+        """All tools of the servers that are ready, as these call them, and which of them are shown and hidden."""
+        servers = gateway.config.servers
+        found = {
+            name: {"tools": tools, "only": servers[name].settings.tools, "hide": servers[name].settings.hide}
+            for name, tools in gateway.own_tools().items()
+            if name in servers
+        }
+        return Structured(msgspec.to_builtins(found))
 
     @server.tool
     def logs(name: str) -> Structured:

@@ -10,12 +10,13 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Final, TypedDict
 
-from sluicegate.claims import claimed
+from sluicegate.claims import Taken, claimed
 from sluicegate.config.places import control_socket
 from sluicegate.config.values import GatewayConfig, HttpFront, Stdio
 from sluicegate.errors import ConfigError, UpstreamUnavailable
 from sluicegate.upstream.launching import Launched, launch
 
+_BESIDE: Final = "This one serves its client all the same, and `sluicegate status` and the other commands ask that one."
 LONGEST_END: Final = 5.0
 """Seconds for the ends of servers that nobody took: their guardians need less, and go on without us."""
 
@@ -59,7 +60,7 @@ def claimed_for_commands(
             if otherwise is None:
                 raise
             # Several clients may each start their own gateway for one folder; the first has the commands.
-            otherwise(problem.message)
+            otherwise(f"{problem.message} {_BESIDE if isinstance(problem, Taken) else ''}".rstrip())
             is_ours = False
         yield is_ours
 

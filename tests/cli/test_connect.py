@@ -58,6 +58,41 @@ def test_undo_removes_a_file_that_was_not_there(folder: Folder, client: str) -> 
     folder.invoke("connect", client, "--yes")
     assert folder.invoke("connect", client, "--undo", "--yes").returncode == 0
     assert not (folder.path / PROJECT[client]).exists()
+    assert list(folder.path.iterdir()) == [], "nor is a folder left"
+
+
+@pytest.mark.parametrize("client", [*PROJECT, "claude-desktop"])
+def test_undo_leaves_nothing_in_a_home_either(folder: Folder, client: str) -> None:
+    (folder.home / ".config").mkdir()
+    assert folder.invoke("connect", client, "--user", "--yes").returncode == 0
+    assert folder.invoke("connect", client, "--user", "--undo", "--yes").returncode == 0
+    assert list(folder.home.rglob("*")) == [folder.home / ".config"]
+
+
+def test_undo_keeps_a_folder_that_has_something_else(folder: Folder) -> None:
+    other = folder.write(".cursor/rules.md", "mine")
+    folder.invoke("connect", "cursor", "--yes")
+    assert folder.invoke("connect", "cursor", "--undo", "--yes").returncode == 0
+    assert list(other.parent.iterdir()) == [other]
+
+
+def test_undo_that_nobody_agreed_to_says_what_it_would_do(folder: Folder) -> None:
+    folder.invoke("connect", "cursor", "--yes")
+    file = folder.path / ".cursor/mcp.json"
+    done = folder.invoke("connect", "cursor", "--undo")
+    assert done.returncode == 1 and file.exists()
+    assert done.stderr.splitlines() == [
+        f"sluicegate: {file} would be removed, there was none before.",
+        "sluicegate: nothing was changed; --yes changes it.",
+    ]
+
+
+@pytest.mark.parametrize("text", ["", OTHERS[".codex/config.toml"]], ids=["new", "old"])
+def test_what_is_shown_for_a_file_of_toml_is_what_is_written(folder: Folder, text: str) -> None:
+    file = folder.write(".codex/config.toml", text)
+    done = folder.invoke("connect", "codex", "--yes")
+    shown = f'[mcp_servers.sluicegate]\nurl = "{URL}"\n'
+    assert shown in done.stderr and file.read_text().endswith(shown) and "{" not in done.stderr
 
 
 def test_undo_after_other_changes_takes_out_only_ours(folder: Folder) -> None:

@@ -203,5 +203,62 @@ def test_slow_starts_old_eras_restarts_and_losses_are_found() -> None:
         "took 12 s to start.",
         "speaks 2025-11-25; newer clients reach it over a bridge.",
         "ended 2 times by itself.",
-        "3 log messages that belong to no call could not be handed on.",
+        "not preserved as it was: 3 log messages that belong to no call.",
     ]
+
+
+RULES = """
+[servers."*"]
+resend = ["cou*", "nobody_*"]
+
+[servers.notes]
+hide = ["frget", "forget"]
+tools = ["wrte*", "write", "forget"]
+tool_timeouts = { slow = 3, write = 5 }
+
+[profiles.empty]
+tools = ["notes__writ"]
+hide = ["forgt_*"]
+
+[profiles.good]
+tools = ["notes__*", "count"]
+hide = ["forget"]
+
+[profiles.nobody]
+servers = ["nots"]
+"""
+
+
+@pytest.mark.parametrize("is_running", [True, False], ids=["running", "alone"])
+def test_rules_that_fit_no_tool_are_found_with_what_may_be_meant(folder: Folder, is_running: bool) -> None:
+    counting = {**COUNTING, "excludeTools": ["cuont"]}
+    folder.servers(notes=NOTES, counting=counting)
+    file = folder.write("sluicegate.toml", f"{RULES}[http]\nport = {free_port()}\n")
+    with folder.serving() if is_running else nullcontext():
+        found = findings(folder)
+    assert about(found, f"{file}:3") == 'warning: "nobody_*" of servers.*.resend fits no tool of any server. '
+    assert about(found, f"{file}:6") == (
+        'warning: "frget" of servers.notes.hide fits no tool of notes. Did you mean "forget"?'
+    )
+    assert about(found, f"{file}:7") == (
+        'warning: "wrte*" of servers.notes.tools fits no tool of notes. Did you mean "write*"?'
+    )
+    assert about(found, f"{file}:8") == 'warning: "slow" of servers.notes.tool_timeouts fits no tool of notes. '
+    assert about(found, f"{file}:10") == (
+        "warning: The profile 'empty' offers no tool: none of the tools of its servers is let through. "
+    )
+    assert about(found, f"{file}:11") == (
+        'warning: "notes__writ" of profiles.empty.tools fits no tool of its servers. Did you mean "notes__write"?'
+    )
+    assert about(found, f"{file}:12") == 'warning: "forgt_*" of profiles.empty.hide fits no tool of its servers. '
+    assert "The profile 'nobody' offers no tool: no server fits it." in about(found, f"{file}:18")
+    (entry,) = (each for each in found if "excludeTools" in each.sentence)
+    assert entry.about.startswith(f"{folder.path / '.mcp.json'}:") and 'Did you mean "count"?' in entry.remedy
+    assert not any("good" in each.sentence or '"cou*"' in each.sentence for each in found)
+
+
+def test_of_rules_for_a_server_that_is_not_ready_nothing_is_known(folder: Folder) -> None:
+    folder.servers(notes=NOTES, broken=ENDING)
+    rules = '[servers."*"]\nhide = ["delete_*"]\n[servers.broken]\nhide = ["x"]\n[profiles.p]\ntools = ["broken__x"]\n'
+    folder.write("sluicegate.toml", f"{rules}[http]\nport = {free_port()}\n")
+    assert not [each for each in findings(folder) if "fits no tool" in each.sentence or "offers no" in each.sentence]

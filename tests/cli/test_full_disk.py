@@ -67,6 +67,71 @@ def test_a_command_that_has_no_room_to_write_changes_nothing_and_says_so(
     assert folder.run(*words).returncode == 0, "with room, it works"
 
 
+def printed_to_nowhere(folder: Folder, *words: str) -> "subprocess.CompletedProcess[str]":
+    """A command whose stdout is on a disk that is full."""
+    with open("/dev/full", "wb") as full:
+        return subprocess.run(
+            [*COMMAND, *words],
+            cwd=folder.path,
+            env=folder.env,
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PROMPTLY,
+            check=False,
+        )
+
+
+FULL = "stdout cannot be written: No space left on device; what is there is not all."
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("status",),
+        ("status", "--json"),
+        ("status", "--watch", "--json", "--config", ".mcp.json"),
+        ("tools",),
+        ("tools", "--json"),
+        ("tools", "notes__write"),
+        ("check",),
+        ("check", "--json"),
+        ("doctor", "--json"),
+        ("init", "--stdout"),
+        ("--help",),
+        ("call", "--help"),
+        ("--version",),
+    ],
+    ids=" ".join,
+)
+def test_a_command_whose_stdout_is_full_says_so_in_a_sentence_and_fails(folder: Folder, words: tuple[str, ...]) -> None:
+    folder.servers(notes=NOTES)
+    done = printed_to_nowhere(folder, *words)
+    assert done.returncode == 1 and done.stderr.splitlines()[-1] == f"sluicegate: {FULL}"
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+
+
+@pytest.mark.parametrize("more", [(), ("--raw",)], ids=["text", "raw"])
+def test_of_a_call_whose_result_cannot_be_printed_it_is_said_that_it_ran(folder: Folder, more: tuple[str, ...]) -> None:
+    done = printed_to_nowhere(folder, "call", "demo__echo", "text=" + "long " * 10_000, *more)
+    assert done.returncode == 1 and done.stderr.splitlines()[-1] == f"sluicegate: the call has run, but {FULL}"
+
+
+@pytest.mark.parametrize("words", [("check",), ("tools",), ("call", "demo__echo", "text=a")], ids=" ".join)
+def test_a_command_without_a_stdout_does_its_work(folder: Folder, words: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, *words],
+        cwd=folder.path,
+        env=folder.env,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=PROMPTLY,
+        check=False,
+    )
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+
+
 SMALL_DISK = """
 mount -t tmpfs -o size=64k,mode=700 tmpfs "$1" || exit 77
 cd "$1"

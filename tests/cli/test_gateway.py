@@ -138,7 +138,7 @@ def test_what_a_changed_file_does_is_said(folder: Folder) -> None:
         folder.servers(counting=COUNTING, notes=NOTES)
         lines_until(process, r"notes is ready again, 2 tools\.")
         folder.write("sluicegate.toml", '[profiles.few]\nservers = ["notes"]\n')
-        assert "changed: profiles.few." in lines_until(process, "sluicegate.toml was read again")[-1]
+        assert "changed: profiles.few." in lines_until(process, "The settings were read again")[-1]
         folder.write(".mcp.json", "{")
         broken = "".join(lines_until(process, "stays as it was"))
         assert ".mcp.json:1" in broken and "No server of this file is used" not in broken

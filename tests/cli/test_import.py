@@ -124,7 +124,7 @@ def test_a_broken_file_of_a_client_does_not_stop_the_others(folder: Folder) -> N
 def test_where_a_file_cannot_be_read_nobody_says_that_there_is_nothing(folder: Folder, how: list[str]) -> None:
     put(folder.home, ".gemini/settings.json", "{ broken")
     done = folder.invoke("import", *how)
-    assert done.returncode == 1 and ".gemini/settings.json: " in done.stderr
+    assert done.returncode == 1 and ".gemini/settings.json:1:3: " in done.stderr
     assert "there is nothing to import" not in done.stderr and "nothing was imported" in done.stderr
     assert not (folder.path / ".mcp.json").exists()
 
@@ -190,3 +190,61 @@ def test_an_unknown_client_is_status_2(folder: Folder) -> None:
 def _json(client: str) -> tuple[str, str]:
     file, page = FILES[client]
     return file, json.dumps(page)
+
+
+def test_what_is_no_entry_is_left_out_with_the_reason_and_what_would_not_run_is_said(folder: Folder) -> None:
+    page = {"bad": 3, "typo": {"cmd": "x"}, "gone": {"command": "no-such-program"}, "good": NOTES}
+    put(folder.home, ".gemini/settings.json", json.dumps({"mcpServers": page}))
+    done = folder.invoke("import", "gemini", "--yes")
+    assert done.returncode == 0 and set(servers_of(folder)) == {"typo", "gone", "good"}
+    said = done.stderr.splitlines()
+    assert "sluicegate: bad of Gemini CLI is left out: it should be an object with a command or a url." in said
+    assert "sluicegate: typo would not run: It has neither a command nor a url." in said
+    assert "sluicegate: gone would not run: Its command was not found or cannot be run." in said
+    assert not any(line.startswith("sluicegate: good would") for line in said)
+
+
+def test_servers_that_are_no_object_at_all_are_left_out_with_a_sentence(folder: Folder) -> None:
+    put(folder.home, ".gemini/settings.json", '{"mcpServers": ["a"]}')
+    said = folder.invoke("import", "gemini").stderr
+    assert "The servers of Gemini CLI are left out: they should be an object, with a name for each." in said
+
+
+@pytest.mark.parametrize(
+    ("client", "file", "text", "place"),
+    [
+        ("gemini", ".gemini/settings.json", '{\n  "a": 1,\n  b: 2\n}', "3:3: A key in double quotes"),
+        ("codex", ".codex/config.toml", "a = 1\nb = = 2\n", "2:5: The file is no TOML: Invalid value."),
+        ("codex", ".codex/config.toml", "a = 1\nb = [2,\n", "3:1: The file is no TOML: "),
+    ],
+    ids=["json", "toml", "toml-end"],
+)
+def test_a_broken_file_is_told_with_line_and_column_and_what_to_do(
+    folder: Folder, client: str, file: str, text: str, place: str
+) -> None:
+    put(folder.home, file, text)
+    commands = [("import", client), ("connect", client, "--user"), ("connect", client, "--user", "--undo")]
+    for words in commands:
+        done = folder.invoke(*words)
+        assert done.returncode == 1, words
+        assert f"{folder.home / file}:{place}" in done.stderr and "Mend that, and try again." in done.stderr, words
+        assert "(at line" not in done.stderr and (folder.home / file).read_text() == text
+
+
+def test_a_gateway_that_runs_has_taken_over_what_was_imported(folder: Folder) -> None:
+    put(folder.home, ".gemini/settings.json", json.dumps({"mcpServers": {"late": NOTES}}))
+    done = folder.invoke("import", "gemini", "--yes")
+    assert "`sluicegate serve` runs it." in done.stderr
+    folder.servers()
+    with folder.serving():
+        done = folder.invoke("import", "gemini", "--yes")
+        taken = "the gateway that runs for this folder has taken it over; `sluicegate status` shows how they are."
+        assert done.stderr.endswith(f"sluicegate: {taken}\n") and "sluicegate serve" not in done.stderr
+        assert folder.out("status").startswith("late\t")
+
+
+def test_a_gateway_that_reads_other_files_has_taken_over_nothing(folder: Folder) -> None:
+    put(folder.home, ".gemini/settings.json", json.dumps({"mcpServers": {"late": NOTES}}))
+    folder.write("other.json", '{"mcpServers": {}}')
+    with folder.serving("--config", "other.json"):
+        assert "`sluicegate serve` runs it." in folder.invoke("import", "gemini", "--yes").stderr

@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+from typing import cast
 
 import pytest
 
@@ -43,6 +44,54 @@ def test_watching_prints_it_again_when_something_changes(gateway: Folder) -> Non
 
 def _calls(report: "dict[str, list[dict[str, object]]]") -> object:
     return next(server["calls"] for server in report["servers"] if server["name"] == "demo")
+
+
+NONE = "no gateway runs for this folder; waiting for `sluicegate serve` to start one."
+
+
+STARTS = "import os, sys; open('starts', 'a').write('.'); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+COUNTED = {**COUNTING, "args": ["-c", STARTS, *cast("list[str]", COUNTING["args"])]}
+"""A server that leaves a mark in the folder whenever it is started."""
+
+
+def test_who_watches_where_no_gateway_runs_waits_for_one_and_for_the_next(folder: Folder) -> None:
+    folder.servers(counting=COUNTED)
+    with folder.started("status", "--watch", "--json") as watching:
+        assert watching.stdout is not None and watching.stderr is not None
+        addresses: list[str] = []
+        for _ in range(2):
+            assert watching.stderr.readline() == f"sluicegate: {NONE}\n"
+            with folder.serving() as (gateway, url, _):
+                while (report := json.loads(watching.stdout.readline()))["address"] != url:
+                    assert not report["address"]  # It is just starting.
+                addresses.append(url)
+                gateway.send_signal(signal.SIGTERM)
+                assert gateway.wait(PROMPTLY) == 0
+        assert watching.stderr.readline() == f"sluicegate: {NONE}\n"
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(PROMPTLY) == 130 and watching.stderr.read() == ""
+    assert len(addresses) == 2 and (folder.path / "starts").read_text() == "..", "only the gateways have started it"
+
+
+def test_a_terminal_shows_that_it_waits_and_then_the_gateway(folder: Folder) -> None:
+    folder.servers(counting=COUNTING)
+    with folder.terminal("status", "--watch") as terminal:
+        terminal.until("No gateway runs for this folder; waiting")
+        with folder.serving() as (gateway, url, _):
+            terminal.until(re.escape(url))
+            shown = len(terminal.drawn)
+            gateway.kill()
+            while "No gateway runs" not in terminal.drawn[shown:]:
+                terminal.until(f"(?s).{{{len(terminal.drawn) + 1}}}")
+        terminal.interrupt()
+        assert terminal.ended() == 130
+
+
+def test_watching_a_file_that_was_named_starts_its_servers(folder: Folder) -> None:
+    folder.servers(counting=COUNTING)
+    with folder.started("status", "--watch", "--json", "--config", ".mcp.json") as watching:
+        assert watching.stdout is not None
+        assert [each["state"] for each in json.loads(watching.stdout.readline())["servers"]] == ["ready"]
 
 
 def test_without_a_gateway_the_servers_are_started_looked_at_and_ended(folder: Folder) -> None:

@@ -121,7 +121,7 @@ def test_a_signal_closes_every_front_at_once_and_all_calls_have_their_time(folde
     with pair(folder) as both:
         both.gateway.send_signal(signal.SIGTERM)
         (said,) = lines_until(both.gateway, "under way")[-1:]
-        assert "2 calls are under way, with 30 s to finish; Ctrl+C once more ends them now." in said
+        assert "2 calls are under way, with 30 s to finish; Ctrl+C once more, or another signal, ends them now." in said
         both.assert_takes_nobody()
         both.let_go(1, "by pipe")
         assert both.pipe_said()["result"]["content"] == [{"type": "text", "text": "by pipe"}]

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
@@ -24,11 +25,32 @@ def as_called() -> str:
 
     called = sys.argv[0]
     if os.path.basename(called) != "sluicegate":
-        return "python -m sluicegate"
+        return f"{_python()} -m sluicegate"
     if shutil.which("sluicegate"):
         return "sluicegate"
-    near = os.path.relpath(called)
-    return called if near.startswith(os.pardir) else near
+    return _near(called)
+
+
+def _python() -> str:
+    """The word for this interpreter in the shell: one of the usual, if that is it there."""
+    import shutil
+
+    for word in ("python", "python3"):
+        found = shutil.which(word)
+        # Not by where a link leads: that of a virtual environment leads to one that has nothing of it.
+        if (
+            found
+            and os.path.dirname(found) == os.path.dirname(sys.executable)
+            and os.path.samefile(found, sys.executable)
+        ):
+            return word
+    return _near(sys.executable)
+
+
+def _near(program: str) -> str:
+    """The path of a program as it would be written here."""
+    near = os.path.relpath(program)
+    return shlex.quote(program if near.startswith(os.pardir) else near)
 
 
 def say_opened(running: "Running", profile: str, ourselves: str) -> None:

@@ -1,5 +1,6 @@
 """`sluicegate call`: one tool, called from the command line."""
 
+import json
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from sluicegate.cli.failure import Failure
 from sluicegate.cli.places import places_of, with_places
 
 if TYPE_CHECKING:
-    from sluicegate.cli.reaching import Reached
+    from sluicegate.cli.reaching import OwnTools, Reached
     from sluicegate.config import GatewayConfig, Places
     from sluicegate.errors import SluicegateError
     from sluicegate.protocol.message import Params
@@ -79,7 +80,11 @@ async def _work(places: "Places", name: str, words: Sequence[str], text: str | N
         arguments = _arguments(found, words, text, piped)
         with bar:
             result = await _called(gateway, name, arguments, bar)
-    _show(result, raw=raw)
+    try:
+        _show(result, raw=raw)
+    except OSError as problem:
+        problem.add_note("the call has run")
+        raise
     return 1 if result.is_error else 0
 
 
@@ -110,17 +115,44 @@ async def _found(gateway: "Reached", name: str) -> "Tool":
 
 
 async def not_found(gateway: "Reached", name: str, known: Sequence[str]) -> str:
-    """Why there is no tool of that name: its server is not there, or another may be meant."""
+    """Why there is no tool of that name: its server is not there, it is hidden or renamed, or another may be meant."""
     from sluicegate.cli.reaching import unknown
 
+    own_tools, offers = await gateway.own_tools(), await gateway.offers("tools")
     for server in (await gateway.report()).servers:
-        prefix = server.prefix or server.name
-        if server.state != "ready" and name.removeprefix("mcp__").startswith(f"{prefix}__"):
-            why = server.sentence
+        heads = [f"{head}__" for head in (server.prefix, server.key, server.name) if head]
+        own = next((plain[len(head) :] for plain in _plain(name) for head in heads if plain.startswith(head)), None)
+        if own is None:
+            continue
+        if server.state != "ready":
+            why = server.sentence.removeprefix(f"{server.name}: ")
             if why.startswith(f"{server.name} "):
                 why = f"it{why.removeprefix(server.name)}"
             return f"{server.name} is not ready: {why}"
+        now = [offer.definition["name"] for offer in offers if (offer.server, offer.own) == (server.name, own)]
+        if now:
+            return f"there is no tool {name!r}; {own} of {server.name} is called {now[0]}."
+        if server.name in own_tools and (rule := _hidden_by(own_tools[server.name], own)):
+            return f"there is no tool {name!r}; {server.name} has it, and {rule} in its settings hides it."
     return unknown("tool", name, known)
+
+
+def _plain(name: str) -> list[str]:
+    """A name as it is, and without what Claude Code's names begin with."""
+    return [name, name.removeprefix("mcp__")]
+
+
+def _hidden_by(server: "OwnTools", own: str) -> str:
+    """The rule that hides a tool of a server's own; empty if it has none such, or none hides it."""
+    from fnmatch import fnmatchcase
+
+    if own not in server.tools:
+        return ""
+    hiding = [glob for glob in server.hide if fnmatchcase(own, glob)]
+    if hiding:
+        return f"hide = {json.dumps(hiding[:1])}"
+    is_let = any(fnmatchcase(own, glob) for glob in server.only)
+    return "" if is_let else f"tools = {json.dumps(server.only)}"
 
 
 def _arguments(tool: "Tool", words: Sequence[str], text: str | None, piped: str) -> "Params":

@@ -101,7 +101,8 @@ def _row(server: "ServerConfig", places: "Places") -> list[str]:
 
     runs = "yes" if server.enabled else f"no: {server.disabled}"
     if server.enabled and has_nothing_to_run(server):
-        runs = f"no: its {'command was not found' if server.kind == 'stdio' else 'file does not exist'}"
+        what = "command was not found or cannot be run" if server.kind == "stdio" else "file does not exist"
+        runs = f"no: its {what}"
     file = os.path.relpath(server.file, places.root) if server.file else "built in"
     file = server.file if file.startswith("..") else file
     where = f"{file}:{server.line}" if server.line else file

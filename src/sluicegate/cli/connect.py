@@ -131,7 +131,7 @@ def _write(
 ) -> None:
     from msgspec.structs import replace
 
-    from sluicegate.cli.files import replace_file, text_of
+    from sluicegate.cli.files import replace_file, text_of, wrong_in
     from sluicegate.cli.import_ import ourselves
     from sluicegate.cli.render import say
     from sluicegate.cli.running import agreed
@@ -149,12 +149,14 @@ def _write(
     text = text_of(file) or ""
     changed = with_entry(client, text, name, entry)
     if isinstance(changed, Fault):
-        raise Failure(f"{file}: {changed.sentence}")
+        raise Failure(wrong_in(file, text, changed))
     if changed == text:
         say(f"{client.title} has it already, in {file}.")
         return
     say(f"{file} gets, under {'.'.join((*client.table, name))}:")
-    click.echo(json.dumps(entry, indent=2), err=True)
+    # As it stands in a file with nothing else; the braces around it all are left out.
+    alone = with_entry(client, "", name, entry) if client.form == "toml" else json.dumps(entry, indent=2)
+    click.echo(str(alone).rstrip("\n"), err=True)
     if passing:
         say(passing)
     if not agreed("Write it?", is_yes=is_yes):
@@ -182,13 +184,15 @@ def _undo(client: "Client", file: str, name: str, places: "Places", *, is_yes: b
     if undone is None:
         say(f"{name} is not in {file}; there is nothing to undo.")
         return False
+    becomes = "is" if is_yes else "would be"
     if before is not None and not undone.is_whole:
-        say(f"{file} has changed since, so only {name} is taken out; {file + _BACKUP} stays.")
-    say(f"{file} {undone.sentence}")
+        say(f"{file} has changed since, so only {name} {becomes} taken out; {file + _BACKUP} stays.")
+    say(f"{file} {becomes} {undone.what}.")
     if not agreed("Do it?", is_yes=is_yes):
         raise Failure("nothing was changed; --yes changes it.")
     if undone.text is None:
         os.unlink(file)
+        _remove_empty_folders(file, places)
     else:
         replace_file(file, undone.text)
     if before is not None and undone.is_whole:
@@ -197,12 +201,24 @@ def _undo(client: "Client", file: str, name: str, places: "Places", *, is_yes: b
     return True
 
 
+def _remove_empty_folders(file: str, places: "Places") -> None:
+    """Take away the client's folders around a file that `connect` had made, if it was all that they had."""
+    from sluicegate.config.clients import folders_of
+
+    for folder in folders_of(file, home=places.home, root=places.root, environ=places.environ):
+        try:
+            os.rmdir(folder)
+        except OSError:  # Something else is in it, or it is a link to one that somebody made.
+            return
+
+
 class _Undone(NamedTuple):
     """What becomes of a file that we are taken out of."""
 
     text: str | None
     """None if the file goes."""
-    sentence: str
+    what: str
+    """As the end of a sentence about it."""
     is_whole: bool = False
     """Whether it has nothing that was not there before us, and lacks nothing, so that no copy of that is needed."""
 
@@ -213,25 +229,26 @@ def _undone(client: "Client", file: str, text: str, before: str | None, name: st
     Raises:
         Failure: the text cannot be edited.
     """
+    from sluicegate.cli.files import wrong_in
     from sluicegate.cli.import_ import ourselves
     from sluicegate.config.clients import entry_in, gateways_in, with_entry, without_entry
     from sluicegate.config.jsonc import Fault
 
     without = without_entry(client, text, name)
     if isinstance(without, Fault):
-        raise Failure(f"{file}: {without.sentence}")
+        raise Failure(wrong_in(file, text, without))
     if without == text:
         return None
     written = with_entry(client, before or "", name, entry_in(client, text, name) or {})
     # By its bytes, since what was written into it since may be a comment.
     if isinstance(written, Fault) or without_entry(client, written, name) != without:
-        return _Undone(without, f"is left without {name}.")
+        return _Undone(without, f"left without {name}")
     if before is None:
-        return _Undone(None, "is removed, there was none before.", True)
+        return _Undone(None, "removed, there was none before", True)
     if entry_in(client, before, name) is None:
-        return _Undone(before, f"is left without {name}.", True)
+        return _Undone(before, f"left without {name}", True)
     if name not in gateways_in(client, before, root=places.root, ourselves=ourselves(places)):
-        return _Undone(before, f"is left with the {name} that it had before.", True)
+        return _Undone(before, f"left with the {name} that it had before", True)
     # Written twice where there was no file at first, it is in what was kept, too.
     earlier = _undone(client, file, before, None, name, places)
     return None if earlier is None else earlier._replace(is_whole=True)

@@ -31,8 +31,8 @@ def doctor(as_json: bool, config: str | None, folder: str | None) -> None:
 
     Looks at the files, at the port, and at every server: the one of the running gateway, or where none runs, started
     for this and ended. Finds servers that are not ready and why, variables that are not set, versions that are not
-    fixed, names that are too long, tools that two servers have, slow starts, and what gets lost between the eras of
-    the protocol.
+    fixed, names that are too long, tools that two servers have, rules that fit no tool, slow starts, and what gets
+    lost between the eras of the protocol.
 
     \b
     Examples:
@@ -70,6 +70,7 @@ async def _looked_at(places: "Places", loaded: "Loaded", config: "GatewayConfig"
     """All that can be found of a configuration that can be run, or runs; `folder` is what the user called it, if so."""
     from sluicegate.cli.check import what_runs
     from sluicegate.cli.reaching import reached
+    from sluicegate.cli.unmatched import of_rules
 
     async with reached(places) as gateway:
         report = await gateway.report()
@@ -90,6 +91,8 @@ async def _looked_at(places: "Places", loaded: "Loaded", config: "GatewayConfig"
             folder=folder,
         )
         findings += of_tools(tools, report, config)
+        own = {name: each.tools for name, each in (await gateway.own_tools()).items()}
+        findings += of_rules(places, config, own, tools)
     return findings
 
 

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Mapping
 
 from sluicegate.cli.failure import Failure
+from sluicegate.config.jsonc import Fault, line_column
 from sluicegate.config.problems import Problem
 from sluicegate.config.reading import read_text
 
@@ -18,8 +19,16 @@ def text_of(file: str) -> str | None:
     """
     text = read_text(file)
     if isinstance(text, Problem):
-        raise Failure(f"{file}: {text.sentence}")
+        raise Failure(f"{file}{f':{text.line}' if text.line else ''}: {text.sentence}")
     return text
+
+
+def wrong_in(file: str, text: str, fault: Fault) -> str:
+    """What is wrong with a file that has this text, and where; if it is a place, that one has to be mended."""
+    if not fault.offset:
+        return f"{file}: {fault.sentence}"
+    line, column = line_column(text, fault.offset)
+    return f"{file}:{line}:{column}: {fault.sentence} Mend that, and try again."
 
 
 def replace_file(file: str, text: str, *, backup: str | None = None) -> str | None:

@@ -152,7 +152,7 @@ def of_servers(
                 _where_to_look(server, commands, folder),
             )
         for what, count in server.lost.items():
-            yield Finding("note", server.name, f"{count} {what} could not be handed on.")
+            yield Finding("note", server.name, f"not preserved as it was: {count} {what}.")
 
 
 def _times(number: int) -> str:

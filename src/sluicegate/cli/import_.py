@@ -17,6 +17,8 @@ _NAMES: Final = ("claude-desktop", "claude-code", "cursor", "vscode", "codex", "
 
 _ADDED: Final = "is added"
 _THERE: Final = "is there already"
+_TAKES_OVER_WITHIN: Final = 3.0
+_PAUSE: Final = 0.1
 _TAKEN: Final = "the name is taken by another; left out"
 
 
@@ -66,14 +68,14 @@ def import_(clients: tuple[str, ...], yes: bool, user: bool, as_json: bool, fold
     if not fresh and not as_json:
         say("there is nothing to import.")
     elif not as_json:
-        _take_over(fresh, target, text, is_yes=yes)
+        _take_over(fresh, target, text, places, is_yes=yes)
     if clients and unread:  # Of all programs there are, most are somebody else's business; these were asked for.
         raise Failure(f"{', '.join(unread)} could not be read, so that not everything is here.")
 
 
-def _take_over(fresh: "list[Found]", target: str, text: str, *, is_yes: bool) -> None:
+def _take_over(fresh: "list[Found]", target: str, text: str, places: "Places", *, is_yes: bool) -> None:
     """Write the servers into the file that has this text, if the user agrees."""
-    from sluicegate.cli.files import replace_file
+    from sluicegate.cli.files import replace_file, wrong_in
     from sluicegate.cli.render import say
     from sluicegate.cli.running import agreed
     from sluicegate.config.clients import OURS, with_entry
@@ -82,15 +84,53 @@ def _take_over(fresh: "list[Found]", target: str, text: str, *, is_yes: bool) ->
     for each in fresh:
         changed = with_entry(OURS, text, each.name, each.entry)
         if isinstance(changed, Fault):
-            raise Failure(f"{target}: {changed.sentence}")
+            raise Failure(wrong_in(target, text, changed))
         text = changed
+    for name, why in _not_running(fresh, target, text, places).items():
+        say(f"{name} would not run: {why}")
     if not agreed(f"Write {len(fresh)} to {target}?", is_yes=is_yes):
         raise Failure("nothing was written; --yes writes it.")
     replace_file(target, text)
     say(f"wrote {', '.join(each.name for each in fresh)} to {target}.")
     if any(_has_values(each.entry) for each in fresh):
         say("it holds values of variables or headers now: mind that before you share it, or write ${NAME} for them.")
-    say("`sluicegate check` shows what would run, `sluicegate serve` runs it.")
+    if asyncio.run(_is_taken_over([each.name for each in fresh], places)):
+        say("the gateway that runs for this folder has taken it over; `sluicegate status` shows how they are.")
+    else:
+        say("`sluicegate check` shows what would run, `sluicegate serve` runs it.")
+
+
+def _not_running(fresh: "list[Found]", target: str, text: str, places: "Places") -> dict[str, str]:
+    """Of those whose entries the gateway that reads this text would not run, why."""
+    from sluicegate.config import Stdio
+    from sluicegate.config.entries import read_servers
+    from sluicegate.config.expand import Variables
+
+    variables = Variables(environ=places.environ, root=places.root, home=places.home)
+    entries = read_servers(text, target, variables).entries
+    reasons: dict[str, str] = {}
+    for each in fresh:
+        entry = entries[each.name]
+        is_lost = isinstance(entry.source, Stdio) and entry.source.program is None
+        if why := entry.disabled or ("Its command was not found or cannot be run." if is_lost else ""):
+            reasons[each.name] = why
+    return reasons
+
+
+async def _is_taken_over(names: list[str], places: "Places") -> bool:
+    """Whether a gateway runs for the folder and has these servers, which it finds in its files in a moment."""
+    from sluicegate.cli.reaching import running
+    from sluicegate.errors import UpstreamError
+
+    try:
+        async with asyncio.timeout(_TAKES_OVER_WITHIN), running(places) as gateway:
+            while True:
+                servers = {server.name for server in (await gateway.report()).servers}
+                if servers.issuperset(names):
+                    return True
+                await asyncio.sleep(_PAUSE)
+    except (UpstreamError, Failure, TimeoutError):  # None runs, or one that reads other files.
+        return False
 
 
 class Found(NamedTuple):
@@ -104,7 +144,7 @@ class Found(NamedTuple):
 
 def _found(clients: "list[Client]", places: "Places", target: str, unread: list[str]) -> list[Found]:
     """The servers of these programs, as their files have them; files that cannot be read are added to `unread`."""
-    from sluicegate.cli.files import text_of
+    from sluicegate.cli.files import text_of, wrong_in
     from sluicegate.cli.render import say
     from sluicegate.config.clients import client_files, read_client
     from sluicegate.config.jsonc import Fault
@@ -125,7 +165,7 @@ def _found(clients: "list[Client]", places: "Places", target: str, unread: list[
                 continue
             read = read_client(client, text, root=places.root, ourselves=we)
             if isinstance(read, Fault):
-                say(f"{file}: {read.sentence}")
+                say(wrong_in(file, text, read))
                 unread.append(file)
                 continue
             for note in read.notes:
@@ -150,12 +190,13 @@ def ourselves(places: "Places") -> "list[HttpFront]":
 
 def _outcomes(found: list[Found], target: str, text: str) -> list[str]:
     """What becomes of each: what is in the file stays, and of two that share a name, the first counts."""
+    from sluicegate.cli.files import wrong_in
     from sluicegate.config.clients import OURS, entry_in, gateways_in, read_client, runs_the_same
     from sluicegate.config.jsonc import Fault
 
     there = read_client(OURS, text) if text.strip() else None
     if isinstance(there, Fault):
-        raise Failure(f"{target}: {there.sentence}")
+        raise Failure(wrong_in(target, text, there))
     taken = dict(there.servers) if there is not None else {}
     taken |= {name: entry_in(OURS, text, name) or {} for name in gateways_in(OURS, text)}
     outcomes: list[str] = []

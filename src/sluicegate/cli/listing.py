@@ -26,14 +26,15 @@ async def _work(
     from sluicegate.cli.render import say, show_json, show_rows
 
     async with reached(places, choose=only(server)) as gateway:
-        offers = [offer for kind in kinds for offer in await gateway.offers(kind, server or "")]
+        name = (await gateway.server(server)).name if server else ""
+        offers = [offer for kind in kinds for offer in await gateway.offers(kind, name)]
         report = await gateway.report()
     if as_json:
         show_json([{**offer.definition, "server": offer.server, "own": offer.own} for offer in offers])
     elif offers:
         show_rows(head, [row(offer) for offer in offers])
     away = [each.name for each in report.servers if each.state not in ("ready", "disabled")]
-    away = [name for name in away if server is None or server == name]
+    away = [each for each in away if name in ("", each)]
     if away:
         say(f"without {', '.join(away)}, not ready now; `sluicegate status` says why.")
     elif not offers:

@@ -82,7 +82,7 @@ def sluicegate() -> None:
 def main() -> None:
     """Run the command that the program's arguments name, and exit with its status."""
     try:
-        status: object = sluicegate.main(prog_name="sluicegate", standalone_mode=False)
+        status = _status()
     except click.ClickException as problem:
         problem.show()
         sys.exit(problem.exit_code)
@@ -90,3 +90,12 @@ def main() -> None:
         # Click would say "Aborted!"; whoever pressed Ctrl+C knows.
         sys.exit(130)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _status() -> object:
+    try:
+        return sluicegate.main(prog_name="sluicegate", standalone_mode=False)  # It knows what to do when a pipe closes.
+    except OSError as problem:
+        from sluicegate.cli.failure import unprinted
+
+        raise unprinted(problem) from None

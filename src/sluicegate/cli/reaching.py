@@ -19,7 +19,7 @@ from sluicegate.client.in_process import InProcess
 from sluicegate.client.opening import connect
 from sluicegate.config import ControlFront, GatewayConfig, Places, Problem, control_socket, load
 from sluicegate.control import control_server
-from sluicegate.errors import UpstreamClosed, UpstreamError, UpstreamTimeout, UpstreamUnavailable
+from sluicegate.errors import RpcError, UpstreamClosed, UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from sluicegate.fronts import hub_socket
 from sluicegate.fronts.held_back import at_start
 from sluicegate.gateway import Gateway, ServerStatus
@@ -42,6 +42,10 @@ MORE_TIME: Final = 5.0
 """Seconds for the servers' lists, beyond the time that they have to start."""
 LONGEST_CALL: Final = 86_400.0
 """Seconds that a command waits: how long a call may take is the gateway's to say, and whoever waits can interrupt."""
+
+
+class NotNow(Failure):
+    """Ends a command whose gateway is just starting, or gone; in a moment it may be there, or another one."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +85,14 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True):
     definition: Params
 
 
+class OwnTools(msgspec.Struct, frozen=True, kw_only=True):
+    """All tools of a server, as it calls them itself, and the globs by which they are shown and hidden."""
+
+    tools: list[str]
+    only: list[str]
+    hide: list[str]
+
+
 class Reached:
     """A gateway at the other end."""
 
@@ -106,6 +118,13 @@ class Reached:
         answer = await self._asked("offers", {"kind": kind, "server": name}, dict[str, list[Offered]])
         return answer["items"]
 
+    async def own_tools(self) -> dict[str, OwnTools]:
+        """The tools of each server that is ready, hidden or not."""
+        try:
+            return await self._asked("own_tools", {}, dict[str, OwnTools])
+        except RpcError:  # A gateway of an older version cannot tell.
+            return {}
+
     async def logs(self, server: str) -> list[str]:
         """The last lines that a server wrote to its stderr."""
         return (await self._asked("logs", {"name": server}, dict[str, list[str]]))["lines"]
@@ -115,15 +134,17 @@ class Reached:
         await self._told("restart", {"name": server})
 
     async def server(self, name: str) -> ServerStatus:
-        """The server that goes by a name, or by the prefix of its tools.
+        """The server that goes by a name, by the prefix of its tools, or by its key.
 
         Raises:
             Failure: there is none; the sentence has the nearest names.
         """
         servers = (await self.report()).servers
-        for server in servers:
-            if name in (server.name, server.prefix):
-                return server
+        by_name = {server.name: server for server in servers}
+        by_prefix = {server.prefix: server for server in servers if server.prefix}
+        by_key = {server.key: server for server in servers}
+        if found := by_name.get(name) or by_prefix.get(name) or by_key.get(name):
+            return found
         raise Failure(unknown("server", name, [server.name for server in servers]))
 
     async def _asked(self, tool: str, arguments: Params, kind: type[T]) -> T:
@@ -162,7 +183,7 @@ async def running(
     Raises:
         UpstreamUnavailable: none does.
         NoAnswer: it does, and hangs.
-        Failure: it stopped meanwhile.
+        NotNow: it stopped meanwhile, or is just starting.
     """
     path, process = _found(places)
     if process is None:
@@ -187,11 +208,11 @@ async def running(
                 if listener(path) is None:
                     raise
                 if listener(hub_socket(path)) is None:  # It opens as the second and closes as the first.
-                    raise Failure("the gateway of this folder is just starting, or stopping; try again.") from None
+                    raise NotNow("the gateway of this folder is just starting, or stopping; try again.") from None
                 raise NoAnswer(process) from None
             yield Reached(control, hub, is_running=True, seconds={}, process=process)
     except UpstreamClosed:
-        raise Failure("the gateway stopped before it answered.") from None
+        raise NotNow("the gateway stopped before it answered.") from None
 
 
 def _found(places: Places) -> tuple[str, int | None]:

@@ -41,7 +41,7 @@ def tell(line: str) -> None:
 
 def is_terminal() -> bool:
     """Whether a person reads what we write to stdout."""
-    return sys.stdout.isatty()
+    return sys.stdout is not None and sys.stdout.isatty()  # pyright: ignore[reportUnnecessaryComparison] - may be closed
 
 
 def on_terminal(*, err: bool = False) -> "Console":

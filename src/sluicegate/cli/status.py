@@ -1,7 +1,7 @@
 """`sluicegate status`: how every server is, once or for as long as somebody watches."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 import msgspec
@@ -11,7 +11,7 @@ from sluicegate.cli.places import places_of, with_places
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
 
-    from sluicegate.cli.reaching import Reached, Report
+    from sluicegate.cli.reaching import Report
     from sluicegate.config import Places
     from sluicegate.gateway import ServerStatus
 
@@ -20,6 +20,7 @@ _NUMBERS: Final = ("tools", "calls", "errors", "latency")
 _SPARED: Final = ("kind", "latency", "errors", "protocol", "calls")
 """The columns that a narrow terminal does without, the first one first."""
 _PAUSE: Final = 1.0
+_NONE: Final = "no gateway runs for this folder; waiting for `sluicegate serve` to start one."
 
 
 @click.command()
@@ -34,6 +35,7 @@ def status(watch: bool, as_json: bool, config: str | None, folder: str | None) -
     Asks the gateway that runs for this folder. Where none does, or with --config, the servers are started, looked at
     and ended. Shown are state, protocol, kind, tools, calls, errors and mean latency of each, and for one that is not
     ready a sentence that says why and what to do; and what is wrong with a file, if the gateway goes on without it.
+    With --watch, a gateway that does not run yet, or has stopped, is waited for.
 
     \b
     Examples:
@@ -51,43 +53,103 @@ def status(watch: bool, as_json: bool, config: str | None, folder: str | None) -
 
 async def _work(places: "Places", watch: bool, as_json: bool) -> int:
     from sluicegate.cli.reaching import reached
+    from sluicegate.cli.render import is_terminal, show_json
 
+    if watch:
+        with _Page() if is_terminal() and not as_json else _Lines(as_json) as watcher:
+            await _watch(places, watcher)
     async with reached(places) as gateway:
-        if watch:
-            await _watch(gateway, as_json)
-        elif as_json:
-            from sluicegate.cli.render import show_json
-
-            show_json(_plain(await gateway.report()))
+        report = await gateway.report()
+        if as_json:
+            show_json(_plain(report))
         else:
-            _show(await gateway.report())
+            _show(report)
     return 0
 
 
-async def _watch(gateway: "Reached", as_json: bool) -> None:
-    """Show it whenever it is another, until interrupted."""
-    from sluicegate.cli.render import is_terminal, on_terminal
+async def _watch(places: "Places", watcher: "_Page | _Lines") -> NoReturn:
+    """Let somebody watch the gateway of the folder until interrupted: also the next one, when one has stopped.
 
-    if is_terminal() and not as_json:
+    Nobody starts servers for this, for they would not be those of the gateway that comes; only those of a file that
+    was asked for by name, which no gateway need have, are.
+    """
+    from sluicegate.cli.reaching import NotNow, reached, running
+    from sluicegate.errors import UpstreamUnavailable
+
+    while True:
+        try:
+            async with running(places) if places.config is None else reached(places) as gateway:
+                while True:
+                    watcher.show(await gateway.report(stays=True))
+                    await asyncio.sleep(_PAUSE)
+        except UpstreamUnavailable:
+            watcher.wait()
+        except NotNow:
+            pass  # In a moment it is there, or gone.
+        await asyncio.sleep(_PAUSE)
+
+
+class _Page:
+    """A page on a terminal, drawn again and again."""
+
+    def __init__(self) -> None:
         from rich.live import Live
 
-        with Live(console=on_terminal(), auto_refresh=False, screen=False) as live:
-            while True:
-                live.update(_page(await gateway.report(stays=True)), refresh=True)
-                await asyncio.sleep(_PAUSE)
-    before: object = None
-    while True:
-        report = await gateway.report(stays=True)
-        # Time passes in every state; that alone is no news.
+        from sluicegate.cli.render import on_terminal
+
+        self._live = Live(console=on_terminal(), auto_refresh=False, screen=False)
+
+    def __enter__(self) -> "_Page":
+        self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._live.stop()
+
+    def show(self, report: "Report") -> None:
+        """Show how the gateway is."""
+        self._live.update(_page(report), refresh=True)
+
+    def wait(self) -> None:
+        """Show that there is none."""
+        from rich.text import Text
+
+        self._live.update(Text(f"{_NONE[0].upper()}{_NONE[1:]}"), refresh=True)
+
+
+class _Lines:
+    """Lines into a pipe or a file, whenever something is another; that no gateway runs is said on stderr."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._before: object = None
+        self._waits = False
+
+    def __enter__(self) -> "_Lines":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def show(self, report: "Report") -> None:
+        """Print how the gateway is, if that is news."""
+        # Time passes in every state; that alone is none.
         plain = _plain(report)
-        news = [plain["findings"], *({**server, "seconds": 0} for server in plain["servers"])]
-        if news != before:
-            before = news
-            if as_json:
+        news = [plain["address"], plain["findings"], *({**server, "seconds": 0} for server in plain["servers"])]
+        if news != self._before or self._waits:
+            self._before, self._waits = news, False
+            if self._as_json:
                 click.echo(msgspec.json.encode(plain))
             else:
                 _show(report)
-        await asyncio.sleep(_PAUSE)
+
+    def wait(self) -> None:
+        """Say that there is none, once."""
+        from sluicegate.cli.render import say
+
+        if not self._waits:
+            self._waits = True
+            say(_NONE)
 
 
 def _plain(report: "Report") -> "dict[str, Any]":

@@ -1,0 +1,117 @@
+"""The names by which commands know servers and tools: also a server's key; of a tool that is not there, the way out."""
+
+import asyncio
+from collections.abc import Generator
+from typing import cast
+
+import pytest
+
+from sluicegate.cli.call import not_found
+from sluicegate.cli.reaching import Offered, OwnTools, Reached, Report
+from sluicegate.gateway import ServerStatus
+from tests.cli.folders import COUNTING, NOTES, Folder, folder_in
+
+SETTINGS = """
+[servers.memory-store]
+prefix = ""
+hide = ["for*"]
+
+[servers.counting]
+tools = ["add*"]
+
+[servers.short]
+prefix = "s"
+"""
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> Generator[Folder]:
+    """A folder whose gateway runs, with servers that have several names, and tools that are hidden."""
+    with folder_in(tmp_path_factory.mktemp("named")) as made:
+        made.servers(
+            **{"Memory Store": NOTES, "counting": COUNTING, "short": COUNTING, "ghost": {"command": "no-such"}}
+        )
+        made.write("sluicegate.toml", SETTINGS)
+        with made.serving():
+            yield made
+
+
+@pytest.mark.parametrize(
+    ("words", "begins"),
+    [
+        (("logs", "memory-store"), ""),
+        (("tools", "--server", "memory-store"), "write\t"),
+        (("resources", "--server", "memory-store"), "notes://all\t"),
+        (("prompts", "--server", "memory-store"), ""),
+        (("restart", "memory-store"), ""),
+    ],
+    ids=["logs", "tools", "resources", "prompts", "restart"],
+)
+def test_a_server_goes_by_its_key(named: Folder, words: tuple[str, ...], begins: str) -> None:
+    done = named.run(*words)
+    assert done.returncode == 0 and "there is no server" not in done.stderr
+    assert done.stdout.startswith(begins)
+
+
+def test_a_server_goes_by_its_key_where_no_gateway_runs(named: Folder) -> None:
+    done = named.run("tools", "--server", "memory-store", "--config", ".mcp.json")
+    assert done.returncode == 0 and done.stdout.startswith("write\t") and "counting" not in done.stderr
+
+
+@pytest.mark.parametrize("alone", [(), ("--config", ".mcp.json")], ids=["running", "alone"])
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("memory-store__write", "write of Memory Store is called write."),
+        ("short__count", "count of short is called s__count."),
+        ("mcp__short__count", "count of short is called s__count."),
+        ("memory-store__forget", 'Memory Store has it, and hide = ["for*"] in its settings hides it.'),
+        ("counting__count", 'counting has it, and tools = ["add*"] in its settings hides it.'),
+    ],
+)
+def test_of_a_tool_that_has_another_name_or_is_hidden_the_way_out_is_said(
+    named: Folder, name: str, sentence: str, alone: tuple[str, ...]
+) -> None:
+    for command in ("call", "tools"):
+        done = named.run(command, name, *alone)
+        assert done.returncode == 1
+        assert done.stderr.splitlines()[-1] == f"sluicegate: there is no tool {name!r}; {sentence}"
+
+
+def test_of_a_tool_that_its_server_does_not_have_no_rule_is_named(named: Folder) -> None:
+    said = named.run("call", "memory-store__forgive").stderr
+    assert "hide" not in said and "there is no tool 'memory-store__forgive'" in said
+
+
+class _Told:
+    """A gateway that has one server, which is not ready."""
+
+    def __init__(self, sentence: str) -> None:
+        self._server = ServerStatus(name="ghost", key="ghost", state="degraded", sentence=sentence, kind="stdio")
+
+    async def report(self) -> Report:
+        return Report(address="", root="/", profiles=[], servers=[self._server], findings=[], naming="prefix")
+
+    async def own_tools(self) -> dict[str, OwnTools]:
+        return {}
+
+    async def offers(self, kind: str) -> list[Offered]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("sentence", "said"),
+    [
+        ("ghost: The command was not found.", "ghost is not ready: The command was not found."),
+        ("ghost ended. It is tried again.", "ghost is not ready: it ended. It is tried again."),
+    ],
+)
+def test_whatever_a_sentence_begins_with_a_server_is_named_once_in_it(sentence: str, said: str) -> None:
+    assert asyncio.run(not_found(cast("Reached", _Told(sentence)), "ghost__anything", [])) == said
+
+
+def test_a_server_that_is_not_ready_is_named_once(named: Folder, folder: Folder) -> None:
+    folder.servers(ghost={"command": "no-such"})
+    for done in (named.run("call", "ghost__anything"), folder.run("call", "ghost__anything")):
+        said = done.stderr.splitlines()[-1]
+        assert done.returncode == 1 and said.startswith("sluicegate: ghost is not ready: ") and said.count("ghost") == 1
