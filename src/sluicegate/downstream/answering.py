@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from sluicegate.asking import settle
-from sluicegate.downstream.session_era import OF_THIS_ERA, SessionSide
+from sluicegate.downstream.session_era import OF_THIS_ERA, AskedInRounds, SessionSide
 from sluicegate.errors import SluicegateError, error_object
 from sluicegate.exchange import Exchange, Handler
 from sluicegate.protocol.input_required import read_input_required
@@ -51,6 +51,7 @@ class Answering:
             else:
                 reply = await self._handler(exchange)
                 if read_input_required(method, reply) is not None:  # Nearly nobody who is asked asks back.
+                    exchange.sink = AskedInRounds(exchange.sink)
                     reply = await settle(self._handler, exchange, reply)
         except Exception as problem:  # As in `_safely`, without a coroutine in between: this is everybody's way.
             reply = failure(exchange, problem)

@@ -150,21 +150,24 @@ class DuplexServer:
         sink = self._modern_sink(asked, stream)
         exchange = sink.exchange
         try:
-            reply = await self._handler(exchange)
-        except Exception as problem:  # The edge where everything is caught: a failed exchange never ends a server.
-            reply = failure(exchange, problem)
+            try:
+                reply = await self._handler(exchange)
+            except Exception as problem:  # The edge where everything is caught: a failed exchange never ends a server.
+                reply = failure(exchange, problem)
+            if sink.stream is None:
+                await sink.wait_for_client(reply)
         finally:
-            exchange.sink = NOBODY
-        if sink.stream is not None:  # Else nobody came back for it.
+            sink.close()
+        if sink.stream is not None:  # Else nobody came back for it in time.
             await sink.stream.reply(reply)
 
     async def _serve_listen(self, asked: Asked, stream: "_PipeStream") -> None:
-        exchange = self._modern_sink(asked, stream).exchange
+        sink = self._modern_sink(asked, stream)
         self._listens[asked.id] = stream
         try:
-            reply = await self.answering.modern_reply(exchange, asked.id)
+            reply = await self.answering.modern_reply(sink.exchange, asked.id)
         finally:
-            exchange.sink = NOBODY
+            sink.close()
             self._listens.pop(asked.id, None)
         await stream.reply(reply)
         if not stream.withdrawn:

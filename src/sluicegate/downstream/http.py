@@ -259,23 +259,26 @@ class HttpEndpoint:
     async def _answer(self, sink: ModernSink, first: ModernStream) -> None:
         exchange = sink.exchange
         try:
-            reply = await self._admission(exchange)
+            try:
+                reply = await self._admission(exchange)
+            except Exception as problem:  # An edge: a failed exchange never ends a server (R34).
+                reply = failure(exchange, problem)
+            if sink.stream is None:
+                await sink.wait_for_client(reply)
         except asyncio.CancelledError:
             # Either its client hung up, and nothing is said to it any more, or we are about to stop (R29).
             if sink.stream is not None:
                 await sink.stream.reply(STOPPED)
             raise
-        except Exception as problem:  # An edge: a failed exchange never ends a server (R34).
-            reply = failure(exchange, problem)
         finally:
-            exchange.sink = NOBODY
+            sink.close()
             if self._listening:
                 self._listens_no_more(first)
         if exchange.method == "subscriptions/listen":
             reply = end_of_listening(exchange, reply, first.id)
         if sink.stream is first:
             first.reply_now(reply)
-        elif sink.stream is not None:  # else nobody came back for it
+        elif sink.stream is not None:  # Else nobody came back for it in time.
             await sink.stream.reply(reply)
 
     def _hung_up(self, stream: ModernStream) -> None:

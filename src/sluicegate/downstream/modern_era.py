@@ -4,19 +4,23 @@ The call's own task stays alive between the two (see `parked`); only the request
 """
 
 import asyncio
+import logging
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
 from sluicegate.concurrency import TaskScope
 from sluicegate.downstream.asking_rights import check_capabilities
-from sluicegate.downstream.parked import Comeback, Parked, binding_of
+from sluicegate.downstream.parked import Comeback, Parked, Round, binding_of
 from sluicegate.downstream.streams import RequestStream
-from sluicegate.errors import InputRefused
-from sluicegate.exchange import Exchange
+from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, InputRefused
+from sluicegate.exchange import NOBODY, Exchange
 from sluicegate.protocol.input_required import Answers, Questions, input_required
-from sluicegate.protocol.message import Notification, Params, as_object, encode
+from sluicegate.protocol.message import Notification, Params, Reply, as_object, encode, encode_reply
 from sluicegate.protocol.modern import tagged
+
+log: Final = logging.getLogger("sluicegate")
 
 
 # A Struct, though nothing of it is ever on a wire: one is made for every request, in a fraction of the time.
@@ -35,7 +39,10 @@ class ModernSink(msgspec.Struct, eq=False):
     """Those of the HTTP request, where one brought it."""
     _brought: Params | None = None
     _turn: asyncio.Lock | None = None
+    _round: Round | None = None
+    """The last one, which may be over."""
     _has_come_back: bool = False
+    _is_done: bool = False
 
     async def emit(self, notification: Notification) -> None:
         """Send a notification on the open request's stream; between two rounds there is none to travel on."""
@@ -78,29 +85,61 @@ class ModernSink(msgspec.Struct, eq=False):
                     del unanswered[key]
             if not unanswered:
                 return answers
-            if self.stream is None:
-                raise InputRefused("Nobody is there any more to be asked.")
-            retry = await self._next_round(self.stream, unanswered)
-            # The retry may come with another progress token, and what it declares is what holds from now on.
-            exchange.profile = retry.profile
-            self._has_come_back = True
-            brought = dict(retry.answers)
+            brought = await self._brought_back(unanswered)
 
-    async def _next_round(self, stream: RequestStream, questions: Questions) -> Comeback:
-        exchange = self.exchange
+    async def _brought_back(self, questions: Questions) -> Params:
+        """What the client answers to these questions; nothing, where it was asked others last."""
+        if self._is_done:
+            sentence = "The call that this is about has ended."
+            raise InputRefused(sentence, error=ErrorObject(METHOD_NOT_FOUND, sentence))
+        if self.stream is None and self._round is not None:
+            # Whoever asked last has not waited for the answer, which is nobody's then.
+            await self._retry(self._round)
+            return {}
+        if self.stream is None:
+            raise InputRefused("Nobody is there any more to be asked.")
+        stream, exchange = self.stream, self.exchange
         binding = binding_of(exchange.caller, exchange.method, exchange.params, self.headers)
-        state, comeback = self._parked.park(binding)
+        round = self._round = self._parked.park(binding, self._hold, self._take_up)
         # Before anything is sent: from here on a withdrawal of this request must not find the call any more.
-        self._tasks.rekey(stream, comeback)
+        self._tasks.rekey(stream, round)
         self.stream = None
-        try:
-            await stream.reply(input_required(questions, state))
-            async with asyncio.timeout(self._hold):
-                return await comeback
-        except TimeoutError:
-            raise InputRefused(f"Nobody answered within {self._hold:g} s.") from None
-        finally:
-            # Nobody else would take the call out of those that wait. If the retry has come, just as the time ran out
-            # or we were cancelled, it is owed an answer, too.
-            if not comeback.cancel() and not comeback.cancelled():
-                self.stream = comeback.result().stream
+        await stream.reply(input_required(questions, round.state))
+        return dict((await self._retry(round)).answers)
+
+    async def _retry(self, round: Round) -> Comeback:
+        # Shielded: a question that is taken back does not end the call, whose client comes back for its outcome.
+        retry = await asyncio.shield(round.over)
+        if retry is None:
+            raise InputRefused(f"Nobody answered within {self._hold:g} s.")
+        return retry
+
+    def _take_up(self, retry: Comeback) -> None:
+        """Go on with a retry: it may come with another progress token, and what it declares holds from now on."""
+        self.stream = retry.stream
+        self.exchange.profile = retry.profile
+        self._has_come_back = True
+
+    async def wait_for_client(self, reply: Reply) -> None:
+        """Wait with the reply of a call that was asking as it ended, until its client comes back or had its time."""
+        self._is_done = True
+        if self._round is not None:
+            self._parked.keep(self._round, _size(self.exchange.params, reply))
+            await asyncio.shield(self._round.over)
+
+    def close(self) -> None:
+        """Ask and tell nobody any more, and let nobody come back."""
+        self.exchange.sink = NOBODY
+        self._is_done = True
+        if self._round is not None:
+            self._parked.end(self._round)
+            self._round = None  # It knows us, too.
+
+
+def _size(params: Params, reply: Reply) -> int:
+    """The bytes that a call keeps while its reply waits."""
+    try:
+        return len(encode_reply(None, reply)) + len(msgspec.json.encode(params))
+    except Exception:  # An edge: the encoder runs code of the values in it, which may raise anything (R34).
+        log.exception("An answer could not be encoded.")
+        return 0  # It will be another answer that is sent.

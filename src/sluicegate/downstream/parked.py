@@ -1,14 +1,16 @@
 """Calls that asked their client something and wait for it to come back, 2026-07-28's way (threats T12).
 
 The call itself stays alive in its task, so that a tool's code runs once from top to bottom. The client gets a sealed
-token bound to who asked, for what and with which arguments; it is good for one retry. Nothing is stored but the
-waiting future. There is no expiry in the token: it is the key of a call that waits, and dies with it, after its hold,
-when it is cancelled or when its retry has come. A second clock in the token could only disagree with that one.
+token bound to who asked, for what and with which arguments; it is good for one retry. What it stands for is the call
+and not the question: a server may take that back, or go on without an answer, and the client comes back all the same.
+A call that is done by then waits with its reply. There is no expiry in the token: it is the key of a call that waits,
+and dies with it, after its hold, when it is cancelled or when its retry has come. A second clock in the token could
+only disagree with that one.
 """
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -34,6 +36,22 @@ class Comeback(msgspec.Struct, frozen=True):
     answers: Params
 
 
+class Round:
+    """A call between two requests of its client: the one that it has asked by, and the retry."""
+
+    __slots__ = ("key", "over", "state", "take_up", "timer")
+
+    def __init__(self, key: bytes, state: str, take_up: Callable[[Comeback], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self.key = key
+        self.state = state
+        """The token for the client."""
+        self.take_up = take_up
+        self.over: asyncio.Future[Comeback | None] = loop.create_future()
+        """The retry, or None if there will be none. Several wait for it: to be awaited in a shield."""
+        self.timer: asyncio.TimerHandle | None = None
+
+
 Binding = tuple[str, str, str]
 
 
@@ -54,27 +72,42 @@ def binding_of(caller: Caller, method: str, params: Params, headers: Iterable[tu
 class Parked:
     """The waiting calls of one process."""
 
-    def __init__(self, *, most: int = 1000) -> None:
+    def __init__(self, *, most: int = 1000, most_kept: int = 64 * 1024 * 1024) -> None:
+        """`most` calls wait at once; those that are done keep `most_kept` bytes of replies."""
         self._sealer = Sealer(os.urandom(32))
         self._most = most
-        self._waiting: dict[bytes, asyncio.Future[Comeback]] = {}
+        self._most_kept = most_kept
+        self._waiting: dict[bytes, Round] = {}
+        self._kept: dict[Round, int] = {}  # The calls that are done and their bytes, the first that was done first.
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def park(self, binding: Binding) -> tuple[str, asyncio.Future[Comeback]]:
-        """A token for the client, and the future of its retry.
+    def park(self, binding: Binding, hold: float, take_up: Callable[[Comeback], None]) -> Round:
+        """A round that ends with the client's retry, which is handed to `take_up` at once, or after `hold` seconds.
 
         Raises:
             InputRefused: too many calls wait already.
         """
+        if len(self._waiting) >= self._most and self._kept:
+            self._drop_oldest()
         if len(self._waiting) >= self._most:
             raise InputRefused(f"More than {self._most} calls wait for input already; try again later.")
         key = os.urandom(16)
-        future: asyncio.Future[Comeback] = asyncio.get_running_loop().create_future()
-        self._waiting[key] = future
-        future.add_done_callback(lambda _: self._waiting.pop(key, None))
-        return PREFIX + self._sealer.seal(key, binding), future
+        round = Round(key, PREFIX + self._sealer.seal(key, binding), take_up)
+        round.timer = asyncio.get_running_loop().call_later(hold, self.end, round)
+        self._waiting[key] = round
+        return round
+
+    def keep(self, round: Round, size: int) -> None:
+        """Count the bytes of a reply that waits for the retry. Where there are too many, the oldest are given up."""
+        if round.key in self._waiting:
+            self._kept[round] = size
+            while sum(self._kept.values()) > self._most_kept:
+                self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        self.end(next(iter(self._kept)))
 
     def resume(self, state: str, binding: Binding, comeback: Comeback, tasks: TaskScope) -> None:
         """Hand a retry to the call that waits for it, which is found under the retry's stream from now on.
@@ -84,9 +117,20 @@ class Parked:
             told.
         """
         key = self._sealer.open(state.removeprefix(PREFIX), binding)
-        future = self._waiting.pop(key, None) if key is not None else None
-        if future is None or future.done():
+        round = self._waiting.get(key) if key is not None else None
+        if round is None:
             raise InvalidParams("Invalid params: requestState is not valid; send the request again without it.")
         # Before the call wakes up: the client may withdraw the retry in the very next message.
-        tasks.rekey(future, comeback.stream)
-        future.set_result(comeback)
+        tasks.rekey(round, comeback.stream)
+        self.end(round, comeback)
+
+    def end(self, round: Round, comeback: Comeback | None = None) -> None:
+        """Let nobody come back any more, but who has. Once is enough, and twice does no harm."""
+        if self._waiting.pop(round.key, None) is None:
+            return
+        self._kept.pop(round, None)
+        if round.timer is not None:
+            round.timer.cancel()
+        if comeback is not None:
+            round.take_up(comeback)
+        round.over.set_result(comeback)

@@ -207,8 +207,6 @@ class SessionSide:
                 stream.send_now(conversation.forget_question(request_id, "The call no longer needs it."))
         if isinstance(reply, Result):
             return answer_from_session(question, opened(reply), revision)
-        if question.method == "elicitation/create":
-            return {"action": "cancel"}
         raise InputRefused(f"The client refused {question.method}: {reply.message}", error=reply)
 
     def answered(self, request_id: int, reply: Reply) -> None:
@@ -238,6 +236,34 @@ class SessionSink:
         """Ask live, one dialog at a time: a person is at the other end."""
         check_capabilities(questions, self._profile)
         return {key: await self._side.ask(question, self._stream) for key, question in questions.items()}
+
+
+class AskedInRounds:
+    """The way back to a session-era client for a server of 2026-07-28: it cannot be told of an error, but of a cancel.
+
+    Only where it asks for a form or a page (§3.3.4): for the rest, nothing stands for "no".
+    """
+
+    __slots__ = ("_sink",)
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def emit(self, notification: Notification) -> Awaitable[None]:
+        """Pass it on."""
+        return self._sink.emit(notification)
+
+    async def ask(self, questions: Questions) -> Answers:
+        """The client's answers, to one question after the other."""
+        return {key: await self._ask(key, question) for key, question in questions.items()}
+
+    async def _ask(self, key: str, question: Question) -> Params:
+        try:
+            return (await self._sink.ask({key: question}))[key]
+        except InputRefused as refusal:
+            if refusal.error is None or question.method != "elicitation/create":
+                raise
+            return {"action": "cancel"}
 
 
 class Held(Protocol):

@@ -38,7 +38,7 @@ async def serve_stdio(
     hold: float = LONGEST_HOLD,
     on_stuck: Callable[[], None] | None = None,
     drain: float = LAST_ANSWERS,
-    told: "Callable[[Callable[[], None]], AbstractContextManager[None]] | None" = None,
+    told: "Callable[[Callable[[float], None]], AbstractContextManager[None]] | None" = None,
     on_hang_up: Callable[[], None] | None = None,
 ) -> None:
     """Answer the client on stdin and stdout until it closes them, or until SIGTERM or SIGINT.
@@ -46,8 +46,8 @@ async def serve_stdio(
     Args:
         drain: seconds that calls under way have after a signal; the rest is answered that we stop.
         on_stuck: called when work under way has not let itself be cancelled for a while, or on a second signal.
-        told: for whoever has the signals: what it is given, it calls in the loop when we are to stop, for as long as
-            the `with` lasts. Without it the signals are ours.
+        told: for whoever has the signals: what it is given, it calls in the loop when we are to stop, with the seconds
+            that calls under way have, for as long as the `with` lasts. Without it the signals are ours.
         on_hang_up: called as soon as nothing more is taken, before what is under way has had its time.
     """
     with _own_pipes() as (stdin, stdout):
@@ -61,9 +61,9 @@ async def serve_stdio(
             server = receiver
             wire.attach(receiver)
 
-        def told_to_stop() -> None:
+        def told_to_stop(seconds: float = drain) -> None:
             if server is not None:
-                server.leave_after(drain, _STOPPED)
+                server.leave_after(seconds, _STOPPED)
             wire.told_to_stop()
 
         with (told or _on_signal)(told_to_stop):
