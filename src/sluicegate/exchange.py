@@ -114,7 +114,7 @@ def chain(steps: Sequence[Step], handler: Handler) -> Handler:
     return handler
 
 
-def _ignore(problem: UpstreamError | None) -> None:
+def _ignore(*_: object) -> None:
     pass
 
 
@@ -126,6 +126,12 @@ class Host(msgspec.Struct):
     sink: Sink
     noticed: Callable[[UpstreamError | None], None] = _ignore
     """Hears why the server cannot be reached, or None once it can, where that shows without its being asked."""
+    renewed: Callable[[], None] = _ignore
+    """Hears that the server has lost all it knew of us, and knows it again: what it offers may be something else."""
+    lost: Callable[[str], None] = _ignore
+    """Counts what could not be handed on as it was meant, by the words for it."""
+    sinks_refuse: bool = False
+    """Whether the sinks of its exchanges refuse by themselves what their callers did not say they can be asked."""
 
 
 class Connection(Protocol):

@@ -715,7 +715,10 @@ async def test_a_listener_subscribes_itself_if_the_one_before_it_was_refused_or_
         assert honoured == [{}, None, {"resourceSubscriptions": ["n://a"]}]
 
 
-async def test_a_server_that_never_answers_unsubscribe_is_waited_for_by_nobody() -> None:
+async def test_a_server_that_never_answers_unsubscribe_is_waited_for_by_nobody_and_forgotten_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sluicegate.upstream.session_era.UNSUBSCRIBES_WITHIN", 0.05)
     async with session_bench() as table:
         sink = Recorder()
         params: Json = {"notifications": {"resourceSubscriptions": ["n://a"]}}
@@ -724,6 +727,7 @@ async def test_a_server_that_never_answers_unsubscribe_is_waited_for_by_nobody()
         await sink.heard.wait()
         table.tasks.cancel("listen")
         await table.server.next("resources/unsubscribe")
+        await table.server.next("notifications/cancelled")
         assert len(table.link.pending) == 0
 
 

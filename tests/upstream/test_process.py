@@ -300,14 +300,15 @@ def test_a_missing_command_is_told_with_the_way_out(run: Run, tmp_path: Path) ->
             ["./no-such-server"],
             [str(tmp_path / "no-such-server")],
         ):
-            with pytest.raises(UpstreamUnavailable, match=r"'no-such-server' was not found; install it") as raised:
+            wrong = "is not where its path says; correct" if "/" in command[0] else "was not found; install it"
+            with pytest.raises(UpstreamUnavailable, match=rf"'no-such-server' {wrong}") as raised:
                 await world.open(command)
             assert "s3cret" not in str(raised.value)
             assert str(tmp_path) not in str(raised.value)
             assert "no-such-server" in str(raised.value.__cause__)
-        for command in ([str(script)], [str(tmp_path)]):
-            with pytest.raises(UpstreamUnavailable, match=r"is not an executable file; make it one"):
-                await world.open(command)
+        for command, wrong in ((script, "is not an executable file; make it one"), (tmp_path, "is a folder; name the")):
+            with pytest.raises(UpstreamUnavailable, match=wrong):
+                await world.open([str(command)])
         script.chmod(0o755)
         with pytest.raises(UpstreamUnavailable, match=r"'server' could not be started: its interpreter is missing"):
             await world.open([str(script)])

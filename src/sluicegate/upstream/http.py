@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl as tls
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, Literal
 
@@ -11,11 +11,12 @@ from sluicegate.errors import (
     ConfigError,
     Truncated,
     UpstreamClosed,
+    UpstreamError,
     UpstreamProtocolError,
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from sluicegate.exchange import Host
+from sluicegate.exchange import Connection, Host
 from sluicegate.http1 import Pool
 from sluicegate.http1.client import origin_of
 from sluicegate.protocol.discovery import Discovery, Incompatible, Legacy, Retry, judge_probe
@@ -23,6 +24,7 @@ from sluicegate.protocol.versions import LATEST_VERSION, SUPPORTED_VERSIONS
 from sluicegate.upstream.http_modern import ModernHttp
 from sluicegate.upstream.http_session import SessionHttp
 from sluicegate.upstream.link import Era
+from sluicegate.upstream.mask import Mask, Masked
 from sluicegate.upstream.site import Patience, Site, checked_fields
 from sluicegate.upstream.sse import SseHttp, open_sse
 
@@ -54,10 +56,12 @@ class HttpUpstream:
         patience: Patience | None = None,
         ssl_context: tls.SSLContext | None = None,
         opens_results: bool = False,
+        secrets: Iterable[str] = (),
     ) -> None:
         """A server at a URL.
 
         Args:
+            secrets: what is masked in every error, as the values of `headers` are.
             opens_results: whether what tools answer is looked into by whoever asks, and not passed on as bytes.
 
         Raises:
@@ -77,17 +81,24 @@ class HttpUpstream:
         self._patience = patience or Patience()
         self._ssl_context = ssl_context
         self._opens_results = opens_results
+        # A token may have a scheme before it, which is none of it.
+        values = {part for _, value in self._fields for part in (value, value.partition(" ")[2])}
+        self._mask = Mask({*values, *secrets})
 
     @asynccontextmanager
-    async def connect(self, host: Host) -> AsyncGenerator[HttpConnection]:
+    async def connect(self, host: Host) -> AsyncGenerator[Connection]:
         """A server that has been made acquainted, for as long as the `async with` lasts."""
         pool = Pool(limits=self._patience.limits(), ssl_context=self._ssl_context, name=self._name)
         site = Site(self._name, self._url, self._fields, pool, self._patience)
         try:
             async with TaskScope() as tasks:
-                connection = await self._open(site, host, tasks)
                 try:
-                    yield connection
+                    connection = await self._open(site, host, tasks)
+                except UpstreamError as problem:
+                    self._mask.put_on(problem)
+                    raise
+                try:
+                    yield Masked(connection, self._mask) if self._mask.secrets else connection
                 finally:
                     await connection.aclose()
                     tasks.cancel_all()

@@ -54,6 +54,7 @@ class Hearing:
                 question = message.params.get("requestId")
                 if isinstance(question, str | int):
                     self._tasks.cancel((self, question))
+                    self._memory.forget_question(question)
                 return None
             case _:
                 for waiter in self._pending:

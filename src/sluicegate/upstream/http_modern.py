@@ -1,5 +1,6 @@
 """A server of 2026-07-28 over HTTP: every exchange is one POST, and to cancel it is to hang up."""
 
+import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable
@@ -7,12 +8,23 @@ from typing import Final, cast
 
 import msgspec
 
-from sluicegate.concurrency import TaskScope, forever
-from sluicegate.errors import HEADER_MISMATCH, ErrorObject, RemoteProtocolError, Truncated, UpstreamClosed
+from sluicegate.concurrency import TaskScope, Turns
+from sluicegate.errors import (
+    HEADER_MISMATCH,
+    INVALID_REQUEST,
+    UNSUPPORTED_VERSION,
+    Delivered,
+    ErrorObject,
+    RemoteProtocolError,
+    Truncated,
+    UpstreamClosed,
+    UpstreamError,
+    UpstreamProtocolError,
+)
 from sluicegate.exchange import Exchange, Host
 from sluicegate.http1 import Answer
 from sluicegate.http1.client import Letterhead
-from sluicegate.protocol.discovery import Discovery
+from sluicegate.protocol.discovery import Discovery, judge_probe
 from sluicegate.protocol.gathering import MOST_PAGES
 from sluicegate.protocol.headers import Marks, headers_of, marks_of
 from sluicegate.protocol.message import (
@@ -22,12 +34,11 @@ from sluicegate.protocol.message import (
     Request,
     Response,
     Result,
-    as_array,
     as_object,
-    opened,
 )
 from sluicegate.protocol.methods import LOG_LEVELS, METHODS
 from sluicegate.protocol.modern import Profile, subscription_of, with_profile
+from sluicegate.protocol.pages import as_raw, entries_of, is_beyond_limits, own_name, page_of, value_of
 from sluicegate.protocol.tasks import REQUESTS
 from sluicegate.upstream.messages import LINGER, Messages, ended_early, plain_result
 from sluicegate.upstream.site import ACCEPT_BOTH, Site
@@ -37,6 +48,8 @@ from sluicegate.upstream.writing import encoded
 log = logging.getLogger("sluicegate")
 
 MOST_MARKED: Final = 10_000
+LARGEST_MARKED: Final = 640 * 1024
+"""How large a tool may be whose marks are looked for: larger ones no gateway offers."""
 MOST_LETTERS: Final = 512
 LONGEST_LETTER: Final = 2048
 """Of those that are kept: a URI may be as long as a request."""
@@ -49,6 +62,14 @@ _REPEATABLE: Final = frozenset(
 """What does no harm if the server is asked twice: what only looks, never what may act (threats R0)."""
 
 _NO_MARKS: Final[Marks] = {}
+_NULL: Final = msgspec.Raw(b"null")
+
+_DOUBTFUL: Final = (400, 404, 405, 406, 415, 422)
+"""With what a server of another era refuses a request of this one, among others."""
+
+DOUBTS_AGAIN: Final = 10.0
+DOUBTS_WITHIN: Final = 10.0
+"""Seconds until a server is asked once more whether it is still of this era, and that it has to say so."""
 
 
 class ModernHttp:
@@ -65,6 +86,9 @@ class ModernHttp:
         self._marks: dict[str, Marks] = {}
         self._letters: dict[tuple[str, str | None], Letterhead] = {}
         self._closed = False
+        self._over = asyncio.Event()
+        self._doubting = asyncio.Lock()
+        self._doubts_from = 0.0
 
     async def __call__(self, exchange: Exchange) -> Reply:
         """The server's reply to an exchange; its notices go to the exchange as they come.
@@ -79,7 +103,7 @@ class ModernHttp:
                 raise
             reply = await self._ask(exchange)  # Nobody took a stream up again in this era; it is asked for anew, once.
         if exchange.method == "tools/list":
-            return self._learn(reply)
+            return await self._learn(reply)
         if exchange.method == "tools/call" and isinstance(reply, ErrorObject) and reply.code == HEADER_MISMATCH:
             # It was refused before it ran: the tool's headers are others than we knew, or we knew of none.
             await self._learn_anew(exchange)
@@ -91,8 +115,8 @@ class ModernHttp:
         self._closed = True
 
     async def wait_closed(self) -> None:
-        """Never return: a server that is asked anew each time is as good as ever."""
-        await forever()
+        """Return when the server is not of this era any more; else it is asked anew each time, and as good as ever."""
+        await self._over.wait()
 
     async def discover(self, version: str) -> Reply:
         """The reply to `server/discover` in this revision.
@@ -112,6 +136,8 @@ class ModernHttp:
         return await self._hear_out(answer, request_id, None)
 
     async def _ask(self, exchange: Exchange) -> Reply:
+        if self._over.is_set():
+            raise self._gone()
         request_id = next(self._ids)
         letter, body = self._letter_of(exchange), self._body_of(exchange, request_id)
         silence, resend = self._site.patience.silence, exchange.method in _REPEATABLE
@@ -152,7 +178,7 @@ class ModernHttp:
         over = False
         try:
             if not 200 <= answer.status < 300:
-                return await self._site.refusal_of(answer)
+                return await self._hear_refusal(answer, exchange)
             # Changes may be days apart. Whoever wants to know sooner that a server is gone asks it something.
             endless = exchange is not None and exchange.method == _LISTEN
             messages = Messages(self._site, answer, request_id, endless=endless)
@@ -174,6 +200,38 @@ class ModernHttp:
             else:
                 answer.close()  # To hang up tells the server to stop.
 
+    async def _hear_refusal(self, answer: Answer, exchange: Exchange | None) -> Reply:
+        refusal = await self._site.read_refusal(answer)
+        says = refusal.says
+        doubtful = answer.status in _DOUBTFUL and (isinstance(says, UpstreamError) or _is_older(says.code))
+        if exchange is not None and doubtful and not await self._is_still_modern():
+            # An error says that it was not done; of a bare status nobody knows what it says.
+            delivered = "no" if isinstance(says, ErrorObject) else says.delivered
+            raise self._gone(delivered)
+        return refusal.reply()
+
+    def _gone(self, delivered: Delivered = "no") -> UpstreamClosed:
+        problem = f"{self._site.name} is not the server that it was: it does not know server/discover any more."
+        return UpstreamClosed(problem, delivered=delivered)
+
+    async def _is_still_modern(self) -> bool:
+        """Whether the server is of this era, as it says when it is asked; that is asked now and then only."""
+        async with self._doubting:
+            now = asyncio.get_running_loop().time()
+            if self._over.is_set() or now < self._doubts_from:
+                return not self._over.is_set()
+            self._doubts_from = now + DOUBTS_AGAIN
+            try:
+                async with asyncio.timeout(DOUBTS_WITHIN):
+                    is_modern = isinstance(judge_probe(await self.discover(self.discovery.version)), Discovery)
+            except UpstreamProtocolError as problem:
+                is_modern = problem.data.get("status") not in _DOUBTFUL  # Such a one does not know the method.
+            except (TimeoutError, UpstreamError):
+                is_modern = True  # An outage, which says nothing about what it speaks.
+            if not is_modern:
+                self._over.set()
+            return is_modern
+
     def _told(self, notice: Notification, request_id: int, exchange: Exchange) -> Awaitable[None] | None:
         """Who is told of a notice; to be awaited if not None."""
         profile = exchange.profile
@@ -193,31 +251,46 @@ class ModernHttp:
 
     # ------------------------------------------------------------------------------------------- header marks
 
-    def _learn(self, reply: Reply) -> Reply:
+    async def _learn(self, reply: Reply) -> Reply:
         """The reply without the tools that have invalid marks; the marks of the others are remembered."""
         if not isinstance(reply, Result):
             return reply
-        raw = reply.value
-        if isinstance(raw, msgspec.Raw):
-            data = bytes(raw)
-            if b"x-mcp-header" not in data and b"\\u" not in data:
-                return reply  # Nearly all lists: nothing to learn, and nothing that must be opened.
+        reply = Result(as_raw(reply.value))
+        if not _may_be_marked(reply.value):
+            return reply  # Nearly all lists: nothing to learn, and nothing that must be opened.
+        turns = Turns()
+        turns.begin()
         try:
-            value = opened(reply)
+            page = page_of(reply)
+            await turns.share()
+            tools = None if page is None else entries_of(page.get("tools"))
+            if page is None or tools is None:
+                return reply
+            kept: list[msgspec.Raw] = []
+            for tool in tools:
+                await turns.share()
+                if self._learn_of(tool):
+                    kept.append(tool)
         except RemoteProtocolError:
             return reply
-        kept: list[object] = []
-        tools = as_array(value.get("tools")) or []
-        for tool in tools:
-            members = as_object(tool) or {}
-            name, marks = members.get("name"), marks_of(members.get("inputSchema"))
-            if marks is None:
-                log.warning("%s: the tool %s has invalid header marks and is left out.", self._site.name, ascii(name))
-            else:
-                kept.append(tool)
-                if isinstance(name, str):
-                    self._remember(name, marks)
-        return reply if len(kept) == len(tools) else Result({**value, "tools": kept})
+        return reply if len(kept) == len(tools) else Result(as_raw({**page, "tools": kept}))
+
+    def _learn_of(self, tool: msgspec.Raw) -> bool:
+        """Whether a tool's marks are valid; they are remembered. One that is too large to look at has none."""
+        if not _may_be_marked(tool) or len(memoryview(tool)) > LARGEST_MARKED:
+            if self._marks:
+                self._marks.pop(own_name(tool, "name"), None)
+            return True
+        value = value_of(tool)
+        if is_beyond_limits(tool, value):
+            return True
+        members = as_object(value) or {}
+        name, marks = members.get("name"), marks_of(members.get("inputSchema"))
+        if marks is None:
+            log.warning("%s: the tool %s has invalid header marks and is left out.", self._site.name, ascii(name))
+        elif isinstance(name, str):
+            self._remember(name, marks)
+        return marks is not None
 
     def _remember(self, name: str, marks: Marks) -> None:
         if not marks:
@@ -233,14 +306,21 @@ class ModernHttp:
         for _ in range(MOST_PAGES):
             params: Params = {} if cursor is None else {"cursor": cursor}
             profile = Profile(exchange.profile.version, exchange.profile.capabilities)
-            reply = self._learn(await self._ask(Exchange("tools/list", params, exchange.sink, profile)))
+            reply = await self._learn(await self._ask(Exchange("tools/list", params, exchange.sink, profile)))
             try:
-                following = opened(reply).get("nextCursor") if isinstance(reply, Result) else None
+                page = page_of(reply) if isinstance(reply, Result) else None
+                following = value_of((page or {}).get("nextCursor", _NULL))
             except RemoteProtocolError:
                 return
             if wanted in self._marks or not isinstance(following, str) or following == cursor:
                 return
             cursor = following
+
+
+def _may_be_marked(data: object) -> bool:
+    """Whether header marks stand in it, or what could be some, spelled otherwise."""
+    found = bytes(as_raw(data))
+    return b"x-mcp-header" in found or b"\\u" in found
 
 
 def wants_log(profile: Profile, notification: Notification) -> bool:
@@ -249,6 +329,11 @@ def wants_log(profile: Profile, notification: Notification) -> bool:
     if wanted is None or level not in LOG_LEVELS:
         return False
     return LOG_LEVELS.index(cast(str, level)) >= LOG_LEVELS.index(wanted)
+
+
+def _is_older(code: int) -> bool:
+    """Whether a request is refused as servers of the session era refuse one without a session, or of this revision."""
+    return code in (INVALID_REQUEST, UNSUPPORTED_VERSION) or -32019 <= code <= -32000
 
 
 def _is(token: object, request_id: int) -> bool:

@@ -8,14 +8,16 @@ session.
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from types import CoroutineType
 from typing import Any, Final
 
-from sluicegate.concurrency import TaskScope, forever
+from sluicegate.concurrency import TaskScope
 from sluicegate.errors import (
+    HEADER_MISMATCH,
     INTERNAL_ERROR,
+    UNSUPPORTED_VERSION,
     ErrorObject,
     LocalProtocolError,
     SluicegateError,
@@ -47,7 +49,7 @@ from sluicegate.upstream.http_hearing import Hearing
 from sluicegate.upstream.http_pushes import LONGEST_RETRY, MOST_FAILURES, SHORTEST_RETRY, Pushes
 from sluicegate.upstream.messages import LINGER, Messages, ended_early, plain_result
 from sluicegate.upstream.session_era import SessionEra
-from sluicegate.upstream.site import ACCEPT_BOTH, ACCEPT_EVENTS, EVENTS, Site, retry_after
+from sluicegate.upstream.site import ACCEPT_BOTH, ACCEPT_EVENTS, EVENTS, Refusal, Site, retry_after
 from sluicegate.upstream.waiting import Waiter
 from sluicegate.upstream.writing import encoded
 
@@ -66,6 +68,13 @@ _REPEATABLE: Final = frozenset(method for method, row in METHODS.items() if row.
 
 _MAY_BE_LOST: Final = (404, 400)
 """With what a server refuses a session that it does not know; the second has other reasons too."""
+
+_OF_ANOTHER_ERA: Final = (HEADER_MISMATCH, UNSUPPORTED_VERSION)
+"""With what a server that knows no sessions refuses a request of this era."""
+
+DOUBTS_AGAIN: Final = 10.0
+"""Seconds after which a server that speaks as one of another era is met anew once more, and after which those who
+listen are told once more that it was: one that forgets session after session has no end of either."""
 
 _session_id: Final = re.compile(r"[\x21-\x7e]{1,1024}")
 
@@ -90,6 +99,10 @@ class SessionHttp:
         self.says = ""
         """What it answered if it did not want us, in its own words: for whoever runs us, and for nobody else."""
         self._renewal: asyncio.Future[UpstreamError | None] | None = None
+        self._end = f"The connection to {site.name} is closed."
+        self._over = asyncio.Event()
+        self._doubts_from = self._tells_from = 0.0
+        self._tells = False
 
     # ----------------------------------------------------------------------------------------- opening and closing
 
@@ -157,16 +170,23 @@ class SessionHttp:
 
     async def aclose(self) -> None:
         """Take no more exchanges, and tell the server that the session is over."""
+        self._leave()
+        self._tasks.cancel((self, "renewal"))
+        await self._end_session(self._id)
+
+    def _leave(self) -> None:
         self._closed = self._hearing.closed = True
         for waiter in self.pending.drain():
             waiter.post(self._gone())
         self._pushes.stop()
-        self._tasks.cancel((self, "renewal"))
-        await self._end_session(self._id)
+        self._over.set()
 
     async def wait_closed(self) -> None:
-        """Never return: a session that the server forgot is begun again with the next request."""
-        await forever()
+        """Return when the server does not speak this transport any more.
+
+        Not when it forgets the session: another one is begun with the next request.
+        """
+        await self._over.wait()
 
     async def _end_session(self, session_id: str | None) -> None:
         if session_id is not None:
@@ -176,7 +196,7 @@ class SessionHttp:
                     (await self._site.ask("DELETE", (*version, (SESSION, session_id)))).close()
 
     def _gone(self) -> UpstreamClosed:
-        return UpstreamClosed(f"The connection to {self._site.name} is closed.", delivered="no")
+        return UpstreamClosed(self._end, delivered="no")
 
     async def replace(self, *, unless_busy: bool) -> None:
         """Have another session in place of this one; a busy one has calls under way, which would end with it.
@@ -192,7 +212,7 @@ class SessionHttp:
             await self._end_session(lost)
         await self._begin_again(lost)
 
-    async def _begin_again(self, lost: str) -> None:
+    async def _begin_again(self, lost: str | None) -> None:
         """Wait for another session in place of one that the server does not know any more.
 
         Raises:
@@ -218,7 +238,14 @@ class SessionHttp:
                 if seen is None:
                     self._pushes.listen()
                     await self._memory.restore(self._session, self._request_once)
-            problem = None if seen is None else UpstreamClosed(f"{seen}.")
+            if seen is None:
+                problem = None
+                self._tell_renewed()
+            else:
+                # Whatever it speaks now, it is found out by whoever connects to it again.
+                self._end = f"{self._site.name} is not the server that it was: {seen}."
+                self._leave()
+                problem = self._gone()
         except TimeoutError:
             problem = UpstreamTimeout("it did not answer in time.")
         except UpstreamError as error:
@@ -226,6 +253,22 @@ class SessionHttp:
         finally:
             self._renewal = None
             renewal.set_result(problem)
+
+    def _tell_renewed(self) -> None:
+        if not self._tells:
+            self._tells = True
+            self.attend(self._tell_those_who_listen())
+
+    async def _tell_those_who_listen(self) -> None:
+        """Tell all who may have missed something: the server was started again, mostly, and nobody has heard it."""
+        now = asyncio.get_running_loop().time
+        await asyncio.sleep(max(self._tells_from - now(), 0.0))
+        self._tells, self._tells_from = False, now() + DOUBTS_AGAIN
+        for waiter in self.pending:
+            for uri in waiter.uris:
+                if not waiter.is_full:
+                    waiter.post(Notification("notifications/resources/updated", {"uri": uri}))
+        self.host.renewed()
 
     # ---------------------------------------------------------------------------------------------------- asking
 
@@ -254,7 +297,7 @@ class SessionHttp:
             if result is not None:
                 return result
             answer = await self._site.followed(answer, letter, body, first_byte=silence, resend=resend)
-            if used is not None and answer.head.status in _MAY_BE_LOST:
+            if answer.head.status in _MAY_BE_LOST:
                 return await self._hear_refusal(answer, used, request, request_id, exchange)
             return await self._hear_out(answer, request_id, exchange)
         except (asyncio.CancelledError, UpstreamTimeout):
@@ -279,7 +322,7 @@ class SessionHttp:
         try:
             used, request = self._id, Request(request_id, method, params)
             answer = await self._post(request)
-            if used is not None and answer.status in _MAY_BE_LOST and not once:
+            if answer.status in _MAY_BE_LOST and not once:
                 return await self._hear_refusal(answer, used, request, request_id, None)
             return await self._hear_out(answer, request_id, None)
         finally:
@@ -309,6 +352,13 @@ class SessionHttp:
             self._tasks.start(self._tell(message))
         return len(body)
 
+    def attend(self, work: Coroutine[object, object, None]) -> None:
+        """Do something in the background, while the session lasts."""
+        if self._closed:
+            work.close()
+        else:
+            self._tasks.start(work)
+
     def respond(self, request_id: RequestId, reply: Reply) -> None:
         """Answer a request of the server."""
         try:
@@ -329,15 +379,26 @@ class SessionHttp:
         answer.let_end(LINGER)
 
     async def _hear_refusal(
-        self, answer: Answer, used: str, request: Request, request_id: int, exchange: Exchange | None
+        self, answer: Answer, used: str | None, request: Request, request_id: int, exchange: Exchange | None
     ) -> Reply:
         """The reply that a refusal is; if it was for the session, that to the same request in a new one."""
-        refusal = await self._site.read_refusal(answer, within_session=True)
-        if not refusal.is_lost_session:
+        refusal = await self._site.read_refusal(answer, within_session=used is not None)
+        if not refusal.is_lost_session and not self._casts_doubt(refusal):
             return refusal.reply()
         # It has certainly not run: the server did not know for whom.
         await self._begin_again(used)
         return await self._hear_out(await self._post(request), request_id, exchange)
+
+    def _casts_doubt(self, refusal: Refusal) -> bool:
+        """Whether only a server of another era has a reason for a refusal, so that it has to be met anew."""
+        if not isinstance(refusal.says, ErrorObject) or refusal.says.code not in _OF_ANOTHER_ERA:
+            return False
+        if self._renewal is None and not self._closed:
+            now = asyncio.get_running_loop().time()
+            if now < self._doubts_from:
+                return False
+            self._doubts_from = now + DOUBTS_AGAIN
+        return True
 
     def _post(self, message: Message, first_byte: float | None = None) -> Awaitable[Answer]:
         return self._site.send(

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import CoroutineType
 from typing import Any, Final, Literal
 
@@ -216,6 +216,13 @@ class Link:
         self._said_more |= is_owed
         self._forgone += is_owed
         return is_owed
+
+    def attend(self, work: Coroutine[object, object, None]) -> None:
+        """Do something in the background, while the server is there."""
+        if self._closed is None:
+            self._tasks.start(work)
+        else:
+            work.close()
 
     def _withdraw(self, request_id: int) -> None:
         params: Params = {"requestId": request_id, "reason": "The caller no longer waits."}

@@ -5,14 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from sluicegate.concurrency import TaskScope
-from sluicegate.errors import (
-    INTERNAL_ERROR,
-    METHOD_NOT_FOUND,
-    OVERLOADED,
-    ErrorObject,
-    LocalProtocolError,
-    MethodNotFound,
-)
+from sluicegate.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, OVERLOADED, ErrorObject, LocalProtocolError
 from sluicegate.protocol.message import Message, Reply, Request, RequestId, Response, Result
 from sluicegate.protocol.methods import QUESTIONS
 from sluicegate.upstream.session_era import Asker, SessionEra
@@ -38,7 +31,7 @@ class Questions:
         self._send = send
         self._asking = Waiter(None)
         self._unheard = 0
-        self._open: set[RequestId] = set()
+        self._open: dict[RequestId, SessionEra] = {}
 
     def hear(self, request: Request, session_era: SessionEra | None) -> None:
         """Answer a request, at once or when whoever is asked has answered."""
@@ -49,15 +42,15 @@ class Questions:
         elif len(self._tasks) >= MOST_QUESTIONS:
             self.respond(request.id, ErrorObject(OVERLOADED, "Too many questions are open; wait for their answers."))
         else:
-            self._open.add(request.id)
+            self._open[request.id] = session_era
             asker = session_era.asker_of(request)
             self._tasks.start(self._answer(request, session_era, asker), key=(self, request.id))
 
-    async def _answer(self, request: Request, session_era: SessionEra, asker: Asker | MethodNotFound) -> None:
+    async def _answer(self, request: Request, session_era: SessionEra, asker: Asker) -> None:
         try:
             await session_era.answer(request, asker)
         finally:
-            self._open.discard(request.id)
+            self._open.pop(request.id, None)
 
     def respond(self, request_id: RequestId, reply: Reply) -> None:
         """Send an answer; a server that does not read the answers before it has to wait."""
@@ -78,7 +71,9 @@ class Questions:
 
     def take_back(self, request_id: RequestId) -> bool:
         """Learn that the server wants no answer any more; whether it had asked."""
-        self._open.discard(request_id)
+        session_era = self._open.pop(request_id, None)
+        if session_era is not None:
+            session_era.forget_question(request_id)
         return self._tasks.cancel((self, request_id))
 
     def close(self) -> None:

@@ -5,16 +5,26 @@ Inside we speak 2026-07-28, where a server remembers nothing. The state that an 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from types import CoroutineType
 from typing import Any, Final, Protocol
 
-from sluicegate.errors import ErrorObject, InputRefused, InvalidParams, MethodNotFound, Truncated, UpstreamError
+from sluicegate.concurrency import TaskScope
+from sluicegate.errors import (
+    ErrorObject,
+    InputRefused,
+    InvalidParams,
+    MethodNotFound,
+    Truncated,
+    UpstreamClosed,
+    UpstreamError,
+)
 from sluicegate.exchange import Exchange, Host
 from sluicegate.protocol.discovery import Discovery
 from sluicegate.protocol.handshake import ClientSession
-from sluicegate.protocol.input_required import Answers, Question, Questions, lacking_capability
+from sluicegate.protocol.input_required import Answers, Question, lacking_capability
 from sluicegate.protocol.message import (
     Message,
     Notification,
@@ -26,12 +36,13 @@ from sluicegate.protocol.message import (
     as_array,
     as_object,
 )
-from sluicegate.protocol.methods import LIST_CHANGES, LOG_LEVELS, METHODS
+from sluicegate.protocol.methods import LIST_CHANGES, LOG_LEVELS
 from sluicegate.protocol.modern import ACKNOWLEDGED, SERVER_INFO_KEY, complete
 from sluicegate.protocol.pending import Pending
 from sluicegate.protocol.translate import params_for_session, reply_from_session
 from sluicegate.protocol.translate_questions import answer_for_session, question_from_session
 from sluicegate.protocol.versions import SUPPORTED_VERSIONS
+from sluicegate.upstream.attribution import Asking, Attribution
 from sluicegate.upstream.tickets import Tickets
 from sluicegate.upstream.waiting import Waiter
 
@@ -39,9 +50,14 @@ log = logging.getLogger("sluicegate")
 
 _LISTEN: Final = "subscriptions/listen"
 
-LATE_QUESTIONS: Final = 60.0
-"""Seconds in which a call that was given up may still ask something: the question was on its way, or the server does
-not heed our word. So long most servers wait for an answer."""
+RESTORES_WITHIN: Final = 10.0
+"""Seconds in which another session is told what the lost one knew: until then, everybody waits for it."""
+
+UNSUBSCRIBES_WITHIN: Final = 4.0
+"""Seconds that a server has to answer that it tells of a resource no more: who wants to hear of it again waits."""
+
+MOST_ASKED: Final = 8
+"""Resources that one who listens to many subscribes to at a time."""
 
 
 class Line(Protocol):
@@ -54,6 +70,7 @@ class Line(Protocol):
     def discovery(self) -> Discovery: ...
     def send(self, message: Message) -> int: ...
     def respond(self, request_id: RequestId, reply: Reply) -> None: ...
+    def attend(self, work: Coroutine[object, object, None]) -> None: ...
     async def enter(self, waiter: Waiter) -> int: ...
     def leave(self, request_id: int, waiter: Waiter) -> bool: ...
     async def request(self, method: str, params: Params) -> Reply: ...
@@ -67,6 +84,7 @@ class _Subscription:
     def __init__(self) -> None:
         self.listeners = 0
         self.is_held = False
+        self.is_ending = False
         self.asking = asyncio.Lock()
 
 
@@ -79,10 +97,8 @@ class SessionEra:
         self._level: str | None = None
         self._curious: dict[str, int] = {}  # how many of those who wait now want to be told of each level
         self._subscriptions: dict[str, _Subscription] = {}
-        self._forsaken: dict[str, float] = {}  # who has lately given up a call, and until when that matters
-        # The calls whose callers have been asked something and have not answered yet, and what ends the wait for that.
-        self._asked: list[tuple[Exchange, asyncio.Timeout]] = []
         self.tickets = Tickets()
+        self._attribution = Attribution(line.host, line.pending, self.tickets)
 
     def reply_to(self, exchange: Exchange) -> "CoroutineType[Any, Any, Reply]":
         """The server's reply to an exchange, in the inner shape."""
@@ -119,9 +135,7 @@ class SessionEra:
         try:
             reply = await self._line.relay(exchange, params)
         except asyncio.CancelledError:
-            if _may_ask(exchange.method):
-                self._note_forsaken(exchange)
-                self._take_back_questions(exchange)
+            self._attribution.give_up(exchange)
             raise
         return reply_from_session(exchange.method, exchange.params, reply)
 
@@ -145,30 +159,43 @@ class SessionEra:
         finally:
             call = self.tickets.end(params["taskId"]) if is_over else None
             if call is not None:
-                self._take_back_questions(call)
+                self._attribution.end(call)
 
     def met(self, session: ClientSession) -> None:
         """Go by what was agreed on in this session from now on: it alone says which revision the server speaks."""
         self._session = session
 
     async def restore(self, session: ClientSession, request: Callable[[str, Params], Awaitable[Reply]]) -> None:
-        """Tell another session with the same server what the lost one knew of us.
+        """Tell another session with the same server, by `request`, what the lost one knew of us.
 
-        Raises:
-            UpstreamError: `request`, which asks in the new session, could not.
+        Who listens to what it does not take, now or in time, is told so, and may listen again.
         """
         self._session = session
-        if self._level is not None:
-            await request("logging/setLevel", {"level": self._level})
-        for uri, subscription in list(self._subscriptions.items()):
-            if subscription.is_held:
-                reply = await request("resources/subscribe", {"uri": uri})
-                subscription.is_held = isinstance(reply, Result)
+        held = {uri: subscription for uri, subscription in self._subscriptions.items() if subscription.is_held}
+        for subscription in held.values():
+            subscription.is_held = False
+        try:
+            async with asyncio.timeout(RESTORES_WITHIN):
+                await self._restore_level(request)
+                for uri, subscription in held.items():
+                    # Not under its lock: whoever has that may wait for this session.
+                    with suppress(UpstreamError):
+                        if isinstance(await request("resources/subscribe", {"uri": uri}), Result):
+                            subscription.is_held = True
+        except TimeoutError:
+            pass  # Whoever waits for the session need not wait for the rest.
+        finally:
+            lost = {uri for uri, subscription in held.items() if not subscription.is_held}
+            for waiter in self._line.pending:
+                if not lost.isdisjoint(waiter.uris):
+                    waiter.post(UpstreamClosed("The server lost the session, and does not tell of all as before."))
 
-    def _note_forsaken(self, exchange: Exchange) -> None:
-        now = asyncio.get_running_loop().time()
-        self._forsaken = {caller: until for caller, until in self._forsaken.items() if until > now}
-        self._forsaken[exchange.caller.id] = now + LATE_QUESTIONS
+    async def _restore_level(self, request: Callable[[str, Params], Awaitable[Reply]]) -> None:
+        level, self._level = self._level, None
+        if level is not None:
+            with suppress(UpstreamError):
+                await request("logging/setLevel", {"level": level})
+                self._level = level
 
     async def _discover(self) -> Reply:
         discovery = self._line.discovery
@@ -200,16 +227,12 @@ class SessionEra:
         waiter = Waiter(exchange)
         waiter.wanted = frozenset(LIST_CHANGES[flag] for flag in flags)
         asked = [uri for uri in as_array(wanted.get("resourceSubscriptions")) or [] if isinstance(uri, str)]
-        uris: list[str] = []
         request_id = await self._line.enter(waiter)
         # Counted before anything is awaited: nobody may end a subscription that another is about to share.
         for uri in asked:
             self._subscriptions.setdefault(uri, _Subscription()).listeners += 1
         try:
-            for uri in asked:
-                if await self._subscribe(uri):
-                    uris.append(uri)
-                    waiter.uris = frozenset(uris)
+            uris = await self._subscribe_all(asked, waiter)
             honoured: Params = dict.fromkeys(flags, True)
             if uris:
                 honoured["resourceSubscriptions"] = uris
@@ -228,6 +251,33 @@ class SessionEra:
         kind = as_object(self._line.discovery.capabilities.get(flag.removesuffix("ListChanged"))) or {}
         return kind.get("listChanged") is True
 
+    async def _subscribe_all(self, uris: list[str], waiter: Waiter) -> list[str]:
+        """Those of the resources that the server will tell of.
+
+        Raises:
+            UpstreamError: none, for it could not be asked.
+        """
+        problems: list[UpstreamError] = []
+        left = iter(uris)
+        waiter.uris = frozenset(uris)  # From now on: what is held already may change while others are asked for.
+        accepted: set[str] = set()
+
+        async def work(left: Iterator[str]) -> None:
+            for uri in left:
+                try:
+                    if await self._subscribe(uri):
+                        accepted.add(uri)
+                except UpstreamError as problem:  # It may well tell of the others.
+                    problems.append(problem)
+
+        async with TaskScope() as tasks:
+            for _ in range(min(MOST_ASKED, len(uris))):
+                tasks.start(work(left))
+        if problems and not accepted:
+            raise problems[0]
+        waiter.uris = frozenset(accepted)
+        return [uri for uri in uris if uri in accepted]
+
     async def _subscribe(self, uri: str) -> bool:
         resources = as_object(self._line.discovery.capabilities.get("resources")) or {}
         if resources.get("subscribe") is not True:
@@ -237,31 +287,36 @@ class SessionEra:
             if not subscription.is_held:
                 reply = await self._line.request("resources/subscribe", {"uri": uri})
                 subscription.is_held = isinstance(reply, Result)
-        return subscription.is_held
+            return subscription.is_held
 
     def _unsubscribe(self, uri: str) -> None:
         subscription = self._subscriptions[uri]
         subscription.listeners -= 1
-        if subscription.listeners == 0:
+        if subscription.listeners == 0 and not subscription.is_ending:
+            subscription.is_ending = True
+            self._line.attend(self._end(uri, subscription))
+
+    async def _end(self, uri: str, subscription: _Subscription) -> None:
+        """Let the server tell of a resource no more, unless somebody listens to it again."""
+        # In turn with those who subscribe: over HTTP, what is posted later may arrive first.
+        async with subscription.asking:
+            subscription.is_ending = False
+            if subscription.is_held and not subscription.listeners:
+                subscription.is_held = False  # Whatever the answer is, and whether one comes or not.
+                with suppress(TimeoutError, UpstreamError):
+                    async with asyncio.timeout(UNSUBSCRIBES_WITHIN):
+                        await self._line.request("resources/unsubscribe", {"uri": uri})
+        if not subscription.listeners and self._subscriptions.get(uri) is subscription:
             del self._subscriptions[uri]
-            if subscription.is_held:
-                waiter = Waiter(None)
-                request_id = self._line.pending.add(waiter)
-                self._line.send(Request(request_id, "resources/unsubscribe", {"uri": uri}))
-                self._line.leave(request_id, waiter)  # Whatever the answer is, and whether one comes or not.
 
     # ----------------------------------------------------------------------------------------------- questions
 
-    async def answer(self, request: Request, asker: "Asker | MethodNotFound") -> None:
+    async def answer(self, request: Request, asker: "Asker") -> None:
         """Put a question of the server to whoever caused it, as `asker_of` has found out, and send the answer back."""
         question = question_from_session(request.method, request.params)
         reply: Reply
         try:
-            if isinstance(asker, MethodNotFound):
-                raise asker
-            ask, capabilities = asker
-            _check_capability(question, capabilities)
-            answers = await ask({"question": question})
+            answers = await asker(question)
             reply = Result(answer_for_session(question, answers["question"], self._session.revision))
         except InputRefused as refusal:
             reply = refusal.error or ErrorObject(-1, refusal.message)
@@ -276,65 +331,38 @@ class SessionEra:
             reply = ErrorObject(-1, "The question could not be answered.")
         self._line.respond(request.id, reply)
 
-    def asker_of(self, request: Request, cause: Exchange | None = None) -> "Asker | MethodNotFound":
-        """Who is to be asked, and what it can be: the caller whose call caused the question, never another (§3.4).
-
-        To be found out as soon as the question is heard: an answer right behind it ends the call that it is about, and
-        then somebody else's would be the only one under way.
+    def asker_of(self, request: Request, cause: Exchange | None = None) -> "Asker":
+        """Who is to be asked: the caller whose call caused the question, never another (§3.4).
 
         Args:
-            cause: the call that caused it, where the transport knows; else it is guessed from what is under way.
+            cause: the call that caused it, where the transport knows; else it is found among those under way.
         """
         if cause is not None:
-            return cause.request_input, cause.profile.capabilities
-        owner = self.tickets.owner_of(request.params)
-        if owner is not None:
-            return partial(self._ask, owner), owner.profile.capabilities
-        causes = [w.exchange for w in self._line.pending if w.exchange is not None and _may_ask(w.exchange.method)]
-        causes += self.tickets
-        if not causes:
-            return self._line.host.sink.ask, self._line.host.capabilities
-        now = asyncio.get_running_loop().time()
-        forsaken = {caller for caller, until in self._forsaken.items() if until > now}
-        if len({exchange.caller.id for exchange in causes} | forsaken) > 1:
-            return MethodNotFound(f"{request.method} cannot be attributed to one caller and is refused.")
-        # Several calls of one caller: the answer goes back under the question's own id and unblocks whichever asked.
-        # Rather one that has not been asked yet: the caller of another may never come back with its answer.
-        unasked = [exchange for exchange in causes if not any(exchange is asked for asked, _ in self._asked)]
-        likely = unasked[0] if unasked else causes[-1]
-        return partial(self._ask, likely), likely.profile.capabilities
+            return partial(self._put, cause)
+        found = self._attribution.find(request)
+        return self._put_to_host if found is None else partial(self._put_to_likeliest, found)
 
-    async def _ask(self, cause: Exchange, questions: Questions) -> Answers:
-        under_way = [*(waiter.exchange for waiter in self._line.pending), *self.tickets]
-        if not any(exchange is cause for exchange in under_way):
-            raise InputRefused("The call that this was about has ended.")
-        try:
-            async with asyncio.timeout(None) as patience:
-                asked = cause, patience
-                self._asked.append(asked)
-                try:
-                    return await cause.request_input(questions)
-                finally:
-                    self._asked = [other for other in self._asked if other is not asked]
-        except TimeoutError:
-            raise InputRefused("The call that this was about has been given up.") from None
+    def forget_question(self, request_id: RequestId) -> None:
+        """Know that the server has taken a question back."""
+        self._attribution.forget(request_id)
 
-    def _take_back_questions(self, cause: Exchange) -> None:
-        """Ask no longer on behalf of a call: nobody should be left before a form that is of no use any more."""
-        for exchange, patience in self._asked:
-            if exchange is cause:
-                patience.reschedule(asyncio.get_running_loop().time())
+    async def _put_to_host(self, question: Question) -> Answers:
+        _check_capability(question, self._line.host.capabilities)
+        return await self._line.host.sink.ask({"question": question})
+
+    async def _put_to_likeliest(self, found: Asking | MethodNotFound, question: Question) -> Answers:
+        if isinstance(found, MethodNotFound):
+            raise found
+        return await self._attribution.ask(found, self._put)
+
+    async def _put(self, cause: Exchange, question: Question) -> Answers:
+        host = self._line.host
+        _check_capability(question, host.capabilities if host.sinks_refuse else cause.profile.capabilities)
+        return await cause.request_input({"question": question})
 
 
-Asker = tuple[Callable[[Questions], Awaitable[Answers]], Mapping[str, object]]
-"""Asks somebody, who said that these can be asked."""
-
-
-def _may_ask(method: str) -> bool:
-    row = METHODS.get(method)
-    if row is None:
-        return method not in ("tasks/get", "tasks/cancel")  # The method of an extension may, for all we know.
-    return row.may_ask
+Asker = Callable[[Question], Awaitable[Answers]]
+"""Asks somebody; raises what the server is to be told if that cannot be asked."""
 
 
 def _check_capability(question: Question, capabilities: Mapping[str, object]) -> None:

@@ -179,7 +179,7 @@ class Site:
             if left:
                 answer = await self.send_once(letter, body, first_byte=first_byte, resend=resend)
         problem = f"{self.name} redirects more than {MOST_REDIRECTS} times."
-        raise UpstreamProtocolError(problem, delivered="no")
+        raise UpstreamProtocolError(problem, delivered="no", data={"status": answer.head.status})
 
     def within_origin(self, base: str, reference: str | None) -> str | None:
         """The URL that a server names, if it is of the origin we were sent to."""

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from sluicegate.upstream.mask import Mask
+
 log: Final = logging.getLogger("sluicegate.stderr")
 
 LINES_A_SECOND: Final = 100
@@ -25,9 +27,6 @@ LAST_LINES: Final = 6
 LAST_CHARACTERS: Final = 600
 APART: Final = 10.0
 """Seconds of silence after which what was said before has most likely nothing to do with what happens now."""
-
-_SHORTEST_SECRET: Final = 6
-"""Shorter values of variables are words like "debug", which would be blotted out everywhere."""
 
 _LONGEST_SECRET: Final = 4096
 """Bytes of one that are read beyond the end of a line that is cut, so as not to show its beginning."""
@@ -49,10 +48,8 @@ class StderrLog:
         """`on_lines` hears the lines, of a flood only some; what is secret is masked."""
         self._name = name
         self._on_lines = on_lines
-        # A key of many lines comes line by line.
-        parts = {part for value in secrets for part in (value, *value.splitlines())}
-        self._secrets = sorted((part for part in parts if len(part) >= _SHORTEST_SECRET), key=len, reverse=True)
-        longest = max((len(os.fsencode(part)) for part in self._secrets), default=0)
+        self._masked = Mask(secrets)
+        longest = max((len(os.fsencode(part)) for part in self._masked.secrets), default=0)
         self._most_held = LONGEST_LINE + min(longest, _LONGEST_SECRET)
         self._held = b""  # A line that has not ended yet,
         self._is_cut = False  # or one that was told already, and whose rest is passed over.
@@ -130,12 +127,6 @@ class StderrLog:
             # Once: whoever comes later than the first to ask is told of the same end.
             self._silence = 0.0 if self._spoke is None else time.monotonic() - self._spoke
         return f" ({_duration(self._silence)} before)" if self._silence > APART else ""
-
-    def _masked(self, text: str) -> str:
-        # Servers like to complain of a key by printing it.
-        for value in self._secrets:
-            text = text.replace(value, "***")
-        return text
 
 
 def visible(text: bytes | bytearray) -> str:

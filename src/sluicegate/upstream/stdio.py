@@ -10,9 +10,10 @@ from typing import Final
 
 from sluicegate.concurrency import TaskScope
 from sluicegate.errors import UpstreamClosed, UpstreamError, UpstreamUnavailable
-from sluicegate.exchange import Host
+from sluicegate.exchange import Connection, Host
 from sluicegate.upstream.launching import Launched
 from sluicegate.upstream.link import Era, Link
+from sluicegate.upstream.mask import Mask, Masked
 from sluicegate.upstream.process import Child
 from sluicegate.upstream.skipped import SkippedLines
 from sluicegate.upstream.stderr import StderrLog
@@ -57,7 +58,7 @@ class StdioUpstream:
         self._probe_timeout = probe_timeout
         self._open_timeout = open_timeout
         self._stop_grace = stop_grace
-        self._secrets = {*self._env.values(), *secrets}
+        self._mask = Mask({*self._env.values(), *secrets})
         self._on_lines = on_lines
         self._launched = launched
         self._skipped = SkippedLines(self._name)
@@ -66,12 +67,16 @@ class StdioUpstream:
         self._identity = hashlib.blake2b(ascii(identity).encode()).digest()
 
     @asynccontextmanager
-    async def connect(self, host: Host) -> AsyncGenerator[Link]:
+    async def connect(self, host: Host) -> AsyncGenerator[Connection]:
         """A running server that has been made acquainted, for as long as the `async with` lasts."""
         async with TaskScope() as tasks:
-            link, child = await self._start(host, tasks)
             try:
-                yield link
+                link, child = await self._start(host, tasks)
+            except UpstreamError as problem:
+                self._mask.put_on(problem)
+                raise
+            try:
+                yield Masked(link, self._mask) if self._mask.secrets else link
             finally:
                 link.close()
                 tasks.cancel_all()
@@ -103,7 +108,7 @@ class StdioUpstream:
 
     async def _attempt(self, host: Host, tasks: TaskScope, era: Era) -> tuple[Link, Child]:
         link = Link(self._name, host, tasks, self._skipped)
-        stderr = StderrLog(self._name, self._secrets, self._on_lines)
+        stderr = StderrLog(self._name, self._mask.secrets, self._on_lines)
         launched, self._launched = self._launched, None
         child = await Child.open(
             self._command,

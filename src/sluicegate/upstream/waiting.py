@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from contextlib import suppress
+from time import monotonic
 from typing import Final
 
 from sluicegate.errors import UpstreamClosed, UpstreamError
@@ -24,10 +25,12 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 class Waiter:
     """An inbox: notices and the reply leave it in the order they came, so that a slow client holds up nobody else."""
 
-    __slots__ = ("_hand", "_size", "exchange", "holds_up", "inbox", "uris", "wanted")
+    __slots__ = ("_hand", "_size", "exchange", "holds_up", "inbox", "since", "uris", "wanted")
 
     def __init__(self, exchange: Exchange | None) -> None:
         self.exchange = exchange
+        self.since = monotonic()
+        """When the server was last told something for its sake: what is wanted, or the answer to a question."""
         self.wanted = self.uris = _NOTHING
         self.holds_up = False
         """Whether the server has to wait because of this one."""
