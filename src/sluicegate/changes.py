@@ -9,7 +9,7 @@ import asyncio
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
-from typing import Final, cast
+from typing import Final, Generic, TypeVar, cast
 
 import msgspec
 
@@ -19,8 +19,10 @@ from sluicegate.protocol.methods import LIST_CHANGES
 
 RESOURCE_UPDATED: Final = "notifications/resources/updated"
 
+T = TypeVar("T")
+
 MOST_URIS: Final = 1000
-"""How many resources one listener may subscribe to: every update is compared with all of them."""
+"""How many resources one listener may subscribe to."""
 
 MOST_PENDING: Final = 256
 """How many sub-resources wait to be named one by one; beyond that, what was subscribed to is named in their place."""
@@ -31,10 +33,6 @@ class Filter(msgspec.Struct, frozen=True):
 
     lists: Collection[str] = ()
     uris: Sequence[str] = ()
-
-    def subscription_to(self, uri: str) -> str | None:
-        """The subscribed URI that an updated one belongs to: itself, or a path that it extends."""
-        return next((own for own in self.uris if uri == own or uri.startswith(own.rstrip("/") + "/")), None)
 
     def wire(self) -> Params:
         """The filter as an acknowledgement says it: only what is honoured."""
@@ -64,12 +62,50 @@ def read_filter(params: Mapping[str, object]) -> Filter:
     return Filter(lists, tuple(dict.fromkeys(cast(list[str], uris))))
 
 
+class Subtrees(Generic[T]):
+    """Values by URI, found by that URI and by all that extend it as a path, however many there are."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, dict[T, None]] = {}
+        self._longest = 0
+
+    def add(self, uri: str, value: T) -> None:
+        """Let a value be found by a URI, and by all below it."""
+        for key in _keys(uri):
+            self._values.setdefault(key, {})[value] = None
+            self._longest = max(self._longest, len(key))
+
+    def remove(self, uri: str, value: T) -> None:
+        """Let it be found no more. Raises KeyError if it was not."""
+        for key in _keys(uri):
+            values = self._values[key]
+            del values[value]
+            if not values:
+                del self._values[key]
+
+    def of(self, uri: str) -> list[T]:
+        """The values of a URI and of all that it extends."""
+        found = list(self._values.get(uri, ())) if uri[-1:] != "/" else []
+        # A server's URI may be a megabyte of slashes: no more of it is looked at than somebody has named.
+        end = uri.find("/", 0, self._longest) + 1
+        while end:
+            found += self._values.get(uri[:end], ())
+            end = uri.find("/", end, self._longest) + 1
+        return found
+
+
+def _keys(uri: str) -> Sequence[str]:
+    """What it is found by: what ends with a slash stands for all that begins so, anything else for itself."""
+    below = uri.rstrip("/") + "/"
+    return (below,) if uri.endswith("/") else (uri, below)
+
+
 class Listener:
     """One who listens, from `with` on; `wait` hands over what has changed since."""
 
-    def __init__(self, filter: Filter, listeners: set["Listener"]) -> None:
-        self._filter = filter
-        self._listeners = listeners
+    def __init__(self, filter: Filter, changes: "Changes") -> None:
+        self.filter = filter
+        self._changes = changes
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
         # A dict for its order: method and URI of each notice that has not been handed over.
@@ -78,13 +114,13 @@ class Listener:
         self._closed = False
 
     def __enter__(self) -> "Listener":
-        self._listeners.add(self)
+        self._changes.begin(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._listeners.discard(self)
+        self._changes.end(self)
 
     async def wait(self) -> Notification | None:
         """The next notice, as soon as there is one; None when the offer is closed and all has been told."""
@@ -99,11 +135,8 @@ class Listener:
                 self._woken.clear()
             await self._woken.wait()
 
-    def note(self, method: str, uri: str | None = None) -> None:
-        """Remember a notice if it is wanted. From any thread."""
-        subscribed = None if uri is None else self._filter.subscription_to(uri)
-        if subscribed is None and method not in self._filter.lists:
-            return
+    def note(self, method: str, uri: str | None = None, subscribed: str | None = None) -> None:
+        """Remember a notice, of a resource together with what was subscribed to. From any thread."""
         with self._lock:
             self._pending[method, subscribed if len(self._pending) >= MOST_PENDING else uri] = None
         self._wake()
@@ -125,19 +158,46 @@ class Changes:
 
     def __init__(self) -> None:
         self._listeners: set[Listener] = set()
+        self._subscriptions = Subtrees[tuple[Listener, int]]()
+        """Each with its place in the listener's filter."""
+        self._lock = threading.Lock()
         self._closed = False
 
     def listener(self, filter: Filter) -> Listener:
         """One who hears what the filter names, for as long as a `with` lasts."""
-        listener = Listener(filter, self._listeners)
+        listener = Listener(filter, self)
         if self._closed:
             listener.close()
         return listener
 
+    def begin(self, listener: Listener) -> None:
+        """Tell it from now on."""
+        with self._lock:
+            self._listeners.add(listener)
+            for place, uri in enumerate(listener.filter.uris):
+                self._subscriptions.add(uri, (listener, place))
+
+    def end(self, listener: Listener) -> None:
+        """Tell it no more."""
+        with self._lock:
+            self._listeners.discard(listener)
+            for place, uri in enumerate(listener.filter.uris):
+                self._subscriptions.remove(uri, (listener, place))
+
     def note(self, method: str, uri: str | None = None) -> None:
         """Tell everybody who wants to know. From any thread."""
-        for listener in list(self._listeners):
-            listener.note(method, uri)
+        if uri is None:
+            for listener in list(self._listeners):
+                if method in listener.filter.lists:
+                    listener.note(method)
+            return
+        with self._lock:
+            found = self._subscriptions.of(uri)
+        places: dict[Listener, int] = {}
+        for listener, place in found:
+            places[listener] = min(place, places.get(listener, place))
+        for listener, place in places.items():
+            listener.note(method, uri, listener.filter.uris[place])
 
     def close(self) -> None:
         """End all listening, now and later."""

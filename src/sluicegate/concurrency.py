@@ -6,6 +6,7 @@ The one rule: tasks are created here and nowhere else, and every one has an owne
 import asyncio
 import contextvars
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Hashable
 from contextlib import suppress
@@ -270,3 +271,32 @@ _waiting: Final[deque[asyncio.Future[None]]] = deque()
 _idle: Final[list[_Worker]] = []
 _busy: Final[set[_Worker]] = set()
 _lock: Final = threading.Lock()
+
+
+# ---------------------------------------------------------------------------------------------------------- long work
+
+TURN: Final = 0.01
+"""Seconds after which others get their turn while somebody has much to do."""
+
+
+class Turns:
+    """Work that is done a turn at a time, for others wait for its end; and the seconds that it took of their time."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._began = 0.0
+
+    def begin(self) -> None:
+        """Learn that work begins, or goes on."""
+        self._began = time.perf_counter()
+
+    def end(self) -> None:
+        """Learn that somebody else is waited for."""
+        self.seconds += time.perf_counter() - self._began
+
+    async def share(self) -> None:
+        """Let others have theirs, if this one was long."""
+        if time.perf_counter() - self._began > TURN:
+            self.end()
+            await asyncio.sleep(0)
+            self.begin()

@@ -48,6 +48,8 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     kind: str
     version: str = ""
     prefix: str = ""
+    key: str = ""
+    """Its name as sluicegate.toml may have it."""
     tools: int = 0
     prompts: int = 0
     resources: int = 0
@@ -173,6 +175,11 @@ class Gateway:
         }
         return [self._status(self.config.servers[name], offered) for name in self.names]
 
+    def own_tools(self) -> dict[str, list[str]]:
+        """All tools of each server that is ready, those that are hidden too, as it calls them itself."""
+        offers = {mount.name: mount.offer for mount in self.hub.mounts if mount.is_ready}
+        return {name: [tool.own for tool in offer.tools] for name, offer in offers.items() if offer is not None}
+
     def logs(self, name: str) -> list[str]:
         """The last lines that a server wrote to its stderr. Raises KeyError if there is no such server."""
         if name not in self.names:
@@ -257,6 +264,7 @@ class Gateway:
                     open_timeout=settings.start_timeout,
                     # How long a call may be silent is decided by its own deadline, not by the connection.
                     patience=Patience(silence=max(Patience().silence, longest)),
+                    secrets=hidden_parts(source),
                 )
             case PythonFile(file=file):
                 if self._load_file is None:
@@ -272,8 +280,10 @@ class Gateway:
         if mount is None:
             state = State.FAILED if broken else State.DISABLED
             sentence = broken or server.disabled or "It is being taken away."
-            return ServerStatus(name=server.name, state=state.value, sentence=sentence, kind=server.kind)
-        status = _status_of(mount, server.kind, {kind: counts[mount.name] for kind, counts in offered.items()})
+            return ServerStatus(
+                name=server.name, state=state.value, sentence=sentence, kind=server.kind, key=server.key
+            )
+        status = _status_of(mount, server, {kind: counts[mount.name] for kind, counts in offered.items()})
         if broken is not None:
             sentence = f"{status.sentence} It is as it was before its file changed: {broken}"
             status = msgspec.structs.replace(status, sentence=sentence)
@@ -286,14 +296,15 @@ def _instance(config: GatewayConfig) -> str:
     return hashlib.blake2b(place.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
 
 
-def _status_of(mount: Mount, kind: str, offered: Mapping[str, int]) -> ServerStatus:
+def _status_of(mount: Mount, server: ServerConfig, offered: Mapping[str, int]) -> ServerStatus:
     condition, calls = mount.condition(), mount.calls
     figures, problem = calls.figures, condition.problem
     return ServerStatus(
         name=mount.name,
         state=condition.state.value,
         sentence=condition.sentence,
-        kind=kind,
+        kind=server.kind,
+        key=server.key,
         version=mount.discovery.version if mount.discovery is not None else "",
         prefix=mount.prefix,
         tools=offered["tools"],
@@ -317,6 +328,7 @@ def _settings(server: ServerConfig, config: GatewayConfig) -> MountSettings:
     program = words[0].replace("\\", "/").rpartition("/")[2] if words else ""
     return MountSettings(
         prefix=server.prefix,
+        key=server.key,
         tools=Patterns(own.tools, own.hide),
         concurrency=own.concurrency,
         queue=own.queue,
@@ -325,7 +337,7 @@ def _settings(server: ServerConfig, config: GatewayConfig) -> MountSettings:
         longest_call=own.longest_call,
         tool_timeouts=tuple(own.tool_timeouts.items()),
         installs=program.removesuffix(".cmd") in _RUNNERS,
-        offers=OfferLimits(limits.tools_per_server, limits.description, limits.schema),
+        offers=OfferLimits(limits.tools_per_server, limits.description, limits.schema, limits.lists_per_server),
         offer_timeout=own.start_timeout,
         debounce=config.catalog.debounce,
         resend=own.resend,

@@ -212,7 +212,7 @@ async def replied(result: bytes) -> tuple[Reply, Mount]:
         b'{"content": [], "structuredContent": {"resultType": "complete"}}',
         b'{"structuredContent":{"resultType":"input_required"},"content":[]}',
         b'{"content":[{"type":"text","text":"\\"resultType\\":"}]}',
-        b'{"content":["resultType"]}',
+        b'{"content":[{"type":"text","text":"resultType"}]}',
     ],
 )
 async def test_a_result_without_a_type_of_its_own_gets_one_and_keeps_all_else(result: bytes) -> None:

@@ -6,10 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.hub.naming import LONGEST_NAME, Names, Naming
+from sluicegate.hub.naming import LONGEST_NAME, Naming, head_of, names_for
 
 prefixes = st.from_regex(r"[a-z][a-z0-9-]{0,30}", fullmatch=True)
 own_names = st.text(min_size=1, max_size=150) | st.sampled_from(["push", "a__b", "b", "read file", "ſ", "..", "a\n"])
+
+
+class Names:
+    """Names given out in the order in which they are asked for, none twice."""
+
+    def __init__(self, naming: Naming = "prefix") -> None:
+        self._naming: Naming = naming
+        self._taken = set[str]()
+
+    def give(self, prefix: str, own: str) -> str | None:
+        name = next((name for name in names_for(prefix, own, self._naming) if name not in self._taken), None)
+        self._taken |= {name} if name is not None else set()
+        return name
 
 
 @pytest.mark.parametrize(
@@ -17,7 +30,8 @@ own_names = st.text(min_size=1, max_size=150) | st.sampled_from(["push", "a__b",
     [("prefix", "git__push"), ("collide", "push"), ("claude", "mcp__git__push")],
 )
 def test_a_name_says_whose_it_is_in_the_way_that_was_chosen(naming: Naming, expected: str) -> None:
-    assert Names(naming).give("git", "push") == expected
+    assert next(names_for("git", "push", naming)) == expected
+    assert list(names_for("git", "push", naming))[-1].startswith(head_of("git", naming))
 
 
 def test_a_server_without_a_prefix_keeps_its_names() -> None:

@@ -1,15 +1,17 @@
 """What one server offers: every page, as it came, and no more than fits."""
 
-import logging
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterable, Mapping
 
+import msgspec
 import pytest
 
-from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, UpstreamProtocolError
+from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, RemoteProtocolError, UpstreamProtocolError
 from sluicegate.exchange import Exchange
-from sluicegate.hub.offers import Offer, OfferLimits, changed_lists, fetch_offer
+from sluicegate.hub.offers import Offer, Offered, OfferLimits, changed_lists, fetch_offer
 from sluicegate.protocol.discovery import Discovery
 from sluicegate.protocol.message import Params, Reply, Result
+from sluicegate.protocol.pages import MOST_COMMAS
 
 TOOLS, PROMPTS, RESOURCES = (f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources"))
 
@@ -17,7 +19,7 @@ TOOLS, PROMPTS, RESOURCES = (f"notifications/{kind}/list_changed" for kind in ("
 class Listing:
     """A server that has lists only."""
 
-    def __init__(self, capabilities: Params, **pages: ErrorObject | Mapping[str | None, Params]) -> None:
+    def __init__(self, capabilities: Params, **pages: ErrorObject | Mapping[str | None, Params | msgspec.Raw]) -> None:
         self.discovery = Discovery("2026-07-28", capabilities=capabilities)
         self._pages = pages
         self.asked: list[tuple[str, object]] = []
@@ -37,6 +39,18 @@ def tool(name: str, **more: object) -> Params:
     return {"name": name, "inputSchema": {"type": "object"}, **more}
 
 
+def as_clients_see(entries: Iterable[Offered]) -> list[object]:
+    return [msgspec.json.decode(msgspec.json.encode(entry.definition)) for entry in entries]
+
+
+def names(offer: Offer) -> list[str]:
+    return [entry.own for entry in offer.tools]
+
+
+def raw(page: object) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(page))
+
+
 async def test_every_page_is_followed_and_the_shortest_life_of_all_counts() -> None:
     server = Listing(
         {"tools": {}, "prompts": {}},
@@ -47,8 +61,8 @@ async def test_every_page_is_followed_and_the_shortest_life_of_all_counts() -> N
         prompts_list={None: {"prompts": [{"name": "p"}], "ttlMs": 70, "cacheScope": "public"}},
     )
     offer = await fetch_offer("s", server, OfferLimits())
-    assert offer.tools == (tool("a", later=[1]), tool("b"))
-    assert offer.prompts == ({"name": "p"},)
+    assert as_clients_see(offer.tools) == [tool("a", later=[1]), tool("b")]
+    assert as_clients_see(offer.prompts) == [{"name": "p"}]
     assert (offer.ttl_ms, offer.is_public) == (9, True)
     assert server.asked == [("tools/list", None), ("tools/list", "2"), ("prompts/list", None)]
 
@@ -69,7 +83,7 @@ async def test_a_server_may_have_resources_and_no_templates() -> None:
         resources_templates_list=ErrorObject(METHOD_NOT_FOUND, "Method not found"),
     )
     offer = await fetch_offer("s", server, OfferLimits())
-    assert offer == Offer(resources=({"uri": "a:b", "name": "n"},))
+    assert offer == Offer(resources=(Offered("a:b", {"uri": "a:b", "name": "n"}),))
 
 
 async def test_a_list_that_was_announced_and_is_refused_is_a_fault() -> None:
@@ -78,26 +92,127 @@ async def test_a_list_that_was_announced_and_is_refused_is_a_fault() -> None:
         await fetch_offer("s", server, OfferLimits())
 
 
-async def test_what_is_too_large_or_too_much_is_left_out_and_said(caplog: pytest.LogCaptureFixture) -> None:
+# --------------------------------------------------------------------------------------------------- no more than fits
+
+LARGE = "x" * 100_000
+
+
+@pytest.mark.parametrize("as_bytes", [True, False])
+async def test_what_is_too_large_or_too_much_is_left_out_and_said(as_bytes: bool) -> None:
     tools = [
         tool("long", description="x" * 11),
         tool("deep", outputSchema={"x": "y" * 100}),
+        tool("titled", title=LARGE),
+        tool("marked", _meta={"x": LARGE}),
         tool("a"),
         tool("b"),
         tool("c"),
     ]
-    server = Listing({"tools": {}}, tools_list={None: {"tools": tools}})
-    with caplog.at_level(logging.WARNING, "sluicegate"):
-        offer = await fetch_offer("s", server, OfferLimits(entries=4, description=10, schema=60))
-    assert [entry["name"] for entry in offer.tools] == ["a", "b"]
-    assert "more than 4 entries" in caplog.text
-    assert caplog.text.count("too large") == 2
+    page: Params = {"tools": tools}
+    server = Listing({"tools": {}}, tools_list={None: raw(page) if as_bytes else page})
+    offer = await fetch_offer("s", server, OfferLimits(entries=2, description=10, schema=60))
+    assert names(offer) == ["a", "b"]
+    assert offer.findings == (
+        "s: it has more than 2 tools; the rest is left out.",
+        "s: left out of its tools, as too large or nested too deeply: 'long', 'deep', 'titled', 'marked'.",
+    )
+
+
+async def test_of_many_that_are_too_large_only_some_are_named() -> None:
+    page: Params = {"tools": [*(tool(f"t{n}", title="x" * 1_000_000) for n in range(7)), tool("good")]}
+    offer = await fetch_offer("s", Listing({"tools": {}}, tools_list={None: raw(page)}), OfferLimits())
+    assert names(offer) == ["good"]
+    assert offer.findings == (
+        "s: left out of its tools, as too large or nested too deeply: 't0', 't1', 't2', 't3', 't4' and 2 more.",
+    )
+
+
+async def test_all_lists_together_have_a_limit_beyond_which_nothing_is_asked_for() -> None:
+    def page(first: int, cursor: str | None) -> msgspec.Raw:
+        tools = [tool(f"t{n}", inputSchema={"type": "object", "x": LARGE}) for n in range(first, first + 4)]
+        return raw({"tools": tools, "nextCursor": cursor})
+
+    pages = {None: page(0, "2"), "2": page(4, "3"), "3": page(8, None)}
+    server = Listing({"tools": {}, "prompts": {}}, tools_list=pages, prompts_list={None: {"prompts": []}})
+    offer = await fetch_offer("s", server, OfferLimits(whole=600_000))
+    assert names(offer) == ["t0", "t1", "t2", "t3", "t4"]
+    assert server.asked == [("tools/list", None), ("tools/list", "2")]
+    assert offer.findings == (
+        "s: its lists are larger than 0.572205 MiB together; the rest, from its tools on, is left out.",
+    )
+
+
+async def test_a_page_of_millions_of_pieces_is_not_opened() -> None:
+    page = b'{"tools": [' + b"1," * (MOST_COMMAS + 1) + b"1]}"
+    server = Listing({"tools": {}, "prompts": {}}, tools_list={None: msgspec.Raw(page)})
+    offer = await fetch_offer("s", server, OfferLimits())
+    assert offer.findings == ("s: its lists are larger than 8 MiB together; the rest, from its tools on, is left out.",)
+
+
+async def test_what_is_nested_so_deeply_that_nobody_can_follow_is_left_out() -> None:
+    schema: Params = {"type": "object"}
+    for _ in range(300):
+        schema = {"allOf": [schema]}
+    page: Params = {"tools": [tool("deep", inputSchema=schema), tool("good")]}
+    offer = await fetch_offer("s", Listing({"tools": {}}, tools_list={None: raw(page)}), OfferLimits())
+    assert names(offer) == ["good"]
+    assert offer.findings == ("s: left out of its tools, as too large or nested too deeply: 'deep'.",)
+
+
+async def test_entries_that_nobody_can_read_are_skipped() -> None:
+    page: Params = {"tools": [1, "x", [], {"name": 1}, tool("good"), None], "_meta": {"x": LARGE}}
+    offer = await fetch_offer("s", Listing({"tools": {}}, tools_list={None: raw(page)}), OfferLimits())
+    assert names(offer) == ["good"]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [b"[]", b'{"tools": [{"name": "a", "x": 1e999}]}', b'{"tools": [{"name": "\xff"}]}', b'{"tools": {}}', b"{}"],
+)
+async def test_a_page_that_cannot_be_read_at_all_is_a_fault(page: bytes) -> None:
+    server = Listing({"tools": {}}, tools_list={None: msgspec.Raw(page)})
+    with pytest.raises((RemoteProtocolError, UpstreamProtocolError)):
+        await fetch_offer("s", server, OfferLimits())
+
+
+async def test_others_get_their_turn_while_lists_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sluicegate.concurrency.TURN", 0)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    page: Params = {"tools": [tool(f"t{n}") for n in range(500)]}
+    other = asyncio.ensure_future(others())
+    try:
+        await fetch_offer("s", Listing({"tools": {}}, tools_list={None: raw(page)}), OfferLimits())
+    finally:
+        other.cancel()
+    assert turns >= 500
+
+
+async def test_marks_for_headers_stay_if_a_client_can_follow_them_and_go_if_it_would_drop_the_tool() -> None:
+    def marked(value: object) -> Params:
+        return {"type": "object", "properties": {"x": {"type": "string", "x-mcp-header": value}}}
+
+    good, bad = tool("good", inputSchema=marked("Region")), tool("bad", inputSchema=marked("no header!"))
+    offer = await fetch_offer("s", Listing({"tools": {}}, tools_list={None: {"tools": [good, bad]}}), OfferLimits())
+    unmarked: Params = {"type": "object", "properties": {"x": {"type": "string"}}}
+    assert as_clients_see(offer.tools) == [good, tool("bad", inputSchema=unmarked)]
+    assert [dict(entry.marks) for entry in offer.tools] == [{"region": ("x",)}, {}]
+
+
+# --------------------------------------------------------------------------------------------------------- what changed
 
 
 def test_two_offers_differ_in_the_lists_whose_change_a_server_tells_of() -> None:
-    before = Offer(tools=(tool("a"),), prompts=({"name": "p"},))
+    a, p = Offered("a", tool("a")), Offered("p", {"name": "p"})
+    before = Offer(tools=(a,), prompts=(p,))
     assert changed_lists(before, before) == set()
     assert changed_lists(None, before) == {TOOLS, PROMPTS}
-    assert changed_lists(before, Offer(tools=(tool("a"),))) == {PROMPTS}
-    template: Params = {"uriTemplate": "a:{b}", "name": "n"}
+    assert changed_lists(before, Offer(tools=(Offered("a", tool("a")),))) == {PROMPTS}
+    template = Offered("a:{b}", {"uriTemplate": "a:{b}", "name": "n"})
     assert changed_lists(before, Offer(before.tools, before.prompts, templates=(template,))) == {RESOURCES}

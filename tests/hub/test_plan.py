@@ -1,9 +1,27 @@
 """When a server is tried again: sooner at first, then later, and at last once a minute (R7, R19)."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.hub.plan import Circuit, Pause, Restarts
+from sluicegate.errors import (
+    UpstreamClosed,
+    UpstreamError,
+    UpstreamProtocolError,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from sluicegate.hub.plan import Circuit, Pause, Restarts, is_away, is_undelivered
+
+NOWHERE = UpstreamUnavailable("nothing listens there")
+
+
+def answered(status: int) -> UpstreamError:
+    return UpstreamUnavailable(f"status {status}", delivered="unknown", data={"status": status})
+
+
+def busy(seconds: int) -> UpstreamError:
+    return UpstreamUnavailable("busy", data={"status": 503, "retryAfter": seconds})
 
 
 def test_each_end_within_a_minute_doubles_the_pause_and_the_fifth_is_a_failure() -> None:
@@ -43,13 +61,13 @@ def test_a_pause_is_never_nothing_and_never_more_than_a_minute(gaps: list[float]
 def test_five_failures_within_ten_seconds_open_the_circuit_and_one_call_tries_it() -> None:
     circuit = Circuit()
     for now in (0.0, 1.0, 2.0, 3.0):
-        circuit.failed(now)
+        circuit.failed(NOWHERE, now)
         assert circuit.admit(now)
-    circuit.failed(4.0)
+    circuit.failed(NOWHERE, 4.0)
     assert not circuit.admit(13.9)
     assert circuit.admit(14.0)
     assert not circuit.admit(14.0), "one at a time"
-    circuit.failed(14.1)
+    circuit.failed(NOWHERE, 14.1)
     assert not circuit.admit(24.0)
     assert circuit.admit(24.1)
     circuit.succeeded(24.2)
@@ -59,21 +77,51 @@ def test_five_failures_within_ten_seconds_open_the_circuit_and_one_call_tries_it
 def test_failures_far_apart_leave_it_closed() -> None:
     circuit = Circuit()
     for now in range(0, 100, 3):
-        circuit.failed(float(now))
+        circuit.failed(NOWHERE, float(now))
         assert not circuit.is_open
 
 
 def test_who_tried_and_left_lets_the_next_one_try() -> None:
     circuit = Circuit()
     for _ in range(5):
-        circuit.failed(0.0)
+        circuit.failed(NOWHERE, 0.0)
     assert circuit.admit(11.0)
     circuit.gave_up()
     assert circuit.admit(11.0)
 
 
-def test_what_a_server_asks_for_is_respected() -> None:
+@pytest.mark.parametrize(("wanted", "given"), [(1, 1.0), (40, 40.0), (999_999, 60.0)])
+def test_what_a_server_asks_for_is_respected_within_reason(wanted: int, given: float) -> None:
     circuit = Circuit()
-    circuit.failed(0.0, retry_after=40.0)
-    assert not circuit.admit(39.0)
-    assert circuit.admit(40.0)
+    circuit.failed(busy(wanted), 0.0)
+    assert not circuit.admit(given - 0.1)
+    assert circuit.admit(given)
+    circuit.failed(busy(wanted), given)
+    assert not circuit.admit(2 * given - 0.1)
+    assert circuit.admit(2 * given)
+
+
+def test_one_that_wants_a_second_call_after_call_is_left_alone_for_longer() -> None:
+    circuit = Circuit()
+    for now in range(5):
+        circuit.failed(busy(1), float(now))
+    assert not circuit.admit(13.9)
+    assert circuit.admit(14.0)
+
+
+@pytest.mark.parametrize(
+    ("problem", "undelivered", "away"),
+    [
+        (NOWHERE, True, True),
+        (UpstreamClosed("gone"), True, True),
+        (UpstreamTimeout("slow"), False, True),
+        (UpstreamProtocolError("nonsense"), False, True),
+        (busy(7), True, False),
+        *((answered(status), True, False) for status in (429, 500)),
+        *((answered(status), True, True) for status in (502, 503, 504)),
+        *((answered(status), False, False) for status in (302, 400, 401, 403, 404, 408, 413, 422)),
+    ],
+    ids=str,
+)
+def test_a_server_that_refuses_a_request_was_reached(problem: UpstreamError, undelivered: bool, away: bool) -> None:
+    assert (is_undelivered(problem), is_away(problem)) == (undelivered, away)

@@ -198,8 +198,7 @@ def test_the_sentence_says_when_it_is_tried_again() -> None:
 
     assert sentence(0.0) == ""
     busy = UpstreamUnavailable("s takes no requests now", data={"retryAfter": 40})
-    circuit.failed(0.0, retry_after=40.0)
-    circuit.unreachable(busy, 0.0)
+    circuit.failed(busy, 0.0)
     assert sentence(1.0) == "s takes no requests now. It is tried again within 40 s."
     assert sentence(40.0) == "s takes no requests now. It is tried again with the next call."
     circuit.reached(41.0)

@@ -47,22 +47,22 @@ def test_a_plain_reply_is_one_in_which_nothing_is_to_be_done(version: str, value
         and States().wrapped(exchange, "files", reply, "files") is reply
         and reply_rewritten("tools/call", reply, lambda uri: f"files+{uri}") is reply
     )
-    if is_plain(reply, version):
+    if is_plain(reply, "tools/call", version):
         assert is_left_alone
 
 
 @pytest.mark.parametrize("version", [*REVISIONS, "2031-01-01"])
 def test_what_nearly_all_servers_answer_is_plain(version: str) -> None:
-    assert is_plain(Result(msgspec.Raw(msgspec.json.encode(complete(RESULTS[0])))), version)
-    assert is_plain(Result(msgspec.Raw(msgspec.json.encode(complete(RESULTS[2])))), version)
+    assert is_plain(Result(msgspec.Raw(msgspec.json.encode(complete(RESULTS[0])))), "tools/call", version)
+    assert is_plain(Result(msgspec.Raw(msgspec.json.encode(complete(RESULTS[2])))), "tools/call", version)
 
 
 def test_questions_errors_and_what_is_not_bytes_are_not() -> None:
     asked = input_required({"k": QUESTION}, "state")
     assert isinstance(asked, Result)
-    assert not is_plain(Result(msgspec.Raw(msgspec.json.encode(asked.value))), "2026-07-28")
-    assert not is_plain(asked, "2026-07-28")
-    assert not is_plain(ErrorObject(-32603, "no"), "2026-07-28")
+    assert not is_plain(Result(msgspec.Raw(msgspec.json.encode(asked.value))), "tools/call", "2026-07-28")
+    assert not is_plain(asked, "tools/call", "2026-07-28")
+    assert not is_plain(ErrorObject(-32603, "no"), "tools/call", "2026-07-28")
 
 
 @pytest.mark.parametrize("name", ["inputRequests", "input_required"])
@@ -71,12 +71,16 @@ def test_a_question_is_no_plain_reply_whichever_of_its_letters_are_escaped(name:
         escaped = name[:start] + "".join(f"\\u{ord(letter):04x}" for letter in name[start:end]) + name[end:]
         text = f'{{"resultType":"complete","content":[],"{escaped}":{{}}}}'
         assert name in json.loads(text)
-        assert not is_plain(Result(msgspec.Raw(text.encode())), "2026-07-28"), escaped
+        assert not is_plain(Result(msgspec.Raw(text.encode())), "tools/call", "2026-07-28"), escaped
 
 
 def test_other_escapes_than_those_of_names_are_plain() -> None:
     text = "one line\n" * 1000 + "caf\\u00e9"
-    assert is_plain(Result(msgspec.Raw(msgspec.json.encode(complete({"content": [{"text": text}]})))), "2026-07-28")
+    assert is_plain(
+        Result(msgspec.Raw(msgspec.json.encode(complete({"content": [{"type": "text", "text": text}]})))),
+        "tools/call",
+        "2026-07-28",
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,10 +96,10 @@ def test_other_escapes_than_those_of_names_are_plain() -> None:
     ],
 )
 def test_a_reply_that_does_not_say_first_and_once_that_it_is_complete_is_looked_at(raw: bytes) -> None:
-    assert not is_plain(Result(msgspec.Raw(raw)), "2026-07-28")
+    assert not is_plain(Result(msgspec.Raw(raw)), "tools/call", "2026-07-28")
 
 
 def test_a_type_that_is_quoted_in_a_text_is_none() -> None:
     text = 'It said {"resultType":"input_required"}.'
     raw = msgspec.json.encode(complete({"content": [{"type": "text", "text": text}]}))
-    assert is_plain(Result(msgspec.Raw(raw)), "2026-07-28")
+    assert is_plain(Result(msgspec.Raw(raw)), "tools/call", "2026-07-28")

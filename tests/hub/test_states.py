@@ -59,7 +59,7 @@ def test_questions_say_which_server_asks() -> None:
 def test_questions_are_found_however_a_server_writes_them(words: str) -> None:
     form = '"inputRequests":{"k":{"method":"elicitation/create","params":{"mode":"form","message":"Your password?"}}}'
     reply = Result(msgspec.Raw((words % f'{form},"requestState":"theirs"').encode()))
-    assert not is_plain(reply, "2026-07-28")
+    assert not is_plain(reply, "tools/call", "2026-07-28")
     wrapped = States().wrapped(exchange(), "files", reply, "files")
     assert isinstance(wrapped, Result)
     assert "[files] Your password?" in str(opened(wrapped)["inputRequests"])

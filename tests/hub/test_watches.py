@@ -1,77 +1,355 @@
-"""Resources of one server that are listened to: each once, on whichever connection is the latest."""
+"""Resources of one server that are listened to: by few subscriptions, on whichever connection is the latest."""
 
 import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
 
 from sluicegate.concurrency import TaskScope, forever
-from sluicegate.hub.watches import Hold, Watches
+from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject
+from sluicegate.exchange import Exchange
+from sluicegate.hub import listening, watches
+from sluicegate.hub.hub import Hub
+from sluicegate.hub.listening import Hearing
+from sluicegate.hub.mount import MountSettings
+from sluicegate.hub.watches import MOST_STREAMS, Watches
+from sluicegate.protocol.message import Notification, Params, Reply, Result
+from sluicegate.protocol.modern import ACKNOWLEDGED, complete
+from tests.hub.scripted import Scripted, acknowledge, until
+from tests.upstream.raw_server import Recorder
+
+UPDATED = "notifications/resources/updated"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watches, "SETTLES", 0.02)
+    monkeypatch.setattr(watches, "ASKS_AGAIN", 0.02)
+    monkeypatch.setattr(listening, "SHORTEST_PAUSE", 0.01)
 
 
 class Held:
-    """A connection that notes what is held on it."""
+    """One subscription, which a test answers."""
+
+    def __init__(self, uris: Sequence[str], hearing: Hearing) -> None:
+        self.uris = list(uris)
+        self._hearing = hearing
+
+    async def acknowledge(self, *uris: str) -> None:
+        named: Params = {"notifications": {"resourceSubscriptions": list(uris or self.uris)}}
+        await self._hearing.emit(Notification(ACKNOWLEDGED, named))
+
+    async def update(self, uri: str) -> None:
+        await self._hearing.emit(Notification(UPDATED, {"uri": uri}))
+
+
+class Connected:
+    """A connection that notes what is held on it, and acknowledges it unless told otherwise."""
 
     def __init__(self) -> None:
-        self.uris: list[str] = []
+        self.held: list[Held] = []
+        self.begun = self.most = 0
+        self.told: list[tuple[str, str]] = []
+        self.answers = True
 
-    def hold(self) -> Hold:
-        async def hold(uri: str, accepted: "asyncio.Future[bool]") -> None:
-            self.uris.append(uri)
-            if not accepted.done():
-                accepted.set_result(True)
-            try:
-                await forever()
-            finally:
-                self.uris.remove(uri)
+    async def hold(self, uris: Sequence[str], hearing: Hearing) -> None:
+        held = Held(uris, hearing)
+        self.held.append(held)
+        self.begun += 1
+        self.most = max(self.most, len(self.held))
+        try:
+            if self.answers:
+                await held.acknowledge()
+            await forever()
+        finally:
+            self.held.remove(held)
 
-        return hold
+    def heard(self, uri: str, subscribed: str) -> None:
+        self.told.append((uri, subscribed))
+
+    @property
+    def uris(self) -> list[list[str]]:
+        return [held.uris for held in self.held]
+
+
+@asynccontextmanager
+async def connected() -> AsyncGenerator[tuple[Watches, Connected]]:
+    own, server = Watches(), Connected()
+    async with asyncio.timeout(10), TaskScope() as tasks:
+        own.begin(tasks, server.hold, server.heard)
+        yield own, server
+        own.end(tasks)
+        tasks.cancel_all()
 
 
 async def turn() -> None:
     """Let tasks begin and end."""
-    for _ in range(3):
+    for _ in range(5):
         await asyncio.sleep(0)
 
 
 async def test_a_resource_is_held_once_for_all_who_listen_and_let_go_with_the_last() -> None:
-    watches, held = Watches(), Held()
-    async with asyncio.timeout(10), TaskScope() as tasks:
-        watches.begin(tasks, held.hold())
-        assert await watches.watch("x://1") and await watches.watch("x://1")
-        assert held.uris == ["x://1"]
-        watches.unwatch("x://1")
+    async with connected() as (own, server):
+        assert await own.watch("x://1") and await own.watch("x://1")
+        assert server.uris == [["x://1"]]
+        own.unwatch("x://1")
         await turn()
-        assert held.uris == ["x://1"]
-        watches.unwatch("x://1")
+        assert server.uris == [["x://1"]]
+        own.unwatch("x://1")
         await turn()
-        assert (held.uris, len(watches)) == ([], 0)
-        watches.unwatch("x://1")  # Who listens no more may say so twice.
+        assert (server.uris, len(own)) == ([], 0)
+        own.unwatch("x://1")  # Who listens no more may say so twice.
 
 
-async def test_what_is_wanted_while_there_is_no_connection_is_held_on_the_next() -> None:
-    watches, held = Watches(), Held()
-    accepted = watches.watch("x://1")
-    assert not accepted.done()
-    async with asyncio.timeout(10), TaskScope() as tasks:
-        watches.begin(tasks, held.hold())
-        assert await accepted
-        watches.end(tasks)
-        tasks.cancel_all()
-    assert held.uris == []
-    async with asyncio.timeout(10), TaskScope() as tasks:
-        watches.begin(tasks, held.hold())
-        await turn()
-        assert held.uris == ["x://1"]
-        tasks.cancel_all()
+async def test_what_is_wanted_while_there_is_no_connection_is_held_on_the_next_and_told_of_on_those_after() -> None:
+    own = Watches()
+    accepted = own.watch("x://1")
+    for number in range(2):
+        server = Connected()
+        async with asyncio.timeout(10), TaskScope() as tasks:
+            assert accepted.done() == (number == 1)
+            own.begin(tasks, server.hold, server.heard)
+            assert await accepted
+            await turn()
+            assert server.uris == [["x://1"]]
+            # It was not listened to for a while, in which anything may have happened.
+            assert server.told == [("x://1", "x://1")] * number
+            own.end(tasks)
+            tasks.cancel_all()
 
 
 async def test_a_new_connection_takes_over_and_the_end_of_the_old_one_changes_nothing() -> None:
-    watches, old, new = Watches(), Held(), Held()
+    own, old, new = Watches(), Connected(), Connected()
     async with asyncio.timeout(10), TaskScope() as first, TaskScope() as second:
-        watches.begin(first, old.hold())
-        assert await watches.watch("x://1")
-        watches.begin(second, new.hold())
+        own.begin(first, old.hold, old.heard)
+        assert await own.watch("x://1")
+        own.begin(second, new.hold, new.heard)
         await turn()
-        assert (old.uris, new.uris) == ([], ["x://1"])
-        watches.end(first)
-        assert await watches.watch("x://2")
-        assert new.uris == ["x://1", "x://2"]
+        assert (old.uris, new.uris) == ([], [["x://1"]])
+        own.end(first)
+        assert await own.watch("x://2")
+        assert new.uris == [["x://1"], ["x://2"]]
         second.cancel_all()
+
+
+async def test_what_is_named_together_is_asked_for_together_and_the_servers_word_decides_on_each() -> None:
+    async with connected() as (own, server):
+        server.answers = False
+        first, second = own.watch("x://1"), own.watch("x://2")
+        await turn()
+        assert server.uris == [["x://1", "x://2"]]
+        await server.held[0].acknowledge("x://2", "x://3")
+        assert (await first, await second) == (False, True)
+        await server.held[0].update("x://2")
+        await server.held[0].update("x://1")
+        assert server.told == [("x://2", "x://2")]
+        server.answers = True
+        assert await own.watch("x://1"), "who comes later asks anew"
+
+
+async def test_many_who_come_one_by_one_are_held_by_few_subscriptions_and_each_change_is_told_once() -> None:
+    async with connected() as (own, server):
+        names = [f"x://{number}" for number in range(60)]
+        for name in names:
+            assert await own.watch(name)
+        await until(lambda: len(server.held) <= watches.ENOUGH_STREAMS)
+        assert server.most <= MOST_STREAMS + 1
+        assert sorted({uri for uris in server.uris for uri in uris}) == sorted(names)
+        assert server.told == []
+        for name in names:
+            for held in list(server.held):
+                if name in held.uris:
+                    await held.update(name)
+        assert server.told == [(name, name) for name in names]
+
+
+async def test_no_more_resources_are_in_one_subscription_than_a_server_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watches, "MOST_URIS", 10)
+    async with connected() as (own, server):
+        asked = [own.watch(f"x://{number}") for number in range(100)]
+        accepted = [await one for one in asked]
+        assert accepted.count(True) == 10 * MOST_STREAMS and server.most <= MOST_STREAMS + 1
+        assert max(map(len, server.uris)) == 10
+
+
+async def handed_over(own: Watches, server: Connected) -> tuple[Held, Held]:
+    """The subscription that carries x://0, and the one that is to take its place, not acknowledged yet."""
+    for number in range(watches.ENOUGH_STREAMS):
+        assert await own.watch(f"x://{number}")
+    old = next(held for held in server.held if "x://0" in held.uris)
+    server.answers = False
+    last = own.watch("x://last")
+    await turn()
+    fresh = next(held for held in server.held if "x://last" in held.uris)
+    await fresh.acknowledge()
+    assert await last
+    await turn()
+    own.watch("x://more")
+    await turn()
+    return old, next(held for held in server.held if len(held.uris) > 1)
+
+
+@pytest.mark.parametrize("ways", ["old, acknowledged, new", "acknowledged, old", "acknowledged, new, old", "old"])
+async def test_a_change_while_one_subscription_takes_anothers_place_is_told_once_on_whichever_way_it_comes(
+    ways: str,
+) -> None:
+    async with connected() as (own, server):
+        old, new = await handed_over(own, server)
+        for way in [*ways.split(", "), *(["acknowledged"] if "acknowledged" not in ways else [])]:
+            match way:
+                case "acknowledged":
+                    await new.acknowledge()
+                case _:
+                    await (old if way == "old" else new).update("x://0")
+        assert old in server.held, "what it was told before may still be on its way"
+        await until(lambda: old not in server.held)
+        assert server.told == [("x://0", "x://0")]
+        await new.update("x://0")
+        assert server.told == [("x://0", "x://0")] * 2, "and from then on at once"
+
+
+async def test_one_that_is_not_taken_in_place_of_others_leaves_these_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watches, "ANSWERS_WITHIN", 0.05)
+    monkeypatch.setattr(watches, "LONGEST_DELAY", 0.01)
+    monkeypatch.setattr(watches, "ASKS_AGAIN", 60)
+    async with connected() as (own, server):
+        old, new = await handed_over(own, server)
+        await until(lambda: new not in server.held)
+        assert old in server.held
+        await old.update("x://0")
+        assert server.told == [("x://0", "x://0")]
+
+
+async def test_what_a_server_never_answers_holds_up_nobody_and_is_refused_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watches, "ANSWERS_WITHIN", 0.2)
+    async with connected() as (own, server):
+        server.answers = False
+        stuck = [own.watch(f"x://stuck/{number}") for number in range(3)]
+        await turn()
+        server.answers = True
+        assert await own.watch("x://1")
+        assert not any(one.done() for one in stuck)
+        assert not any([await one for one in stuck])
+        await turn()
+        assert server.uris == [["x://1"]]
+
+
+async def test_one_that_was_told_of_and_is_not_any_more_is_asked_for_until_it_is() -> None:
+    own, first, second = Watches(), Connected(), Connected()
+    async with asyncio.timeout(10), TaskScope() as tasks, TaskScope() as others:
+        own.begin(tasks, first.hold, first.heard)
+        assert all([await one for one in [own.watch("x://1"), own.watch("x://2")]])
+        second.answers = False
+        own.begin(others, second.hold, second.heard)
+        await turn()
+        await second.held[0].acknowledge("x://1")
+        for answer in ("x://none", "x://2"):  # It refuses once more, and then takes it.
+            await until(lambda: ["x://2"] in second.uris)
+            await second.held[-1].acknowledge(answer)
+            await turn()
+        assert second.told == [("x://1", "x://1"), ("x://2", "x://2")]
+        for scope in (tasks, others):
+            scope.cancel_all()
+
+
+async def test_what_few_listen_to_any_more_is_asked_for_without_the_rest() -> None:
+    async with connected() as (own, server):
+        for one in [own.watch(f"x://{number}") for number in range(10)]:
+            assert await one
+        for number in range(9):
+            own.unwatch(f"x://{number}")
+        await until(lambda: server.uris == [["x://9"]])
+        assert server.told == []
+
+
+# ---------------------------------------------------------------------------------------------------- through a hub
+
+
+class Library:
+    """A server of 2026-07-28 with a thousand resources; it says how many subscriptions it has."""
+
+    def __init__(self, refuses: Callable[[Exchange], Reply | None] = lambda exchange: None) -> None:
+        self.listening: list[Exchange] = []
+        self.most = self.asked = 0
+        self._refuses = refuses
+
+    async def __call__(self, exchange: Exchange) -> Reply:
+        if exchange.method != "subscriptions/listen":
+            template = {"uriTemplate": "x://{number}", "name": "x"}
+            return Result(complete({"resources": [], "resourceTemplates": [template]}, ttl_ms=0))
+        self.asked += 1
+        if (refusal := self._refuses(exchange)) is not None:
+            return refusal
+        self.listening.append(exchange)
+        self.most = max(self.most, len(self.listening))
+        try:
+            await acknowledge(exchange)
+            await forever()
+        finally:
+            self.listening.remove(exchange)
+        raise AssertionError
+
+    async def update(self, uri: str) -> None:
+        for exchange in list(self.listening):
+            wanted = exchange.params["notifications"]
+            if isinstance(wanted, dict) and uri in wanted["resourceSubscriptions"]:
+                await exchange.emit(Notification(UPDATED, {"uri": uri}))
+
+
+@asynccontextmanager
+async def offering(library: Library) -> AsyncGenerator[tuple[Hub, TaskScope]]:
+    hub = Hub()
+    hub.mount("s", Scripted(library, {"resources": {"subscribe": True}}), MountSettings(prefix="s", queue_wait=5))
+    async with asyncio.timeout(20), hub, TaskScope() as tasks:
+        await hub.settled()
+        yield hub, tasks
+        tasks.cancel_all()
+
+
+async def listens(hub: Hub, tasks: TaskScope, *uris: str) -> Recorder:
+    """One who listens, once it was told to what."""
+    recorder = Recorder()
+
+    async def listen() -> None:
+        await hub(Exchange("subscriptions/listen", {"notifications": {"resourceSubscriptions": list(uris)}}, recorder))
+
+    tasks.start(listen())
+    await recorder.heard.wait()
+    return recorder
+
+
+async def test_a_client_with_a_thousand_resources_takes_one_subscription() -> None:
+    library, uris = Library(), [f"s+x://{number}" for number in range(1000)]
+    async with offering(library) as (hub, tasks):
+        heard = await listens(hub, tasks, *uris)
+        assert heard.notices[0].params == {"notifications": {"resourceSubscriptions": uris}}
+        assert library.most == 1
+
+
+async def test_many_clients_with_a_resource_each_take_few_subscriptions_and_each_hears_once_of_its_own() -> None:
+    library = Library()
+    async with offering(library) as (hub, tasks):
+        clients = [await listens(hub, tasks, f"s+x://{number}") for number in range(50)]
+        assert library.most <= MOST_STREAMS + 1
+        for number in range(50):
+            await library.update(f"x://{number}")
+        await until(lambda: all(len(client.notices) > 1 for client in clients))
+        await library.update("x://0")
+        await until(lambda: len(clients[0].notices) == 3)
+        told = [[notice.params.get("uri") for notice in client.notices[1:]] for client in clients[1:]]
+        assert told == [[f"s+x://{number}"] for number in range(1, 50)]
+
+
+@pytest.mark.parametrize("code", [METHOD_NOT_FOUND, -32603])
+async def test_a_server_that_refuses_subscriptions_is_not_asked_again_and_again(code: int) -> None:
+    library = Library(lambda exchange: ErrorObject(code, "no"))
+    async with offering(library) as (hub, tasks):
+        heard = await listens(hub, tasks, "s+x://1", "s+x://2")
+        assert heard.notices[0].params == {"notifications": {}}
+        await asyncio.sleep(0.1)
+        assert library.asked == 1

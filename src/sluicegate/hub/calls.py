@@ -24,9 +24,10 @@ from sluicegate.errors import (
 )
 from sluicegate.exchange import Connection, Exchange, Handler, Sink
 from sluicegate.hub.asking_rights import AskingRights
+from sluicegate.hub.condition import out_of_reach
 from sluicegate.hub.losses import revision_of
 from sluicegate.hub.places import Places
-from sluicegate.hub.plan import Circuit, is_undelivered
+from sluicegate.hub.plan import Circuit, is_away, is_undelivered
 from sluicegate.hub.relay import Relay
 from sluicegate.hub.replies import says_error
 from sluicegate.hub.roots import RootsAnswered
@@ -34,7 +35,7 @@ from sluicegate.hub.tasks import Tasks, Wanted
 from sluicegate.hub.treatment import Figures, MountSettings
 from sluicegate.protocol.input_required import may_have_two_types
 from sluicegate.protocol.message import Params, Reply, Result, opened
-from sluicegate.protocol.modern import Profile, complete
+from sluicegate.protocol.modern import Profile
 from sluicegate.protocol.tasks import may_have_tasks, without_tasks
 from sluicegate.protocol.translate_content import without
 
@@ -53,8 +54,12 @@ _ACTING: Final = frozenset({"tools/call", "tasks/update"})
 class Server(Protocol):
     """The mount, as its calls need it."""
 
+    calls: "Calls"
+
     @property
     def connection(self) -> Connection | None: ...
+    @property
+    def latest(self) -> "Server": ...
     async def wait_until_ready(self) -> Connection: ...
     def lose(self, connection: Connection) -> None: ...
     def begin_anew(self, connection: Connection) -> None: ...
@@ -80,13 +85,11 @@ class Calls:
         self.tasks = Tasks(name, self.lost)
         self._name = name
         self._server = server
-        self._askable = askable(settings)
         self._deadlines = Deadlines()
 
     def adjust(self, settings: MountSettings) -> None:
         """Treat calls in another way from now on; those under way go on as they began."""
         self.settings = settings
-        self._askable = askable(settings)
         self.places.adjust(settings.concurrency, settings.queue, settings.queue_wait)
 
     def lost(self, what: str) -> None:
@@ -140,19 +143,25 @@ class Calls:
     ) -> Reply:
         """The reply of a server that is away, or failed of late: then one call at a time finds out how it is."""
         connection = self._server.connection or await self._server.wait_until_ready()
+        if connection is not self._server.connection:  # Another has taken its place, of another era perhaps.
+            return await self._server.latest.calls._ask_when_possible(exchange, params, check, before)
         circuit = self.circuit
         if not circuit.is_open:
             return await self._ask(exchange, params, connection, check, before)
-        if not circuit.admit(monotonic()):
-            again = f"it is tried again within {circuit.pause:g} s."
-            raise UpstreamUnavailable(f"{self._name} failed call after call; {again}")
+        if not circuit.admit(now := monotonic()):
+            trouble = out_of_reach(self._name, circuit, self.settings.explain, now)
+            assert trouble is not None  # What is refused has failed before.
+            raise UpstreamUnavailable(trouble.sentence)
         try:
             return await self._ask(exchange, params, connection, check, before)
         except UpstreamError as problem:
-            if isinstance(problem, UpstreamTimeout):
-                self._failed(problem, connection)
-            # What was tried failed again. It may have come back as another: its era and its lists are found out anew.
-            self._server.begin_anew(connection)
+            if is_away(problem):
+                if not is_undelivered(problem):
+                    self._failed(problem, connection)
+                # It may come back as another: its era and its lists are found out anew. Not while others' calls are
+                # under way, which would end with the connection and show by themselves how it is.
+                if not self.places.taken:
+                    self._server.begin_anew(connection)
             raise
         finally:
             circuit.gave_up()  # Whatever came of it: somebody else may try, once it is time.
@@ -226,9 +235,11 @@ class Calls:
         settings = self.settings
         sink: Sink = relay
         ask: Handler = connection
+        profile = exchange.profile
         if settings.roots:
             # Asked in the middle of a call, it is told the same folders as at any other time.
             sink = RootsAnswered(relay, settings.roots)
+            profile = msgspec.structs.replace(profile, capabilities={**profile.capabilities, "roots": {}})
         if "task" in params:
             if isinstance(params["task"], Wanted):
                 ask = partial(self.tasks.run, connection, relay)
@@ -236,8 +247,6 @@ class Calls:
                 # We say of no tool that it can be a task; who is not told so and wants one all the same has a plain
                 # call, and not the ticket that a server would give (§3.8).
                 params = without(params, ("task",))
-        said = exchange.profile
-        profile = Profile(said.version, self._askable, said.client_info, said.log_level, said.progress_token)
         return ask(Exchange(exchange.method, params, sink, profile, exchange.caller, None, exchange.let_go))
 
     async def _note(self, problem: UpstreamError, connection: Connection) -> None:
@@ -245,12 +254,15 @@ class Calls:
             self._server.lose(connection)
         if is_undelivered(problem):
             self._failed(problem, connection)
+        elif "status" in problem.data:
+            # It refused this request, and may answer any other. That it does not let us in is shown all the same.
+            self.circuit.succeeded(now := monotonic())
+            if problem.reason == "backend_auth" and connection is self._server.connection:
+                self.circuit.unreachable(problem, now)
 
     def _failed(self, problem: UpstreamError, connection: Connection) -> None:
-        now, after = monotonic(), problem.data.get("retryAfter")
-        self.circuit.failed(now, float(after) if isinstance(after, int | float) else 0.0)
         if connection is self._server.connection:  # Else it says nothing of the one that is there now.
-            self.circuit.unreachable(problem, now)
+            self.circuit.failed(problem, monotonic())
 
     def _missed(self, relay: Relay) -> UpstreamTimeout:
         had = f"{relay.seconds:g} s"
@@ -303,7 +315,8 @@ def _typed(name: str, raw: msgspec.Raw) -> Result:
     try:
         kind = _decoder.decode(raw).resultType
         if kind is msgspec.UNSET:
-            return Result(complete(opened(Result(raw))))
+            rest = bytes(raw).lstrip()[1:]
+            return Result(msgspec.Raw(b'{"resultType":"complete"%b%b' % (b"" if rest.lstrip() == b"}" else b",", rest)))
         return Result(raw) if kind in _COMMON and not may_have_two_types(raw) else Result(opened(Result(raw)))
     except RemoteProtocolError as problem:
         raise UpstreamProtocolError(f"{name}: {problem.message}") from None

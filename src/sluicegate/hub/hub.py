@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
+from weakref import WeakValueDictionary
 
 from sluicegate import __version__
 from sluicegate.concurrency import TaskScope
@@ -18,6 +19,7 @@ from sluicegate.hub.naming import LONGEST_NAME, Naming
 from sluicegate.hub.states import States
 from sluicegate.hub.task_ids import TaskIds
 from sluicegate.hub.view import View
+from sluicegate.hub.watches import Watches
 from sluicegate.protocol.message import Reply
 
 log = logging.getLogger("sluicegate")
@@ -26,7 +28,9 @@ PAGE_SIZE: Final = 1000
 GRACE: Final = 30.0
 """Seconds that the tools of a server that is away stay in the lists."""
 DRAIN: Final = 10.0
-"""Seconds that calls have when their server is taken away."""
+"""Seconds that calls have when somebody waits for their server to be taken away, and beyond the longest call if not."""
+MOST_DRAINING: Final = 4
+"""Of the servers that had one name and have calls under way: beyond that, those of the oldest are ended."""
 LONGEST_INSTRUCTIONS: Final = 4096
 
 _prefix: Final = re.compile(r"[A-Za-z0-9_-]{1,31}")
@@ -77,6 +81,9 @@ class Hub:
         self._shares: list[Share] = []
         self._is_rebuilding = False
         self._graces: dict[Mount, asyncio.TimerHandle] = {}
+        self._draining: dict[Mount, None] = {}  # A dict for its order.
+        self._listened_to: WeakValueDictionary[str, Watches] = WeakValueDictionary()
+        """What is listened to at servers that were taken away, while somebody does: they may come back."""
 
     @property
     def name(self) -> str:
@@ -96,6 +103,7 @@ class Hub:
         self._loop = loop
         self._is_closed = asyncio.Event()
         self._is_rebuilding = False  # Begun in a loop that may have ended before.
+        self._listened_to.clear()
         self._tasks = await TaskScope().__aenter__()
         for mount in self._mounts.values():
             mount.open(is_elsewhere=is_elsewhere)
@@ -157,6 +165,7 @@ class Hub:
         self._check_prefixes({name: settings})
         mount = self._mounts[name] = self._made(name, upstream, settings)
         if self._tasks is not None:
+            mount.watches = self._listened_to.pop(name, mount.watches)
             self._tasks.start(mount.run(), key=mount)
         return mount
 
@@ -169,7 +178,7 @@ class Hub:
         self._check_prefixes({name: settings})
         mount = self._mounts[name] = self._made(name, upstream, settings)
         mount.inherit(old)
-        self._let_go(old)
+        self._let_go(old, old.settings.longest_call + DRAIN)
         if self._tasks is not None:
             self._tasks.start(mount.run(), key=mount)
         return mount
@@ -177,14 +186,13 @@ class Hub:
     async def unmount(self, name: str) -> None:
         """Offer a server no more; return when its calls have finished, or had a while to. KeyError if there is none."""
         mount = self._mounts[name]
-        self.dismiss(name)
+        self._take_away(mount, DRAIN)
         await mount.gone()
 
     def dismiss(self, name: str) -> None:
         """Offer a server no more, without waiting for its calls, which finish. Raises KeyError if there is none."""
-        mount = self._mounts.pop(name)
-        self._rebuild()
-        self._let_go(mount)
+        mount = self._mounts[name]
+        self._take_away(mount, mount.settings.longest_call + DRAIN)
 
     def adjust(self, settings: Mapping[str, MountSettings]) -> None:
         """Treat servers in another way, without touching their connections.
@@ -228,22 +236,39 @@ class Hub:
             on_told=self._told,
         )
 
-    def _let_go(self, mount: Mount) -> None:
-        if self._tasks is not None:
-            self._tasks.start(self._drain(mount))
-        else:
-            mount.dismissed()
+    def _take_away(self, mount: Mount, seconds: float) -> None:
+        del self._mounts[mount.name]
+        self._listened_to[mount.name] = mount.watches
+        self._rebuild()
+        self._let_go(mount, seconds)
 
-    async def _drain(self, mount: Mount) -> None:
+    def _let_go(self, mount: Mount, seconds: float) -> None:
+        mount.leave()
+        if self._tasks is None:
+            mount.dismissed()
+            return
+        # Each may be a process, and a file may be written every second.
+        others = [other for other in self._draining if other.name == mount.name]
+        if len(others) >= MOST_DRAINING:
+            self._tasks.cancel((self, others[0]))
+            self._end(others[0])
+        self._draining[mount] = None
+        self._tasks.start(self._drain(mount, seconds), key=(self, mount))
+
+    async def _drain(self, mount: Mount, seconds: float) -> None:
         # A task of our own: whoever wanted it taken away may leave before that is done.
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(DRAIN):
+                async with asyncio.timeout(seconds):
                     await mount.wait_idle()
         finally:
-            if self._tasks is not None:
-                self._tasks.cancel(mount)
-            mount.dismissed()
+            self._end(mount)
+
+    def _end(self, mount: Mount) -> None:
+        self._draining.pop(mount, None)
+        if self._tasks is not None:
+            self._tasks.cancel(mount)
+        mount.dismissed()
 
     def arrange(self, names: Sequence[str]) -> None:
         """Put the mounts into this order, which is that of all lists; what is not named comes last."""
@@ -344,7 +369,7 @@ class Hub:
     def _rebuild(self) -> None:
         self._is_rebuilding = False
         shares = [
-            Share(mount.name, mount.prefix, offer, mount.settings.tools)
+            Share(mount.name, mount.prefix, offer, mount.settings.tools, mount.is_awaited, mount.settings.key)
             for mount in self._mounts.values()
             if (offer := mount.shown_offer(self._grace)) is not None
         ]

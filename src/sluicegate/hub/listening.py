@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, InputRefused, UpstreamError, UpstreamUnavailable
-from sluicegate.exchange import Connection, Exchange
+from sluicegate.exchange import Connection, Exchange, Sink
 from sluicegate.protocol.input_required import Answers, Questions
-from sluicegate.protocol.message import Notification, Params, as_array, as_object
+from sluicegate.protocol.message import Notification, Params
 from sluicegate.protocol.modern import ACKNOWLEDGED, Profile
 
 log = logging.getLogger("sluicegate")
@@ -30,6 +30,14 @@ class Listener(Protocol):
 
     def reached(self) -> None:
         """Learn that it can."""
+        ...
+
+
+class Hearing(Sink, Protocol):
+    """Who hears what the server tells in a subscription."""
+
+    def ended(self) -> None:
+        """Learn that the server lets go, until it is asked again."""
         ...
 
 
@@ -56,42 +64,10 @@ class ListChanges:
         self._heard()
 
 
-class ResourceUpdates:
-    """Hears that a resource changed."""
-
-    def __init__(self, uri: str, accepted: "asyncio.Future[bool]", heard: Callable[[str], None]) -> None:
-        """`accepted` learns whether the server lets us listen."""
-        self._uri = uri
-        self._accepted = accepted
-        self._heard = heard
-
-    async def emit(self, notification: Notification) -> None:
-        """Learn what the server says."""
-        if notification.method == ACKNOWLEDGED:
-            honoured = as_object(notification.params.get("notifications")) or {}
-            is_accepted = self._uri in (as_array(honoured.get("resourceSubscriptions")) or [])
-            if not self._accepted.done():
-                self._accepted.set_result(is_accepted)
-            elif is_accepted:
-                self._heard(self._uri)  # Listened to again, after a while in which anything may have happened.
-        elif notification.method == "notifications/resources/updated":
-            uri = notification.params.get("uri")
-            self._heard(uri if isinstance(uri, str) else self._uri)
-
-    async def ask(self, questions: Questions) -> Answers:
-        """Refuse."""
-        raise InputRefused("Nobody is there to be asked.")
-
-    def ended(self) -> None:
-        """Learn that the server lets go."""
-        if not self._accepted.done():
-            self._accepted.set_result(False)
-
-
 class _Telling:
     """A sink, whose notices show that the server is there."""
 
-    def __init__(self, owner: Listener, sink: ListChanges | ResourceUpdates) -> None:
+    def __init__(self, owner: Listener, sink: Hearing) -> None:
         self._owner = owner
         self._sink = sink
         self.ask = sink.ask
@@ -102,7 +78,7 @@ class _Telling:
         await self._sink.emit(notification)
 
 
-async def listen(owner: Listener, connection: Connection, wanted: Params, sink: ListChanges | ResourceUpdates) -> None:
+async def listen(owner: Listener, connection: Connection, wanted: Params, sink: Hearing) -> None:
     """Hold a subscription for as long as the connection lasts, however often the server lets go of it."""
     loop = asyncio.get_running_loop()
     pause = SHORTEST_PAUSE

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from sluicegate.concurrency import TaskScope
+from sluicegate.concurrency import TaskScope, Turns
 from sluicegate.errors import RemoteProtocolError, UpstreamError, UpstreamProtocolError, UpstreamTimeout
 from sluicegate.exchange import Connection
 from sluicegate.hub.listening import LONGEST_PAUSE, SHORTEST_PAUSE, ListChanges, Listener, listen
@@ -21,6 +21,11 @@ log = logging.getLogger("sluicegate")
 
 LISTENS_WITHIN: Final = 1.0
 """Seconds that a server has to say that it will tell of changes. If it says so later, its lists are fetched again."""
+
+REST_OF_TIME: Final = 10
+"""How many times as long as the last lists took of everybody's time the next ones are not asked for. Those of nearly
+all servers take so little that `debounce` is longer; one that tells of changes of long lists without end gets a tenth
+of the time, and no more."""
 
 
 class Owner(Listener, Protocol):
@@ -48,6 +53,7 @@ class Lists:
         self._is_heard = asyncio.Event()
         self._stale = asyncio.Event()
         self._told: set[str] = set()
+        self._took = 0.0
 
     async def fetch(self, tasks: TaskScope) -> Offer:
         """What the server offers, once its changes are listened to by a task.
@@ -75,7 +81,11 @@ class Lists:
 
     def _heard(self) -> None:
         self._is_heard.set()
-        if self._is_fetched:  # Else what changed is in what will be fetched.
+        self.outdate()
+
+    def outdate(self) -> None:
+        """Learn that what was fetched is not what there is, or what is wanted, any more."""
+        if self._is_fetched:  # Else it is in what will be fetched.
             self._stale.set()
 
     async def follow(
@@ -90,7 +100,7 @@ class Lists:
         name, problems = self._owner.name, set[str]()
         while True:
             await self._stale.wait()
-            await asyncio.sleep(self._owner.settings.debounce)
+            await asyncio.sleep(max(self._owner.settings.debounce, self._took * REST_OF_TIME))
             self._stale.clear()
             notices = frozenset(self._told)
             self._told.clear()
@@ -121,15 +131,18 @@ class Lists:
     async def _fetch(self) -> Offer:
         name, settings = self._owner.name, self._owner.settings
         seconds = settings.offer_timeout
+        turns = Turns()
         try:
             async with asyncio.timeout(seconds):
-                return await fetch_offer(name, self._connection, settings.offers, self._owner.instance)
+                return await fetch_offer(name, self._connection, settings.offers, self._owner.instance, turns)
         except TimeoutError:
             raise UpstreamTimeout(f"{name} did not tell what it offers within {seconds:g} s.") from None
         except (UpstreamProtocolError, RemoteProtocolError) as problem:
             # What the server said may hold anything, and our sentence is for everybody.
             details = f" ({problem.message}){problem.details if isinstance(problem, UpstreamError) else ''}"
             raise UpstreamProtocolError(f"{name} does not tell what it offers.", details=details) from None
+        finally:
+            self._took = turns.seconds
 
 
 def _changes_told_by(connection: Connection) -> Params:

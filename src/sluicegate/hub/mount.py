@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -13,7 +13,7 @@ from sluicegate.errors import UpstreamClosed, UpstreamError, UpstreamTimeout, Up
 from sluicegate.exchange import NOBODY, Connection, Exchange, Host, Upstream
 from sluicegate.hub.calls import Calls, askable, is_closed
 from sluicegate.hub.condition import Condition, out_of_reach, told_of, without_lists
-from sluicegate.hub.listening import ResourceUpdates, listen
+from sluicegate.hub.listening import Hearing, listen
 from sluicegate.hub.lists import Lists
 from sluicegate.hub.offers import Offer
 from sluicegate.hub.plan import MOST_RESTARTS, Restarts, is_undelivered
@@ -74,7 +74,9 @@ class Mount:
         self._restarts = Restarts()
         self._ready_since: float | None = None
         self._opening: asyncio.Timeout | None = None
-        self._has_heir = False
+        self._lists: Lists | None = None
+        self._succession = _Succession(self)
+        self._is_leaving = False
         self._begin()
 
     def _begin(self) -> None:
@@ -82,11 +84,12 @@ class Mount:
         self.calls = Calls(self.name, self, self.settings)
         self.visits = Visits()
         sink = Heard(self.calls.tasks, Unasked(self.calls, self.visits))
-        self._host = Host(askable(self.settings), self._client_info, sink, self._noticed)
+        lost = self.calls.lost
+        self._host = Host(askable(self.settings), self._client_info, sink, self._noticed, self._renewed, lost, True)
         self._decided = asyncio.Event()  # It is ready, or will not be for a while: no use in waiting.
         self._settled = asyncio.Event()
         self._again = asyncio.Event()
-        self._watches = Watches()
+        self.watches = Watches()
         self._gone = asyncio.Event()
 
     @property
@@ -103,6 +106,11 @@ class Mount:
     def in_flight(self) -> int:
         """Calls under way."""
         return self.calls.places.taken
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it has yet to say for the first time what it offers, or that it cannot."""
+        return self.offer is None and not self._settled.is_set()
 
     def shown_offer(self, grace: float) -> Offer | None:
         """What it offers, or last offered if it is not away for longer than the grace."""
@@ -129,6 +137,8 @@ class Mount:
 
     def adjust(self, settings: MountSettings) -> None:
         """Treat it in another way from now on; calls under way go on as they began."""
+        if settings.offers != self.settings.offers and self._lists is not None:
+            self._lists.outdate()
         self.settings = settings
         self.calls.adjust(settings)
 
@@ -145,6 +155,10 @@ class Mount:
         """Return when no call is under way."""
         await self.calls.places.wait_empty()
 
+    def leave(self) -> None:
+        """Learn that nothing new will be asked of it: it stays for the calls that are under way."""
+        self._is_leaving = True
+
     def dismissed(self) -> None:
         """Learn that it is taken away: nobody waits for it any longer."""
         self._enter(State.DISABLED, f"{self.name} was taken away.")
@@ -158,9 +172,11 @@ class Mount:
         """Take the place of another: what it offers is shown until we know better, who listens to it hears of us."""
         self.offer = other.offer
         self._last_seen = time.monotonic() if other.is_ready else other._last_seen
-        self._watches = other._watches
+        self.watches = other.watches
         self.task_owners = other.task_owners
-        other._has_heir = True
+        self._succession = other._succession
+        self._succession.latest = self
+        other._decided.set()  # Whoever waits for it waits for us.
 
     # ---------------------------------------------------------------------------------------------- its life
 
@@ -220,7 +236,7 @@ class Mount:
         try:
             async with asyncio.timeout(None) as self._opening, self._upstream.connect(self._host) as connection:
                 async with TaskScope() as tasks:
-                    lists = Lists(self, connection)
+                    lists = self._lists = Lists(self, connection)
                     offer = await lists.fetch(tasks)
                     self._opening = None
                     installing.cancel()
@@ -238,7 +254,7 @@ class Mount:
             return UpstreamUnavailable(f"{self.name} could not be connected: {type(problem).__name__}.")
         finally:
             installing.cancel()
-            self.connection = self._opening = None
+            self.connection = self._opening = self._lists = None
 
     async def _end_of(self, connection: Connection) -> UpstreamError:
         """What became of a connection: whoever asks it now is told."""
@@ -283,12 +299,12 @@ class Mount:
         over = asyncio.Event()
         tasks.start(_then(connection.wait_closed, over))
         tasks.start(_then(self._again.wait, over))
-        if not self._has_heir:
-            self._watches.begin(tasks, partial(self._hold, connection))
+        if not self._is_leaving:
+            self.watches.begin(tasks, partial(self._hold, connection), partial(self._on_update, self))
         try:
             await over.wait()
         finally:
-            self._watches.end(tasks)
+            self.watches.end(tasks)
             self.lose(connection)
             self.calls.tasks.end()
             tasks.cancel_all()
@@ -308,6 +324,12 @@ class Mount:
             self.reached()
         else:
             self.unreachable(problem)
+
+    def _renewed(self) -> None:
+        # It was started again, mostly, and may be a newer one.
+        if self.connection is not None and self._lists is not None:
+            self.discovery = self.connection.discovery
+            self._lists.outdate()
 
     def unfetched(self, problem: UpstreamError) -> None:
         """Learn that its lists could not be fetched again."""
@@ -332,20 +354,29 @@ class Mount:
 
     # -------------------------------------------------------------------------------------------------- asking
 
+    @property
+    def latest(self) -> "Mount":
+        """Which has taken its place, or the place of that one, and so on; itself if none has."""
+        return self._succession.latest
+
     async def wait_until_ready(self) -> Connection:
-        """The connection, once there is one.
+        """The connection, once there is one: that of the latest, if another has taken its place.
 
         Raises:
             UpstreamUnavailable: there will be none for a while.
         """
         try:
             async with asyncio.timeout(self.settings.queue_wait):
-                await self._decided.wait()
+                mount = None
+                while mount is not self.latest:
+                    mount = self.latest
+                    await mount._decided.wait()
         except TimeoutError:
             pass
-        if self.connection is None:
-            raise UpstreamUnavailable(self.sentence)
-        return self.connection
+        mount = self.latest
+        if mount.connection is None:
+            raise UpstreamUnavailable(mount.sentence)
+        return mount.connection
 
     def lose(self, connection: Connection) -> None:
         """Ask this connection no more; who comes now waits for the next one."""
@@ -363,17 +394,21 @@ class Mount:
 
     def watch(self, uri: str) -> "asyncio.Future[bool]":
         """Listen to a resource until `unwatch`; the future says whether the server lets us, once that is known."""
-        return self._watches.watch(uri)
+        return self.watches.watch(uri)
 
     def unwatch(self, uri: str) -> None:
         """Listen no more, if nobody else does."""
-        self._watches.unwatch(uri)
+        self.watches.unwatch(uri)
 
-    async def _hold(self, connection: Connection, uri: str, accepted: "asyncio.Future[bool]") -> None:
-        sink = ResourceUpdates(uri, accepted, lambda updated: self._on_update(self, updated, uri))
-        await listen(self, connection, {"resourceSubscriptions": [uri]}, sink)
-        if not accepted.done():
-            accepted.set_result(False)
+    async def _hold(self, connection: Connection, uris: Sequence[str], hearing: Hearing) -> None:
+        await listen(self, connection, {"resourceSubscriptions": list(uris)}, hearing)
+
+
+class _Succession:
+    """Mounts that took each other's place. Not a chain of them: one who listens would keep all that ever were."""
+
+    def __init__(self, latest: Mount) -> None:
+        self.latest = latest
 
 
 async def _then(wait: Callable[[], Awaitable[object]], event: asyncio.Event) -> None:

@@ -5,6 +5,7 @@ The one rule: a name is made once, deterministically, and found again in a table
 
 import hashlib
 import re
+from collections.abc import Iterator
 from typing import Final, Literal
 
 Naming = Literal["prefix", "collide", "claude"]
@@ -17,48 +18,31 @@ _SEPARATOR: Final = "__"
 _DIGEST_STEP: Final = 8
 
 
-class Names:
-    """The names of one kind, given out in the order in which they are asked for: who comes first keeps its name."""
+def names_for(prefix: str, name: str, naming: Naming = "prefix", longest: int = LONGEST_NAME) -> Iterator[str]:
+    """The names under which a server's own one may be exposed, the best first.
 
-    def __init__(self, naming: Naming = "prefix", longest: int = LONGEST_NAME) -> None:
-        self._naming: Naming = naming
-        self._longest = longest
-        self._taken: set[str] = set()
-
-    def give(self, prefix: str, name: str) -> str | None:
-        """The exposed name of a server's own one, or None if another has it already (threats T22).
-
-        `prefix` is the server's; an empty one leaves its names as they are.
-        """
-        for full in self._candidates(prefix, name):
-            exposed = self._fitting(full)
-            if exposed is not None and exposed not in self._taken:
-                self._taken.add(exposed)
-                return exposed
-        return None
-
-    def _candidates(self, prefix: str, name: str) -> list[str]:
-        if not prefix:
-            return [name]
-        prefixed = f"{prefix}{_SEPARATOR}{name}"
-        match self._naming:
-            case "prefix":
-                return [prefixed]
-            case "claude":
-                return [f"mcp{_SEPARATOR}{prefixed}"]
-            case "collide":
-                return [name, prefixed]
-
-    def _fitting(self, full: str) -> str | None:
-        """The name itself, or if it is too long or has characters that no model API takes, a stable short form."""
+    `prefix` is the server's; an empty one leaves its names as they are.
+    """
+    for full in _full_names(prefix, name, naming):
+        if 0 < len(full) <= longest and _illegal.search(full) is None:
+            yield full
+            continue
+        # Too long, or with characters that no model API takes: a stable short form. Two that fall together after this
+        # are told apart by more of the digest.
         legal = _illegal.sub("_", full)
-        if legal == full and 0 < len(full) <= self._longest:
-            return full
         digest = hashlib.sha256(full.encode("utf-8", "surrogatepass")).hexdigest()
-        # Two that fall together after this are told apart by more of the digest.
-        for length in range(_DIGEST_STEP, self._longest, _DIGEST_STEP):
+        for length in range(_DIGEST_STEP, longest, _DIGEST_STEP):
             end = "_" + digest[:length]
-            short = legal[: self._longest - len(end)] + end
-            if short not in self._taken:
-                return short
-        return None
+            yield legal[: longest - len(end)] + end
+
+
+def head_of(prefix: str, naming: Naming) -> str:
+    """What the exposed names of a server with a prefix begin with, unless they are bare."""
+    return f"mcp{_SEPARATOR}{prefix}{_SEPARATOR}" if naming == "claude" else f"{prefix}{_SEPARATOR}"
+
+
+def _full_names(prefix: str, name: str, naming: Naming) -> list[str]:
+    if not prefix:
+        return [name]
+    prefixed = head_of(prefix, naming) + name
+    return [name, prefixed] if naming == "collide" else [prefixed]

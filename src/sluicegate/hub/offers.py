@@ -1,29 +1,34 @@
-"""What one server offers, as it said it: every page of its lists, unknown members included."""
+"""What one server offers, as it said it: every page of its lists, unknown members included, and no more than fits.
 
-import logging
-from collections.abc import Callable, Mapping
-from typing import Final
+The one rule: whatever a server sends, it is looked at piece by piece, and others get their turn in between.
+"""
+
+from collections.abc import Mapping
+from typing import Final, cast
 
 import msgspec
 
+from sluicegate.concurrency import Turns
 from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, UpstreamProtocolError
 from sluicegate.exchange import NOBODY, Connection, Exchange
 from sluicegate.hub.circles import gateway_of, not_from
 from sluicegate.protocol.discovery import Discovery
-from sluicegate.protocol.gathering import Gathering, Kind
-from sluicegate.protocol.message import Params, as_object, opened
+from sluicegate.protocol.entry_shapes import PromptShape, ResourceShape, Shape, TemplateShape, ToolShape, shaped
+from sluicegate.protocol.gathering import MOST_ENTRIES, MOST_MALFORMED, Gathering, Kind
+from sluicegate.protocol.headers import Marks, marks_of
+from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.protocol.methods import LIST_CHANGES
 from sluicegate.protocol.modern import Profile
-from sluicegate.protocol.read_types import (
-    read_prompt,
-    read_resource,
-    read_resource_template,
-    read_tool,
-)
+from sluicegate.protocol.pages import entries_of, is_beyond_limits, own_name, page_of, value_of
 
-log = logging.getLogger("sluicegate")
+REST: Final = 64 * 1024
+"""How much an entry may be beside its description and its schemas: a title, hints, icons that are addresses. Icons that
+are pictures themselves, the largest that anybody puts there, have a few KiB."""
 
-Entries = tuple[Params, ...]
+MOST_NAMED: Final = 5
+"""How many of the entries that something is wrong with are told by name."""
+
+_SCHEMAS: Final = ("inputSchema", "outputSchema")
 
 
 class OfferLimits(msgspec.Struct, frozen=True):
@@ -33,10 +38,30 @@ class OfferLimits(msgspec.Struct, frozen=True):
     """Of one list."""
     description: int = 16 * 1024
     schema: int = 256 * 1024
+    whole: int = 8 * 1024 * 1024
+    """Of all its lists together, as it sends them. Two thousand tools of 4 KiB each, which is more than those have that
+    are known for it; and two million tokens, which no model takes in."""
+
+    @property
+    def entry(self) -> int:
+        """Of one entry."""
+        return self.description + 2 * self.schema + REST
+
+
+class Offered(msgspec.Struct, frozen=True):
+    """One entry of a list, as it came. Its schemas are bytes: as objects they would take twenty times the room."""
+
+    own: str
+    """What tells it apart: its name or URI at the server."""
+    definition: Params
+    marks: Marks = {}
+
+
+Entries = tuple[Offered, ...]
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """The four lists of a server, each entry as it came, and how long they may be kept."""
+    """The four lists of a server, and how long they may be kept."""
 
     tools: Entries = ()
     prompts: Entries = ()
@@ -48,6 +73,8 @@ class Offer(msgspec.Struct, frozen=True):
     """Whether its tools may be called as tasks of 2025-11-25."""
     leads_back: bool = False
     """Whether it is a gateway that has some of its offer from us, which is left out."""
+    findings: tuple[str, ...] = ()
+    """What else was left out, and why: sentences for whoever runs this."""
 
 
 def changed_lists(before: Offer | None, after: Offer) -> frozenset[str]:
@@ -61,58 +88,97 @@ def changed_lists(before: Offer | None, after: Offer) -> frozenset[str]:
     return frozenset(LIST_CHANGES[flag] for flag, (old, new) in pairs.items() if old != new)
 
 
-def _as_it_came(read: Callable[[object], object]) -> Callable[[object], Params]:
-    """An entry unchanged, if it is one at all: what we do not know of it others may."""
-
-    def check(entry: object) -> Params:
-        read(entry)
-        return as_object(entry) or {}
-
-    return check
-
-
-def _text_of(member: str) -> Callable[[Params], str]:
-    return lambda entry: str(entry[member])
+def _offered(member: str, entry: Params) -> Offered:
+    marks: Marks = {}
+    if "inputSchema" in entry:
+        found = marks_of(entry["inputSchema"])
+        # A server of the session era, or on a pipe, may have marks that are none: a client would leave out its tool.
+        if found is None:
+            entry = {**entry, "inputSchema": _without_marks(entry["inputSchema"])}
+        marks = found or {}
+    as_bytes = {name: msgspec.Raw(msgspec.json.encode(entry[name])) for name in _SCHEMAS if name in entry}
+    return Offered(str(entry[member]), {**entry, **as_bytes}, marks)
 
 
-LISTS: Final[Mapping[str, tuple[str, Kind[Params]]]] = {
-    "tools": ("tools", Kind("tools/list", "tools", _as_it_came(read_tool), _text_of("name"))),
-    "prompts": ("prompts", Kind("prompts/list", "prompts", _as_it_came(read_prompt), _text_of("name"))),
-    "resources": ("resources", Kind("resources/list", "resources", _as_it_came(read_resource), _text_of("uri"))),
-    "templates": (
-        "resources",
-        Kind(
-            "resources/templates/list",
-            "resourceTemplates",
-            _as_it_came(read_resource_template),
-            _text_of("uriTemplate"),
-        ),
-    ),
+def _without_marks(schema: object) -> object:
+    """The schema without any `x-mcp-header`, wherever a property could have one."""
+    items = as_array(schema)
+    if items is not None:
+        return [_without_marks(item) for item in items]
+    members = as_object(schema)
+    if members is None:
+        return schema
+    return {key: _without_marks(value) for key, value in members.items() if key != "x-mcp-header"}
+
+
+class _List(msgspec.Struct, frozen=True):
+    """One of the four: the capability it needs, how it is asked for, and what its entries are like."""
+
+    capability: str
+    method: str
+    found_in: str
+    member: str
+    """What tells its entries apart."""
+    shape: type[Shape]
+
+    def kind(self) -> Kind[Offered]:
+        """How it is gathered, of entries that are read already."""
+        return Kind(self.method, self.found_in, lambda entry: cast(Offered, entry), lambda entry: entry.own)
+
+
+LISTS: Final[Mapping[str, _List]] = {
+    "tools": _List("tools", "tools/list", "tools", "name", ToolShape),
+    "prompts": _List("prompts", "prompts/list", "prompts", "name", PromptShape),
+    "resources": _List("resources", "resources/list", "resources", "uri", ResourceShape),
+    "templates": _List("resources", "resources/templates/list", "resourceTemplates", "uriTemplate", TemplateShape),
 }
-"""Each list by its name in an offer: the capability it needs, and how it is gathered."""
+"""Each list by its name in an offer."""
 
 
-async def fetch_offer(name: str, connection: Connection, limits: OfferLimits, ourselves: str = "") -> Offer:
-    """All that a server offers now, but for what it has from us.
+class _Faults(msgspec.Struct):
+    """The entries of a list that something is wrong with, by name."""
+
+    too_large: list[str] = []
+    malformed: list[str] = []
+    mended: list[str] = []
+
+    def sentences(self, which: str) -> list[str]:
+        """What is told of them."""
+        kinds = {
+            f"left out of its {which}, as too large or nested too deeply": self.too_large,
+            f"left out of its {which}, as malformed": self.malformed,
+            f"members left out of its {which}, as malformed": self.mended,
+        }
+        return [f"{what}: {_named(entries)}." for what, entries in kinds.items() if entries]
+
+
+def _named(entries: list[str]) -> str:
+    more = f" and {len(entries) - MOST_NAMED} more" if len(entries) > MOST_NAMED else ""
+    return ", ".join(entries[:MOST_NAMED]) + more
+
+
+async def fetch_offer(
+    name: str, connection: Connection, limits: OfferLimits, ourselves: str = "", turns: Turns | None = None
+) -> Offer:
+    """All that a server offers now, but for what it has from us, and what is too much.
 
     Raises:
         UpstreamError: it went away, or a list that it announced cannot be had.
     """
+    fetching = _Fetching(name, connection, limits, ourselves, turns or Turns())
     found: dict[str, Entries] = {}
-    leads_back = False
-    lives: list[tuple[int, bool]] = []
-    for member, (capability, kind) in LISTS.items():
-        if capability in connection.discovery.capabilities:
-            gateway, entries = await _fetch(name, connection, kind, lives, limits)
-            if gateway:
-                kept, is_back = not_from(ourselves, gateway, entries)
-                entries, leads_back = tuple(kept), leads_back or is_back
-            found[member] = entries
+    for which, each in LISTS.items():
+        if each.capability in connection.discovery.capabilities and not fetching.is_full:
+            found[which] = await fetching.fetch(which, each)
     # As long as the shortest-lived of them, and for everybody only if all of them are.
-    ttl_ms = min((ttl for ttl, _ in lives), default=0)
-    is_public = bool(lives) and all(public for _, public in lives)
-    takes_tasks = _takes_tasks(connection.discovery)
-    return Offer(**found, ttl_ms=ttl_ms, is_public=is_public, takes_tasks=takes_tasks, leads_back=leads_back)
+    return Offer(
+        **found,
+        ttl_ms=min((ttl for ttl, _ in fetching.lives), default=0),
+        is_public=bool(fetching.lives) and all(public for _, public in fetching.lives),
+        takes_tasks=_takes_tasks(connection.discovery),
+        leads_back=fetching.leads_back,
+        findings=tuple(fetching.findings),
+    )
 
 
 def _takes_tasks(discovery: Discovery) -> bool:
@@ -123,40 +189,120 @@ def _takes_tasks(discovery: Discovery) -> bool:
     return as_object(found) is not None
 
 
-async def _fetch(
-    name: str, connection: Connection, kind: Kind[Params], lives: list[tuple[int, bool]], limits: OfferLimits
-) -> tuple[str, Entries]:
-    """A whole list, and the gateway that it is of, if it is one's."""
-    gathering = Gathering(name, kind)
-    gateway = ""
-    params: Params | None = {}
-    while params is not None:
-        reply = await connection(Exchange(kind.method, params, NOBODY, Profile()))
-        if isinstance(reply, ErrorObject):
-            if reply.code == METHOD_NOT_FOUND:
-                return "", ()  # Many servers have resources but no templates, and say it in this way.
-            raise UpstreamProtocolError(f"{name} refuses {kind.method}: {reply.message[:200]}")
-        value = opened(reply)
-        lives.append(_life_of(value))
-        gateway = gateway_of(value)
-        params = gathering.add(value)
-        if len(gathering.items) > limits.entries:
-            log.warning("%s: %s has more than %d entries; the rest is left out.", name, kind.method, limits.entries)
-            break
-    return gateway, tuple(entry for entry in gathering.items[: limits.entries] if _fits(name, kind, entry, limits))
+class _Fetching:
+    """The lists of one server, on their way here."""
+
+    def __init__(self, name: str, connection: Connection, limits: OfferLimits, ourselves: str, turns: Turns) -> None:
+        self.lives: list[tuple[int, bool]] = []
+        self.leads_back = False
+        self.is_full = False
+        self.findings: list[str] = []
+        self._name = name
+        self._connection = connection
+        self._limits = limits
+        self._ourselves = ourselves
+        self._turns = turns
+        self._room = limits.whole
+
+    async def fetch(self, which: str, each: _List) -> Entries:
+        """A whole list, or as much of it as fits."""
+        most = self._limits.entries
+        gathering = Gathering(self._name, each.kind())
+        faults = _Faults()
+        params: Params | None = {}
+        while params is not None and not self.is_full:
+            reply = await self._connection(Exchange(each.method, params, NOBODY, Profile()))
+            if isinstance(reply, ErrorObject):
+                if reply.code == METHOD_NOT_FOUND:
+                    return ()  # Many servers have resources but no templates, and say it in this way.
+                raise UpstreamProtocolError(f"{self._name} refuses {each.method}: {reply.message[:200]}")
+            self._turns.begin()
+            found = page_of(reply)
+            if found is None:
+                self.is_full = True
+                self._turns.end()
+                break
+            await self._turns.share()
+            entries = entries_of(found.pop(each.found_in, None))
+            # What is longer than we look at stays closed.
+            page = {key: value_of(value) if len(memoryview(value)) <= REST else value for key, value in found.items()}
+            self.lives.append(_life_of(page))
+            if entries is not None:
+                page[each.found_in] = await self._fitting(each, gateway_of(page), entries, faults)
+            params = gathering.add(page)
+            self._turns.end()
+            if len(gathering.items) > most:
+                self._leave_out(f"it has more than {most} {which}; the rest is left out.")
+                break
+            if len(faults.malformed) > MOST_MALFORMED:
+                self._leave_out(f"more than {MOST_MALFORMED} of its {which} are malformed; the rest is left out.")
+                break
+        for sentence in faults.sentences(which):
+            self._leave_out(sentence)
+        if self.is_full:
+            size = f"{self._limits.whole / 1024 / 1024:g} MiB"
+            self._leave_out(f"its lists are larger than {size} together; the rest, from its {which} on, is left out.")
+        return tuple(gathering.items[:most])
+
+    def _leave_out(self, sentence: str) -> None:
+        self.findings.append(f"{self._name}: {sentence}")
+
+    async def _fitting(self, each: _List, gateway: str, entries: list[msgspec.Raw], faults: _Faults) -> list[Offered]:
+        """The entries of a page that we take, read."""
+        taken: list[Offered] = []
+        for data in entries[: MOST_ENTRIES + 1]:
+            await self._turns.share()
+            size = len(memoryview(data))
+            self._room -= min(size, self._limits.entry)  # One that is far too large does not cost all others.
+            if self._room < 0:
+                self.is_full = True
+                break
+            if size > self._limits.entry:
+                faults.too_large.append(_shown(own_name(data, each.member)))
+                continue
+            entry = value_of(data)
+            if is_beyond_limits(data, entry):
+                faults.too_large.append(_shown(own_name(data, each.member)))
+                continue
+            if gateway and as_object(entry) is not None:
+                kept, is_back = not_from(self._ourselves, gateway, [as_object(entry) or {}])
+                self.leads_back = self.leads_back or is_back
+                if not kept:
+                    continue
+                entry = kept[0]
+            try:
+                read = shaped(entry, each.shape)
+            except msgspec.ValidationError as problem:
+                faults.malformed.append(f"{_shown(own_name(data, each.member))} ({problem})")
+                if len(faults.malformed) > MOST_MALFORMED:
+                    break
+                continue
+            offered = _offered(each.member, read.entry)
+            if self._is_too_large(offered.definition):
+                faults.too_large.append(_shown(offered.own))
+                continue
+            taken.append(offered)
+            if read.lost:
+                faults.mended.append(f"{_shown(offered.own)} ({', '.join(read.lost)})")
+        return taken
+
+    def _is_too_large(self, definition: Params) -> bool:
+        limits = self._limits
+        description = definition.get("description")
+        if isinstance(description, str) and len(description.encode("utf-8", "replace")) > limits.description:
+            return True
+        rest = {key: value for key, value in definition.items() if key not in _SCHEMAS}
+        schemas = (definition[key] for key in _SCHEMAS if key in definition)
+        sizes = (len(memoryview(schema)) for schema in schemas if isinstance(schema, msgspec.Raw))
+        return any(size > limits.schema for size in sizes) or (
+            len(msgspec.json.encode(rest)) > limits.description + REST
+        )
+
+
+def _shown(own: str) -> str:
+    return repr(own[:100])
 
 
 def _life_of(value: Params) -> tuple[int, bool]:
     ttl = value.get("ttlMs")
     return (ttl if isinstance(ttl, int) and ttl > 0 else 0), value.get("cacheScope") == "public"
-
-
-def _fits(name: str, kind: Kind[Params], entry: Params, limits: OfferLimits) -> bool:
-    description = entry.get("description")
-    too_large = isinstance(description, str) and len(description.encode("utf-8", "replace")) > limits.description
-    for schema in ("inputSchema", "outputSchema"):
-        if schema in entry and not too_large:
-            too_large = len(msgspec.json.encode(entry[schema])) > limits.schema
-    if too_large:
-        log.warning("%s: %s has an entry that is too large, which is left out.", name, kind.method)
-    return not too_large

@@ -20,6 +20,8 @@ PROBE_PAUSE: Final = 60.0
 MOST_FAILURES: Final = 5
 FAILURES_WITHIN: Final = 10.0
 CIRCUIT_PAUSE: Final = 10.0
+LONGEST_ASKED: Final = 60.0
+"""Seconds; a server that wants to be left alone for longer is asked once a minute all the same, by one call."""
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -59,11 +61,20 @@ class Restarts:
 
 
 def is_undelivered(problem: UpstreamError) -> bool:
-    """Whether a server could not be reached, as far as one can tell.
+    """Whether a server could not be reached or had no time for anybody, as far as one can tell.
 
-    One that is slow, or answers what nobody can read, was reached: its other tools may be as well as ever.
+    One that is slow, or answers what nobody can read, was reached: its other tools may be as well as ever. So was one
+    that refuses this request for what it asks, or for our credentials.
     """
+    status = problem.data.get("status")
+    if isinstance(status, int):
+        return status == 429 or status >= 500
     return not isinstance(problem, UpstreamTimeout) and problem.delivered != "yes"
+
+
+def is_away(problem: UpstreamError) -> bool:
+    """Whether nothing shows that the server itself is there: nobody answered, or a proxy did in its place."""
+    return "retryAfter" not in problem.data and problem.data.get("status") in (None, 502, 503, 504)
 
 
 class Circuit:
@@ -109,13 +120,17 @@ class Circuit:
         self._is_trying = True
         return True
 
-    def failed(self, now: float, retry_after: float = 0.0) -> None:
-        """Learn that a call could not be delivered; `retry_after` is what the server asked for."""
-        self.is_calm = self._is_trying = False
+    def failed(self, problem: UpstreamError, now: float) -> None:
+        """Learn that a call could not be delivered; in `retryAfter` it may say for how long that will be so."""
+        self.unreachable(problem, now)
+        self._is_trying = False
         self._failures.append(now)
         many = len(self._failures) == MOST_FAILURES and now - self._failures[0] <= FAILURES_WITHIN
-        if many or self._open_until is not None or retry_after > 0:
-            self.pause = max(CIRCUIT_PAUSE, retry_after)
+        after = problem.data.get("retryAfter")
+        asked = min(float(after), LONGEST_ASKED) if isinstance(after, int | float) else 0.0
+        if many or self._open_until is not None or asked > 0:
+            # One that says when to come again is believed, but for one that says it call after call.
+            self.pause = asked if asked > 0 and not many else max(CIRCUIT_PAUSE, asked)
             self._open_until = now + self.pause
 
     def unreachable(self, problem: UpstreamError, now: float) -> None:

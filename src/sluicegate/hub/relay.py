@@ -1,16 +1,18 @@
 """The way back from one server to the caller of one call: progress gives it time, questions say who asks."""
 
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import ClassVar, Final
 
 from sluicegate.deadlines import Deadline
-from sluicegate.exchange import Sink
+from sluicegate.exchange import NOBODY, Sink
 from sluicegate.hub.losses import BETWEEN_ROUNDS, WORDS, losses_in_question
 from sluicegate.protocol.input_required import Answers, Question, Questions
 from sluicegate.protocol.message import Notification, Params
 from sluicegate.protocol.versions import Revision
 
 PROGRESS: Final = "notifications/progress"
+NO_PROGRESS: Final = "progress that is no number, or no larger than before"
 
 
 class Relay(Deadline, kw_only=True):
@@ -28,15 +30,30 @@ class Relay(Deadline, kw_only=True):
     lost: Callable[[str], None]
     """Counts what such a caller cannot be told or asked as it is."""
     questions: int = 0
+    progress: float = -math.inf
+    """The last that was passed on; what comes after it is more (protocol §3.7)."""
 
     def emit(self, notification: Notification) -> Awaitable[None]:
         """Pass a notice on."""
         # Not a coroutine of its own: events come by the thousand.
         if notification.method == PROGRESS:
             self.is_renewed = True
+            progress = notification.params.get("progress")
+            if type(progress) not in _NUMBERS or not progress > self.progress:  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]
+                self.lost(NO_PROGRESS)
+                return NOBODY.emit(notification)
+            self.progress = progress  # pyright: ignore[reportAttributeAccessIssue]
+            if len(notification.params) > 2:
+                _drop_unreadable(notification.params)
         if self.waits or not self.revision.progress_message:
             self._count(notification)
         return self.sink.emit(notification)
+
+    def go_on(self, before: Deadline) -> None:
+        """As for any deadline; nor does its progress begin anew, for the caller does not know of another try."""
+        super().go_on(before)
+        if isinstance(before, Relay):
+            self.progress = before.progress
 
     def _count(self, notification: Notification) -> None:
         if notification.method == PROGRESS and not self.revision.progress_message and "message" in notification.params:
@@ -63,6 +80,17 @@ class Relay(Deadline, kw_only=True):
             # All its time again, but not what passed of the longest: a server that asks and asks has an end, too.
             self.is_renewed = True
         return {keys[key]: answer for key, answer in answers.items() if key in keys}
+
+
+_NUMBERS: Final = (int, float)
+
+
+def _drop_unreadable(params: Params) -> None:
+    """Leave out what only describes progress, and not in a way that anybody could read."""
+    if "total" in params and type(params["total"]) not in _NUMBERS:
+        del params["total"]
+    if "message" in params and type(params["message"]) is not str:
+        del params["message"]
 
 
 def labelled(question: Question, label: str) -> Question:

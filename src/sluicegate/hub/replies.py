@@ -10,6 +10,7 @@ import msgspec
 
 from sluicegate.hub import losses, rewriting, states
 from sluicegate.protocol.message import LONG, Reply, Result, few_quotes, may_escape_names
+from sluicegate.protocol.result_shapes import is_in_shape
 from sluicegate.protocol.versions import REVISIONS
 
 _FAILED: Final = (b'"isError":true', b'"isError": true')
@@ -31,8 +32,10 @@ _remarkable: Final = {
 }
 
 
-def is_plain(reply: Reply, version: str) -> TypeGuard[Result]:
-    """Whether a reply is final, names no resource, says of no failure and has nothing that this revision lacks."""
+def is_plain(reply: Reply, method: str, version: str) -> TypeGuard[Result]:
+    """Whether a reply is final, as it should be, names no resource, says of no failure and has nothing that this
+    revision lacks.
+    """
     if type(reply) is not Result or type(reply.value) is not msgspec.Raw:
         return False
     raw = bytes(reply.value)
@@ -43,11 +46,35 @@ def is_plain(reply: Reply, version: str) -> TypeGuard[Result]:
     end = begins.end()
     # Nearly all are short, and then nothing else has to be asked.
     if len(raw) < LONG and b"\\" not in raw:
-        return pattern.search(raw, end) is None
+        return pattern.search(raw, end) is None and is_in_shape(method, reply.value)
     quotes = few_quotes(raw)
     if quotes is None:
-        return pattern.search(raw, end) is None and not may_escape_names(raw)
-    return not any(at >= end and pattern.match(raw, at) for at in quotes) and not may_escape_names(raw, quotes)
+        return pattern.search(raw, end) is None and not may_escape_names(raw) and is_in_shape(method, reply.value)
+    if any(at >= end and pattern.match(raw, at) for at in quotes) or may_escape_names(raw, quotes):
+        return False
+    return _is_one_text(method, raw, end, quotes) or is_in_shape(method, reply.value)
+
+
+_one_text: Final = re.compile(rb',"content":\[\{"type":"text","text":"')
+_AFTER_TEXT: Final = (b'"}]}', b'"}],"isError":false}')
+
+
+def _is_one_text(method: str, raw: bytes, begins: int, quotes: list[int]) -> bool:
+    """Whether a long result of a tool is one text and nothing else: to read it all again would take long."""
+    opening = _one_text.match(raw, begins)
+    after = next((after for after in _AFTER_TEXT if raw.endswith(after)), None)
+    if method != "tools/call" or opening is None or after is None:
+        return False
+    end = len(raw) - len(after)
+    inside = (at for at in quotes if opening.end() <= at < end)
+    return all(_is_escaped(raw, at) for at in inside) and not _is_escaped(raw, end)
+
+
+def _is_escaped(raw: bytes, at: int) -> bool:
+    before = at
+    while raw[before - 1] == 0x5C:
+        before -= 1
+    return (at - before) % 2 == 1
 
 
 class _Outcome(msgspec.Struct):

@@ -32,6 +32,8 @@ class MountSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How one server is treated."""
 
     prefix: str
+    key: str = ""
+    """Another name by which rules of profiles know it, whatever its prefix is."""
     tools: Patterns = Patterns()
     concurrency: int = CONCURRENCY
     queue: int = QUEUE

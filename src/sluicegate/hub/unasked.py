@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from sluicegate.errors import InputRefused
+from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, InputRefused
 from sluicegate.hub.calls import Calls
 from sluicegate.hub.roots import roots_answer
 from sluicegate.protocol.input_required import Answers, Questions
@@ -61,4 +61,5 @@ class Unasked:
         if roots and all(question.method == "roots/list" for question in questions.values()):
             return dict.fromkeys(questions, roots_answer(roots))
         self._calls.lost("questions that belong to no call")
-        raise InputRefused("Nobody is there to be asked: no call caused this.")
+        sentence = "Nobody is there to be asked: no call caused this."
+        raise InputRefused(sentence, error=ErrorObject(METHOD_NOT_FOUND, sentence))

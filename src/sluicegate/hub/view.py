@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from sluicegate.changes import RESOURCE_UPDATED, Changes, Filter, read_filter
+from sluicegate.changes import RESOURCE_UPDATED, Changes, Filter, Subtrees, read_filter
 from sluicegate.concurrency import TaskScope
 from sluicegate.errors import (
     METHOD_NOT_FOUND,
@@ -38,8 +38,10 @@ from sluicegate.protocol.headers import check_marks
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_array, as_object, opened
 from sluicegate.protocol.methods import LIST_CHANGES
 from sluicegate.protocol.modern import ACKNOWLEDGED, SERVER_INFO_KEY, complete
+from sluicegate.protocol.result_shapes import in_shape
 from sluicegate.protocol.seal import Sealer
 from sluicegate.protocol.tasks import REQUESTS, REQUIRED, WANTED, says_task
+from sluicegate.protocol.translate import error_to_pass
 from sluicegate.protocol.versions import SUPPORTED_VERSIONS
 
 SNAPSHOTS: Final = 16
@@ -266,7 +268,7 @@ class View:
             params = self._hub.states.unwrapped(exchange, mount.name)
         params = {**params, member: own}
         reply = await mount.calls.ask(exchange, params)
-        if is_plain(reply, exchange.profile.version):
+        if is_plain(reply, exchange.method, exchange.profile.version):
             return Result(reply.value, is_final=True)
         return await self._treat(exchange, mount, params, mount.calls.typed(reply))
 
@@ -276,9 +278,17 @@ class View:
             return self._tasks.begun(exchange, mount, str(params.get("name")), reply)
         if isinstance(reply, ErrorObject) and reply.code == URL_ELICITATION_REQUIRED:
             reply = await settle_links(mount, exchange, params, reply)
+        elif isinstance(reply, ErrorObject):
+            reply = error_to_pass(exchange.method, params, reply)
         else:
             mount.calls.count(reply)
-        reply = self._hub.states.wrapped(exchange, mount.name, reply, mount.prefix)
+        asked, reply = reply, self._hub.states.wrapped(exchange, mount.name, reply, mount.prefix)
+        if reply is asked and isinstance(reply, Result):
+            try:
+                reply = in_shape(exchange.method, reply)
+            except RemoteProtocolError as problem:
+                mount.calls.figures.errors += 1
+                raise UpstreamProtocolError(f"{mount.name}: {problem.message}") from None
         for loss in losses_in(exchange.method, reply, revision_of(exchange.profile.version)):
             mount.calls.lost(loss)
         if not mount.prefix:
@@ -348,12 +358,16 @@ class View:
             ids = [] if news is None else await news.accepted(LONGEST_WAIT)
             if ids:
                 said[WANTED] = ids
+            renamed = Subtrees[tuple[str, str]]()
+            for given, exposed in names.items():
+                if given != exposed:
+                    renamed.add(exposed, (given, exposed))
             with self._changes.listener(honoured) as listener:
                 await exchange.emit(Notification(ACKNOWLEDGED, {"notifications": said}))
                 if news is not None:
                     news.tell(ids, listener.close)
                 while (notice := await listener.wait()) is not None:
-                    await exchange.emit(_as_named(notice, names))
+                    await exchange.emit(_as_named(notice, renamed))
         finally:
             for mount, own in owned:
                 mount.unwatch(own)
@@ -366,14 +380,13 @@ async def _wait_for(futures: Collection["asyncio.Future[bool]"], seconds: float)
         await asyncio.wait(futures, timeout=seconds)
 
 
-def _as_named(notice: Notification, names: Mapping[str, str]) -> Notification:
+def _as_named(notice: Notification, renamed: Subtrees[tuple[str, str]]) -> Notification:
     """An update of a resource under the name that the client subscribed to: it may have used a server's own URI."""
     uri = notice.params.get("uri")
     if notice.method != RESOURCE_UPDATED or not isinstance(uri, str):
         return notice
-    for given, exposed in names.items():
-        if given != exposed and (uri == exposed or uri.startswith(exposed.rstrip("/") + "/")):
-            return Notification(notice.method, {**notice.params, "uri": given + uri.removeprefix(exposed)})
+    for given, exposed in renamed.of(uri)[:1]:
+        return Notification(notice.method, {**notice.params, "uri": given + uri.removeprefix(exposed)})
     return notice
 
 

@@ -1,21 +1,61 @@
-"""The resources of one server that somebody listens to: each is subscribed to once, and again on every connection.
+"""The resources of one server that somebody listens to: few subscriptions carry all of them, on the latest connection.
 
-They outlive the connection, and the mount itself where a reload puts another in its place: who listens need not know.
+They outlive the connection, and the mount itself where another takes its place: who listens need not know. Each
+subscription may take a connection of its own, so there are never many (threats R0, R25). What is new gets one of its
+own: what a server does not answer, or refuses, holds up nobody else. When there are several they are gathered into one,
+and let go once that is acknowledged.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from itertools import islice
+from typing import Final
 
 from sluicegate.concurrency import TaskScope
+from sluicegate.errors import InputRefused
+from sluicegate.hub.listening import Hearing
+from sluicegate.protocol.input_required import Answers, Questions
+from sluicegate.protocol.message import Notification, as_array, as_object
+from sluicegate.protocol.modern import ACKNOWLEDGED
 
-Hold = Callable[[str, "asyncio.Future[bool]"], Coroutine[object, object, None]]
-"""Subscribes to a URI until it is cancelled; the future learns whether the server lets us."""
+MOST_STREAMS: Final = 8
+"""Subscriptions at a server at a time; one more while it takes the place of others."""
+ENOUGH_STREAMS: Final = 4
+"""Beyond this they are gathered into one."""
+MOST_URIS: Final = 1000
+"""Resources in one subscription: that is what a server made of this toolkit allows."""
+
+ANSWERS_WITHIN: Final = 10.0
+"""Seconds that a server has to say which resources it will tell of."""
+ASKS_AGAIN: Final = 10.0
+"""Seconds until it is asked again for one that it told of before, or to take several subscriptions as one."""
+SETTLES: Final = 0.25
+"""Seconds in which two subscriptions tell the same, when one takes the place of the other."""
+LONGEST_DELAY: Final = 1.0
+"""Seconds that what changes meanwhile is kept back at most."""
+
+Hold = Callable[[Sequence[str], Hearing], Coroutine[object, object, None]]
+"""Subscribes to resources until it is cancelled; who hears learns what the server says."""
+
+Heard = Callable[[str, str], None]
+"""Learns that a resource changed, and which was subscribed to."""
 
 
 class _Watch:
     def __init__(self) -> None:
         self.listeners = 0
         self.accepted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.stream: _Stream | None = None
+        """The subscription that tells of it."""
+
+    @property
+    def is_refused(self) -> bool:
+        return self.accepted.done() and not self.accepted.result()
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether those who listen were told that they will hear of it."""
+        return self.accepted.done() and self.accepted.result()
 
 
 class Watches:
@@ -23,8 +63,16 @@ class Watches:
 
     def __init__(self) -> None:
         self._watches: dict[str, _Watch] = {}
+        self._fresh: dict[str, None] = {}  # Those that no subscription carries yet; a dict for its order.
+        self._streams: list[_Stream] = []
+        self._gathering: _Stream | None = None  # The one that is to take the place of others.
+        self._gathers_from = 0.0
+        self._is_due = False
+        self._kept_back: dict[tuple[str, str], None] | None = None
+        self._settling: asyncio.TimerHandle | None = None
         self._tasks: TaskScope | None = None
         self._hold: Hold | None = None
+        self._heard: Heard | None = None
 
     def __len__(self) -> int:
         return len(self._watches)
@@ -32,9 +80,11 @@ class Watches:
     def watch(self, uri: str) -> "asyncio.Future[bool]":
         """Listen to a resource until `unwatch`; the future says whether the server lets us, once that is known."""
         watch = self._watches.get(uri)
-        if watch is None:
+        if watch is None or watch.is_refused:
+            listeners = 0 if watch is None else watch.listeners
             watch = self._watches[uri] = _Watch()
-            self._start(uri, watch)
+            watch.listeners = listeners
+            self._want((uri,))
         watch.listeners += 1
         return watch.accepted
 
@@ -46,24 +96,270 @@ class Watches:
         watch.listeners -= 1
         if watch.listeners == 0:
             del self._watches[uri]
+            self._fresh.pop(uri, None)
             watch.accepted.cancel()
-            if self._tasks is not None:
-                self._tasks.cancel(uri)
+            if watch.stream is not None:
+                self._release(watch.stream, uri)
 
-    def begin(self, tasks: TaskScope, hold: Hold) -> None:
+    def begin(self, tasks: TaskScope, hold: Hold, heard: Heard) -> None:
         """Subscribe to all of them on a new connection, by tasks that end with it; an older one's are ended."""
         if self._tasks is not None:
-            for uri in self._watches:
-                self._tasks.cancel(uri)
-        self._tasks, self._hold = tasks, hold
-        for uri, watch in self._watches.items():
-            self._start(uri, watch)
+            self._forget()
+        self._tasks, self._hold, self._heard = tasks, hold, heard
+        self._want(uri for uri, watch in self._watches.items() if not watch.is_refused)
 
     def end(self, tasks: TaskScope) -> None:
         """Learn that these tasks end, and that there may be no others for a while."""
         if self._tasks is tasks:
-            self._tasks = self._hold = None
+            self._forget()
+            self._tasks = self._hold = self._heard = None
 
-    def _start(self, uri: str, watch: _Watch) -> None:
-        if self._tasks is not None and self._hold is not None:
-            self._tasks.start(self._hold(uri, watch.accepted), key=uri)
+    def _forget(self) -> None:
+        self._settle()
+        for stream in list(self._streams):
+            self._close(stream)
+        self._gathers_from = 0.0
+
+    # ------------------------------------------------------------------------------------- having subscriptions
+
+    def _want(self, uris: Iterable[str]) -> None:
+        for uri in uris:
+            watch = self._watches.get(uri)
+            if watch is not None and watch.stream is None:
+                self._fresh[uri] = None
+        self._arrange_soon()
+
+    def _arrange_soon(self) -> None:
+        # At the end of this turn of the loop: a client names many resources at once.
+        if self._tasks is not None and not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._arrange)
+
+    def _arrange(self) -> None:
+        self._is_due = False
+        if self._tasks is None:
+            return
+        while self._fresh and len(self._streams) < MOST_STREAMS:
+            uris = list(islice(self._fresh, MOST_URIS))
+            stream = self._open(uris)
+            for uri in uris:
+                del self._fresh[uri]
+                self._watches[uri].stream = stream
+                stream.carried.add(uri)
+        self._gather()
+        if self._gathering is None and self._settling is None:  # There is no room to be had.
+            for uri in list(self._fresh):
+                if not self._watches[uri].is_owed:
+                    del self._fresh[uri]
+                    self._refuse(uri)
+
+    def _gather(self) -> None:
+        """Have one subscription in place of several, or of one of whose resources few are listened to any more."""
+        now = asyncio.get_running_loop().time()
+        if self._gathering is not None or self._settling is not None or now < self._gathers_from:
+            return
+        known = [stream for stream in self._streams if stream.honoured and stream.carried]
+        known.sort(key=lambda stream: len(stream.carried))
+        if len(self._streams) <= ENOUGH_STREAMS:
+            known = [stream for stream in known if stream.is_thin]
+        uris: list[str] = []
+        places: list[_Stream] = []
+        for stream in known:
+            if len(uris) + len(stream.carried) <= MOST_URIS:
+                uris += stream.carried
+                places.append(stream)
+        if len(places) > 1 or any(stream.is_thin for stream in places):
+            self._keep_back(LONGEST_DELAY)
+            self._gathering = self._open(uris)
+            self._gathering.replaces = places
+
+    def _open(self, uris: Sequence[str]) -> "_Stream":
+        assert self._tasks is not None  # Else nothing is arranged.
+        stream = _Stream(self, uris)
+        self._tasks.start(self._run(stream), key=stream)
+        self._streams.append(stream)
+        stream.patience = asyncio.get_running_loop().call_later(ANSWERS_WITHIN, self.unanswered, stream)
+        return stream
+
+    async def _run(self, stream: "_Stream") -> None:
+        assert self._hold is not None
+        await self._hold(stream.uris, stream)
+        self.unanswered(stream)
+        owed = list(stream.carried)
+        self._close(stream)
+        self._ask_again(owed)
+
+    def _release(self, stream: "_Stream", uri: str) -> None:
+        stream.carried.discard(uri)
+        if not stream.carried:
+            self._close(stream)
+        elif stream.is_thin:
+            self._arrange_soon()
+
+    def _close(self, stream: "_Stream") -> None:
+        if stream not in self._streams:
+            return
+        self._streams.remove(stream)
+        stream.patience.cancel()
+        if self._tasks is not None:
+            self._tasks.cancel(stream)
+        if stream is self._gathering:
+            self._gathering = None
+            self._gathers_from = asyncio.get_running_loop().time() + ASKS_AGAIN
+            asyncio.get_running_loop().call_later(ASKS_AGAIN, self._arrange_soon)
+        for uri in stream.carried:
+            self._watches[uri].stream = None
+        self._arrange_soon()
+
+    def _refuse(self, uri: str) -> None:
+        watch = self._watches[uri]
+        if not watch.accepted.done():
+            watch.accepted.set_result(False)
+
+    # --------------------------------------------------------------------------------- what a subscription says
+
+    def acknowledged(self, stream: "_Stream", honoured: Collection[str]) -> None:
+        """Learn which resources a server will tell of in a subscription."""
+        if stream not in self._streams:
+            return
+        stream.patience.cancel()
+        if stream is self._gathering:
+            self._take_over(stream, honoured)
+            return
+        missing = [uri for uri in stream.carried if uri not in honoured]
+        for uri in stream.carried.difference(missing):
+            watch = self._watches[uri]
+            if not watch.accepted.done():
+                watch.accepted.set_result(True)
+            else:
+                self._tell(uri, uri)  # Listened to again, after a while in which anything may have happened.
+        for uri in missing:
+            self._refuse(uri)
+            self._watches[uri].stream = None
+        self._ask_again([uri for uri in missing if self._watches[uri].is_owed])
+        for uri in missing:
+            self._release(stream, uri)
+
+    def _take_over(self, stream: "_Stream", honoured: Collection[str]) -> None:
+        self._gathering = None
+        replaced, stream.replaces = stream.replaces, ()
+        for uri in stream.uris:
+            watch = self._watches.get(uri)
+            before = None if watch is None else watch.stream
+            if watch is not None and before is not None and before in replaced and uri in honoured:
+                before.carried.discard(uri)
+                watch.stream = stream
+                stream.carried.add(uri)
+        # What these were told before is still on its way, and the same may be on both ways.
+        self._keep_back(SETTLES)
+        if any(each.carried for each in replaced):
+            self._gathers_from = asyncio.get_running_loop().time() + ASKS_AGAIN  # It does not take so many at once.
+        if not stream.carried:
+            self._close(stream)
+
+    def _ask_again(self, uris: Sequence[str]) -> None:
+        if uris:
+            asyncio.get_running_loop().call_later(ASKS_AGAIN, self._want, uris)
+
+    def unanswered(self, stream: "_Stream") -> None:
+        """Learn that a subscription ended, or that it takes long; who was not told that it is held waits no more."""
+        if stream.honoured or stream not in self._streams:
+            return
+        for uri in list(stream.carried):
+            if not self._watches[uri].is_owed:
+                self._refuse(uri)
+                self._watches[uri].stream = None
+                stream.carried.discard(uri)
+        if not stream.carried:
+            self._close(stream)
+
+    def told(self, stream: "_Stream", uri: str) -> None:
+        """Learn that a resource changed."""
+        subscribed = stream.subscribed_for(uri)
+        if stream not in self._streams or subscribed is None:
+            return
+        if self._kept_back is None:
+            self._tell(uri, subscribed)
+            return
+        self._kept_back[uri, subscribed] = None
+        if len(self._kept_back) >= MOST_URIS:
+            self._settle()
+
+    def _tell(self, uri: str, subscribed: str) -> None:
+        if self._heard is not None:
+            self._heard(uri, subscribed)
+
+    def _keep_back(self, seconds: float) -> None:
+        """Tell of changes so much later: those that are the same fall into one."""
+        self._kept_back = {} if self._kept_back is None else self._kept_back
+        if self._settling is not None:
+            self._settling.cancel()
+        self._settling = asyncio.get_running_loop().call_later(seconds, self._settle)
+
+    def _settle(self) -> None:
+        """Tell what was kept back, and let go of what others have taken the place of."""
+        if self._settling is not None:
+            self._settling.cancel()
+            self._settling = None
+        told, self._kept_back = self._kept_back, None
+        for uri, subscribed in told or ():
+            self._tell(uri, subscribed)
+        for stream in list(self._streams):
+            if not stream.carried and stream is not self._gathering:
+                self._close(stream)
+        self._arrange_soon()
+
+
+class _Stream:
+    """One subscription: what the server says of it goes to the watches."""
+
+    def __init__(self, watches: Watches, uris: Sequence[str]) -> None:
+        self.uris = uris
+        self.carried: set[str] = set()
+        """Those that are listened to and that no other subscription tells of."""
+        self.honoured: Collection[str] = ()
+        """Those that the server said it will tell of, when it was last asked."""
+        self.replaces: Sequence[_Stream] = ()
+        self.patience: asyncio.TimerHandle
+        self._watches = watches
+
+    @property
+    def is_thin(self) -> bool:
+        """Whether so few of its resources are listened to that it is better to have another."""
+        return bool(self.honoured) and 0 < 2 * len(self.carried) <= len(self.uris)
+
+    def subscribed_for(self, uri: str) -> str | None:
+        """What was subscribed to of a resource that changed: itself, or what it is a part of."""
+        # One that carries nothing any more was told this before another took its place.
+        told = self.carried or self.honoured
+        if uri in told:
+            return uri
+        whole = max((whole for whole in told if _is_part(uri, whole)), key=len, default=None)
+        if whole is None and len(self.uris) == 1:
+            return self.uris[0]  # Whatever the server calls it.
+        return whole
+
+    async def emit(self, notification: Notification) -> None:
+        """Learn what the server says."""
+        if notification.method == ACKNOWLEDGED:
+            wanted = as_object(notification.params.get("notifications")) or {}
+            said = as_array(wanted.get("resourceSubscriptions")) or []
+            named = frozenset(uri for uri in said if isinstance(uri, str))
+            self.honoured = named.intersection(self.uris)
+            self._watches.acknowledged(self, self.honoured)
+        elif notification.method == "notifications/resources/updated":
+            uri = notification.params.get("uri")
+            if isinstance(uri, str):
+                self._watches.told(self, uri)
+
+    async def ask(self, questions: Questions) -> Answers:
+        """Refuse."""
+        raise InputRefused("Nobody is there to be asked.")
+
+    def ended(self) -> None:
+        """Learn that the server lets go; it is asked again for what it told of."""
+        self._watches.unanswered(self)
+
+
+def _is_part(uri: str, whole: str) -> bool:
+    return uri.startswith(whole) and (whole.endswith("/") or uri[len(whole)] in "/#?")

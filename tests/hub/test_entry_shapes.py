@@ -1,0 +1,142 @@
+"""One server's malformed entries cost nobody a list: what a client would refuse it for is left out, and told."""
+
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+
+from sluicegate.hub.offers import LISTS, OfferLimits, fetch_offer
+from sluicegate.protocol.gathering import MOST_MALFORMED
+from sluicegate.protocol.message import Params
+from tests.hub.test_offers import Listing, as_clients_see, raw, tool
+
+OBJECT: Params = {"type": "object"}
+TOOL: Params = {"name": "t", "inputSchema": OBJECT}
+RESOURCE: Params = {"uri": "a:b", "name": "r"}
+TEMPLATE: Params = {"uriTemplate": "a:{b}", "name": "r"}
+PROMPT: Params = {"name": "p"}
+NOTHING: list[object] = []
+ICON: Params = {"src": "data:,", "mimeType": "image/png", "sizes": ["any"], "theme": "dark"}
+
+
+async def offered(which: str, *entries: object) -> tuple[list[object], tuple[str, ...]]:
+    """What clients see of a list with these entries, and what is told of it."""
+    each = LISTS[which]
+    pages: dict[str, Mapping[str | None, Params | msgspec.Raw]] = {
+        other.method.replace("/", "_"): {None: {other.found_in: []}} for other in LISTS.values()
+    }
+    pages[each.method.replace("/", "_")] = {None: raw({each.found_in: list(entries)})}
+    server = Listing({each.capability: {}}, **pages)
+    offer = await fetch_offer("s", server, OfferLimits())
+    return as_clients_see(getattr(offer, which)), offer.findings
+
+
+WHOLE: list[tuple[str, Params]] = [
+    (
+        "tools",
+        TOOL
+        | {"title": "T", "description": "", "icons": [ICON], "_meta": {"x": None}, "later": None, "outputSchema": {}}
+        | {"annotations": {"title": "A", "readOnlyHint": True, "later": 1}, "execution": {"taskSupport": "optional"}}
+        | {"inputSchema": OBJECT | {"properties": {"a": {}}, "required": ["a"], "$schema": "x", "default": None}},
+    ),
+    ("prompts", PROMPT | {"arguments": [{"name": "a", "required": True, "later": 1}], "icons": []}),
+    ("resources", RESOURCE | {"size": 5, "mimeType": "a/b", "_meta": {}}),
+    ("resources", RESOURCE | {"size": 5.0, "annotations": {"audience": ["user"], "priority": 1}}),
+    ("resources", RESOURCE | {"annotations": {"lastModified": "2025-01-12T15:00:58Z"}, "title": "x"}),
+    ("templates", TEMPLATE | {"mimeType": "a/b", "annotations": {"priority": 0.5}, "later": {"x": None}}),
+]
+
+
+@pytest.mark.parametrize(("which", "entry"), WHOLE)
+async def test_what_is_well_formed_passes_as_it_came_and_so_does_what_nobody_knows(which: str, entry: Params) -> None:
+    assert await offered(which, entry) == ([entry], ())
+
+
+OPTIONAL: list[tuple[str, Params, str, object]] = [
+    *(("tools", TOOL, name, 5) for name in ("title", "description", "icons", "_meta", "annotations", "execution")),
+    *(("tools", TOOL, "outputSchema", value) for value in ("x", NOTHING, {"properties": 5}, {"required": "a"})),
+    *(("tools", TOOL, "icons", value) for value in ([{"x": 1}], [5], [ICON | {"theme": "blue"}], [ICON | {"src": 1}])),
+    *(("tools", TOOL, "annotations", value) for value in ({"readOnlyHint": "yes"}, {"title": 5}, NOTHING)),
+    ("tools", TOOL, "execution", {"taskSupport": "always"}),
+    *(("prompts", PROMPT, name, 5) for name in ("title", "description", "icons", "_meta", "arguments")),
+    *(("prompts", PROMPT, "arguments", [value]) for value in ("a", {"x": 1}, {"name": "a", "required": "yes"})),
+    *(("resources", RESOURCE, name, 5) for name in ("title", "description", "mimeType", "annotations", "_meta")),
+    *(("resources", RESOURCE, "size", value) for value in ("5", 1.5, True, NOTHING)),
+    *(("resources", RESOURCE, "annotations", value) for value in ({"audience": "user"}, {"audience": ["me"]})),
+    *(("resources", RESOURCE, "annotations", value) for value in ({"priority": 7}, {"lastModified": "today"})),
+    *(("templates", TEMPLATE, name, 5) for name in ("title", "description", "mimeType", "annotations", "_meta")),
+]
+
+
+@pytest.mark.parametrize(("which", "entry", "name", "value"), OPTIONAL)
+async def test_a_malformed_member_that_may_be_missing_is_left_out_of_its_entry(
+    which: str, entry: Params, name: str, value: object
+) -> None:
+    seen, findings = await offered(which, {**entry, name: value, "later": 1})
+    assert seen == [{**entry, "later": 1}]
+    own = entry[LISTS[which].member]
+    assert findings == (f"s: members left out of its {which}, as malformed: {own!r} ({name}).",)
+
+
+REQUIRED: list[tuple[str, Params, Params]] = [
+    *(
+        ("tools", TOOL, {"name": "bad", "inputSchema": value})
+        for value in (None, "x", NOTHING, {"x": 1}, {"type": "string"})
+    ),
+    *(("tools", TOOL, {"name": "bad", "inputSchema": OBJECT | {"properties": value}}) for value in (5, {"a": 5})),
+    *(("tools", TOOL, {"name": "bad", "inputSchema": OBJECT | {"required": value}}) for value in (True, [5])),
+    ("tools", TOOL, {"name": "bad"}),
+    ("tools", TOOL, {"name": 5, "inputSchema": OBJECT}),
+    ("prompts", PROMPT, {"name": ""}),
+    *(("resources", RESOURCE, {"uri": "bad:x", "name": value}) for value in (None, 5)),
+    ("resources", RESOURCE, {"uri": "bad:x"}),
+    *(
+        ("resources", RESOURCE, {"uri": value, "name": "bad"})
+        for value in (5, "", "not a uri", "http://", "http:x", "a://b:99999", "a://b c/", "a://[x]/", "1:x", "a:\n")
+    ),
+    ("templates", TEMPLATE, {"uriTemplate": "bad:{x}"}),
+]
+
+
+@pytest.mark.parametrize(("which", "good", "bad"), REQUIRED)
+async def test_an_entry_is_left_out_where_that_is_malformed_which_may_not_be_missing(
+    which: str, good: Params, bad: Params
+) -> None:
+    seen, findings = await offered(which, bad, good)
+    assert seen == [good]
+    (finding,) = findings
+    assert finding.startswith(f"s: left out of its {which}, as malformed: {str(bad[LISTS[which].member])!r} (")
+
+
+@pytest.mark.parametrize(
+    "uri",
+    "file:///a%20b http://h/p?q#f a: urn:x:y memo:// postgres://u:p@h:5432/db a://[::1]:1/ http://1.2.3.4 ui://x/y "
+    "a://ü/ C:\\x".split()
+    + ["file:///a b", "a:b c"],
+)
+async def test_addresses_that_clients_can_take_apart_pass(uri: str) -> None:
+    assert await offered("resources", {"uri": uri, "name": "r"}) == ([{"uri": uri, "name": "r"}], ())
+
+
+async def test_null_says_nothing_and_is_not_told() -> None:
+    nulls = dict.fromkeys(("title", "description", "icons", "_meta", "annotations", "execution", "outputSchema"))
+    assert await offered("tools", {**TOOL, **nulls}) == ([TOOL], ())
+    schema = OBJECT | {"properties": None, "required": None, "default": None}
+    entry = {**TOOL, "annotations": {"title": None, "readOnlyHint": True}, "inputSchema": schema}
+    kept = {**TOOL, "annotations": {"readOnlyHint": True}, "inputSchema": OBJECT | {"default": None}}
+    assert await offered("tools", entry) == ([kept], ())
+    assert await offered("prompts", PROMPT | {"arguments": None}) == ([PROMPT], ())
+
+
+async def test_a_property_that_may_be_anything_or_nothing_is_said_as_every_revision_says_it() -> None:
+    anything: Params = {}
+    either, said = {"a": True, "b": False}, {"a": anything, "b": {"not": anything}}
+    seen = await offered("tools", tool("t", inputSchema=OBJECT | {"properties": either}))
+    assert seen == ([tool("t", inputSchema=OBJECT | {"properties": said})], ())
+
+
+async def test_a_list_ends_where_too_much_of_it_is_malformed() -> None:
+    seen, findings = await offered("tools", tool("first"), *[{"name": "bad"}] * (MOST_MALFORMED + 1), tool("last"))
+    assert seen == [tool("first")]
+    assert findings[0] == "s: more than 1000 of its tools are malformed; the rest is left out."
+    assert findings[1].endswith(" and 996 more.")

@@ -1,0 +1,160 @@
+"""What of a server's words reaches a client: results that it can read, progress that rises, codes that mean something
+to it (threats R5, protocol §1.11, §3.2, §3.7)."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from sluicegate.errors import ErrorObject, UpstreamProtocolError
+from sluicegate.exchange import Exchange
+from sluicegate.hub.hub import Hub
+from sluicegate.hub.mount import Mount, MountSettings
+from sluicegate.hub.relay import NO_PROGRESS
+from sluicegate.protocol.message import Notification, Params, Reply, Result, opened
+from sluicegate.protocol.modern import Profile
+from sluicegate.protocol.result_shapes import is_deep
+from tests.hub.scripted import Answer, Scripted, tools
+from tests.upstream.raw_server import Recorder
+
+
+@asynccontextmanager
+async def mounted(answer: Answer) -> AsyncGenerator[tuple[Hub, Mount]]:
+    async def answer_all(exchange: Exchange) -> Reply:
+        return tools("one") if exchange.method == "tools/list" else await answer(exchange)
+
+    hub = Hub()
+    mount = hub.mount("s", Scripted(answer_all, {"tools": {}}), MountSettings(prefix="s"))
+    async with asyncio.timeout(10), hub:
+        await hub.settled()
+        yield hub, mount
+
+
+def call(sink: Recorder | None = None, version: str = "2026-07-28") -> Exchange:
+    profile = Profile(version, {}, progress_token="mine")
+    return Exchange("tools/call", {"name": "s__one", "arguments": {}}, sink or Recorder(), profile)
+
+
+async def replied(result: bytes | ErrorObject, version: str = "2026-07-28") -> Reply:
+    async def answer(exchange: Exchange) -> Reply:
+        return result if isinstance(result, ErrorObject) else Result(msgspec.Raw(result))
+
+    async with mounted(answer) as (hub, _):
+        return await hub(call(version=version))
+
+
+def deep(levels: int) -> bytes:
+    return b'{"content":[],"structuredContent":%b%b}' % (b"[" * levels, b"]" * levels)
+
+
+BROKEN = {
+    b"{}": "has no list of content",
+    b'{"content":"oops"}': "has no list of content",
+    b'{"content":null,"structuredContent":{}}': "has no list of content",
+    b'{"content":[5]}': "has content without a type",
+    b'{"content":[{"text":"x"}]}': "has content without a type",
+    b'{"content":[{"type":"text"}]}': "has content of the type text without text",
+    b'{"content":[{"type":"text","text":"x"},{"type":"text","text":5}]}': "has content of the type text without text",
+    b'{"content":[{"type":"image","data":"AA=="}]}': "has content of the type image without mimeType",
+    b'{"content":[{"type":"audio","mimeType":"a/b"}]}': "has content of the type audio without data",
+    b'{"content":[{"type":"resource_link","uri":5,"name":"n"}]}': "has content of the type resource_link without uri",
+    b'{"content":[{"type":"resource","resource":null}]}': "has a resource without a URI",
+    b'{"content":[{"type":"resource","resource":{"uri":"a://b"}}]}': "has a resource without text or bytes",
+    b'{"content":[],"isError":"yes"}': "does not say whether the tool failed",
+    b'{"content":[{"type":"text","text":"%b"},7]}' % (b"long " * 2000): "has content without a type",
+    deep(99): "",
+    deep(100): "is nested more than 100 levels deep",
+    deep(200): "is nested more than 100 levels deep",
+}
+"""Results, and what is wrong with them."""
+
+
+@pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
+@pytest.mark.parametrize("typed", [True, False])
+@pytest.mark.parametrize("result", BROKEN, ids=lambda result: result[:60].decode())
+async def test_a_result_that_no_client_can_read_is_an_error_that_names_the_server(
+    result: bytes, typed: bool, version: str
+) -> None:
+    rest = result[1:] if result == b"{}" else b"," + result[1:]
+    answered = b'{"resultType":"complete"' + rest if typed else result
+    if not (fault := BROKEN[result]):
+        assert isinstance(await replied(answered, version), Result)
+        return
+    with pytest.raises(UpstreamProtocolError) as caught:
+        await replied(answered, version)
+    assert caught.value.message == f"s: The answer's result {fault}."
+    assert (caught.value.reason, caught.value.delivered) == ("backend_protocol", "yes")
+
+
+@pytest.mark.parametrize("typed", [True, False])
+@pytest.mark.parametrize(
+    "result",
+    [
+        b'{"content":[]}',
+        b'{"content":[{"type":"text","text":"x"}],"isError":false}',
+        b'{"content":[{"type":"hologram","beam":1}]}',
+        b'{"content":[{"type":"text","text":"x"}],"structuredContent":{"big":123456789012345678901234567890}}',
+        b'{"content":[{"type":"text","text":"%b"}]}' % (b"long " * 2000),
+        b'{"content":[{"type":"text","text":"%b\\" \\\\\\\\"}],"isError":false}' % (b"long " * 2000),
+        b'{"content":[{"type":"text","text":"%b"}]}' % (b"[{" * 200),
+    ],
+    ids=lambda result: result[:70].decode(),
+)
+async def test_a_result_that_can_be_read_passes_as_it_is(result: bytes, typed: bool) -> None:
+    reply = await replied(b'{"resultType":"complete",' + result[1:] if typed else result)
+    assert isinstance(reply, Result) and isinstance(reply.value, msgspec.Raw)
+    assert bytes(reply.value) == b'{"resultType":"complete",' + result[1:]
+
+
+async def test_structured_content_alone_has_empty_content_beside_it() -> None:
+    reply = await replied(b'{"structuredContent":{"total":3}}')
+    assert isinstance(reply, Result)
+    assert opened(reply) == {"resultType": "complete", "content": [], "structuredContent": {"total": 3}}
+
+
+@pytest.mark.parametrize("levels", [99, 100, 101, 300])
+@pytest.mark.parametrize("text", ["", "[", "]", '"', '\\"[[', "{\\", "\\\\", '"]"'])
+def test_depth_is_told_whatever_stands_in_strings(levels: int, text: str) -> None:
+    value: object = text
+    for level in range(levels):
+        value = [text, value, text] if level % 2 else {text: value, "b": text}
+    assert is_deep(msgspec.json.encode(value)) is (levels > 100)
+
+
+async def test_progress_is_passed_on_while_it_rises_and_what_does_not_is_counted_and_a_sign_of_life() -> None:
+    said: list[Params] = [
+        {"progress": 1},
+        {"progress": 1},
+        {"progress": 0.5},
+        {"progress": "x"},
+        {"progress": True},
+        {},
+        {"progress": 1.5, "total": 3},
+        {"progress": 2, "total": "t", "message": 5},
+        {"progress": 3, "total": 3, "message": "done", "later": [1]},
+    ]
+
+    async def answer(exchange: Exchange) -> Reply:
+        for params in said:
+            await exchange.emit(Notification("notifications/progress", {"progressToken": "mine", **params}))
+        return Result({"resultType": "complete", "content": []})
+
+    sink = Recorder()
+    async with mounted(answer) as (hub, mount):
+        await hub(call(sink))
+    heard = [{name: value for name, value in n.params.items() if name != "progressToken"} for n in sink.notices]
+    assert heard == [said[0], said[6], {"progress": 2}, said[8]]
+    assert mount.calls.losses[NO_PROGRESS] == 5
+
+
+@pytest.mark.parametrize("code", [-32000, -32002, -32050])
+async def test_a_code_that_a_newer_server_may_not_send_reaches_nobody_of_its_era(code: int) -> None:
+    reply = await replied(ErrorObject(code, "m", {"a": 1}))
+    assert reply == ErrorObject(-32603, "m", {"upstream": {"code": code, "message": "m", "data": {"a": 1}}})
+
+
+@pytest.mark.parametrize("code", [-32021, -32601, -32602, 0, 5])
+async def test_other_codes_pass(code: int) -> None:
+    assert await replied(ErrorObject(code, "m", {"a": 1})) == ErrorObject(code, "m", {"a": 1})
