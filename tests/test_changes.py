@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 
-from sluicegate.changes import MOST_PENDING, MOST_URIS
+from sluicegate.changes import MOST_PENDING, MOST_URIS, RESOURCE_UPDATED, Changes, Filter, Listener
 from sluicegate.concurrency import in_thread
 from sluicegate.errors import InvalidParams
 from sluicegate.protocol.message import Notification
@@ -95,6 +95,85 @@ async def test_update_is_told_to_those_who_listen_to_it_or_to_its_parent(server:
             server.resource_updated(uri)
         await sink.wait_for(4)
     assert sink.seen[1:] == [updated("dir://a"), updated("dir://a/b/c"), updated("note://1")]
+
+
+@pytest.mark.parametrize(
+    ("subscribed", "told", "untold"),
+    [
+        ("dir://a", ["dir://a", "dir://a/", "dir://a/b", "dir://a//b"], ["dir://", "dir://ab", "dir://b/a"]),
+        ("dir://a/", ["dir://a/", "dir://a/b"], ["dir://a", "dir://ab/"]),
+        ("dir://a//", ["dir://a/", "dir://a//", "dir://a/b"], ["dir://a"]),
+        ("dir://a/b", ["dir://a/b", "dir://a/b/c/d"], ["dir://a", "dir://a/", "dir://a/c"]),
+        ("urn:x", ["urn:x", "urn:x/y"], ["urn:", "urn:xy", "urn:x:y"]),
+    ],
+)
+async def test_who_listens_to_a_path_hears_of_all_that_extends_it_and_of_nothing_else(
+    subscribed: str, told: list[str], untold: list[str]
+) -> None:
+    changes = Changes()
+    with changes.listener(Filter(uris=("other://", subscribed))) as listener, changes.listener(Filter()) as nobody:
+        for uri in (*untold, *told):
+            changes.note(RESOURCE_UPDATED, uri)
+        changes.close()
+        assert [await listener.wait() for _ in told] == [updated(uri) for uri in told]
+        assert await listener.wait() is None
+        assert await nobody.wait() is None
+
+
+async def test_who_listens_to_a_parent_and_its_child_is_told_once_and_when_too_much_waits_by_the_first() -> None:
+    changes = Changes()
+    with changes.listener(Filter(uris=("dir://a/b", "dir://a"))) as listener:
+        for n in range(MOST_PENDING):
+            changes.note(RESOURCE_UPDATED, f"dir://a/b/{n}")
+        changes.note(RESOURCE_UPDATED, "dir://a/b/more")
+        changes.note(RESOURCE_UPDATED, "dir://a/c")
+        changes.close()
+        seen = [notice async for notice in _all(listener)]
+    assert seen[MOST_PENDING:] == [updated("dir://a/b"), updated("dir://a")]
+
+
+async def _all(listener: Listener) -> AsyncGenerator[Notification]:
+    while (notice := await listener.wait()) is not None:
+        yield notice
+
+
+async def test_an_update_costs_those_who_listen_to_it_alone() -> None:
+    """Counted in comparisons: each of fifty listens to a thousand resources, and one of these changes."""
+    compared = 0
+
+    class Counted(str):
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+        def rstrip(self, chars: str | None = None, /) -> str:
+            nonlocal compared
+            compared += 1
+            return str.rstrip(self, chars)
+
+        __hash__ = str.__hash__
+
+    changes = Changes()
+    with ExitStack() as stack:
+        for k in range(50):
+            wanted = Filter(uris=tuple(Counted(f"x://{k}/{n}") for n in range(1000)))
+            stack.enter_context(changes.listener(wanted))
+        compared = 0
+        changes.note(RESOURCE_UPDATED, "x://7/999")
+        assert compared < 100
+    changes.note(RESOURCE_UPDATED, "x://7/999")  # Nobody is left to hear it.
+
+
+async def test_a_uri_of_a_million_slashes_is_looked_at_no_further_than_anybody_listens(server: Server) -> None:
+    sink = Recorder()
+    async with listening(server, {"resourceSubscriptions": ["dir://a"]}, sink):
+        server.resource_updated("dir://b" + "/" * 1_000_000)
+        server.resource_updated("dir://a" + "/" * 1_000_000)
+        await sink.wait_for(2)
+    assert sink.seen[1:] == [updated("dir://a" + "/" * 1_000_000)]
 
 
 class Slow(Recorder):

@@ -86,7 +86,7 @@ class Answer(msgspec.Struct, eq=False):
                 raise self._error
             elif self._ended:
                 if inflater is not None and not inflater.finished:
-                    raise cut_short()
+                    raise cut_short(self._connection.lane.who)
                 return None
             else:
                 await self._more()
@@ -101,7 +101,9 @@ class Answer(msgspec.Struct, eq=False):
             data = inflater.take()
         except zlib.error:
             self.close()
-            raise UpstreamProtocolError("The server's answer is compressed in a way that cannot be read.") from None
+            raise UpstreamProtocolError(
+                f"The answer of {self._connection.lane.who} is compressed in a way that cannot be read."
+            ) from None
         if len(data) == INFLATED_AT_ONCE:
             await asyncio.sleep(0)  # There may be any amount of it, and others have something to do.
         return data
@@ -129,7 +131,7 @@ class Answer(msgspec.Struct, eq=False):
                 break
             parts.append(chunk)
         self.close()
-        raise UpstreamProtocolError(f"The server's answer is larger than {limit} bytes.")
+        raise UpstreamProtocolError(f"The answer of {self._connection.lane.who} is larger than {limit} bytes.")
 
     def let_end(self, seconds: float) -> None:
         """Be done with it, but let the server end it within so many seconds: its connection can then be used again."""
@@ -217,5 +219,6 @@ class _Inflater:
         return b""
 
 
-def cut_short() -> Truncated:
-    return Truncated("The server's answer ends before it is complete.")
+def cut_short(who: str) -> Truncated:
+    """The error for an answer that ends too early."""
+    return Truncated(f"The answer of {who} ends before it is complete.")

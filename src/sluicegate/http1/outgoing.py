@@ -212,7 +212,7 @@ class Connection(asyncio.Protocol):
         try:
             self._read_head(waiter)
         except BadHead as problem:
-            self.fail(UpstreamProtocolError(f"The server's answer cannot be read: {problem.sentence}."))
+            self.fail(UpstreamProtocolError(f"The answer of {self.lane.who} cannot be read: {problem.sentence}."))
         except UpstreamProtocolError as problem:
             self.fail(problem)
 
@@ -232,7 +232,7 @@ class Connection(asyncio.Protocol):
             self._answer = None
             answer.end()
         elif answer is not None or self.heard:
-            self.fail(cut_short())
+            self.fail(cut_short(self.lane.who))
         else:
             self.fail(UpstreamClosed(f"{self.lane.who} closed the connection without an answer."))
 
@@ -244,7 +244,7 @@ class Connection(asyncio.Protocol):
             end = buffer.find(b"\r\n\r\n") + 4
             if end > self._limits.head or (end < 4 and len(buffer) > self._limits.head):
                 raise UpstreamProtocolError(
-                    f"The head of the server's answer is larger than {self._limits.head} bytes."
+                    f"The head of the answer of {self.lane.who} is larger than {self._limits.head} bytes."
                 )
             if end < 4:
                 if not (buffer.startswith(b"HTTP/1.") or b"HTTP/1.".startswith(buffer[:7])):
@@ -289,7 +289,9 @@ class Connection(asyncio.Protocol):
             try:
                 parts = self._chunks.feed(data)
             except BadChunk:
-                self.fail(UpstreamProtocolError("The server's answer cannot be read: its body is malformed."))
+                self.fail(
+                    UpstreamProtocolError(f"The answer of {self.lane.who} cannot be read: its body is malformed.")
+                )
                 return
             extra, ended = self._chunks.rest or b"", self._chunks.rest is not None
             data = parts[0] if len(parts) == 1 else b"".join(parts)

@@ -111,7 +111,7 @@ def _read_call(envelope: _Envelope, request_id: RequestId | None) -> Message | U
         return Unreadable("is too long for a request or a notification")
     try:
         method = msgspec.json.decode(envelope.method, type=str)
-        params = _params_decoder.decode(envelope.params) if envelope.params else {}
+        params = _params_decoder.decode(envelope.params) if bytes(envelope.params) not in (b"", b"null") else {}
     except msgspec.DecodeError:
         return Unreadable("has a method that is no string, or params that are no object")
     if not envelope.id:

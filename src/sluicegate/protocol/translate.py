@@ -5,7 +5,7 @@ all else stays, unknown members too. A reply that came as bytes leaves as bytes,
 looks at. What is inside results stands in `translate_content`, questions in `translate_questions`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from operator import attrgetter
 from typing import Final
 
@@ -123,7 +123,7 @@ def _error_for_session(method: str, params: Params, error: ErrorObject) -> Error
     elif code == MISSING_CAPABILITY:
         names = ", ".join(_capability_names(data.get("requiredCapabilities"))) or "it does not say which"
         code, message = INTERNAL_ERROR, f"The server needs a capability that this client did not declare: {names}."
-    elif code == UNSUPPORTED_VERSION:
+    elif code in (UNSUPPORTED_VERSION, HEADER_MISMATCH):
         code = INTERNAL_ERROR
     elif code == INTERNAL_ERROR and data.keys() == {"upstream"}:
         return _unwrapped(data["upstream"]) or error
@@ -143,7 +143,7 @@ def _unwrapped(upstream: object) -> ErrorObject | None:
         error = msgspec.convert(upstream, ErrorObject)
     except msgspec.ValidationError:
         return None
-    return error if _is_private(error.code) else None
+    return error if _is_private(error.code) and error.code not in _OF_MODERN else None
 
 
 # ----------------------------------------------------------------------------------------------------- towards a server
@@ -172,7 +172,7 @@ def reply_from_session(method: str, params: Params, reply: Reply) -> Reply:
         UpstreamProtocolError: the reply is bytes that cannot be decoded where they must be.
     """
     if isinstance(reply, ErrorObject):
-        return _error_from_session(method, params, reply)
+        return error_to_pass(method, params, reply, ())
     raw = reply.value
     if method == "tools/call" and isinstance(raw, dict) and "resultType" not in raw:
         return Result({"resultType": "complete", **raw})  # As below, for one that came opened.
@@ -206,21 +206,27 @@ def _result_from_session(method: str, value: Params) -> Params:
     return {**added, **without(value, added)} if added else value
 
 
-def _error_from_session(method: str, params: Params, error: ErrorObject) -> ErrorObject:
+_OF_MODERN: Final = (HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION)
+
+
+def error_to_pass(method: str, params: Params, error: ErrorObject, known: Collection[int] = _OF_MODERN) -> ErrorObject:
+    """A server's error in the inner shape: what its code means to nobody else is said in words of our own.
+
+    Of the codes that 2026-07-28 keeps for itself, those that are `known` mean from this server what they mean there.
+    """
     if error.code == RESOURCE_NOT_FOUND and method == "resources/read":
         data = members_of(error.data)
         if data is None:
             data = {} if error.data is msgspec.UNSET else {"upstream": error.data}
         return ErrorObject(INVALID_PARAMS, error.message, {**data, "uri": params.get("uri")})
-    if _is_private(error.code):
+    if _is_private(error.code) and error.code not in known:
         return ErrorObject(INTERNAL_ERROR, error.message, {"upstream": msgspec.to_builtins(error)})
     return error
 
 
 def _is_private(code: int) -> bool:
     """Whether the meaning of a code is its sender's own: 2026-07-28 lets nobody send such a code on."""
-    common = (URL_ELICITATION_REQUIRED, HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION)
-    return -32099 <= code <= -32000 and code not in common
+    return -32099 <= code <= -32000 and code != URL_ELICITATION_REQUIRED
 
 
 # ----------------------------------------------------------------------------------------------------------- either way

@@ -1,0 +1,226 @@
+"""What the entries of a server's lists have to be like, in every revision, so that no client refuses the whole list.
+
+The one rule: a member that may be missing and is malformed is left out; where one that may not is, the whole entry is.
+Members that are not in this table pass as they are.
+"""
+
+import re
+from functools import cache
+from ipaddress import ip_address
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from sluicegate.protocol.message import Params, as_array, as_object
+
+_Name = Annotated[str, Meta(min_length=1)]
+# As TypeScript's clients read it; the schemas speak of ISO 8601 in words only.
+_Moment = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)$")]
+# To JSON Schema `42.0` is an integer, too.
+_Integer = int | Annotated[float, Meta(multiple_of=1, ge=-(2**53), le=2**53)]
+
+
+class _Schema(msgspec.Struct, kw_only=True):
+    dialect: str | UnsetType = msgspec.field(default=UNSET, name="$schema")
+    properties: dict[str, dict[str, object]] | UnsetType = UNSET
+    required: list[str] | UnsetType = UNSET
+
+
+class _ObjectSchema(_Schema, kw_only=True):
+    # No Literal, whose error says what the server wrote.
+    type: Annotated[str, Meta(pattern=r"^object\Z")]
+
+
+class _Icon(msgspec.Struct, rename="camel"):
+    src: str
+    mime_type: str | UnsetType = UNSET
+    sizes: list[str] | UnsetType = UNSET
+    theme: Literal["dark", "light"] | UnsetType = UNSET
+
+
+class _Hints(msgspec.Struct, rename="camel"):
+    title: str | UnsetType = UNSET
+    read_only_hint: bool | UnsetType = UNSET
+    destructive_hint: bool | UnsetType = UNSET
+    idempotent_hint: bool | UnsetType = UNSET
+    open_world_hint: bool | UnsetType = UNSET
+
+
+class _Execution(msgspec.Struct, rename="camel"):
+    task_support: Literal["forbidden", "optional", "required"] | UnsetType = UNSET
+
+
+class _Annotations(msgspec.Struct, rename="camel"):
+    audience: list[Literal["user", "assistant"]] | UnsetType = UNSET
+    priority: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
+    last_modified: _Moment | UnsetType = UNSET
+
+
+class _Argument(msgspec.Struct):
+    name: str
+    title: str | UnsetType = UNSET
+    description: str | UnsetType = UNSET
+    required: bool | UnsetType = UNSET
+
+
+class Shape(msgspec.Struct, kw_only=True, rename="camel"):
+    """What all entries have in common. A member without a default may not be missing."""
+
+    title: str | UnsetType = UNSET
+    description: str | UnsetType = UNSET
+    icons: list[_Icon] | UnsetType = UNSET
+    meta: dict[str, object] | UnsetType = msgspec.field(default=UNSET, name="_meta")
+
+
+class ToolShape(Shape, kw_only=True, rename="camel"):
+    """An entry of `tools/list`. (What an older client does not take as `outputSchema` is kept from it elsewhere.)"""
+
+    name: _Name
+    input_schema: _ObjectSchema
+    output_schema: _Schema | UnsetType = UNSET
+    annotations: _Hints | UnsetType = UNSET
+    execution: _Execution | UnsetType = UNSET
+
+
+class PromptShape(Shape, kw_only=True, rename="camel"):
+    """An entry of `prompts/list`."""
+
+    name: _Name
+    arguments: list[_Argument] | UnsetType = UNSET
+
+
+class _ResourceShape(Shape, kw_only=True, rename="camel"):
+    name: str
+    mime_type: str | UnsetType = UNSET
+    annotations: _Annotations | UnsetType = UNSET
+
+
+class ResourceShape(_ResourceShape, kw_only=True):
+    """An entry of `resources/list`."""
+
+    uri: _Name
+    size: _Integer | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if not _is_uri(self.uri):
+            raise ValueError("Expected a URI - at `$.uri`")  # msgspec makes a ValidationError of it.
+
+
+class TemplateShape(_ResourceShape, kw_only=True, rename="camel"):
+    """An entry of `resources/templates/list`."""
+
+    uri_template: _Name
+
+
+class Shaped(msgspec.Struct, frozen=True):
+    """An entry that every client can read, and the names of the members that it had to lose for it."""
+
+    entry: Params
+    lost: tuple[str, ...] = ()
+
+
+def shaped(entry: object, shape: type[Shape]) -> Shaped:
+    """The entry in the shape that it must have: nearly always as it came.
+
+    Raises:
+        msgspec.ValidationError: something is malformed that may not be missing.
+    """
+    members = as_object(entry)
+    if members is None:
+        raise msgspec.ValidationError("Expected `object`")
+    if _fits(members, shape):
+        return Shaped(members)
+    kept, lost = dict(members), list[str]()
+    for name, kind, is_required in _table(shape):
+        if name not in kept:
+            continue
+        kept[name] = _respelled(name, kept[name])
+        if kept[name] is None:
+            del kept[name]  # Many servers write out what they have nothing to say about.
+        elif not is_required and not _fits(kept[name], kind):
+            del kept[name]
+            lost.append(name)
+    msgspec.convert(kept, shape)
+    return Shaped(kept, tuple(lost))
+
+
+@cache
+def _table(shape: type[Shape]) -> list[tuple[str, object, bool]]:
+    return [(field.encode_name, field.type, field.required) for field in msgspec.structs.fields(shape)]
+
+
+def _fits(value: object, kind: object) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+_SCHEMAS: Final = frozenset({"inputSchema", "outputSchema"})
+_WITH_MEMBERS: Final = frozenset({"annotations", "arguments", "execution", "icons"})
+
+
+def _respelled(name: str, value: object) -> object:
+    """A member that says the same in words that every revision has."""
+    if name in _WITH_MEMBERS:
+        return _without_nulls(value)
+    schema = as_object(value) if name in _SCHEMAS else None
+    if schema is None:
+        return value
+    # Only of these: null may well be the default, or a constant.
+    schema = {key: value for key, value in schema.items() if value is not None or key not in _OF_SCHEMA}
+    properties = as_object(schema.get("properties"))
+    if properties is None:
+        return schema
+    # `true` and `false` are schemas, but not in the revisions before 2026-07-28; servers in Go write them.
+    return {**schema, "properties": {key: _as_members(value) for key, value in properties.items()}}
+
+
+_OF_SCHEMA: Final = frozenset({"$schema", "properties", "required"})
+
+
+def _as_members(schema: object) -> object:
+    if isinstance(schema, bool):
+        return {} if schema else {"not": {}}
+    return schema
+
+
+def _without_nulls(value: object) -> object:
+    if (entries := as_array(value)) is not None:
+        return [_without_nulls(entry) for entry in entries]
+    if (members := as_object(value)) is not None:
+        return {name: member for name, member in members.items() if member is not None}
+    return value
+
+
+# ---------------------------------------------------------------------------------------------------------- addresses
+
+_uri: Final = re.compile(
+    r"([A-Za-z][A-Za-z0-9+.-]*):"
+    r"(?:(?!//)|//([^@/?#\\]*@)?(\[[0-9A-Fa-f:.]+\]|[^\x00-\x20<>\[\]^|\\:@/?#]*)(:[0-9]*)?(?=[/?#]|$))"
+    r"[^\x00-\x1f\x7f]*"
+)
+_web_host: Final = re.compile(r"(?:[A-Za-z0-9_-]|[^\x00-\x7f])(?:[A-Za-z0-9._-]|[^\x00-\x7f])*|\[.*\]")
+_WEB: Final = frozenset({"http", "https", "ws", "wss", "ftp"})
+
+
+def _is_uri(text: str) -> bool:
+    """Whether clients that take URIs apart can do so: what is behind scheme and host all of them take as it is."""
+    found = _uri.fullmatch(text)
+    if found is None:
+        return False
+    scheme, user, host, port = found.groups()
+    is_web = scheme.lower() in _WEB
+    is_named = is_web or scheme.lower() == "file"  # Its host is a name in the net, and not just any text.
+    if not host:
+        return not (is_web or user or port)
+    if is_named and not (_web_host.fullmatch(host) and (is_web or not (user or port))):
+        return False
+    if host.startswith("[") or (is_named and host.rstrip(".").split(".")[-1].isdecimal()):
+        try:
+            ip_address(host.strip("[]"))
+        except ValueError:
+            return False
+    return not port or len(port) <= 6 and int(port[1:] or 0) <= 65535
