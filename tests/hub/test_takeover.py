@@ -160,3 +160,24 @@ async def test_a_schema_that_nobody_can_follow_costs_its_own_server_that_tool_an
         listed = as_array(opened(reply)["tools"]) or []
         assert [entry["name"] for entry in listed if isinstance(entry, dict)] == ["a__plain", "b__search"]
         assert hub.catalog.findings == ["a: left out of its tools, as too large or nested too deeply: 'deep'."]
+
+
+@pytest.mark.parametrize("naming", ["prefix", "collide"])
+async def test_a_server_that_is_added_while_others_run_takes_nothing_of_theirs(naming: Naming) -> None:
+    """Wherever it stands in the files: it is a newcomer."""
+    mine, new = Offering("mine"), Offering("new")
+    for each in (mine, new):
+        each.lists["tools"] = [tool("search")]
+        each.lists["resources"] = [{"uri": "https://x/y", "name": "y"}]
+    hub = Hub(naming=naming)
+    hub.mount("mine", mine.upstream)
+    async with asyncio.timeout(10), hub:
+        await hub.settled()
+        hub.mount("new", new.upstream)
+        hub.arrange(["new", "mine"])
+        await hub.settled()
+        await until(lambda: "new" in hub.catalog.prefixes and len(hub.catalog.tools) == 2)
+        assert await answered_by(hub, "resources/read", {"uri": "https://x/y"}) == "mine"
+        first = "search" if naming == "collide" else "mine__search"
+        assert await answered_by(hub, "tools/call", {"name": first}) == "mine"
+        assert await answered_by(hub, "tools/call", {"name": "new__search"}) == "new"

@@ -82,6 +82,8 @@ class Hub:
         self._is_rebuilding = False
         self._graces: dict[Mount, asyncio.TimerHandle] = {}
         self._draining: dict[Mount, None] = {}  # A dict for its order.
+        self._first: frozenset[Mount] = frozenset()
+        """Those that were there when it was opened: among them the order decides about names, not who is quicker."""
         self._listened_to: WeakValueDictionary[str, Watches] = WeakValueDictionary()
         """What is listened to at servers that were taken away, while somebody does: they may come back."""
 
@@ -105,6 +107,9 @@ class Hub:
         self._is_rebuilding = False  # Begun in a loop that may have ended before.
         self._listened_to.clear()
         self._tasks = await TaskScope().__aenter__()
+        self._first = frozenset(self._mounts.values())
+        for view in self._views.values():
+            view.open()
         for mount in self._mounts.values():
             mount.open(is_elsewhere=is_elsewhere)
             self._tasks.start(mount.run(), key=mount)
@@ -119,6 +124,8 @@ class Hub:
                 await self._tasks.__aexit__(None, None, None)
             finally:
                 self._tasks = None
+                for mount in list(self._draining):
+                    self._end(mount)  # A task that is cancelled before its first step has not begun.
                 for mount in self._mounts.values():
                     mount.close()
                 for timer in self._graces.values():
@@ -266,6 +273,8 @@ class Hub:
 
     def _end(self, mount: Mount) -> None:
         self._draining.pop(mount, None)
+        if (timer := self._graces.pop(mount, None)) is not None:
+            timer.cancel()
         if self._tasks is not None:
             self._tasks.cancel(mount)
         mount.dismissed()
@@ -335,7 +344,8 @@ class Hub:
         return min(offer.ttl_ms for offer in known), "public" if all(o.is_public for o in known) else "private"
 
     def _changed(self, mount: Mount) -> None:
-        if mount.state not in (State.READY, State.DISABLED) and mount.offer is not None:
+        is_ours = self._mounts.get(mount.name) is mount
+        if is_ours and mount.state not in (State.READY, State.DISABLED) and mount.offer is not None:
             # It may be back soon; only a long absence takes its tools out of the lists.
             self._await_end_of_grace(mount)
         for view in self._views.values():
@@ -369,7 +379,11 @@ class Hub:
     def _rebuild(self) -> None:
         self._is_rebuilding = False
         shares = [
-            Share(mount.name, mount.prefix, offer, mount.settings.tools, mount.is_awaited, mount.settings.key)
+            Share(
+                *(mount.name, mount.prefix, offer, mount.settings.tools),
+                is_awaited=mount.is_awaited and mount in self._first,
+                key=mount.settings.key,
+            )
             for mount in self._mounts.values()
             if (offer := mount.shown_offer(self._grace)) is not None
         ]

@@ -1,0 +1,46 @@
+"""A hub that is closed leaves nothing to wait for, and one that is opened again is as good as the first time."""
+
+import asyncio
+
+import sluicegate
+from sluicegate.hub.hub import Hub
+
+
+def small() -> sluicegate.Server:
+    server = sluicegate.Server("small")
+
+    @server.tool
+    def first() -> str:
+        """Be the first."""
+        return "1"
+
+    return server
+
+
+async def test_clients_hear_of_changes_also_when_it_was_closed_in_between() -> None:
+    server = small()
+    hub = Hub()
+    hub.mount("small", server)
+    for number in range(2):
+        async with asyncio.timeout(10), hub:
+            await hub.settled()
+            async with sluicegate.connect(hub) as client, client.listen(tools=True) as changes:
+
+                def more() -> str:
+                    """Be one more."""
+                    return "2"
+
+                server.tool(name=f"more{number}")(more)
+                assert await anext(aiter(changes))
+
+
+async def test_whoever_waits_for_a_server_to_be_taken_away_is_told_when_all_of_it_closes() -> None:
+    hub = Hub()
+    hub.mount("small", small())
+    async with asyncio.timeout(10), asyncio.TaskGroup() as others:
+        await hub.__aenter__()
+        await hub.settled()
+        waiting = others.create_task(hub.unmount("small"))
+        await asyncio.sleep(0)
+        await hub.__aexit__(None, None, None)
+        await waiting
