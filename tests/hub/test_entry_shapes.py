@@ -81,9 +81,9 @@ async def test_a_malformed_member_that_may_be_missing_is_left_out_of_its_entry(
 REQUIRED: list[tuple[str, Params, Params]] = [
     *(
         ("tools", TOOL, {"name": "bad", "inputSchema": value})
-        for value in (None, "x", NOTHING, {"x": 1}, {"type": "string"})
+        for value in (None, "x", NOTHING, {"type": "string"}, {"type": ["object"]})
     ),
-    *(("tools", TOOL, {"name": "bad", "inputSchema": OBJECT | {"properties": value}}) for value in (5, {"a": 5})),
+    *(("tools", TOOL, {"name": "bad", "inputSchema": OBJECT | {"properties": value}}) for value in (5, [5], {"a": 5})),
     *(("tools", TOOL, {"name": "bad", "inputSchema": OBJECT | {"required": value}}) for value in (True, [5])),
     ("tools", TOOL, {"name": "bad"}),
     ("tools", TOOL, {"name": 5, "inputSchema": OBJECT}),
@@ -93,6 +93,14 @@ REQUIRED: list[tuple[str, Params, Params]] = [
     *(
         ("resources", RESOURCE, {"uri": value, "name": "bad"})
         for value in (5, "", "not a uri", "http://", "http:x", "a://b:99999", "a://b c/", "a://[x]/", "1:x", "a:\n")
+    ),
+    *(
+        ("resources", RESOURCE, {"uri": value, "name": "bad"})
+        for value in (
+            "file://C|/x file://CD:/x file://u@h/x file://h:80/x file://a^b file://a%20b/ file://a%ff http://a|b/ "
+            "file://v1.0 http://a%2fb/ http://a\uff0fb/ http://h\\x http://% http://[1.2.3.4]/ http://1.2.3.4.5 "
+            "http://09 http://256.1 http://4294967296 http://1..2 http://a.1 http://a.0x http://a\u3002\uff19"
+        ).split()
     ),
     ("templates", TEMPLATE, {"uriTemplate": "bad:{x}"}),
 ]
@@ -111,11 +119,22 @@ async def test_an_entry_is_left_out_where_that_is_malformed_which_may_not_be_mis
 @pytest.mark.parametrize(
     "uri",
     "file:///a%20b http://h/p?q#f a: urn:x:y memo:// postgres://u:p@h:5432/db a://[::1]:1/ http://1.2.3.4 ui://x/y "
-    "a://ü/ C:\\x".split()
+    "a://ü/ C:\\x "
+    # As servers name their files, and as the parsers of Python's and of JavaScript's clients take them.
+    "file://C:/Users/x file://C:\\Users\\x file://c: FILE://C:/x file://~/x file://./x file://.hidden file://wsl$/x "
+    "file://a+b/x file://my(1)/x file://a,b/x file://a'b file://* file://1.2/x file://report.txt "
+    "http://1 http://0x7f.1/ http://010.0.0.1/ http://1.256 http://4294967295 http://1. http://1.. http://a%41/ "
+    "https://*.x.com/ https://a!b.c/ http://a_b/ http://[::1]:80/".split()
     + ["file:///a b", "a:b c"],
 )
 async def test_addresses_that_clients_can_take_apart_pass(uri: str) -> None:
     assert await offered("resources", {"uri": uri, "name": "r"}) == ([{"uri": uri, "name": "r"}], ())
+
+
+async def test_a_number_of_thousands_of_digits_is_no_host_and_no_fault_of_ours() -> None:
+    seen, (finding,) = await offered("resources", {"uri": "http://" + "9" * 5000, "name": "r"}, RESOURCE)
+    assert seen == [RESOURCE]
+    assert "(Expected a URI" in finding
 
 
 async def test_null_says_nothing_and_is_not_told() -> None:
@@ -133,6 +152,25 @@ async def test_a_property_that_may_be_anything_or_nothing_is_said_as_every_revis
     either, said = {"a": True, "b": False}, {"a": anything, "b": {"not": anything}}
     seen = await offered("tools", tool("t", inputSchema=OBJECT | {"properties": either}))
     assert seen == ([tool("t", inputSchema=OBJECT | {"properties": said})], ())
+
+
+SPELT: list[tuple[Params, Params]] = [
+    ({}, OBJECT),
+    ({"x": 1}, OBJECT | {"x": 1}),
+    ({"type": None, "properties": {"a": {}}}, OBJECT | {"properties": {"a": {}}}),
+    (OBJECT | {"properties": NOTHING}, OBJECT | {"properties": {}}),
+    ({"properties": NOTHING, "required": NOTHING}, OBJECT | {"properties": {}, "required": []}),
+]
+
+
+@pytest.mark.parametrize(("schema", "said"), SPELT)
+async def test_a_schema_that_says_less_than_it_should_is_one_of_an_object(schema: Params, said: Params) -> None:
+    assert await offered("tools", tool("t", inputSchema=schema)) == ([tool("t", inputSchema=said)], ())
+
+
+async def test_of_a_schema_for_results_only_the_spelling_is_mended() -> None:
+    seen = await offered("tools", TOOL | {"outputSchema": {"properties": NOTHING}})
+    assert seen == ([TOOL | {"outputSchema": {"properties": {}}}], ())
 
 
 async def test_a_list_ends_where_too_much_of_it_is_malformed() -> None:

@@ -8,8 +8,10 @@ import pytest
 
 from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, RemoteProtocolError, UpstreamProtocolError
 from sluicegate.exchange import Exchange
+from sluicegate.hub.circles import GATEWAY, THROUGH
 from sluicegate.hub.offers import Offer, Offered, OfferLimits, changed_lists, fetch_offer
 from sluicegate.protocol.discovery import Discovery
+from sluicegate.protocol.gathering import MOST_MALFORMED
 from sluicegate.protocol.message import Params, Reply, Result
 from sluicegate.protocol.pages import MOST_COMMAS
 
@@ -103,7 +105,7 @@ async def test_what_is_too_large_or_too_much_is_left_out_and_said(as_bytes: bool
         tool("long", description="x" * 11),
         tool("deep", outputSchema={"x": "y" * 100}),
         tool("titled", title=LARGE),
-        tool("marked", _meta={"x": LARGE}),
+        tool("marked", later={"x": LARGE}),
         tool("a"),
         tool("b"),
         tool("c"),
@@ -116,6 +118,36 @@ async def test_what_is_too_large_or_too_much_is_left_out_and_said(as_bytes: bool
         "s: it has more than 2 tools; the rest is left out.",
         "s: left out of its tools, as too large or nested too deeply: 'long', 'deep', 'titled', 'marked'.",
     )
+
+
+ICONS: list[object] = [{"src": f"data:image/png;base64,{LARGE}"}]
+
+
+@pytest.mark.parametrize(
+    ("members", "kept", "lost"),
+    [
+        ({"icons": ICONS, "_meta": {"x": 1}}, {"_meta": {"x": 1}}, "icons"),
+        ({"icons": [{"src": "data:,"}], "_meta": {"x": LARGE}}, {"icons": [{"src": "data:,"}]}, "_meta"),
+        ({"icons": ICONS, "_meta": {"x": LARGE}, "later": 1}, {"later": 1}, "icons, _meta"),
+    ],
+)
+async def test_an_entry_is_not_lost_for_pictures_and_notes_that_are_too_large(
+    members: Params, kept: Params, lost: str
+) -> None:
+    page: Params = {"tools": [tool("t", **members), tool("good"), tool("titled", title=LARGE, icons=ICONS)]}
+    offer = await fetch_offer("s", Listing({"tools": {}}, tools_list={None: raw(page)}), OfferLimits())
+    assert as_clients_see(offer.tools) == [tool("t", **kept), tool("good")]
+    assert offer.findings == (
+        "s: left out of its tools, as too large or nested too deeply: 'titled'.",
+        f"s: members left out of its tools, as too large: 't' ({lost}).",
+    )
+
+
+async def test_the_way_that_an_entry_took_is_kept_when_its_notes_are_too_large() -> None:
+    page: Params = {"tools": [tool("t", _meta={"x": LARGE, THROUGH: ["c"]})], "_meta": {GATEWAY: "b"}}
+    offer = await fetch_offer("s", Listing({"tools": {}}, tools_list={None: raw(page)}), OfferLimits(), "a")
+    assert as_clients_see(offer.tools) == [tool("t", _meta={THROUGH: ["b", "c"]})]
+    assert offer.findings == ("s: members left out of its tools, as too large: 't' (_meta).",)
 
 
 async def test_of_many_that_are_too_large_only_some_are_named() -> None:
@@ -166,8 +198,40 @@ async def test_entries_that_nobody_can_read_are_skipped() -> None:
 
 
 @pytest.mark.parametrize(
+    ("entry", "name"),
+    [
+        (b'{"name": "a", "inputSchema": {"type": "object", "maximum": 1e999}}', "a"),
+        (b'{"name": 1e999}', "?"),
+        (b'{"name": "\xff"}', "?"),
+        (b'{"\xff": "a"}', "?"),
+    ],
+)
+async def test_one_entry_that_cannot_be_decoded_does_not_cost_the_others(entry: bytes, name: str) -> None:
+    page = msgspec.Raw(b'{"tools": [' + entry + b", " + bytes(raw(tool("good"))) + b"]}")
+    offer = await fetch_offer("s", Listing({"tools": {}}, tools_list={None: page}), OfferLimits())
+    assert names(offer) == ["good"]
+    assert offer.findings == (f"s: left out of its tools, as malformed: {name!r} (it cannot be decoded).",)
+
+
+async def test_an_entry_that_is_too_large_and_has_no_readable_name_does_not_cost_the_others() -> None:
+    entry = b'{"name": "\xff", "x": "%b"}' % (b"x" * 1_000_000)
+    page = msgspec.Raw(b'{"tools": [' + entry + b", " + bytes(raw(tool("good"))) + b"]}")
+    offer = await fetch_offer("s", Listing({"tools": {}}, tools_list={None: page}), OfferLimits())
+    assert names(offer) == ["good"]
+    assert offer.findings == ("s: left out of its tools, as too large or nested too deeply: '?'.",)
+
+
+async def test_too_many_entries_that_cannot_be_decoded_end_the_list() -> None:
+    entries = b", ".join([b'{"name": 1e999}'] * (MOST_MALFORMED + 1) + [bytes(raw(tool("last")))])
+    page = msgspec.Raw(b'{"tools": [' + entries + b"]}")
+    offer = await fetch_offer("s", Listing({"tools": {}}, tools_list={None: page}), OfferLimits())
+    assert names(offer) == []
+    assert offer.findings[0] == "s: more than 1000 of its tools are malformed; the rest is left out."
+
+
+@pytest.mark.parametrize(
     "page",
-    [b"[]", b'{"tools": [{"name": "a", "x": 1e999}]}', b'{"tools": [{"name": "\xff"}]}', b'{"tools": {}}', b"{}"],
+    [b"[]", b'{"tools": [{"name": "a", "x": nan}]}', b'{"tools": {}}', b"{}"],
 )
 async def test_a_page_that_cannot_be_read_at_all_is_a_fault(page: bytes) -> None:
     server = Listing({"tools": {}}, tools_list={None: msgspec.Raw(page)})

@@ -50,9 +50,11 @@ def deep(levels: int) -> bytes:
 
 
 BROKEN = {
-    b"{}": "has no list of content",
     b'{"content":"oops"}': "has no list of content",
-    b'{"content":null,"structuredContent":{}}': "has no list of content",
+    b'{"content":{},"structuredContent":{}}': "has no list of content",
+    b'{"toolResult":"of old"}': "has no list of content",
+    b'{"content":null,"task":{"taskId":"1","status":"working"}}': "has no list of content",
+    b'{"content":null,"isError":"yes"}': "does not say whether the tool failed",
     b'{"content":[5]}': "has content without a type",
     b'{"content":[{"text":"x"}]}': "has content without a type",
     b'{"content":[{"type":"text"}]}': "has content of the type text without text",
@@ -77,8 +79,7 @@ BROKEN = {
 async def test_a_result_that_no_client_can_read_is_an_error_that_names_the_server(
     result: bytes, typed: bool, version: str
 ) -> None:
-    rest = result[1:] if result == b"{}" else b"," + result[1:]
-    answered = b'{"resultType":"complete"' + rest if typed else result
+    answered = b'{"resultType":"complete",' + result[1:] if typed else result
     if not (fault := BROKEN[result]):
         assert isinstance(await replied(answered, version), Result)
         return
@@ -108,10 +109,17 @@ async def test_a_result_that_can_be_read_passes_as_it_is(result: bytes, typed: b
     assert bytes(reply.value) == b'{"resultType":"complete",' + result[1:]
 
 
-async def test_structured_content_alone_has_empty_content_beside_it() -> None:
-    reply = await replied(b'{"structuredContent":{"total":3}}')
+@pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
+@pytest.mark.parametrize("typed", [True, False])
+@pytest.mark.parametrize("content", [{}, {"content": None}], ids=["missing", "null"])
+@pytest.mark.parametrize("rest", [{}, {"structuredContent": {"total": 3}}, {"isError": True}], ids=str)
+async def test_a_tool_that_ran_and_says_nothing_has_empty_content(
+    rest: Params, content: Params, typed: bool, version: str
+) -> None:
+    said = {"resultType": "complete"} if typed else {}
+    reply = await replied(msgspec.json.encode({**said, **content, **rest}), version)
     assert isinstance(reply, Result)
-    assert opened(reply) == {"resultType": "complete", "content": [], "structuredContent": {"total": 3}}
+    assert opened(reply) == {"resultType": "complete", "content": [], **rest}
 
 
 @pytest.mark.parametrize("levels", [99, 100, 101, 300])

@@ -9,9 +9,9 @@ from typing import Final, cast
 import msgspec
 
 from sluicegate.concurrency import Turns
-from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, UpstreamProtocolError
+from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, RemoteProtocolError, UpstreamProtocolError
 from sluicegate.exchange import NOBODY, Connection, Exchange
-from sluicegate.hub.circles import gateway_of, not_from
+from sluicegate.hub.circles import THROUGH, gateway_of, not_from
 from sluicegate.protocol.discovery import Discovery
 from sluicegate.protocol.entry_shapes import PromptShape, ResourceShape, Shape, TemplateShape, ToolShape, shaped
 from sluicegate.protocol.gathering import MOST_ENTRIES, MOST_MALFORMED, Gathering, Kind
@@ -29,6 +29,8 @@ MOST_NAMED: Final = 5
 """How many of the entries that something is wrong with are told by name."""
 
 _SCHEMAS: Final = ("inputSchema", "outputSchema")
+_SPARED: Final = ((), ("icons",), ("_meta",), ("icons", "_meta"))
+"""What an entry that is too large can lose before it is lost as a whole, the least first."""
 
 
 class OfferLimits(msgspec.Struct, frozen=True):
@@ -141,6 +143,7 @@ class _Faults(msgspec.Struct):
     too_large: list[str] = []
     malformed: list[str] = []
     mended: list[str] = []
+    lightened: list[str] = []
 
     def sentences(self, which: str) -> list[str]:
         """What is told of them."""
@@ -148,6 +151,7 @@ class _Faults(msgspec.Struct):
             f"left out of its {which}, as too large or nested too deeply": self.too_large,
             f"left out of its {which}, as malformed": self.malformed,
             f"members left out of its {which}, as malformed": self.mended,
+            f"members left out of its {which}, as too large": self.lightened,
         }
         return [f"{what}: {_named(entries)}." for what, entries in kinds.items() if entries]
 
@@ -258,11 +262,18 @@ class _Fetching:
                 self.is_full = True
                 break
             if size > self._limits.entry:
-                faults.too_large.append(_shown(own_name(data, each.member)))
+                faults.too_large.append(_name_in(data, each.member))
                 continue
-            entry = value_of(data)
+            try:
+                entry = value_of(data)
+            except RemoteProtocolError:
+                # A number beyond all bounds, say: pages are taken apart without a look at those.
+                faults.malformed.append(f"{_name_in(data, each.member)} (it cannot be decoded)")
+                if len(faults.malformed) > MOST_MALFORMED:
+                    break
+                continue
             if is_beyond_limits(data, entry):
-                faults.too_large.append(_shown(own_name(data, each.member)))
+                faults.too_large.append(_name_in(data, each.member))
                 continue
             if gateway and as_object(entry) is not None:
                 kept, is_back = not_from(self._ourselves, gateway, [as_object(entry) or {}])
@@ -273,30 +284,52 @@ class _Fetching:
             try:
                 read = shaped(entry, each.shape)
             except msgspec.ValidationError as problem:
-                faults.malformed.append(f"{_shown(own_name(data, each.member))} ({problem})")
+                faults.malformed.append(f"{_name_in(data, each.member)} ({problem})")
                 if len(faults.malformed) > MOST_MALFORMED:
                     break
                 continue
             offered = _offered(each.member, read.entry)
-            if self._is_too_large(offered.definition):
+            spared = self._spared(offered.definition)
+            if spared is None:
                 faults.too_large.append(_shown(offered.own))
                 continue
+            if spared:
+                faults.lightened.append(f"{_shown(offered.own)} ({', '.join(spared)})")
+                offered = msgspec.structs.replace(offered, definition=_lighter(offered.definition, spared))
             taken.append(offered)
             if read.lost:
                 faults.mended.append(f"{_shown(offered.own)} ({', '.join(read.lost)})")
         return taken
 
-    def _is_too_large(self, definition: Params) -> bool:
+    def _spared(self, definition: Params) -> tuple[str, ...] | None:
+        """The members without which an entry is small enough; None if it is not without them either."""
         limits = self._limits
         description = definition.get("description")
         if isinstance(description, str) and len(description.encode("utf-8", "replace")) > limits.description:
-            return True
+            return None
         rest = {key: value for key, value in definition.items() if key not in _SCHEMAS}
         schemas = (definition[key] for key in _SCHEMAS if key in definition)
         sizes = (len(memoryview(schema)) for schema in schemas if isinstance(schema, msgspec.Raw))
-        return any(size > limits.schema for size in sizes) or (
-            len(msgspec.json.encode(rest)) > limits.description + REST
-        )
+        if any(size > limits.schema for size in sizes):
+            return None
+        for spared in _SPARED:
+            if len(msgspec.json.encode(_lighter(rest, spared))) <= limits.description + REST:
+                return spared
+        return None
+
+
+def _lighter(definition: Params, spared: tuple[str, ...]) -> Params:
+    kept = {key: value for key, value in definition.items() if key not in spared}
+    meta = (as_object(definition.get("_meta")) or {}) if "_meta" in spared else {}
+    # Without the way that an entry took, gateways in a circle would not know it for their own.
+    return {**kept, "_meta": {THROUGH: meta[THROUGH]}} if THROUGH in meta else kept
+
+
+def _name_in(data: msgspec.Raw, member: str) -> str:
+    try:
+        return _shown(own_name(data, member))
+    except RemoteProtocolError:
+        return _shown("?")
 
 
 def _shown(own: str) -> str:

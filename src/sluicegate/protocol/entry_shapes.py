@@ -6,8 +6,10 @@ Members that are not in this table pass as they are.
 
 import re
 from functools import cache
-from ipaddress import ip_address
+from ipaddress import IPv6Address
 from typing import Annotated, Final, Literal
+from unicodedata import normalize
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -171,6 +173,10 @@ def _respelled(name: str, value: object) -> object:
         return value
     # Only of these: null may well be the default, or a constant.
     schema = {key: value for key, value in schema.items() if value is not None or key not in _OF_SCHEMA}
+    if name == "inputSchema" and schema.get("type") is None:
+        schema["type"] = "object"  # Arguments are nothing else, whether a server says so or not.
+    if schema.get("properties") == []:
+        schema["properties"] = {}  # PHP has one empty array, and writes it like this.
     properties = as_object(schema.get("properties"))
     if properties is None:
         return schema
@@ -202,25 +208,60 @@ _uri: Final = re.compile(
     r"(?:(?!//)|//([^@/?#\\]*@)?(\[[0-9A-Fa-f:.]+\]|[^\x00-\x20<>\[\]^|\\:@/?#]*)(:[0-9]*)?(?=[/?#]|$))"
     r"[^\x00-\x1f\x7f]*"
 )
-_web_host: Final = re.compile(r"(?:[A-Za-z0-9_-]|[^\x00-\x7f])(?:[A-Za-z0-9._-]|[^\x00-\x7f])*|\[.*\]")
+# Many servers write a drive where the host should be, and clients know what they mean.
+_drive: Final = re.compile(r"file://[a-z]:(?:[/\\?#][^\x00-\x1f\x7f]*)?", re.IGNORECASE | re.ASCII)
+# WHATWG's forbidden domain code points, and what stands for bytes that are no text.
+_forbidden: Final = re.compile(r"[\x00-\x20\x7f#%/:<>?@\[\\\]^|\ufffd]")
+_number: Final = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
+_ip_part: Final = re.compile(r"0[xX]([0-9A-Fa-f]*)|0([0-7]*)|([1-9][0-9]{0,9})")
 _WEB: Final = frozenset({"http", "https", "ws", "wss", "ftp"})
 
 
 def _is_uri(text: str) -> bool:
     """Whether clients that take URIs apart can do so: what is behind scheme and host all of them take as it is."""
+    if _drive.fullmatch(text):
+        return True
     found = _uri.fullmatch(text)
     if found is None:
         return False
     scheme, user, host, port = found.groups()
-    is_web = scheme.lower() in _WEB
-    is_named = is_web or scheme.lower() == "file"  # Its host is a name in the net, and not just any text.
+    is_web, is_file = scheme.lower() in _WEB, scheme.lower() == "file"
     if not host:
         return not (is_web or user or port)
-    if is_named and not (_web_host.fullmatch(host) and (is_web or not (user or port))):
+    if is_file and (user or port):
         return False
-    if host.startswith("[") or (is_named and host.rstrip(".").split(".")[-1].isdecimal()):
-        try:
-            ip_address(host.strip("[]"))
-        except ValueError:
+    if host.startswith("["):
+        is_host = _is_ipv6(host[1:-1])
+    else:
+        is_host = not (is_web or is_file) or _is_domain(host)  # Of other schemes it is just any text.
+    return is_host and (not port or len(port) <= 6 and int(port[1:] or 0) <= 65535)
+
+
+def _is_domain(host: str) -> bool:
+    """Whether a host is a name in the net, or the number of one, as browsers read it."""
+    host = normalize("NFKC", unquote(host)).replace("\u3002", ".")  # The full stop of Chinese is a dot here, too.
+    if not host or _forbidden.search(host):
+        return False
+    parts = host.removesuffix(".").split(".")
+    return not _number.fullmatch(parts[-1]) or _is_ipv4(parts)
+
+
+def _is_ipv4(parts: list[str]) -> bool:
+    """Whether these are one to four numbers, of which the last says all that the others do not."""
+    numbers: list[int] = []
+    for part in parts:
+        found = _ip_part.fullmatch(part)
+        if found is None:
             return False
-    return not port or len(port) <= 6 and int(port[1:] or 0) <= 65535
+        sixteen, eight, ten = found.groups()
+        numbers.append(int(ten) if ten else int(sixteen or "0", 16) if eight is None else int(eight or "0", 8))
+    *first, last = numbers
+    return len(first) < 4 and all(number < 256 for number in first) and last < 256 ** (4 - len(first))
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        IPv6Address(text)
+    except ValueError:
+        return False
+    return True

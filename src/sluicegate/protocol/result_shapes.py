@@ -107,13 +107,19 @@ def in_shape(method: str, result: Result) -> Result:
         if is_deep(bytes(result.value)):
             raise RemoteProtocolError(f"The answer's result is nested more than {_DEPTH} levels deep.")
     value = opened(result)
-    if method == "tools/call" and "content" not in value and "structuredContent" in value:
-        value["content"] = list[object]()  # Servers that answer with structured content alone do exist.
+    if method == "tools/call" and _says_nothing(value):
+        value = {**value, "content": list[object]()}
         result = Result(value)
     fault = find(value)
     if fault is not None:
         raise RemoteProtocolError(f"The answer's result {fault}.")
     return result
+
+
+def _says_nothing(value: Params) -> bool:
+    """Whether a tool has run and its server leaves out the content, having none: an error would invite another call."""
+    is_other = value.get("resultType", "complete") != "complete" or "task" in value or "toolResult" in value
+    return value.get("content") is None and not is_other
 
 
 def is_deep(data: bytes) -> bool:
