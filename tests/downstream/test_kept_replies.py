@@ -338,9 +338,11 @@ async def test_of_too_many_bytes_of_replies_the_oldest_are_given_up() -> None:
 
 async def test_a_reply_larger_than_all_of_them_may_be_is_not_kept() -> None:
     parked = Parked(most_kept=100)
-    round = parked.park(BOUND, 60.0, lambda retry: None)
+    other, round = (parked.park(BOUND, 60.0, lambda retry: None) for _ in range(2))
+    parked.keep(other, 40)
     parked.keep(round, 101)
     assert not comes_back(parked, round) and round.over.result() is None
+    assert comes_back(parked, other), "it costs nobody else theirs"
 
 
 async def test_calls_that_have_ended_make_room_for_those_that_wait() -> None:

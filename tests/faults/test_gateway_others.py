@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import sluicegate
 from sluicegate.client import Changes
 from sluicegate.concurrency import TaskScope
 from sluicegate.exchange import Host
@@ -35,7 +36,7 @@ class Changing:
     def __init__(self, era: str, *tools: str) -> None:
         self.begun = 0
         self.asked: list[str] = []
-        self.is_forgetful = False
+        self.is_forgetful = self.is_troubled = False
         self.become(era, *tools)
 
     def become(self, era: str, *tools: str) -> None:
@@ -69,7 +70,11 @@ class Changing:
         return None
 
     def _answer_modern(self, asked: Asked) -> None:
-        if asked.called == "server/discover":
+        if self.is_troubled and asked.called == "server/discover":
+            asked.error(500, -32603, "The database is busy.")
+        elif self.is_troubled and asked.called == "tools/call":
+            asked.error(400, -32000, "Charged, and then the quota was exceeded.")
+        elif asked.called == "server/discover":
             asked.result(DISCOVERED)
         elif asked.method != "POST":
             asked.status(405)
@@ -165,7 +170,7 @@ async def test_a_server_that_refuses_as_one_of_another_era_would_and_is_none_kee
     def answer(asked: Asked) -> None:
         if asked.called == "tools/call":
             server.asked.append(asked.called)
-            asked.error(400, code, "Go away")
+            asked.error(400, code, "There is no valid session; go away")
         else:
             server(asked)
 
@@ -173,7 +178,20 @@ async def test_a_server_that_refuses_as_one_of_another_era_would_and_is_none_kee
         await listed(stage, "old")
         opened = server.asked.count("server/discover") + server.begun
         for _ in range(5):
-            assert "Go away" in (await refusal(client.call("it__old"))).message
+            assert "go away" in (await refusal(client.call("it__old"))).message
         # Once it is asked who it is; that it goes on in this way is no reason to ask again so soon.
         assert server.asked.count("server/discover") + server.begun == opened + 1
         assert stage.status("it").state == "ready"
+
+
+async def test_an_error_of_its_own_is_not_taken_for_another_era_and_the_call_is_made_once(tmp_path: Path) -> None:
+    server = Changing("modern", "pay")
+    async with scripted(server) as script, staged(tmp_path, entry(script.url)) as stage, stage.client() as client:
+        await listed(stage, "pay")
+        server.is_troubled = True
+        for _ in range(2):
+            with pytest.raises(sluicegate.RpcError, match="the quota was exceeded"):
+                await client.call("it__pay")
+        assert server.asked.count("tools/call") == 2
+        server.is_troubled = False
+        assert (await client.call("it__pay")).text == "done"

@@ -221,3 +221,28 @@ async def test_what_a_command_answers_is_masked_as_its_stderr_is(
         status = await stage.until("s", lambda status: bool(status.details))
         assert "Invalid key ***" in status.details and TOKEN not in status.details + status.sentence
     assert "Invalid key ***" in caplog.text and TOKEN not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("secrets", "text", "masked"),
+    [
+        (["abcdef-12345", "12345-zzzzz"], "it was abcdef-12345-zzzzz.", "it was ***."),
+        (["sk-abc/def"], "sk-abc%2Fdef is wrong, and so is sk-abc\\/def", "*** is wrong, and so is ***"),
+        (["aaaaaa"], "aaaaaaaa", "***"),
+    ],
+)
+def test_nothing_of_a_secret_is_left_however_it_is_spelled(secrets: list[str], text: str, masked: str) -> None:
+    assert Mask(secrets)(text) == masked
+
+
+async def test_words_of_plain_headers_are_not_taken_for_secrets_where_it_is_said_what_is_one() -> None:
+    headers = {"User-Agent": "acme client", "X-Env": "production", "Authorization": "Bearer sk-canary-1"}
+
+    def refuse(asked: Asked) -> None:
+        asked.error(400, -32603, "The client sk-canary-1 must not be used in production.")
+
+    async with scripted(refuse) as script:
+        with pytest.raises(UpstreamError) as problem:
+            async with HttpUpstream(script.url, headers=headers, secrets=["sk-canary-1"]).connect(Host({}, {}, NOBODY)):
+                pass
+    assert "The client *** must not be used in production." in problem.value.details

@@ -101,7 +101,9 @@ class Parked:
 
     def keep(self, round: Round, size: int) -> None:
         """Count the bytes of a reply that waits for the retry. Where there are too many, the oldest are given up."""
-        if round.key in self._waiting:
+        if size > self._most_kept:
+            self.end(round)  # Else it would cost all others theirs, and itself in the end.
+        elif round.key in self._waiting:
             self._kept[round] = size
             while sum(self._kept.values()) > self._most_kept:
                 self._drop_oldest()

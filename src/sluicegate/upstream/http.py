@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl as tls
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, Literal
 
@@ -17,7 +17,7 @@ from sluicegate.errors import (
     UpstreamUnavailable,
 )
 from sluicegate.exchange import Connection, Host
-from sluicegate.http1 import Pool
+from sluicegate.http1 import Fields, Pool
 from sluicegate.http1.client import origin_of
 from sluicegate.protocol.discovery import Discovery, Incompatible, Legacy, Retry, judge_probe
 from sluicegate.protocol.versions import LATEST_VERSION, SUPPORTED_VERSIONS
@@ -41,6 +41,18 @@ _verdicts: Final[dict[str, Transport]] = {}
 """What every URL probed so far turned out to speak."""
 
 
+_SCHEMES: Final = frozenset({"basic", "bearer", "digest"})
+
+
+def _values_of(fields: Fields) -> Iterator[str]:
+    """The values of headers, and the tokens in them that have a scheme before them, which is none of it."""
+    for _, value in fields:
+        yield value
+        scheme, _, token = value.partition(" ")
+        if scheme.lower() in _SCHEMES:
+            yield token
+
+
 class HttpUpstream:
     """A URL that is a server. Each connection keeps its own sockets and, in the session era, its own session."""
 
@@ -56,12 +68,12 @@ class HttpUpstream:
         patience: Patience | None = None,
         ssl_context: tls.SSLContext | None = None,
         opens_results: bool = False,
-        secrets: Iterable[str] = (),
+        secrets: Iterable[str] | None = None,
     ) -> None:
         """A server at a URL.
 
         Args:
-            secrets: what is masked in every error, as the values of `headers` are.
+            secrets: what is masked in every error; if that is not said, the values of `headers`.
             opens_results: whether what tools answer is looked into by whoever asks, and not passed on as bytes.
 
         Raises:
@@ -81,9 +93,7 @@ class HttpUpstream:
         self._patience = patience or Patience()
         self._ssl_context = ssl_context
         self._opens_results = opens_results
-        # A token may have a scheme before it, which is none of it.
-        values = {part for _, value in self._fields for part in (value, value.partition(" ")[2])}
-        self._mask = Mask({*values, *secrets})
+        self._mask = Mask(_values_of(self._fields) if secrets is None else secrets)
 
     @asynccontextmanager
     async def connect(self, host: Host) -> AsyncGenerator[Connection]:

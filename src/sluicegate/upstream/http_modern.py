@@ -12,6 +12,7 @@ from sluicegate.concurrency import TaskScope, Turns
 from sluicegate.errors import (
     HEADER_MISMATCH,
     INVALID_REQUEST,
+    METHOD_NOT_FOUND,
     UNSUPPORTED_VERSION,
     Delivered,
     ErrorObject,
@@ -24,7 +25,7 @@ from sluicegate.errors import (
 from sluicegate.exchange import Exchange, Host
 from sluicegate.http1 import Answer
 from sluicegate.http1.client import Letterhead
-from sluicegate.protocol.discovery import Discovery, judge_probe
+from sluicegate.protocol.discovery import Discovery, Legacy, judge_probe
 from sluicegate.protocol.gathering import MOST_PAGES
 from sluicegate.protocol.headers import Marks, headers_of, marks_of
 from sluicegate.protocol.message import (
@@ -41,7 +42,7 @@ from sluicegate.protocol.modern import Profile, subscription_of, with_profile
 from sluicegate.protocol.pages import as_raw, entries_of, is_beyond_limits, own_name, page_of, value_of
 from sluicegate.protocol.tasks import REQUESTS
 from sluicegate.upstream.messages import LINGER, Messages, ended_early, plain_result
-from sluicegate.upstream.site import ACCEPT_BOTH, Site
+from sluicegate.upstream.site import ACCEPT_BOTH, Site, is_about_session
 from sluicegate.upstream.stamp import Stamp
 from sluicegate.upstream.writing import encoded
 
@@ -203,9 +204,9 @@ class ModernHttp:
     async def _hear_refusal(self, answer: Answer, exchange: Exchange | None) -> Reply:
         refusal = await self._site.read_refusal(answer)
         says = refusal.says
-        doubtful = answer.status in _DOUBTFUL and (isinstance(says, UpstreamError) or _is_older(says.code))
+        doubtful = answer.status in _DOUBTFUL and (isinstance(says, UpstreamError) or _speaks_older(says))
         if exchange is not None and doubtful and not await self._is_still_modern():
-            # An error says that it was not done; of a bare status nobody knows what it says.
+            # Such an error says that it was not begun; of a bare status nobody knows what it says.
             delivered = "no" if isinstance(says, ErrorObject) else says.delivered
             raise self._gone(delivered)
         return refusal.reply()
@@ -223,7 +224,11 @@ class ModernHttp:
             self._doubts_from = now + DOUBTS_AGAIN
             try:
                 async with asyncio.timeout(DOUBTS_WITHIN):
-                    is_modern = isinstance(judge_probe(await self.discover(self.discovery.version)), Discovery)
+                    reply = await self.discover(self.discovery.version)
+                # Other errors than these say that it has trouble, not what it speaks: it was of this era before.
+                is_modern = not isinstance(judge_probe(reply), Legacy)
+                if isinstance(reply, ErrorObject):
+                    is_modern |= not (reply.code == METHOD_NOT_FOUND or _speaks_older(reply))
             except UpstreamProtocolError as problem:
                 is_modern = problem.data.get("status") not in _DOUBTFUL  # Such a one does not know the method.
             except (TimeoutError, UpstreamError):
@@ -331,9 +336,9 @@ def wants_log(profile: Profile, notification: Notification) -> bool:
     return LOG_LEVELS.index(cast(str, level)) >= LOG_LEVELS.index(wanted)
 
 
-def _is_older(code: int) -> bool:
+def _speaks_older(error: ErrorObject) -> bool:
     """Whether a request is refused as servers of the session era refuse one without a session, or of this revision."""
-    return code in (INVALID_REQUEST, UNSUPPORTED_VERSION) or -32019 <= code <= -32000
+    return error.code in (INVALID_REQUEST, UNSUPPORTED_VERSION) or is_about_session(error)
 
 
 def _is(token: object, request_id: int) -> bool:

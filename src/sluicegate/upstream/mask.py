@@ -4,8 +4,9 @@ The one rule: what a caller is told in answer to its own call is the server's, a
 for but we ends in our log and in what is shown of the server, and is masked.
 """
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Iterator
 from typing import Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -22,15 +23,21 @@ class Mask:
     """Puts `***` in the place of secrets."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        # A key of many lines comes line by line.
+        # A key of many lines comes line by line, one of a URL as it is written there, and PHP writes JSON its own way.
         parts = {part for value in secrets for part in (value, *value.splitlines())}
+        parts |= {spelled for part in parts for spelled in (quote(part, safe=""), part.replace("/", "\\/"))}
         self.secrets = sorted((part for part in parts if len(part) >= SHORTEST_SECRET), key=len, reverse=True)
 
     def __call__(self, text: str) -> str:
         """The text without any."""
-        for secret in self.secrets:
-            text = text.replace(secret, "***")
-        return text
+        found = sorted(span for secret in self.secrets for span in _places_of(secret, text))
+        pieces: list[str] = []
+        end = 0
+        for start, stop in found:
+            if start >= end:
+                pieces += text[end:start], "***"
+            end = max(end, stop)  # Where two overlap, nothing of either is left.
+        return "".join(pieces) + text[end:]
 
     def cut(self, text: str) -> str:
         """As the call, of a text that may have been cut in the middle of one."""
@@ -44,6 +51,13 @@ class Mask:
     def put_on(self, problem: UpstreamError) -> None:
         """Mask what the server itself said of a problem."""
         problem.details = self.cut(problem.details)
+
+
+def _places_of(secret: str, text: str) -> Iterator[tuple[int, int]]:
+    at = text.find(secret)
+    while at >= 0:
+        yield at, at + len(secret)
+        at = text.find(secret, at + 1)
 
 
 class Masked:

@@ -122,6 +122,11 @@ class Refusal(NamedTuple):
         return self.says
 
 
+def is_about_session(error: ErrorObject) -> bool:
+    """Whether a server of the session era refuses a request for the session that it names, or does not name."""
+    return error.code == _LOST_CODE and _lost_message.search(error.message) is not None
+
+
 class Site:
     """A URL, the headers configured for it, and the connections to it."""
 
@@ -216,8 +221,7 @@ class Site:
         message = decode_tolerant(body) if is_json and body else None
         if isinstance(message, Response) and isinstance(message.reply, ErrorObject):
             error = message.reply
-            is_lost = error.code == _LOST_CODE and _lost_message.search(error.message) is not None
-            return Refusal(error, may_be_lost and is_lost)
+            return Refusal(error, may_be_lost and is_about_session(error))
         return Refusal(self.status_error(answer), may_be_lost and _lost_text.fullmatch(body.strip()) is not None)
 
     def status_error(self, answer: Answer) -> UpstreamError:
