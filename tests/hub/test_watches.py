@@ -14,7 +14,7 @@ from sluicegate.hub.hub import Hub
 from sluicegate.hub.listening import Hearing
 from sluicegate.hub.mount import MountSettings
 from sluicegate.hub.watches import MOST_STREAMS, Watches
-from sluicegate.protocol.message import Notification, Params, Reply, Result
+from sluicegate.protocol.message import Notification, Params, Reply, Result, as_array, as_object
 from sluicegate.protocol.modern import ACKNOWLEDGED, complete
 from tests.hub.scripted import Scripted, acknowledge, until
 from tests.upstream.raw_server import Recorder
@@ -36,8 +36,10 @@ class Held:
         self.uris = list(uris)
         self._hearing = hearing
 
-    async def acknowledge(self, *uris: str) -> None:
+    async def acknowledge(self, *uris: str, pending: Sequence[str] = ()) -> None:
         named: Params = {"notifications": {"resourceSubscriptions": list(uris or self.uris)}}
+        if pending:
+            named["_meta"] = {"dev.sluicegate/pending": list(pending)}
         await self._hearing.emit(Notification(ACKNOWLEDGED, named))
 
     async def update(self, uri: str) -> None:
@@ -52,6 +54,8 @@ class Connected:
         self.begun = self.most = 0
         self.told: list[tuple[str, str]] = []
         self.answers = True
+        self.silent: set[str] = set()
+        """Resources of which it says nothing, nor of what else is asked for with them."""
 
     async def hold(self, uris: Sequence[str], hearing: Hearing) -> None:
         held = Held(uris, hearing)
@@ -59,7 +63,7 @@ class Connected:
         self.begun += 1
         self.most = max(self.most, len(self.held))
         try:
-            if self.answers:
+            if self.answers and self.silent.isdisjoint(uris):
                 await held.acknowledge()
             await forever()
         finally:
@@ -212,6 +216,7 @@ async def test_a_change_while_one_subscription_takes_anothers_place_is_told_once
 async def test_one_that_is_not_taken_in_place_of_others_leaves_these_as_they_were(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(watches, "SPLITS_AFTER", 0.05)
     monkeypatch.setattr(watches, "ANSWERS_WITHIN", 0.05)
     monkeypatch.setattr(watches, "LONGEST_DELAY", 0.01)
     monkeypatch.setattr(watches, "ASKS_AGAIN", 60)
@@ -226,17 +231,72 @@ async def test_one_that_is_not_taken_in_place_of_others_leaves_these_as_they_wer
 async def test_what_a_server_never_answers_holds_up_nobody_and_is_refused_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(watches, "SPLITS_AFTER", 0.1)
     monkeypatch.setattr(watches, "ANSWERS_WITHIN", 0.2)
     async with connected() as (own, server):
-        server.answers = False
-        stuck = [own.watch(f"x://stuck/{number}") for number in range(3)]
+        server.silent = {f"x://stuck/{number}" for number in range(3)}
+        stuck = [own.watch(uri) for uri in server.silent]
         await turn()
-        server.answers = True
         assert await own.watch("x://1")
         assert not any(one.done() for one in stuck)
         assert not any([await one for one in stuck])
         await turn()
         assert server.uris == [["x://1"]]
+
+
+@pytest.mark.parametrize("count", [2, 300])
+async def test_one_that_a_server_is_silent_on_does_not_cost_those_that_are_named_with_it(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watches, "SPLITS_AFTER", 0.05)
+    monkeypatch.setattr(watches, "ANSWERS_WITHIN", 0.5)
+    async with connected() as (own, server):
+        server.silent = {"x://1"}
+        asked = {f"x://{number}": own.watch(f"x://{number}") for number in range(count)}
+        assert [uri for uri, accepted in asked.items() if not await accepted] == ["x://1"]
+        assert server.most <= MOST_STREAMS + 1
+        await until(lambda: sorted({uri for uris in server.uris for uri in uris}) == sorted({*asked} - {"x://1"}))
+
+
+async def test_a_server_may_answer_for_some_first_and_for_others_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watches, "ANSWERS_WITHIN", 0.3)
+    async with connected() as (own, server):
+        server.answers = False
+        first, second, third, fourth = [own.watch(f"x://{number}") for number in range(4)]
+        await turn()
+        held = server.held[0]
+        await held.acknowledge("x://0", pending=["x://1", "x://2"])
+        assert await first and not await fourth and not second.done() and not third.done()
+        await held.update("x://0")
+        await held.acknowledge("x://0", "x://1", pending=["x://2"])
+        assert await second
+        assert server.told == [("x://0", "x://0")], "what is said again of one is no change of it"
+        assert not await third, "nobody waits for ever"
+        await held.update("x://1")
+        assert server.told[1:] == [("x://1", "x://1")]
+
+
+@pytest.mark.parametrize(
+    ("named", "subscribed"),
+    [
+        ("memo:x%20y", ["memo:x y"]),
+        ("MEMO:x y", ["memo:x y"]),
+        ("x://host/%7Ea", ["x://HOST/~a"]),
+        ("x://host/%7Ea/part", ["x://HOST/~a"]),
+        ("urn:other", ["memo:x y", "x://HOST/~a"]),
+        ("x://gone/part", []),
+        ("X://gone", []),
+    ],
+)
+async def test_a_change_of_what_the_server_spells_otherwise_is_told_to_those_who_may_mean_it(
+    named: str, subscribed: list[str]
+) -> None:
+    async with connected() as (own, server):
+        for one in [own.watch(uri) for uri in ("memo:x y", "x://HOST/~a", "x://gone")]:
+            assert await one
+        own.unwatch("x://gone")
+        await server.held[0].update(named)
+        assert sorted(server.told) == [(named, uri) for uri in subscribed]
 
 
 async def test_one_that_was_told_of_and_is_not_any_more_is_asked_for_until_it_is() -> None:
@@ -345,11 +405,37 @@ async def test_many_clients_with_a_resource_each_take_few_subscriptions_and_each
         assert told == [[f"s+x://{number}"] for number in range(1, 50)]
 
 
-@pytest.mark.parametrize("code", [METHOD_NOT_FOUND, -32603])
-async def test_a_server_that_refuses_subscriptions_is_not_asked_again_and_again(code: int) -> None:
+def wanted_of(exchange: Exchange) -> list[object]:
+    return as_array((as_object(exchange.params["notifications"]) or {}).get("resourceSubscriptions")) or []
+
+
+async def test_one_that_a_server_answers_with_an_error_does_not_cost_those_that_are_named_with_it() -> None:
+    library = Library(lambda exchange: ErrorObject(-32602, "no") if "x://7" in wanted_of(exchange) else None)
+    async with offering(library) as (hub, tasks):
+        uris = [f"s+x://{number}" for number in range(100)]
+        heard = await listens(hub, tasks, *uris)
+        uris.remove("s+x://7")
+        assert heard.notices[0].params == {"notifications": {"resourceSubscriptions": uris}}
+        assert library.most <= MOST_STREAMS + 1
+
+
+async def test_who_listens_to_a_resource_hears_of_it_with_a_query_once() -> None:
+    library = Library()
+    async with offering(library) as (hub, tasks):
+        heard = await listens(hub, tasks, "s+x://1", "s+x://2")
+        for uri in ("x://1?rev=2", "x://1#top", "x://1/part", "x://2"):
+            count = len(heard.notices)
+            await library.listening[0].emit(Notification(UPDATED, {"uri": uri}))
+            await until(lambda count=count: len(heard.notices) > count)
+        told = [notice.params.get("uri") for notice in heard.notices[1:]]
+        assert told == ["s+x://1", "s+x://1", "s+x://1/part", "s+x://2"]
+
+
+@pytest.mark.parametrize(("code", "times"), [(METHOD_NOT_FOUND, 1), (-32603, 3)])
+async def test_a_server_that_refuses_subscriptions_is_not_asked_again_and_again(code: int, times: int) -> None:
     library = Library(lambda exchange: ErrorObject(code, "no"))
     async with offering(library) as (hub, tasks):
         heard = await listens(hub, tasks, "s+x://1", "s+x://2")
         assert heard.notices[0].params == {"notifications": {}}
         await asyncio.sleep(0.1)
-        assert library.asked == 1
+        assert library.asked == times, "together, and once each apart where it does not say that it has none"

@@ -32,6 +32,7 @@ class Library:
         self.fails: dict[str, int] = {}
         """How often each resource cannot be subscribed to from now on."""
         self.stuck: set[str] = set()
+        self.late: dict[str, asyncio.Event] = {}
         self.pause = 0.0
         self._streams: dict[str, Asked] = {}
 
@@ -90,6 +91,8 @@ class Library:
                 self.most = max(self.most, self.asking)
                 if uri in self.stuck:
                     await forever()
+                if uri in self.late:
+                    await self.late[uri].wait()
                 await asyncio.sleep(self.pause)
                 self.asking -= 1
                 (self.subscribed.add if asked.called == "resources/subscribe" else self.subscribed.discard)(uri)
@@ -157,6 +160,71 @@ async def test_one_that_cannot_be_subscribed_to_does_not_cost_the_others_and_man
         assert heard.notices[0].params == {"notifications": {"resourceSubscriptions": others}}
         assert library.most > 1
         tasks.cancel("listen")
+
+
+async def test_one_that_is_never_answered_for_does_not_cost_the_others_and_who_is_late_is_told_of_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_era, "ACKNOWLEDGES_AFTER", 0.1)
+    monkeypatch.setattr(session_era, "SUBSCRIBES_WITHIN", 1.5)
+    library = Library()
+    library.stuck |= {"x://1"}
+    library.late["x://2"] = late = asyncio.Event()
+    async with connected(library) as connection, TaskScope() as tasks:
+        heard = listen(connection, tasks, *URIS)
+        await heard.heard.wait()
+        await until(lambda: library.is_heard)
+        said = heard.notices[0].params
+        assert said["notifications"] == {"resourceSubscriptions": ["x://0", "x://3", "x://4"]}
+        assert said["_meta"] == {"dev.sluicegate/pending": ["x://1", "x://2"]}
+        library.update("x://3")
+        await until(lambda: heard.notices[-1].params == {"uri": "x://3"})
+        late.set()
+        others = [uri for uri in URIS if uri != "x://1"]
+        await until(lambda: heard.notices[-1].params == {"notifications": {"resourceSubscriptions": others}})
+        library.update("x://2")
+        await until(lambda: heard.notices[-1].params == {"uri": "x://2"})
+        tasks.cancel("listen")
+
+
+async def test_many_that_are_never_answered_for_do_not_hold_up_those_after_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_era, "ACKNOWLEDGES_AFTER", 0.3)
+    library = Library()
+    library.stuck |= {f"x://stuck/{number}" for number in range(20)}
+    async with connected(library) as connection, TaskScope() as tasks:
+        heard = listen(connection, tasks, *sorted(library.stuck), *URIS)
+        await until(lambda: heard.notices[-1:] != [] and heard.notices[-1].params["notifications"] != {})
+        assert heard.notices[-1].params["notifications"] == {"resourceSubscriptions": URIS}
+        tasks.cancel("listen")
+
+
+async def test_behind_a_hub_a_client_hears_of_all_but_the_one_that_is_never_answered_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_era, "ACKNOWLEDGES_AFTER", 0.1)
+    monkeypatch.setattr(session_era, "SUBSCRIBES_WITHIN", 1.0)
+    library, heard = Library(), Recorder()
+    library.stuck |= {"x://1"}
+    async with asyncio.timeout(20), scripted(library) as script:
+        hub = Hub()
+        hub.mount("s", HttpUpstream(script.url, era="session", name="s"))
+        async with hub, TaskScope() as tasks:
+            await hub.settled()
+            wanted: Params = {"notifications": {"resourceSubscriptions": [f"s+{uri}" for uri in URIS]}}
+
+            async def work() -> None:
+                await hub(Exchange("subscriptions/listen", wanted, heard))
+
+            tasks.start(work())
+            await heard.heard.wait()
+            others = [f"s+{uri}" for uri in URIS if uri != "x://1"]
+            assert heard.notices[0].params == {"notifications": {"resourceSubscriptions": others}}
+            await until(lambda: library.is_heard)
+            library.update("x://0")
+            await until(lambda: heard.notices[-1].params == {"uri": "s+x://0"})
+            tasks.cancel_all()
 
 
 @pytest.mark.parametrize("trouble", ["fails", "stuck"])

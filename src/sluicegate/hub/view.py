@@ -152,7 +152,8 @@ class View:
         """Tell who listens to a resource of a mount that it changed."""
         if mount.name in self.catalog.prefixes:
             self._changes.note(RESOURCE_UPDATED, exposed_uri(mount.prefix, uri))
-            if not uri.startswith(subscribed):
+            is_below = uri.startswith(subscribed.rstrip("/") + "/")
+            if uri != subscribed and not is_below:  # Who listens hears of paths below; this has another spelling.
                 self._changes.note(RESOURCE_UPDATED, exposed_uri(mount.prefix, subscribed))
 
     def told(self, mount: Mount, notices: Collection[str]) -> None:
@@ -160,6 +161,10 @@ class View:
         if mount.name in self.catalog.prefixes:
             for notice in notices:
                 self._changes.note(notice)
+
+    def open(self) -> None:
+        """Let clients listen, again if it was closed."""
+        self._changes = Changes()
 
     def close(self) -> None:
         """End all listening, in order."""

@@ -2,21 +2,23 @@
 
 They outlive the connection, and the mount itself where another takes its place: who listens need not know. Each
 subscription may take a connection of its own, so there are never many (threats R0, R25). What is new gets one of its
-own: what a server does not answer, or refuses, holds up nobody else. When there are several they are gathered into one,
+own: what a server does not answer, or refuses, holds up nobody else. What is new at the same time shares one, and is
+asked for again in smaller ones if the server does not take it so. When there are several they are gathered into one,
 and let go once that is acknowledged.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
+from urllib.parse import unquote
 
 from sluicegate.concurrency import TaskScope
 from sluicegate.errors import InputRefused
 from sluicegate.hub.listening import Hearing
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, as_array, as_object
-from sluicegate.protocol.modern import ACKNOWLEDGED
+from sluicegate.protocol.modern import ACKNOWLEDGED, PENDING
 
 MOST_STREAMS: Final = 8
 """Subscriptions at a server at a time; one more while it takes the place of others."""
@@ -27,6 +29,10 @@ MOST_URIS: Final = 1000
 
 ANSWERS_WITHIN: Final = 10.0
 """Seconds that a server has to say which resources it will tell of."""
+SPLITS_AFTER: Final = 2.5
+"""Seconds until several that it says nothing of are asked for apart: who listens does not wait for long."""
+MOST_SPLITS: Final = 16
+"""How often what was asked for together is asked for in smaller parts: a server may refuse whatever it is asked."""
 ASKS_AGAIN: Final = 10.0
 """Seconds until it is asked again for one that it told of before, or to take several subscriptions as one."""
 SETTLES: Final = 0.25
@@ -64,6 +70,7 @@ class Watches:
     def __init__(self) -> None:
         self._watches: dict[str, _Watch] = {}
         self._fresh: dict[str, None] = {}  # Those that no subscription carries yet; a dict for its order.
+        self._parts: list[_Part] = []  # Those that are to be asked for apart from others.
         self._streams: list[_Stream] = []
         self._gathering: _Stream | None = None  # The one that is to take the place of others.
         self._gathers_from = 0.0
@@ -116,6 +123,7 @@ class Watches:
 
     def _forget(self) -> None:
         self._settle()
+        self._parts.clear()
         for stream in list(self._streams):
             self._close(stream)
         self._gathers_from = 0.0
@@ -123,11 +131,12 @@ class Watches:
     # ------------------------------------------------------------------------------------- having subscriptions
 
     def _want(self, uris: Iterable[str]) -> None:
-        for uri in uris:
-            watch = self._watches.get(uri)
-            if watch is not None and watch.stream is None:
-                self._fresh[uri] = None
+        self._fresh.update((uri, None) for uri in self._uncarried(uris))
         self._arrange_soon()
+
+    def _uncarried(self, uris: Iterable[str]) -> list[str]:
+        """Those that somebody listens to and no subscription tells of."""
+        return [uri for uri in uris if (watch := self._watches.get(uri)) is not None and watch.stream is None]
 
     def _arrange_soon(self) -> None:
         # At the end of this turn of the loop: a client names many resources at once.
@@ -139,15 +148,21 @@ class Watches:
         self._is_due = False
         if self._tasks is None:
             return
-        while self._fresh and len(self._streams) < MOST_STREAMS:
-            uris = list(islice(self._fresh, MOST_URIS))
-            stream = self._open(uris)
-            for uri in uris:
-                del self._fresh[uri]
-                self._watches[uri].stream = stream
-                stream.carried.add(uri)
+        while (self._parts or self._fresh) and len(self._streams) < MOST_STREAMS:
+            part = self._parts.pop(0) if self._parts else _Part(list(islice(self._fresh, MOST_URIS)))
+            uris = self._uncarried(part.uris)
+            for uri in part.uris:
+                self._fresh.pop(uri, None)
+            if uris:
+                stream = self._open(uris)
+                stream.splits = part.splits
+                stream.carried.update(uris)
+                for uri in uris:
+                    self._watches[uri].stream = stream
         self._gather()
         if self._gathering is None and self._settling is None:  # There is no room to be had.
+            parts, self._parts = self._parts, []
+            self._fresh.update((uri, None) for part in parts for uri in self._uncarried(part.uris))
             for uri in list(self._fresh):
                 if not self._watches[uri].is_owed:
                     del self._fresh[uri]
@@ -178,7 +193,7 @@ class Watches:
         stream = _Stream(self, uris)
         self._tasks.start(self._run(stream), key=stream)
         self._streams.append(stream)
-        stream.patience = asyncio.get_running_loop().call_later(ANSWERS_WITHIN, self.unanswered, stream)
+        stream.patience = asyncio.get_running_loop().call_later(SPLITS_AFTER, self._lapse, stream)
         return stream
 
     async def _run(self, stream: "_Stream") -> None:
@@ -218,16 +233,26 @@ class Watches:
 
     # --------------------------------------------------------------------------------- what a subscription says
 
-    def acknowledged(self, stream: "_Stream", honoured: Collection[str]) -> None:
-        """Learn which resources a server will tell of in a subscription."""
+    def acknowledged(
+        self, stream: "_Stream", honoured: Collection[str], pending: Collection[str] = (), known: Collection[str] = ()
+    ) -> None:
+        """Learn which resources a server will tell of in a subscription.
+
+        Args:
+            pending: those that it has yet to answer for, and of which there will be word.
+            known: those that it has said so of before, since it was asked.
+        """
         if stream not in self._streams:
             return
         stream.patience.cancel()
+        if pending:
+            stream.patience = asyncio.get_running_loop().call_later(ANSWERS_WITHIN, self.unanswered, stream)
         if stream is self._gathering:
-            self._take_over(stream, honoured)
+            if not pending:
+                self._take_over(stream, honoured)
             return
-        missing = [uri for uri in stream.carried if uri not in honoured]
-        for uri in stream.carried.difference(missing):
+        missing = [uri for uri in stream.carried if uri not in honoured and uri not in pending]
+        for uri in stream.carried.intersection(honoured).difference(known):
             watch = self._watches[uri]
             if not watch.accepted.done():
                 watch.accepted.set_result(True)
@@ -261,11 +286,27 @@ class Watches:
         if uris:
             asyncio.get_running_loop().call_later(ASKS_AGAIN, self._want, uris)
 
+    def _lapse(self, stream: "_Stream") -> None:
+        """Ask apart for what a server is silent on, or wait on for what is a single one."""
+        if not self.split(stream):
+            rest = max(ANSWERS_WITHIN - SPLITS_AFTER, 0.0)
+            stream.patience = asyncio.get_running_loop().call_later(rest, self.unanswered, stream)
+
+    def split(self, stream: "_Stream") -> bool:
+        """Ask apart for what a server did not take together; whether that is to be done."""
+        uris = [uri for uri in stream.uris if uri in stream.carried]
+        if stream.honoured or stream not in self._streams or len(uris) < 2 or next(stream.splits, None) is None:
+            return False
+        self._close(stream)
+        size = -(-len(uris) // max(MOST_STREAMS - len(self._streams), 2))
+        self._parts += [_Part(uris[at : at + size], stream.splits) for at in range(0, len(uris), size)]
+        return True
+
     def unanswered(self, stream: "_Stream") -> None:
         """Learn that a subscription ended, or that it takes long; who was not told that it is held waits no more."""
-        if stream.honoured or stream not in self._streams:
+        if stream not in self._streams:
             return
-        for uri in list(stream.carried):
+        for uri in stream.carried.difference(stream.honoured):
             if not self._watches[uri].is_owed:
                 self._refuse(uri)
                 self._watches[uri].stream = None
@@ -275,15 +316,15 @@ class Watches:
 
     def told(self, stream: "_Stream", uri: str) -> None:
         """Learn that a resource changed."""
-        subscribed = stream.subscribed_for(uri)
-        if stream not in self._streams or subscribed is None:
+        if stream not in self._streams:
             return
-        if self._kept_back is None:
-            self._tell(uri, subscribed)
-            return
-        self._kept_back[uri, subscribed] = None
-        if len(self._kept_back) >= MOST_URIS:
-            self._settle()
+        for subscribed in stream.subscribed_for(uri):
+            if self._kept_back is None:
+                self._tell(uri, subscribed)
+                continue
+            self._kept_back[uri, subscribed] = None
+            if len(self._kept_back) >= MOST_URIS:
+                self._settle()
 
     def _tell(self, uri: str, subscribed: str) -> None:
         if self._heard is not None:
@@ -310,6 +351,15 @@ class Watches:
         self._arrange_soon()
 
 
+class _Part:
+    """Resources that are to be asked for together, and how often these may be asked for apart."""
+
+    def __init__(self, uris: Sequence[str], splits: Iterator[int] | None = None) -> None:
+        self.uris = uris
+        self.splits = iter(range(MOST_SPLITS)) if splits is None else splits
+        """Shared by all parts of what was asked for together at first."""
+
+
 class _Stream:
     """One subscription: what the server says of it goes to the watches."""
 
@@ -320,24 +370,31 @@ class _Stream:
         self.honoured: Collection[str] = ()
         """Those that the server said it will tell of, when it was last asked."""
         self.replaces: Sequence[_Stream] = ()
+        self.splits: Iterator[int] = iter(())
         self.patience: asyncio.TimerHandle
         self._watches = watches
+        self._is_asked = False  # Whether it has said a part of what there is to say.
 
     @property
     def is_thin(self) -> bool:
         """Whether so few of its resources are listened to that it is better to have another."""
         return bool(self.honoured) and 0 < 2 * len(self.carried) <= len(self.uris)
 
-    def subscribed_for(self, uri: str) -> str | None:
-        """What was subscribed to of a resource that changed: itself, or what it is a part of."""
+    def subscribed_for(self, uri: str) -> Collection[str]:
+        """What was subscribed to of a resource that changed: itself, what it is a part of, or all it may be."""
         # One that carries nothing any more was told this before another took its place.
         told = self.carried or self.honoured
         if uri in told:
-            return uri
-        whole = max((whole for whole in told if _is_part(uri, whole)), key=len, default=None)
-        if whole is None and len(self.uris) == 1:
-            return self.uris[0]  # Whatever the server calls it.
-        return whole
+            return (uri,)
+        for spelled in (str, _plain):
+            name = spelled(uri)
+            wholes = {whole: spelled(whole) for whole in self.uris}
+            found = [one for one, whole in wholes.items() if one in told and (name == whole or _is_part(name, whole))]
+            if found:
+                return (max(found, key=len),)
+            if any(name == whole or _is_part(name, whole) for whole in wholes.values()):
+                return ()  # It is not listened to any more, or another subscription tells of it.
+        return tuple(told)  # Whatever the server calls it.
 
     async def emit(self, notification: Notification) -> None:
         """Learn what the server says."""
@@ -345,8 +402,12 @@ class _Stream:
             wanted = as_object(notification.params.get("notifications")) or {}
             said = as_array(wanted.get("resourceSubscriptions")) or []
             named = frozenset(uri for uri in said if isinstance(uri, str))
+            meta = as_object(notification.params.get("_meta")) or {}
+            pending = frozenset(uri for uri in as_array(meta.get(PENDING)) or [] if isinstance(uri, str))
+            known = self.honoured if self._is_asked else ()
+            self._is_asked = bool(pending)
             self.honoured = named.intersection(self.uris)
-            self._watches.acknowledged(self, self.honoured)
+            self._watches.acknowledged(self, self.honoured, pending, known)
         elif notification.method == "notifications/resources/updated":
             uri = notification.params.get("uri")
             if isinstance(uri, str):
@@ -358,7 +419,16 @@ class _Stream:
 
     def ended(self) -> None:
         """Learn that the server lets go; it is asked again for what it told of."""
-        self._watches.unanswered(self)
+        self._is_asked = False
+        if not self._watches.split(self):
+            self._watches.unanswered(self)
+
+
+def _plain(uri: str) -> str:
+    """A URI as others that mean the same are written, too; only good for comparing."""
+    scheme, colon, rest = uri.partition(":")
+    host, slash, path = rest.removeprefix("//").partition("/") if rest.startswith("//") else ("", "", rest)
+    return scheme.lower() + colon + host.lower() + slash + unquote(path)
 
 
 def _is_part(uri: str, whole: str) -> bool:

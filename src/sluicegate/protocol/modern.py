@@ -35,6 +35,8 @@ SUBSCRIPTION_KEY: Final = "io.modelcontextprotocol/subscriptionId"
 _PROFILE_KEYS: Final = frozenset({VERSION_KEY, CAPABILITIES_KEY, CLIENT_INFO_KEY, LOG_LEVEL_KEY, "progressToken"})
 
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
+PENDING: Final = "dev.sluicegate/pending"
+"""In `_meta` of an acknowledgement among ourselves: resources that a server has not answered for yet."""
 
 
 class Profile(msgspec.Struct, frozen=True):

@@ -37,7 +37,7 @@ from sluicegate.protocol.message import (
     as_object,
 )
 from sluicegate.protocol.methods import LIST_CHANGES, LOG_LEVELS
-from sluicegate.protocol.modern import ACKNOWLEDGED, SERVER_INFO_KEY, complete
+from sluicegate.protocol.modern import ACKNOWLEDGED, PENDING, SERVER_INFO_KEY, complete
 from sluicegate.protocol.pending import Pending
 from sluicegate.protocol.translate import params_for_session, reply_from_session
 from sluicegate.protocol.translate_questions import answer_for_session, question_from_session
@@ -56,8 +56,14 @@ RESTORES_WITHIN: Final = 10.0
 UNSUBSCRIBES_WITHIN: Final = 4.0
 """Seconds that a server has to answer that it tells of a resource no more: who wants to hear of it again waits."""
 
-MOST_ASKED: Final = 8
+MOST_ASKED: Final = 64
 """Resources that one who listens to many subscribes to at a time."""
+
+ACKNOWLEDGES_AFTER: Final = 1.5
+"""Seconds until who listens is told what is held so far, and between one such word and the next."""
+
+SUBSCRIBES_WITHIN: Final = 8.0
+"""Seconds that a server has to answer for all that one listens to; what it has not answered for then is left out."""
 
 
 class Line(Protocol):
@@ -86,6 +92,34 @@ class _Subscription:
         self.is_held = False
         self.is_ending = False
         self.asking = asyncio.Lock()
+
+
+class _Asking:
+    """What one who listens asks for, and how far the server has answered."""
+
+    def __init__(self, uris: list[str], flags: list[str]) -> None:
+        self.uris = uris
+        self.accepted: set[str] = set()
+        self.pending = set(uris)
+        self.problems: list[UpstreamError] = []
+        self.first = asyncio.Event()
+        """Set once there is something to say: all is answered, or who listens has waited for long enough."""
+        self._flags = flags
+
+    @property
+    def problem(self) -> UpstreamError | None:
+        """Why the server will tell of none, if it could not be asked."""
+        return self.problems[0] if self.problems and not self.accepted and not self.pending else None
+
+    def word(self) -> Notification:
+        """The acknowledgement of what is held so far; it says what may follow."""
+        honoured: Params = dict.fromkeys(self._flags, True)
+        if self.accepted:
+            honoured["resourceSubscriptions"] = [uri for uri in self.uris if uri in self.accepted]
+        params: Params = {"notifications": honoured}
+        if self.pending:
+            params["_meta"] = {PENDING: [uri for uri in self.uris if uri in self.pending]}
+        return Notification(ACKNOWLEDGED, params)
 
 
 class SessionEra:
@@ -232,16 +266,19 @@ class SessionEra:
         for uri in asked:
             self._subscriptions.setdefault(uri, _Subscription()).listeners += 1
         try:
-            uris = await self._subscribe_all(asked, waiter)
-            honoured: Params = dict.fromkeys(flags, True)
-            if uris:
-                honoured["resourceSubscriptions"] = uris
-            await exchange.emit(Notification(ACKNOWLEDGED, {"notifications": honoured}))
-            while True:
-                item = await self._line.next_item(waiter)
-                if not isinstance(item, Notification):
-                    return item
-                await exchange.emit(item)
+            async with TaskScope() as tasks:
+                asking = _Asking(asked, flags)
+                waiter.uris = frozenset(asked)  # From now on: what is held may change while others are asked for.
+                tasks.start(self._subscribe_all(asking, waiter))
+                await asking.first.wait()
+                if asking.problem is not None:
+                    raise asking.problem
+                # What came meanwhile is in the inbox, and is told after this.
+                await exchange.emit(asking.word())
+                while isinstance(item := await self._line.next_item(waiter), Notification):
+                    await exchange.emit(item)
+                tasks.cancel_all()
+                return item
         finally:
             self._line.leave(request_id, waiter)
             for uri in asked:
@@ -251,32 +288,41 @@ class SessionEra:
         kind = as_object(self._line.discovery.capabilities.get(flag.removesuffix("ListChanged"))) or {}
         return kind.get("listChanged") is True
 
-    async def _subscribe_all(self, uris: list[str], waiter: Waiter) -> list[str]:
-        """Those of the resources that the server will tell of.
-
-        Raises:
-            UpstreamError: none, for it could not be asked.
-        """
-        problems: list[UpstreamError] = []
-        left = iter(uris)
-        waiter.uris = frozenset(uris)  # From now on: what is held already may change while others are asked for.
-        accepted: set[str] = set()
+    async def _subscribe_all(self, asking: "_Asking", waiter: Waiter) -> None:
+        """Ask the server to tell of resources; one that it is slow with, or silent on, holds up no other."""
+        left = iter(asking.uris)
 
         async def work(left: Iterator[str]) -> None:
             for uri in left:
                 try:
                     if await self._subscribe(uri):
-                        accepted.add(uri)
+                        asking.accepted.add(uri)
                 except UpstreamError as problem:  # It may well tell of the others.
-                    problems.append(problem)
+                    asking.problems.append(problem)
+                asking.pending.discard(uri)
 
-        async with TaskScope() as tasks:
-            for _ in range(min(MOST_ASKED, len(uris))):
-                tasks.start(work(left))
-        if problems and not accepted:
-            raise problems[0]
-        waiter.uris = frozenset(accepted)
-        return [uri for uri in uris if uri in accepted]
+        async def say_so_far() -> None:
+            said = -1
+            while True:
+                await asyncio.sleep(ACKNOWLEDGES_AFTER)
+                if not asking.first.is_set():
+                    asking.first.set()
+                elif said != len(asking.accepted):
+                    waiter.post(asking.word())
+                said = len(asking.accepted)
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SUBSCRIBES_WITHIN), TaskScope() as words:
+                words.start(say_so_far())
+                async with TaskScope() as tasks:
+                    for _ in range(min(MOST_ASKED, len(asking.uris))):
+                        tasks.start(work(left))
+                words.cancel_all()
+        asking.pending.clear()
+        waiter.uris = frozenset(asking.accepted)
+        if asking.first.is_set():
+            waiter.post(asking.problem or asking.word())
+        asking.first.set()
 
     async def _subscribe(self, uri: str) -> bool:
         resources = as_object(self._line.discovery.capabilities.get("resources")) or {}
