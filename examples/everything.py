@@ -8,6 +8,7 @@ import asyncio
 import base64
 import json
 import sys
+from contextlib import suppress
 from typing import Annotated
 
 import msgspec
@@ -295,7 +296,11 @@ async def test_input_required_result_capabilities(call: sluicegate.Call) -> str:
         asks["elicit_input"] = questions.form("Elicitation input", Name)
     if "sampling" in call.client.capabilities:
         asks["sample_input"] = questions.sampling("Sample request", max_tokens=50)
-    return f"capabilities-ok: received {', '.join(await call.ask_all(asks)) or 'nothing'}"
+    received: list[str] = []
+    for name, ask in asks.items():
+        with suppress(sluicegate.InputRefused):  # What was declared may be a gateway's word for many clients.
+            received += await call.ask_all({name: ask})
+    return f"capabilities-ok: received {', '.join(received) or 'nothing'}"
 
 
 # ------------------------------------------------------------------------------------------ tools: definitions, changes

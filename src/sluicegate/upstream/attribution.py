@@ -149,14 +149,17 @@ class Attribution:
         """Of the calls that a question may be of, the likeliest that is under way."""
         since = {**{id(call): 0.0 for call in self._tickets}, **{id(w.exchange): w.since for w in self._pending}}
         left = [cause for cause in asking.causes if id(cause) in since]
-        # Rather one whose caller can be asked this: the others' would be refused, for a call that may not be theirs.
-        able = [cause for cause in left if lacking_capability(asking.question, cause.profile.capabilities) is None]
-        able = able or left
+        # One that has asked waits for its answer, mostly, and asks nothing else.
         asked = Counter(id(other.cause.sink) for other in self._open.values() if other.cause and other is not asking)
-        free = sorted((cause for cause in able if not asked[id(cause.sink)]), key=lambda cause: since[id(cause)])
-        if not free:
+        quiet = [cause for cause in left if not asked[id(cause.sink)]]
+        # Rather one whose caller can be asked this: the others' would be refused, for a call that may not be theirs.
+        among = quiet or left
+        able = [cause for cause in among if lacking_capability(asking.question, cause.profile.capabilities) is None]
+        able = able or among
+        if not quiet:
             # Every caller has a form open; that of the oldest call may be gone for good.
             return min(reversed(able), key=lambda cause: asked[id(cause.sink)], default=None)
+        free = sorted(able, key=lambda cause: since[id(cause)])
         # Tools that ask mostly do so at once, and again as soon as they are answered: so it is one that has just been
         # spoken to, rather than one that has been quiet for long and asks by chance at this very moment. But servers on
         # the official SDKs begin calls in the order they come: of several that came together the oldest asks first.
