@@ -229,6 +229,7 @@ async def test_what_a_command_answers_is_masked_as_its_stderr_is(
         (["abcdef-12345", "12345-zzzzz"], "it was abcdef-12345-zzzzz.", "it was ***."),
         (["sk-abc/def"], "sk-abc%2Fdef is wrong, and so is sk-abc\\/def", "*** is wrong, and so is ***"),
         (["aaaaaa"], "aaaaaaaa", "***"),
+        (["\udcfe-no-utf-8", "\ud800-half-of-one"], "\udcfe-no-utf-8, \ud800-half-of-one", "***, ***"),
     ],
 )
 def test_nothing_of_a_secret_is_left_however_it_is_spelled(secrets: list[str], text: str, masked: str) -> None:

@@ -25,7 +25,11 @@ class Mask:
     def __init__(self, secrets: Iterable[str]) -> None:
         # A key of many lines comes line by line, one of a URL as it is written there, and PHP writes JSON its own way.
         parts = {part for value in secrets for part in (value, *value.splitlines())}
-        parts |= {spelled for part in parts for spelled in (quote(part, safe=""), part.replace("/", "\\/"))}
+        parts |= {
+            spelled
+            for part in parts
+            for spelled in (quote(part, safe="", errors="surrogatepass"), part.replace("/", "\\/"))
+        }
         self.secrets = sorted((part for part in parts if len(part) >= SHORTEST_SECRET), key=len, reverse=True)
 
     def __call__(self, text: str) -> str:
