@@ -320,7 +320,7 @@ async def test_answer_to_head_has_a_length_and_no_body() -> None:
     async with serve(lambda request: request.respond(200, (), b"12345")) as listener, pooled() as pool:
         url = f"http://127.0.0.1:{listener.addresses[0][1]}/"
         answer = await pool.request("HEAD", url)
-        assert (answer.headers.get("content-length"), await answer.read()) == ("5", b"")
+        assert (answer.head.length, await answer.read()) == (5, b"")
         assert await (await pool.request("GET", url)).read() == b"12345"
         assert len(listener.connections) == 1
 

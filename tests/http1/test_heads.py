@@ -1,4 +1,4 @@
-"""Heads: read in one way or refused, written without surprises, remembered within bounds."""
+"""Heads: read in one way or refused, written without surprises."""
 
 from functools import partial
 
@@ -10,13 +10,11 @@ from sluicegate.errors import LocalProtocolError
 from sluicegate.http1.heads import (
     BadHead,
     Headers,
-    RequestHead,
     answer_head,
     check_beginning,
     is_plain,
     read_answer_head,
     read_request_head,
-    remember,
     request_head,
 )
 
@@ -50,16 +48,6 @@ def test_bytes_are_read_or_refused_and_nothing_else(data: bytes) -> None:
             except BadHead as problem:
                 assert problem.status >= 400
                 assert not data.strip() or len(data) < 4 or data not in problem.sentence.encode()
-
-
-def test_memory_of_heads_is_bounded() -> None:
-    known: dict[bytes, RequestHead] = {}
-    head = RequestHead("GET", "/", 1, Headers(()))
-    for number in range(2000):
-        remember(known, b"%d" % number, head)
-        assert len(known) <= 512
-    remember(known, b"x" * 5000, head)
-    assert b"x" * 5000 not in known
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from sluicegate.errors import ConfigError, LocalProtocolError, UpstreamClosed, U
 
 from .answers import Answer
 from .heads import HOST, AnswerHead, Fields, request_head
+from .known_heads import KnownHeads
 from .outgoing import ClientLimits, Connection, Lane, Origin
 
 _URL: Final = re.compile(r"(https?)://([^/?#@\\\s]+)([/?][!-\"$-~]*)?(?:#.*)?", re.IGNORECASE)
@@ -109,7 +110,7 @@ class Pool:
         if ssl_context is not None and (ssl_context.verify_mode != tls.CERT_REQUIRED or not ssl_context.check_hostname):
             raise ConfigError("Certificates are always verified: add the authority to the context instead.")
         self.limits = limits or ClientLimits()
-        self.known: dict[bytes, AnswerHead] = {}
+        self.known = KnownHeads[AnswerHead]()
         self._context = ssl_context
         self._name = name
         self._lanes: dict[Origin, Lane] = {}

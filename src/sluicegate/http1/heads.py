@@ -1,4 +1,4 @@
-"""Heads of requests and answers: bytes → values, values → bytes, each remembered. Pure: no loop, no clock.
+"""Heads of requests and answers: bytes → values, values → bytes. Pure: no loop, no clock.
 
 llhttp splits a head; before that the whole of it must have the shape of RFC 9112, because llhttp forgives more than
 two readers would agree on: HTTP/0.9, other versions, doubled `Host`. How long the body is, is decided here and
@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Final, TypeVar
+from typing import Final
 
 import httptools
+import msgspec
 
 from sluicegate.errors import LocalProtocolError
 
@@ -24,8 +25,6 @@ MOST_FIELDS: Final = 128
 KEPT_UNTOLD: Final = 4.0
 """Seconds that a connection is used again if its server does not say how long: most close it after five, and a request
 that meets the close on its way is lost."""
-
-H = TypeVar("H", "RequestHead", "AnswerHead")
 
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _TEXT: Final = rb"[\t\x20-\x7e\x80-\xff]*"  # No NUL, no bare CR or LF, hence no folded line either.
@@ -43,8 +42,6 @@ _FIRST_LINE: Final = re.compile(_TOKEN + rb" [!-~]+ HTTP/[0-9]\.[0-9]\r\n")
 _KEEP_TIME: Final = re.compile(r"timeout=([0-9]{1,6})(?![0-9])")
 _BARE_LF: Final = re.compile(rb"(?<!\r)\n")
 _BESIDE_URL: Final = 64  # The longest method, the version, the blanks.
-_LONGEST_KNOWN: Final = 2048
-_MOST_KNOWN: Final = 512
 
 _FRAMING: Final = frozenset({"content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "trailer"})
 
@@ -91,44 +88,48 @@ class Headers:
         return iter(self.items)
 
 
-class RequestHead:
+class RequestHead(msgspec.Struct, eq=False):
     """What a client asked for, before its body."""
 
-    __slots__ = ("expects_continue", "headers", "keep_alive", "length", "method", "minor", "path", "query")
+    method: str
+    path: str
+    query: str
+    minor: int
+    """0 or 1, as in HTTP/1.1."""
+    headers: Headers
+    """All but `Content-Length`, which is only about this one body."""
+    length: int
+    """Of the body, or CHUNKED."""
+    keep_alive: bool
+    expects_continue: bool
 
-    def __init__(self, method: str, target: str, minor: int, headers: Headers) -> None:
-        self.method = method
-        self.path, _, self.query = target.partition("?")
-        self.headers = headers
-        self.minor = minor
-        """0 or 1, as in HTTP/1.1."""
-        self.length = _body_length(headers, minor, without_any=0)
-        # Nobody needs keep-alive in HTTP/1.0 today; to close is always right.
-        self.keep_alive = minor == 1 and "close" not in headers.tokens("connection")
-        self.expects_continue = minor == 1 and "expect" in headers
+    def with_length(self, length: int) -> "RequestHead":
+        """The same head before a body of another length, for one that tells how long it is."""
+        return msgspec.structs.replace(self, length=length)
 
 
-class AnswerHead:
+class AnswerHead(msgspec.Struct, eq=False):
     """What a server answered, before its body."""
 
-    __slots__ = ("coding", "headers", "keep_alive", "keep_time", "length", "media_type", "status")
+    status: int
+    headers: Headers
+    """All but `Content-Length`, which is only about this one body."""
+    length: int
+    """Of the body, or CHUNKED, or UNTIL_CLOSE."""
+    keep_alive: bool
+    keep_time: float
+    """How long the connection may be used again: less than the server says, because its clock started earlier."""
+    media_type: str
+    """What kind of body it has, without parameters."""
+    coding: str
 
-    def __init__(self, status: int, minor: int, headers: Headers) -> None:
-        self.status = status
-        self.headers = headers
-        self.length = _body_length(headers, minor, without_any=UNTIL_CLOSE)
-        if status < 200 or status in (204, 304):
-            self.length = 0
-        self.keep_alive = minor == 1 and "close" not in headers.tokens("connection") and self.length != UNTIL_CLOSE
-        told = _KEEP_TIME.search(headers.get("keep-alive") or "")
-        self.keep_time = max(0.0, int(told[1]) - 1.0) if told else KEPT_UNTOLD
-        """How long the connection may be used again: less than the server says, because its clock started earlier."""
-        self.media_type = (headers.get("content-type") or "").split(";")[0].strip().lower()
-        """What kind of body it has, without parameters."""
-        codings = headers.tokens("content-encoding") - {"identity"}
-        if codings - {"gzip", "x-gzip", "deflate"} or len(codings) > 1:
-            raise BadHead(502, "it is compressed in a way that was not asked for")
-        self.coding = "deflate" if "deflate" in codings else "gzip" if codings else ""
+    def with_length(self, length: int) -> "AnswerHead":
+        """The same head before a body of another length, for one that tells how long it is."""
+        return msgspec.structs.replace(self, length=0 if _has_no_body(self.status) else length)
+
+
+def _has_no_body(status: int) -> bool:
+    return status < 200 or status in (204, 304)
 
 
 def read_request_head(raw: bytes, *, url: int, headers: int) -> RequestHead:
@@ -147,7 +148,7 @@ def read_request_head(raw: bytes, *, url: int, headers: int) -> RequestHead:
         raise BadHead(414, "The request's URL is too long.")
     if len(match[4]) > headers:
         raise BadHead(431, "The request's headers are too large.")
-    fields = _Splitter().split_request(raw)
+    fields, lengths = _split(httptools.HttpRequestParser, raw)
     if match[1] == b"CONNECT":
         raise BadHead(400, "This is not a proxy.")
     # The absolute form is for proxies too; and its host would have to be compared with `Host`.
@@ -157,10 +158,14 @@ def read_request_head(raw: bytes, *, url: int, headers: int) -> RequestHead:
     hosts = fields.get_all("host")
     if len(hosts) > 1 or (minor and not hosts) or (hosts and not is_host(hosts[0])):
         raise BadHead(400, "The request needs one Host header, a name or address with or without a port.")
-    head = RequestHead(match[1].decode("ascii"), target.decode("ascii"), int(minor), fields)
-    if head.expects_continue and (fields.get("expect") or "").lower() != "100-continue":
+    path, _, query = target.decode("ascii").partition("?")
+    expects_continue = minor and "expect" in fields
+    if expects_continue and (fields.get("expect") or "").lower() != "100-continue":
         raise BadHead(417, "Only 100-continue can be expected.")
-    return head
+    length = _body_length(fields, lengths, minor, without_any=0)
+    # Nobody needs keep-alive in HTTP/1.0 today; to close is always right.
+    keep_alive = minor and "close" not in fields.tokens("connection")
+    return RequestHead(match[1].decode("ascii"), path, query, int(minor), fields, length, keep_alive, expects_continue)
 
 
 def check_beginning(raw: bytes | bytearray, seen: int = 0, *, url: int, headers: int) -> None:
@@ -194,8 +199,20 @@ def read_answer_head(raw: bytes) -> AnswerHead:
     match = _ANSWER.fullmatch(raw)
     if match is None:
         raise BadHead(502, "the head of its answer is malformed")
-    fields = _Splitter().split_answer(raw)
-    return AnswerHead(int(match[2]), int(match[1]), fields)
+    fields, lengths = _split(httptools.HttpResponseParser, raw)
+    status, minor = int(match[2]), match[1] == b"1"
+    length = _body_length(fields, lengths, minor, without_any=UNTIL_CLOSE)
+    if _has_no_body(status):
+        length = 0
+    keep_alive = minor and "close" not in fields.tokens("connection") and length != UNTIL_CLOSE
+    told = _KEEP_TIME.search(fields.get("keep-alive") or "")
+    keep_time = max(0.0, int(told[1]) - 1.0) if told else KEPT_UNTOLD
+    media_type = (fields.get("content-type") or "").split(";")[0].strip().lower()
+    codings = fields.tokens("content-encoding") - {"identity"}
+    if codings - {"gzip", "x-gzip", "deflate"} or len(codings) > 1:
+        raise BadHead(502, "it is compressed in a way that was not asked for")
+    coding = "deflate" if "deflate" in codings else "gzip" if codings else ""
+    return AnswerHead(status, fields, length, keep_alive, keep_time, media_type, coding)
 
 
 def is_host(value: str) -> bool:
@@ -204,37 +221,41 @@ def is_host(value: str) -> bool:
     return match is not None and (match[2] is None or int(match[2]) <= 65535)
 
 
-class _Splitter:
-    """What llhttp makes of one head."""
+class _Collector:
+    """Hears from llhttp what fields a head has."""
 
     def __init__(self) -> None:
-        self._items: list[tuple[str, str]] = []
+        self.items: list[tuple[str, str]] = []
+        self.lengths: list[str] = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._items.append((name.decode("ascii").lower(), value.strip(b" \t").decode("latin-1")))
-
-    def split_request(self, raw: bytes) -> Headers:
-        return self._split(httptools.HttpRequestParser(self), raw)
-
-    def split_answer(self, raw: bytes) -> Headers:
-        return self._split(httptools.HttpResponseParser(self), raw)
-
-    def _split(self, parser: httptools.HttpRequestParser | httptools.HttpResponseParser, raw: bytes) -> Headers:
-        try:
-            parser.feed_data(raw)
-        except httptools.HttpParserUpgrade:
-            pass  # We speak nothing else: a wish to change the protocol is a field like any other.
-        except httptools.HttpParserInvalidMethodError:
-            raise BadHead(501, "The request's method is unknown.") from None
-        except httptools.HttpParserError:
-            raise BadHead(400, "The request's head is malformed.") from None
-        if len(self._items) > MOST_FIELDS:
-            raise BadHead(431, "The request has too many headers.")
-        return Headers(tuple(self._items))
+        field = name.decode("ascii").lower(), value.strip(b" \t").decode("latin-1")
+        if field[0] == "content-length":
+            self.lengths.append(field[1])
+        else:
+            self.items.append(field)
 
 
-def _body_length(headers: Headers, minor: int, *, without_any: int) -> int:
-    lengths, codings = headers.get_all("content-length"), headers.get_all("transfer-encoding")
+def _split(
+    parser: type[httptools.HttpRequestParser] | type[httptools.HttpResponseParser], raw: bytes
+) -> tuple[Headers, list[str]]:
+    """The fields of a head, and apart from them how long it says that the body is, each time it says so."""
+    collector = _Collector()
+    try:
+        parser(collector).feed_data(raw)
+    except httptools.HttpParserUpgrade:
+        pass  # We speak nothing else: a wish to change the protocol is a field like any other.
+    except httptools.HttpParserInvalidMethodError:
+        raise BadHead(501, "The request's method is unknown.") from None
+    except httptools.HttpParserError:
+        raise BadHead(400, "The request's head is malformed.") from None
+    if len(collector.items) + len(collector.lengths) > MOST_FIELDS:
+        raise BadHead(431, "The request has too many headers.")
+    return Headers(tuple(collector.items)), collector.lengths
+
+
+def _body_length(headers: Headers, lengths: list[str], minor: int, *, without_any: int) -> int:
+    codings = headers.get_all("transfer-encoding")
     if codings:
         # Two lengths are how requests are smuggled past whoever reads the other one.
         if lengths or len(codings) > 1 or codings[0].lower() != "chunked" or minor == 0:
@@ -295,14 +316,6 @@ def _encode_fields(headers: Fields) -> bytes:
             raise LocalProtocolError("A header's name or value has characters that cannot be sent.")
         lines.append(f"{name}: {value}\r\n")
     return "".join(lines).encode("latin-1")
-
-
-def remember(known: dict[bytes, H], raw: bytes, head: H) -> None:
-    """Keep what a head meant: a peer sends few different ones, and to look one up is a tenth of reading it."""
-    if len(raw) <= _LONGEST_KNOWN:
-        if len(known) >= _MOST_KNOWN:
-            known.clear()  # The few in use are back at once; no order has to be kept for it.
-        known[raw] = head
 
 
 def is_plain(headers: Headers) -> bool:

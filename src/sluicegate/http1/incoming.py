@@ -40,7 +40,19 @@ class Connection(asyncio.Protocol):
     """One client's connection."""
 
     __slots__ = (
-        *("listener", "peer", "scheme", "made", "hung_up", "_loop", "_transport", "_handler", "_known", "_limits"),
+        *(
+            "listener",
+            "peer",
+            "scheme",
+            "made",
+            "hung_up",
+            "_loop",
+            "_transport",
+            "_handler",
+            "_known",
+            "_exact",
+            "_limits",
+        ),
         *("_request", "_reader", "_phase", "_deadline", "_timer", "_timer_at"),
         *("_advancing", "_joined", "_closing", "_reading_paused", "_idle_time"),
         *("_pending", "_pending_head", "_pending_size", "_flush_due", "_written", "_taken"),
@@ -56,6 +68,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._handler = listener.handler
         self._known = listener.known
+        self._exact = listener.known.exact
         self._limits = listener.limits
         self._idle_time = listener.limits.idle_time
         self._request: Request | None = None
@@ -88,7 +101,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._phase == _IDLE and not self._closing:
             end = data.find(b"\r\n\r\n") + 4
-            head = self._known.get(data[:end])
+            head = self._exact.get(data[:end]) or self._known.find(data[:end])
             if head is not None and head.length == len(data) - end:
                 self._begin(head, data[end:])
                 return

@@ -13,7 +13,7 @@ from sluicegate.errors import UpstreamClosed, UpstreamError, UpstreamProtocolErr
 
 from .answers import Answer, begun_answer, cut_short
 from .chunks import BadChunk, ChunkDecoder
-from .heads import CHUNKED, UNTIL_CLOSE, AnswerHead, BadHead, read_answer_head, remember
+from .heads import CHUNKED, UNTIL_CLOSE, AnswerHead, BadHead, read_answer_head
 from .transports import read_less_at_once
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Connection(asyncio.Protocol):
     """One connection to a server: free in the pool, or in the middle of one request."""
 
     __slots__ = (
-        *("lane", "loop", "made", "lost", "heard", "uses", "_pool", "_limits", "_known", "_transport"),
+        *("lane", "loop", "made", "lost", "heard", "uses", "_pool", "_limits", "_known", "_exact", "_transport"),
         *("_waiter", "_answer", "_buffer", "_to_head", "_paused", "_first_byte", "_idle"),
         *("_missing", "_interim", "_chunks", "_forsaken"),
         *("_deadline", "_timer_at", "_timer"),
@@ -103,6 +103,7 @@ class Connection(asyncio.Protocol):
         self._pool = pool
         self._limits = pool.limits
         self._known = pool.known
+        self._exact = pool.known.exact
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[Answer] | None = None
         self._answer: Answer | None = None
@@ -198,7 +199,7 @@ class Connection(asyncio.Protocol):
         self.heard = True
         if not self._buffer:
             end = data.find(b"\r\n\r\n") + 4
-            head = self._known.get(data[:end])
+            head = self._exact.get(data[:end]) or self._known.find(data[:end])
             if head is not None and head.status >= 200:
                 body = data[end:]
                 if head.length != len(body) or head.coding or self._to_head:
@@ -253,10 +254,10 @@ class Connection(asyncio.Protocol):
                 return
             raw = bytes(buffer[:end])
             del buffer[:end]
-            head = self._known.get(raw)
+            head = self._known.find(raw)
             if head is None:
                 head = read_answer_head(raw)
-                remember(self._known, raw, head)
+                self._known.learn(raw, head)
             if head.status >= 200:
                 break
             self._interim += 1

@@ -6,7 +6,8 @@ No clock and no socket: whoever feeds the bytes decides how long to wait for mor
 from typing import Final
 
 from .chunks import BadChunk, ChunkDecoder
-from .heads import CHUNKED, BadHead, RequestHead, check_beginning, read_request_head, remember
+from .heads import CHUNKED, BadHead, RequestHead, check_beginning, read_request_head
+from .known_heads import KnownHeads
 from .limits import Limits
 
 MOST_EMPTY_LINES: Final = 4
@@ -24,7 +25,7 @@ class RequestReader:
         *("_body_size", "_chunks", "_empty_lines", "_known", "_limits", "_parts", "_scanned"),
     )
 
-    def __init__(self, known: dict[bytes, RequestHead], limits: Limits) -> None:
+    def __init__(self, known: KnownHeads[RequestHead], limits: Limits) -> None:
         self.buffer = bytearray()
         """What has come and was not made sense of yet."""
         self.head: RequestHead | None = None
@@ -76,12 +77,12 @@ class RequestReader:
         raw = bytes(buffer[:end])
         del buffer[:end]
         self._scanned = self._empty_lines = 0
-        head = self._known.get(raw)
+        head = self._known.find(raw)
         if head is None:
             head = read_request_head(raw, url=limits.url, headers=limits.headers)
             if head.length > limits.body:
                 raise BadBody(413, "The request's body is too large.")
-            remember(self._known, raw, head)
+            self._known.learn(raw, head)
         self.head = head
         self.is_body_held_back = head.expects_continue and not buffer
         if head.length == CHUNKED:

@@ -12,6 +12,7 @@ from sluicegate.concurrency import TaskScope
 
 from .heads import RequestHead
 from .incoming import Connection
+from .known_heads import KnownHeads
 from .limits import Limits
 from .requests import Handler
 
@@ -53,7 +54,7 @@ class Listener:
         self.connections: set[Connection] = set()
         self.unsent = 0
         self.behind: dict[Connection, None] = {}
-        self.known: dict[bytes, RequestHead] = {}
+        self.known = KnownHeads[RequestHead](limits.body)
         self._place = host, port, backlog
         self._sockets: list[socket.socket] = []
         self._welcomed: set[socket.socket] = set()
