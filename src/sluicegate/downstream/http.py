@@ -110,7 +110,7 @@ class HttpEndpoint:
         self._answering = Answering(self._admission)
         self._doors = doors or Doors()
         # A client sends few different heads, and `http1` gives the same object for the same bytes: looked at once each.
-        self._look_at = lru_cache(maxsize=128)(partial(_look_at, self._doors))
+        self._look_at = lru_cache(maxsize=512)(partial(_look_at, self._doors))
         self._path = path
         self._hold = hold
         self._caller = caller
@@ -194,14 +194,14 @@ class HttpEndpoint:
         if seen.post_refusal is not None:
             refuse(request, seen.post_refusal)
             return
+        asked = seen.repeats.read(request.body)
+        if asked is not None:  # as nearly every POST
+            self._start(request, asked, seen.takes)
+            return
         try:
             value = parse_json(request.body)
             if not seen.names_modern and (plain := plain_request(request.body, value)) is not None:
                 self._sessions.post(request, plain, seen.takes, self._caller(request))
-                return
-            asked = seen.repeats.read(request.body, value)
-            if asked is not None:
-                self._start(request, asked, seen.takes)
                 return
             check_limits(request.body, value)
             if seen.names_modern or _says_it_is_modern(value):
@@ -226,7 +226,7 @@ class HttpEndpoint:
         if message.method == "subscriptions/listen" and not seen.takes.events:
             refuse(request, NOT_ACCEPTABLE)
             return
-        seen.repeats.learn(message, profile)
+        seen.repeats.learn(request.body, message, profile)
         self._start(request, Asked(message.id, message.method, params, profile, True), seen.takes)
 
     def _start(self, request: HttpRequest, asked: Asked, takes: Accepted) -> None:

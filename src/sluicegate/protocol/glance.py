@@ -9,85 +9,81 @@ from typing import Final, TypeGuard
 
 import msgspec
 
-from sluicegate.protocol.bounds import DEFAULT_LIMITS
+from sluicegate.protocol.bounds import DEFAULT_LIMITS, may_break_limit
 from sluicegate.protocol.conversation import Asked
 from sluicegate.protocol.lookalikes import META_MEMBERS, PLAIN_PARAMS, REQUEST_MEMBERS
-from sluicegate.protocol.message import LARGEST_ID, Params, Request, RequestId, as_array, as_object
+from sluicegate.protocol.message import LARGEST_ID, Params, Request, RequestId, as_object
 from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.modern import Profile
+from sluicegate.protocol.mould import ARGUMENTS, Holes, Mould, mould_of
 from sluicegate.protocol.strict import SHORT_ID, check_limits
-
-LONGEST_META: Final = 2048
 
 _TOKEN: Final = "progressToken"
 _WORDS: Final = frozenset({str, bool, type(None)})
 _NO_PARAMS: Final[Params] = {}
 _TOKEN_ALONE: Final = {_TOKEN}
-_encode: Final = msgspec.json.Encoder().encode
+
+_WAYS: Final[Holes] = {
+    "id": ("id",),
+    ARGUMENTS: ("params", ARGUMENTS),
+    _TOKEN: ("params", "_meta", _TOKEN),
+}
 
 
 class Repeats:
-    """The last good request of 2026-07-28 behind one HTTP head. The head is the same, so its headers still agree."""
+    """The last good request of 2026-07-28 behind one HTTP head, known again by its bytes. The head is the same, so its
+    headers still agree.
+    """
 
-    __slots__ = ("_encoded", "_members", "_meta", "_method", "_name", "_profile", "_target")
+    __slots__ = ("_method", "_misses", "_mould", "_params", "_profile")
 
     def __init__(self) -> None:
-        self._profile: Profile | None = None
-        self._meta = _NO_PARAMS
-        self._encoded = b""
-        self._method = self._target = ""
-        self._name: object = None
-        self._members: frozenset[str] = frozenset()
+        self._mould: Mould | None = None
+        self._misses = 0
+        self._method = ""
+        self._params = _NO_PARAMS
+        self._profile = Profile()
 
-    def learn(self, request: Request, profile: Profile) -> None:
+    def learn(self, data: bytes, request: Request, profile: Profile) -> None:
         """Know a request again of which `read_request` made this profile, if nothing in it is out of the ordinary."""
+        # It takes as long as to read some requests. Whoever sends a different one each time is soon left alone.
+        self._misses += 1
+        if self._misses & (self._misses - 1):
+            return
         params, meta = request.params, as_object(request.params.get("_meta"))
         target = METHODS[request.method].target or ""
         name = params.get(target)
-        usual = {"_meta", "arguments", target} if isinstance(name, str) else {"_meta", "arguments"}
+        usual = {"_meta", ARGUMENTS, target} if isinstance(name, str) else {"_meta", ARGUMENTS}
         if meta is None or not (params.keys() <= usual and meta.keys() <= META_MEMBERS):
             return
-        # A float can be written in many ways, of which some are too long.
-        if not _holds_float(meta):
-            meta = _without_token(meta)
-            encoded = _encode(meta)
-            if len(encoded) <= LONGEST_META:
-                self._profile = msgspec.structs.replace(profile, progress_token=None)
-                self._meta, self._encoded, self._members = meta, encoded, frozenset(params)
-                self._method, self._target, self._name = request.method, target, name
+        changing = {"id", *(params.keys() & {ARGUMENTS}), *(meta.keys() & {_TOKEN})}
+        self._mould = mould_of(data, {name: way for name, way in _WAYS.items() if name in changing})
+        self._method = request.method
+        # In the order in which they came; what is in a hole will be there in its place.
+        self._params = {name: value if name == target else None for name, value in params.items() if name != "_meta"}
+        self._profile = msgspec.structs.replace(profile, progress_token=None)
 
-    def read(self, data: bytes, value: object) -> Asked | None:
-        """The request that the data is, by `parse_json`, if it is the last one again; `_meta` is taken out of it.
-
-        Raises:
-            RemoteProtocolError: its arguments are over a limit, as `check_limits` says.
-        """
-        profile, envelope = self._profile, as_object(value)
-        if profile is None or envelope is None or envelope.keys() != REQUEST_MEMBERS:
+    def read(self, data: bytes) -> Asked | None:
+        """What the data asks, if it is the last request again; `_meta` is taken out of it."""
+        if self._mould is None or len(data) > DEFAULT_LIMITS.marks:
             return None
-        request_id, params = envelope["id"], as_object(envelope["params"])
-        if not _is_short(request_id) or envelope["method"] != self._method or envelope["jsonrpc"] != "2.0":
+        filled = self._mould.read(data)
+        if filled is None:
             return None
-        if params is None or params.keys() != self._members or params.get(self._target) != self._name:
-            return None
-        meta = as_object(params["_meta"])
-        if meta is None:
-            return None
-        token = None
-        if _TOKEN in meta:
-            token, meta = meta[_TOKEN], _without_token(meta)
-            if not _is_short(token):
+        found, arguments = filled
+        params = {**self._params}
+        if arguments is not None:
+            # All else is as before, and was within the limits then.
+            is_small = len(data) <= DEFAULT_LIMITS.members and _is_flat(arguments)
+            if not is_small and may_break_limit(data, DEFAULT_LIMITS):
                 return None
-        # Then as bytes: to Python 1, 1.0 and true are equal. Only then, because what differs may be over a limit.
-        if meta != self._meta or _encode(meta) != self._encoded:
-            return None
-        # All else is as before, and was within the limits then.
-        if len(data) > DEFAULT_LIMITS.members or not _is_flat(params.get("arguments", _NO_PARAMS)):
-            check_limits(data, value)
-        del params["_meta"]
-        if token is not None:
+            params[ARGUMENTS] = arguments
+        self._misses = 0
+        profile = self._profile
+        if len(found) > 1:
+            token = found[_TOKEN]
             profile = Profile(profile.version, profile.capabilities, profile.client_info, profile.log_level, token)
-        return Asked(request_id, self._method, params, profile, True)
+        return Asked(found["id"], self._method, params, profile, True)
 
 
 def plain_request(data: bytes, value: object) -> Request | None:
@@ -137,14 +133,3 @@ def _is_flat(value: object) -> bool:
         if type(member) not in _WORDS and not (type(member) is int and -LARGEST_ID <= member <= LARGEST_ID):
             return False
     return True
-
-
-def _without_token(meta: Params) -> Params:
-    return {key: value for key, value in meta.items() if key != _TOKEN}
-
-
-def _holds_float(value: object) -> bool:
-    # By recursion: what comes here is no deeper than `Limits.depth`.
-    members = as_object(value)
-    items = as_array(value) if members is None else members.values()
-    return type(value) is float if items is None else any(map(_holds_float, items))
