@@ -7,13 +7,15 @@ from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sluicegate.errors import ErrorObject, UpstreamProtocolError
 from sluicegate.exchange import Exchange
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, MountSettings
 from sluicegate.hub.relay import NO_PROGRESS
-from sluicegate.protocol.message import Notification, Params, Reply, Result, opened
+from sluicegate.protocol.message import Notification, Params, Reply, Result, as_array, as_object, opened
 from sluicegate.protocol.modern import Profile
 from sluicegate.protocol.result_shapes import is_deep
 from tests.hub.scripted import Answer, Scripted, tools
@@ -166,3 +168,24 @@ async def test_a_code_that_a_newer_server_may_not_send_reaches_nobody_of_its_era
 @pytest.mark.parametrize("code", [-32021, -32601, -32602, 0, 5])
 async def test_other_codes_pass(code: int) -> None:
     assert await replied(ErrorObject(code, "m", {"a": 1})) == ErrorObject(code, "m", {"a": 1})
+
+
+@given(
+    st.recursive(
+        st.none(),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["a", "["]), inner),
+        max_leaves=30,
+    ),
+    st.integers(0, 110),
+    st.integers(0, 3),
+)
+def test_depth_is_told_of_whatever_shape(value: object, levels: int, beside: int) -> None:
+    for _ in range(levels):
+        value = [*([[]] * beside), value]
+    assert is_deep(msgspec.json.encode(value)) is (depth_of(value) > 100)
+
+
+def depth_of(value: object) -> int:
+    members, items = as_object(value), as_array(value)
+    inner = list(members.values()) if members is not None else items
+    return 0 if inner is None else 1 + max(map(depth_of, inner), default=0)

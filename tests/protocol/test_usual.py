@@ -2,16 +2,26 @@
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sluicegate.protocol.message import LARGEST_CALL, Notification, Response, Result
+from sluicegate.hub.replies import is_plain
+from sluicegate.protocol.message import LARGEST_CALL, LONG, Notification, Response, Result, opened
+from sluicegate.protocol.result_shapes import is_in_shape
 from sluicegate.protocol.tolerant import decode_tolerant
+from sluicegate.protocol.translate import reply_for_session, reply_from_session
 from sluicegate.protocol.usual import read_answer, read_progress
+from sluicegate.protocol.versions import REVISIONS, SESSION_VERSIONS
 from tests.protocol.strategies import json_objects, mutated
 
 RESULT = b'{"content":[{"type":"text","text":"hello"}]}'
+
+
+def raw_of(result: Result) -> bytes:
+    assert isinstance(result.value, msgspec.Raw)
+    return bytes(result.value)
 
 
 def compact(value: object) -> bytes:
@@ -30,7 +40,7 @@ def compact(value: object) -> bytes:
 )
 def test_an_answer_as_the_official_sdks_write_it_is_read_at_a_glance(line: bytes) -> None:
     answer = read_answer(line)
-    assert answer is not None and answer.id == 7 and bytes(answer.result) in line
+    assert answer is not None and answer[0] == 7 and raw_of(answer[1]) in line
 
 
 @pytest.mark.parametrize(
@@ -132,7 +142,106 @@ def both_ways_agree(line: bytes) -> None:
     if answer is not None:
         message = decode_tolerant(line)
         assert isinstance(message, Response) and isinstance(message.reply, Result)
-        assert message.id == answer.id
-        assert bytes(message.reply.value) == bytes(answer.result)  # pyright: ignore[reportArgumentType]
+        assert message.id == answer[0]
+        assert raw_of(message.reply) == raw_of(answer[1])
+        words_are_as_the_long_way_says(answer[1])
     if params is not None:
         assert decode_tolerant(line) == Notification("notifications/progress", params)
+
+
+# ------------------------------------------------------------------------------------------------- the words of a tool
+
+INFO = b'{"io.modelcontextprotocol/serverInfo":{"name":"x","version":"1"}}'
+SPOKEN = {
+    "ours": b'{"resultType":"complete","_meta":%b,"content":[{"type":"text","text":"hello"}]}' % INFO,
+    "ours, plain": b'{"resultType":"complete","content":[{"type":"text","text":"hello"}],"isError":false}',
+    "Python SDK 1": b'{"content":[{"type":"text","text":"hello"}],"isError":false}',
+    "Python SDK 2": b'{"content":[{"text":"hello","type":"text"}],"isError":false,"resultType":"complete","_meta":%b}'
+    % INFO,
+    "TypeScript SDK": b'{"content":[{"type":"text","text":"hello"}]}',
+    "several": b'{"content":[{"type":"text","text":"a"},{"type":"text","text":"\xc3\xa9\\n\\"\\u00e9\\\\"}]}',
+    "nothing": b'{"content":[]}',
+}
+AROUND = (b'{"jsonrpc":"2.0","id":7,"result":%b}', b'{"result":%b,"jsonrpc":"2.0","id":7}')
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("result", SPOKEN.values(), ids=SPOKEN)
+def test_the_words_of_a_tool_as_the_official_sdks_write_them_are_seen_at_once(result: bytes, around: bytes) -> None:
+    answer = read_answer(around % result)
+    assert answer is not None and answer[1].words is not None
+    both_ways_agree(around % result)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        b'{"content":[{"type":"text","text":"x"}],"isError":true}',
+        b'{"content":[{"type":"text","text":"x"}],"structuredContent":{}}',
+        b'{"content":[{"type":"text","text":"x","annotations":{}}]}',
+        b'{"content":[{"type":"text","type":"text","text":"x"}]}',
+        b'{"content":[{"type":"image","text":"x"}]}',
+        b'{"content":[{"type":"text","text":"x"},]}',
+        b'{"content":[],"content":[]}',
+        b'{"resultType":"complete","content":[],"resultType":"complete"}',
+        b'{"resultType":"input_required","content":[]}',
+        b'{"content":[],"_meta":%b}' % INFO,
+        b'{"content":[],"resultType":"complete","_meta":{"other":1}}',
+        b'{"content":[{"type":"text","text":"\\ud800"}]}',
+        b'{"content":[{"type":"text","text":"\\x"}]}',
+        b'{"content":[{"type":"text","text":"\t"}]}',
+        b'{"content": []}',
+        b"{}",
+        b'{"content":[{"type":"text","text":"%b"}]}' % (b"x" * LONG),
+    ],
+)
+def test_what_is_more_or_less_than_words_is_not_taken_for_them(result: bytes) -> None:
+    answer = read_answer(AROUND[0] % result)
+    assert answer is None or answer[1].words is None
+
+
+def words_are_as_the_long_way_says(result: Result) -> None:
+    """Whoever goes by `words` comes to what those come to who open the result."""
+    if result.words is None:
+        return
+    plain = Result(result.value)
+    assert is_in_shape("tools/call", raw_of(result))
+    value = opened(plain)
+    assert all(block["type"] == "text" for block in value["content"])  # pyright: ignore
+    for version in REVISIONS:
+        if is_plain(result, "tools/call", version):
+            assert value["resultType"] == "complete"
+        assert is_plain(reply_from_session("tools/call", {}, result), "tools/call", version)
+    quick, slow = (reply_from_session("tools/call", {}, each) for each in (result, plain))
+    assert opened_reply(quick) == opened_reply(slow)
+    for version in SESSION_VERSIONS:
+        quick = reply_for_session("tools/call", {}, result, REVISIONS[version])
+        slow = reply_for_session("tools/call", {}, plain, REVISIONS[version])
+        assert opened_reply(quick) == opened_reply(slow)
+
+
+def opened_reply(reply: object) -> dict[str, object]:
+    assert isinstance(reply, Result)
+    return opened(reply)
+
+
+texts = st.text(max_size=20).map(compact) | st.sampled_from(
+    [b'"\\u00e9"', b'"\\/"', b'"\\ud83d\\ude00"', b'"\\q"', b'"']
+)
+
+
+@st.composite
+def spoken(draw: st.DrawFn) -> bytes:
+    """Lines that are nearly the words of a tool."""
+    result = draw(st.sampled_from(sorted(SPOKEN.values())))
+    return draw(st.sampled_from(AROUND)) % result.replace(b'"hello"', draw(texts))
+
+
+@given(spoken())
+def test_both_ways_agree_on_whatever_a_tool_may_say(line: bytes) -> None:
+    both_ways_agree(line)
+
+
+@given(mutated(spoken()))
+def test_both_ways_agree_on_what_is_nearly_the_words_of_a_tool(line: bytes) -> None:
+    both_ways_agree(line)

@@ -10,7 +10,7 @@ import msgspec
 
 from sluicegate.hub import losses, rewriting, states
 from sluicegate.protocol.message import LONG, Reply, Result, few_quotes, may_escape_names
-from sluicegate.protocol.result_shapes import is_in_shape
+from sluicegate.protocol.result_shapes import is_in_shape, is_words
 from sluicegate.protocol.versions import REVISIONS
 
 _FAILED: Final = (b'"isError":true', b'"isError": true')
@@ -38,6 +38,9 @@ def is_plain(reply: Reply, method: str, version: str) -> TypeGuard[Result]:
     """
     if type(reply) is not Result or type(reply.value) is not msgspec.Raw:
         return False
+    if reply.words is not None and method == "tools/call":
+        begin, end = reply.words
+        return begin > 1 or end < len(reply.value) - 1  # Whether it is marked as final, in front or behind.
     raw = bytes(reply.value)
     begins = _is_complete.match(raw)
     if begins is None:
@@ -46,13 +49,15 @@ def is_plain(reply: Reply, method: str, version: str) -> TypeGuard[Result]:
     end = begins.end()
     # Nearly all are short, and then nothing else has to be asked.
     if len(raw) < LONG and b"\\" not in raw:
-        return pattern.search(raw, end) is None and is_in_shape(method, reply.value)
+        return pattern.search(raw, end) is None and is_in_shape(method, raw)
     quotes = few_quotes(raw)
     if quotes is None:
-        return pattern.search(raw, end) is None and not may_escape_names(raw) and is_in_shape(method, reply.value)
+        if is_words(method, raw):
+            return True
+        return pattern.search(raw, end) is None and not may_escape_names(raw) and is_in_shape(method, raw)
     if any(at >= end and pattern.match(raw, at) for at in quotes) or may_escape_names(raw, quotes):
         return False
-    return _is_one_text(method, raw, end, quotes) or is_in_shape(method, reply.value)
+    return _is_one_text(method, raw, end, quotes) or is_in_shape(method, raw)
 
 
 _one_text: Final = re.compile(rb',"content":\[\{"type":"text","text":"')
@@ -71,10 +76,13 @@ def _is_one_text(method: str, raw: bytes, begins: int, quotes: list[int]) -> boo
 
 
 def _is_escaped(raw: bytes, at: int) -> bool:
-    before = at
-    while raw[before - 1] == 0x5C:
-        before -= 1
-    return (at - before) % 2 == 1
+    size = 64
+    while True:  # Once, nearly always: nobody writes so many of them in a row.
+        before = raw[max(at - size, 0) : at]
+        rest = before.rstrip(b"\\")
+        if rest or size >= at:
+            return (len(before) - len(rest)) % 2 == 1
+        size *= 8
 
 
 class _Outcome(msgspec.Struct):

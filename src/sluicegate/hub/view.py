@@ -274,7 +274,7 @@ class View:
         params = {**params, member: own}
         reply = await mount.calls.ask(exchange, params)
         if is_plain(reply, exchange.method, exchange.profile.version):
-            return Result(reply.value, is_final=True)
+            return reply if reply.is_final else Result(reply.value, is_final=True)
         return await self._treat(exchange, mount, params, mount.calls.typed(reply))
 
     async def _treat(self, exchange: Exchange, mount: Mount, params: Params, reply: Reply) -> Reply:

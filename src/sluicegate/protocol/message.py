@@ -51,6 +51,9 @@ class Result(msgspec.Struct, frozen=True):
     value: msgspec.Raw | Mapping[str, object]
     is_final: bool = False
     """Whether somebody has seen that it asks for nothing, so that nobody has to look again."""
+    words: tuple[int, int] | None = None
+    """Whether somebody has seen that it is the words of a tool that did not fail, and nothing else: where in its bytes
+    the members stand that every revision has. Around them is nothing but what 2026-07-28 adds."""
 
 
 Reply = Result | ErrorObject

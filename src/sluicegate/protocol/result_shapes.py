@@ -5,8 +5,9 @@ knows pass. Nearly all results are as they should be, which one typed reading of
 others is then found out the long way.
 """
 
+import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -69,7 +70,19 @@ class _ReadResult(msgspec.Struct):
     contents: list[_Contents]
 
 
-_usual: Final[Mapping[str, Callable[[msgspec.Raw], object]]] = {
+class _Words(msgspec.Struct, tag="text", forbid_unknown_fields=True):
+    text: str
+
+
+class _WordsOfTool(msgspec.Struct, forbid_unknown_fields=True):
+    content: list[_Words]
+    resultType: Literal["complete"]  # noqa: N815 - the name on the wire
+    isError: bool = False  # noqa: N815 - the name on the wire
+    meta: msgspec.Raw = msgspec.field(name="_meta", default=msgspec.Raw(b"{}"))
+
+
+_decode_words: Final = msgspec.json.Decoder(_WordsOfTool).decode
+_usual: Final[Mapping[str, Callable[[bytes], object]]] = {
     "tools/call": msgspec.json.Decoder(_ToolResult).decode,
     "prompts/get": msgspec.json.Decoder(_PromptResult).decode,
     "resources/read": msgspec.json.Decoder(_ReadResult).decode,
@@ -77,16 +90,33 @@ _usual: Final[Mapping[str, Callable[[msgspec.Raw], object]]] = {
 
 _DEPTH: Final = DEFAULT_LIMITS.depth
 _OTHERS: Final = bytes(byte for byte in range(256) if byte not in b'[]{}"')
+_runs: Final = re.compile(rb"\[++|\]++").finditer
 _ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
 
 
-def is_in_shape(method: str, raw: msgspec.Raw) -> bool:
+def is_in_shape(method: str, data: bytes) -> bool:
     """Whether a result is certainly as it should be. False says nothing: `in_shape` knows."""
-    decode = _usual.get(method)
-    if decode is None or (len(raw) > _DEPTH and is_deep(bytes(raw))):
+    return not is_deep(data) and _decodes(method, data)
+
+
+def is_words(method: str, data: bytes) -> bool:
+    """Whether a result is certainly final, and the words of a tool that did not fail, and nothing else."""
+    if method != "tools/call" or data.count(b'"resultType"') != 1:  # Of two, another reader might take the other (T1).
         return False
     try:
-        decode(raw)
+        found = _decode_words(data)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    # What else a server says of the result may be anything, and deep.
+    return not found.isError and (len(found.meta) == 2 or not is_deep(bytes(found.meta)))
+
+
+def _decodes(method: str, data: bytes) -> bool:
+    decode = _usual.get(method)
+    if decode is None:
+        return False
+    try:
+        decode(data)
     except (msgspec.DecodeError, RecursionError):
         return False
     return True
@@ -102,10 +132,11 @@ def in_shape(method: str, result: Result) -> Result:
     if find is None:
         return result
     if isinstance(result.value, msgspec.Raw):
-        if is_in_shape(method, result.value):
-            return result
-        if is_deep(bytes(result.value)):
+        data = bytes(result.value)
+        if is_deep(data):
             raise RemoteProtocolError(f"The answer's result is nested more than {_DEPTH} levels deep.")
+        if _decodes(method, data):
+            return result
     value = opened(result)
     if method == "tools/call" and _says_nothing(value):
         value = {**value, "content": list[object]()}
@@ -124,18 +155,25 @@ def _says_nothing(value: Params) -> bool:
 
 def is_deep(data: bytes) -> bool:
     """Whether this JSON is nested more deeply than any message should be."""
-    if data.count(b"[") + data.count(b"{") <= _DEPTH:
-        return False  # Nearly always there are too few of them even with those in strings.
+    # Nearly always there are too few of them even with those in strings.
+    if len(data) <= _DEPTH or data.count(b"[") + data.count(b"{") <= _DEPTH:
+        return False
     if b"\\" in data:
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")  # Every quote that is left begins or ends a string.
     # The strings with brackets in them are every second piece between quotes.
     marks = b"".join(data.translate(_ONE_KIND, _OTHERS).replace(b'""', b"").split(b'"')[::2])
-    # Level by level, from the innermost ones on: what is shallow is gone at once.
-    for _ in range(_DEPTH):
-        if not marks:
-            return False
+    # Level by level, from the innermost ones on: what is wide is gone at once.
+    levels, size = _DEPTH, 2 * len(marks)
+    while marks and len(marks) < size * 3 // 4:
+        levels, size = levels - 1, len(marks)
         marks = marks.replace(b"[]", b"")
-    return bool(marks)
+    # What is left has many levels with little in them each, so that its brackets stand in long runs.
+    depth = 0
+    for run in _runs(marks):
+        depth += len(run[0]) if run[0][0] == 0x5B else -len(run[0])
+        if depth > levels:
+            return True
+    return False
 
 
 # --------------------------------------------------------------------------------------------------------- the long way

@@ -56,6 +56,8 @@ def reply_for_session(method: str, params: Params, reply: Reply, revision: Revis
     if isinstance(reply, ErrorObject):
         return _error_for_session(method, params, reply)
     raw = reply.value
+    if reply.words is not None and isinstance(raw, msgspec.Raw) and method == "tools/call":
+        return _without_mark(raw, reply.words)
     try:
         value = raw if isinstance(raw, dict) else _members_of(raw)
         changed = _result_for_session(method, value, revision)
@@ -177,16 +179,32 @@ def reply_from_session(method: str, params: Params, reply: Reply) -> Reply:
     if method == "tools/call" and isinstance(raw, dict) and "resultType" not in raw:
         return Result({"resultType": "complete", **raw})  # As below, for one that came opened.
     if method == "tools/call" and isinstance(raw, msgspec.Raw) and len(raw) < _SHORT:
+        if reply.words == (1, len(raw) - 1):  # Nothing is around them, as in every older revision.
+            return _with_mark(raw)
         data = bytes(raw)
         if data.startswith(b'{"') and b'"resultType"' not in data and b"\\u" not in data:
             # Nearly all answers of tools: it lacks the mark, however that might be spelled, and nothing else.
-            return Result(msgspec.Raw(b'{"resultType":"complete",' + data[1:]))
+            return Result(msgspec.Raw(_MARK + data[1:]))
     try:
         value = raw if isinstance(raw, dict) else _members_of(raw)
         changed = _result_from_session(method, value)
         return reply if changed is value else _remade(raw, changed)
     except _UNDECODABLE:
         raise _not_decoded(method) from None
+
+
+def _with_mark(raw: msgspec.Raw) -> Result:
+    """The words of a tool with the mark of a final result, which they lack."""
+    data = _MARK + bytes(raw)[1:]
+    return Result(msgspec.Raw(data), True, (len(_MARK), len(data) - 1))
+
+
+def _without_mark(raw: msgspec.Raw, words: tuple[int, int]) -> Result:
+    begin, end = words
+    return Result(msgspec.Raw(b"{%b}" % bytes(raw)[begin:end]), True, (1, 1 + end - begin))
+
+
+_MARK: Final = b'{"resultType":"complete",'
 
 
 def _result_from_session(method: str, value: Params) -> Params:

@@ -30,7 +30,7 @@ class Openings:
 
     def reply_for_session(self, params: Params, reply: Reply, revision: Revision) -> Reply:
         """As `translate.reply_for_session`, for the reply to a call of a tool."""
-        raw = reply.value if isinstance(reply, Result) else None
+        raw = reply.value if isinstance(reply, Result) and reply.words is None else None
         # Before 2025-11-25 the content itself may have to be changed.
         if not isinstance(raw, msgspec.Raw) or len(raw) > _SHORT or not revision.icons or revision.modern:
             return reply_for_session("tools/call", params, reply, revision)

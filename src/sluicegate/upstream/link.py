@@ -260,9 +260,9 @@ class Link:
                     self._notices.hear_progress(params, len(frame))
                     continue
                 answer = read_answer(frame)
-                waiter = self.pending.claim(answer.id) if answer is not None else None
+                waiter = self.pending.claim(answer[0]) if answer is not None else None
                 if answer is not None and waiter is not None:
-                    waiter.post(Result(answer.result))
+                    waiter.post(answer[1])
                     continue
             self._hear_frame(frame)
             if self._closed is not None:  # It was one bad line too many: those behind it are not even looked at.

@@ -35,7 +35,7 @@ def decoded(data: bytes) -> Sequence[Message | Unreadable]:
     if (params := read_progress(data)) is not None:
         return (Notification("notifications/progress", params),)
     if (answer := read_answer(data)) is not None:
-        return (Response(answer.id, Result(answer.result)),)
+        return (Response(*answer),)
     if not data.startswith(b"{") and data.lstrip().startswith(b"["):
         return decode_batch_tolerant(data)
     return (decode_tolerant(data),)
@@ -52,7 +52,7 @@ def plain_result(answer: Answer, request_id: int, *, opened: bool = False) -> Re
         value = read_value(body, request_id)
         return None if value is None else Result(value)
     found = read_answer(body)
-    return Result(found.result) if found is not None and found.id == request_id else None
+    return found[1] if found is not None and found[0] == request_id else None
 
 
 class Events:
