@@ -181,7 +181,8 @@ async def test_other_codes_pass(code: int) -> None:
 )
 def test_depth_is_told_of_whatever_shape(value: object, levels: int, beside: int) -> None:
     for _ in range(levels):
-        value = [*([[]] * beside), value]
+        around: list[object] = [*([()] * beside), value]
+        value = around
     assert is_deep(msgspec.json.encode(value)) is (depth_of(value) > 100)
 
 
