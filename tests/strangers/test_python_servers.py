@@ -356,6 +356,13 @@ async def test_updates_of_subscribed_resources_only_are_told(server: Server, vis
         assert await soon(anext(changes)) == ResourceUpdated("text://fifth")
 
 
+async def test_updates_are_told_by_a_server_that_spells_uris_in_its_own_way(visit_to: VisitTo) -> None:
+    client = await (await visit_to(SERVERS["mcp1"])).begun()
+    async with client.subscribe("TEXT://sixth/a b é") as changes:
+        await client.call("rewrite", name="sixth/a%20b%20%C3%A9", value="6")
+        assert await soon(anext(changes)) == ResourceUpdated("text://sixth/a%20b%20%C3%A9")
+
+
 @each_server
 async def test_new_tool_is_told_listed_and_called(server: Server, visit_to: VisitTo) -> None:
     client = await (await visit_to(server)).begun()

@@ -664,6 +664,21 @@ async def test_a_listen_exchange_is_served_out_of_a_session_servers_pushes() -> 
         assert (await table.server.next("resources/unsubscribe"))["params"] == {"uri": "n://a"}
 
 
+async def test_a_session_server_may_tell_of_a_resource_in_its_own_spelling() -> None:
+    async with session_bench() as table:
+        sink, names = Recorder(), ["file:///a b.txt", "n://a"]
+        wanted = {"resourceSubscriptions": names}
+        table.start(exchange("subscriptions/listen", {"notifications": wanted}, sink))
+        await listening(table.server, names)
+        await sink.heard.wait()
+        for uri in ("file:///a%20b", "file:///a%20b.txt", "n://A/part"):
+            table.server.send(method="notifications/resources/updated", params={"uri": uri})
+        while len(sink.notices) < 3:
+            sink.heard.clear()
+            await sink.heard.wait()
+        assert [notice.params["uri"] for notice in sink.notices[1:]] == ["file:///a%20b.txt", "n://A/part"]
+
+
 async def test_two_listeners_share_one_subscription_of_a_session_server() -> None:
     async with session_bench() as table:
         sinks = [Recorder(), Recorder()]

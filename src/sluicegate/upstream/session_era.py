@@ -39,6 +39,7 @@ from sluicegate.protocol.message import (
 from sluicegate.protocol.methods import LIST_CHANGES, LOG_LEVELS
 from sluicegate.protocol.modern import ACKNOWLEDGED, PENDING, SERVER_INFO_KEY, complete
 from sluicegate.protocol.pending import Pending
+from sluicegate.protocol.spelling import Spellings
 from sluicegate.protocol.translate import params_for_session, reply_from_session
 from sluicegate.protocol.translate_questions import answer_for_session, question_from_session
 from sluicegate.protocol.versions import SUPPORTED_VERSIONS
@@ -268,7 +269,7 @@ class SessionEra:
         try:
             async with TaskScope() as tasks:
                 asking = _Asking(asked, flags)
-                waiter.uris = frozenset(asked)  # From now on: what is held may change while others are asked for.
+                waiter.uris = Spellings(asked)  # From now on: what is held may change while others are asked for.
                 tasks.start(self._subscribe_all(asking, waiter))
                 await asking.first.wait()
                 if asking.problem is not None:
@@ -319,7 +320,7 @@ class SessionEra:
                         tasks.start(work(left))
                 words.cancel_all()
         asking.pending.clear()
-        waiter.uris = frozenset(asking.accepted)
+        waiter.uris = Spellings(asking.accepted)
         if asking.first.is_set():
             waiter.post(asking.problem or asking.word())
         asking.first.set()

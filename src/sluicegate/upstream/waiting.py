@@ -9,6 +9,7 @@ from typing import Final
 from sluicegate.errors import UpstreamClosed, UpstreamError
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.message import Notification, Reply
+from sluicegate.protocol.spelling import Spellings
 from sluicegate.wire import Wire
 
 FULL: Final = 1024
@@ -20,6 +21,7 @@ FULL_BYTES: Final = 1 << 20
 Item = Notification | Reply | UpstreamError
 
 _NOTHING: Final[frozenset[str]] = frozenset()
+_NO_URIS: Final = Spellings()
 
 
 class Waiter:
@@ -31,7 +33,8 @@ class Waiter:
         self.exchange = exchange
         self.since = monotonic()
         """When the server was last told something for its sake: what is wanted, or the answer to a question."""
-        self.wanted = self.uris = _NOTHING
+        self.wanted = _NOTHING
+        self.uris = _NO_URIS
         self.holds_up = False
         """Whether the server has to wait because of this one."""
         self.inbox: deque[tuple[Item, int]] = deque()
@@ -76,16 +79,13 @@ class Waiter:
         return len(self.inbox) <= FULL // 2 and self._size <= FULL_BYTES // 2
 
     def wants(self, notification: Notification) -> bool:
-        """Whether a change belongs to this subscription; an update may name a part of what was subscribed."""
+        """Whether a change belongs to this subscription; an update may name a part of it, or spell it otherwise."""
         if notification.method in self.wanted:
             return True
         uri = notification.params.get("uri")
         if notification.method != "notifications/resources/updated" or not isinstance(uri, str):
             return False
-        return any(
-            uri == whole or (uri.startswith(whole) and (whole.endswith("/") or uri[len(whole)] in "/#?"))
-            for whole in self.uris
-        )
+        return any(self.uris.of(uri))
 
 
 class Brake:
