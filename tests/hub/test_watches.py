@@ -53,6 +53,7 @@ class Connected:
         self.held: list[Held] = []
         self.begun = self.most = 0
         self.told: list[tuple[str, str]] = []
+        self.lost: list[str] = []
         self.answers = True
         self.silent: set[str] = set()
         """Resources of which it says nothing, nor of what else is asked for with them."""
@@ -81,7 +82,7 @@ class Connected:
 async def connected() -> AsyncGenerator[tuple[Watches, Connected]]:
     own, server = Watches(), Connected()
     async with asyncio.timeout(10), TaskScope() as tasks:
-        own.begin(tasks, server.hold, server.heard)
+        own.begin(tasks, server.hold, server.heard, server.lost.append)
         yield own, server
         own.end(tasks)
         tasks.cancel_all()
@@ -283,7 +284,6 @@ async def test_a_server_may_answer_for_some_first_and_for_others_later(monkeypat
         ("MEMO:x y", ["memo:x y"]),
         ("x://host/%7Ea", ["x://HOST/~a"]),
         ("x://host/%7Ea/part", ["x://HOST/~a"]),
-        ("urn:other", ["memo:x y", "x://HOST/~a"]),
         ("x://gone/part", []),
         ("X://gone", []),
     ],
@@ -297,6 +297,159 @@ async def test_a_change_of_what_the_server_spells_otherwise_is_told_to_those_who
         own.unwatch("x://gone")
         await server.held[0].update(named)
         assert sorted(server.told) == [(named, uri) for uri in subscribed]
+
+
+async def test_a_change_is_told_in_each_spelling_that_somebody_listens_to() -> None:
+    async with connected() as (own, server):
+        for one in [own.watch(uri) for uri in ("memo:x y", "memo:x%20y", "memo:x")]:
+            assert await one
+        await server.held[0].update("memo:x%20y")
+        assert server.told == [("memo:x%20y", "memo:x y"), ("memo:x%20y", "memo:x%20y")]
+
+
+async def test_what_nobody_asked_for_is_told_to_nobody_and_counted_unless_there_is_one_that_it_must_be() -> None:
+    async with connected() as (own, server):
+        assert await own.watch("x://1")
+        await server.held[0].update("urn:whatever")
+        assert (server.told, server.lost) == ([("urn:whatever", "x://1")], [])
+        for one in [own.watch(f"x://many/{number}") for number in range(100)]:
+            assert await one
+        many = next(held for held in server.held if len(held.uris) == 100)
+        await many.update("urn:whatever")
+        assert (len(server.told), server.lost) == (1, [watches.UNKNOWN])
+        own.unwatch("x://many/0")
+        await many.update("x://many/0")
+        assert (len(server.told), len(server.lost)) == (1, 1), "what was asked for and is not any more is no loss"
+
+
+async def answered(server: Connected, accepted: Sequence["asyncio.Future[bool]"]) -> list[bool]:
+    """What becomes of those who listen, when the server answers one subscription after the other."""
+    server.answers = True
+    seen: list[Held] = []
+    while not all(one.done() for one in accepted):
+        for held in [held for held in server.held if held not in seen]:
+            seen.append(held)
+            await held.acknowledge()
+        await asyncio.sleep(0.005)
+    return [one.result() for one in accepted]
+
+
+async def test_who_comes_while_a_server_has_yet_to_answer_for_others_waits_and_is_not_refused() -> None:
+    async with connected() as (own, server):
+        server.answers = False
+        accepted: list[asyncio.Future[bool]] = []
+        for number in range(20):
+            accepted.append(own.watch(f"x://{number}"))
+            await turn()
+        assert len(server.held) == MOST_STREAMS and not any(one.done() for one in accepted)
+        assert all(await answered(server, accepted))
+        assert server.most <= MOST_STREAMS + 1
+
+
+async def test_who_waits_for_room_is_refused_once_it_is_certain_that_there_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watches, "MOST_URIS", 1)  # Nothing can be gathered.
+    async with connected() as (own, server):
+        server.answers = False
+        accepted = [own.watch(f"x://{number}") for number in range(MOST_STREAMS + 1)]
+        await turn()
+        for held in list(server.held):
+            assert not accepted[-1].done()
+            await held.acknowledge()
+        assert [await one for one in accepted] == [True] * MOST_STREAMS + [False]
+
+
+async def test_one_that_a_server_is_slow_with_is_decided_though_others_are_gathered_meanwhile() -> None:
+    async with connected() as (own, server):
+        server.answers = False
+        first, slow = own.watch("x://first"), own.watch("x://slow")
+        await turn()
+        old = server.held[0]
+        await old.acknowledge("x://first", pending=["x://slow"])
+        server.answers = True
+        for number in range(watches.ENOUGH_STREAMS + 1):
+            assert await own.watch(f"x://{number}")
+        await until(lambda: len(server.held) <= watches.ENOUGH_STREAMS)
+        assert first.result() and not slow.done() and old in server.held
+        await old.acknowledge()
+        assert await slow
+        await old.update("x://slow")
+        await until(lambda: ("x://slow", "x://slow") in server.told)
+
+
+async def test_what_is_to_take_the_place_of_others_tells_nothing_that_these_tell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watches, "LONGEST_DELAY", 0.01)
+    async with connected() as (own, server):
+        old, new = await handed_over(own, server)
+        await new.acknowledge("x://0", pending=["x://1"])
+        await asyncio.sleep(0)
+        await new.update("x://0")
+        await old.update("x://0")
+        await until(lambda: bool(server.told))
+        await new.update("x://0")  # Nothing is kept back any more.
+        await old.update("x://0")
+        await until(lambda: len(server.told) > 1)
+        assert server.told == [("x://0", "x://0")] * 2
+
+
+async def test_subscriptions_that_are_too_large_to_be_gathered_take_more_until_they_are_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watches, "MOST_URIS", 10)
+    async with connected() as (own, server):
+        for client in range(MOST_STREAMS):
+            assert all([await one for one in [own.watch(f"x://{client}/{number}") for number in range(6)]])
+        assert await own.watch("x://one")
+        rest = [f"x://rest/{number}" for number in range(MOST_STREAMS * 4 - 1)]
+        assert all([await one for one in [own.watch(uri) for uri in rest]])
+        assert not await own.watch("x://too/many")
+        await until(lambda: sorted(map(len, server.uris)) == [10] * MOST_STREAMS)
+        assert server.most <= MOST_STREAMS + 1 and server.told == []
+        for held in list(server.held):
+            await held.update(held.uris[-1])
+        assert len(server.told) == MOST_STREAMS
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+async def test_what_a_server_does_not_take_with_others_where_there_is_no_room_is_refused_and_costs_these_nothing(
+    is_taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watches, "MOST_URIS", 10)
+    monkeypatch.setattr(watches, "SPLITS_AFTER", 0.05)
+    monkeypatch.setattr(watches, "ANSWERS_WITHIN", 0.1)
+    monkeypatch.setattr(watches, "ASKS_AGAIN", 60)
+    async with connected() as (own, server):
+        for client in range(MOST_STREAMS):
+            assert all([await one for one in [own.watch(f"x://{client}/{number}") for number in range(6)]])
+        server.answers = False
+        bad = own.watch("x://bad")
+        await turn()
+        filled = server.held[-1]
+        assert len(filled.uris) == 7
+        if is_taken:
+            await filled.acknowledge(*[uri for uri in filled.uris if uri != "x://bad"])
+        assert not await bad
+        await until(lambda: len(server.held) == MOST_STREAMS)
+        for held in list(server.held):
+            await held.update(held.uris[0])
+        await until(lambda: len(server.told) == MOST_STREAMS)
+
+
+async def test_one_that_is_asked_for_with_another_that_has_left_is_asked_for_alone_when_the_server_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watches, "SPLITS_AFTER", 0.05)
+    async with connected() as (own, server):
+        server.silent = {"x://silent"}
+        accepted = own.watch("x://1")
+        own.watch("x://silent")
+        await turn()
+        own.unwatch("x://silent")
+        assert await accepted
+        assert server.uris == [["x://1"]]
 
 
 async def test_one_that_was_told_of_and_is_not_any_more_is_asked_for_until_it_is() -> None:

@@ -300,7 +300,8 @@ class Mount:
         tasks.start(_then(connection.wait_closed, over))
         tasks.start(_then(self._again.wait, over))
         if not self._is_leaving:
-            self.watches.begin(tasks, partial(self._hold, connection), partial(self._on_update, self))
+            hold, heard = partial(self._hold, connection), partial(self._on_update, self)
+            self.watches.begin(tasks, hold, heard, self.calls.lost)
         try:
             await over.wait()
         finally:

@@ -4,14 +4,13 @@ They outlive the connection, and the mount itself where another takes its place:
 subscription may take a connection of its own, so there are never many (threats R0, R25). What is new gets one of its
 own: what a server does not answer, or refuses, holds up nobody else. What is new at the same time shares one, and is
 asked for again in smaller ones if the server does not take it so. When there are several they are gathered into one,
-and let go once that is acknowledged.
+and let go once that is acknowledged. Who comes while there is no room for another waits for as long as there may be.
 """
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
-from urllib.parse import unquote
 
 from sluicegate.concurrency import TaskScope
 from sluicegate.errors import InputRefused
@@ -19,6 +18,7 @@ from sluicegate.hub.listening import Hearing
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, as_array, as_object
 from sluicegate.protocol.modern import ACKNOWLEDGED, PENDING
+from sluicegate.protocol.spelling import Spellings
 
 MOST_STREAMS: Final = 8
 """Subscriptions at a server at a time; one more while it takes the place of others."""
@@ -40,11 +40,16 @@ SETTLES: Final = 0.25
 LONGEST_DELAY: Final = 1.0
 """Seconds that what changes meanwhile is kept back at most."""
 
+UNKNOWN: Final = "updates of resources that were not asked for"
+
 Hold = Callable[[Sequence[str], Hearing], Coroutine[object, object, None]]
 """Subscribes to resources until it is cancelled; who hears learns what the server says."""
 
 Heard = Callable[[str, str], None]
 """Learns that a resource changed, and which was subscribed to."""
+
+Lost = Callable[[str], None]
+"""Counts what could not be handed on, by the words for it."""
 
 
 class _Watch:
@@ -80,6 +85,7 @@ class Watches:
         self._tasks: TaskScope | None = None
         self._hold: Hold | None = None
         self._heard: Heard | None = None
+        self._lost: Lost | None = None
 
     def __len__(self) -> int:
         return len(self._watches)
@@ -108,18 +114,18 @@ class Watches:
             if watch.stream is not None:
                 self._release(watch.stream, uri)
 
-    def begin(self, tasks: TaskScope, hold: Hold, heard: Heard) -> None:
+    def begin(self, tasks: TaskScope, hold: Hold, heard: Heard, lost: Lost | None = None) -> None:
         """Subscribe to all of them on a new connection, by tasks that end with it; an older one's are ended."""
         if self._tasks is not None:
             self._forget()
-        self._tasks, self._hold, self._heard = tasks, hold, heard
+        self._tasks, self._hold, self._heard, self._lost = tasks, hold, heard, lost
         self._want(uri for uri, watch in self._watches.items() if not watch.is_refused)
 
     def end(self, tasks: TaskScope) -> None:
         """Learn that these tasks end, and that there may be no others for a while."""
         if self._tasks is tasks:
             self._forget()
-            self._tasks = self._hold = self._heard = None
+            self._tasks = self._hold = self._heard = self._lost = None
 
     def _forget(self) -> None:
         self._settle()
@@ -160,7 +166,8 @@ class Watches:
                 for uri in uris:
                     self._watches[uri].stream = stream
         self._gather()
-        if self._gathering is None and self._settling is None:  # There is no room to be had.
+        may_be_room = self._gathering is not None or self._settling is not None
+        if not may_be_room and not any(stream.is_awaited for stream in self._streams):
             parts, self._parts = self._parts, []
             self._fresh.update((uri, None) for part in parts for uri in self._uncarried(part.uris))
             for uri in list(self._fresh):
@@ -173,7 +180,8 @@ class Watches:
         now = asyncio.get_running_loop().time()
         if self._gathering is not None or self._settling is not None or now < self._gathers_from:
             return
-        known = [stream for stream in self._streams if stream.honoured and stream.carried]
+        # Not those that the server has yet to answer for in part: the others need not wait for this.
+        known = [stream for stream in self._streams if stream.carried and stream.carried <= stream.honoured]
         known.sort(key=lambda stream: len(stream.carried))
         if len(self._streams) <= ENOUGH_STREAMS:
             known = [stream for stream in known if stream.is_thin]
@@ -183,7 +191,13 @@ class Watches:
             if len(uris) + len(stream.carried) <= MOST_URIS:
                 uris += stream.carried
                 places.append(stream)
-        if len(places) > 1 or any(stream.is_thin for stream in places):
+        is_better = len(places) > 1 or any(stream.is_thin for stream in places)
+        if not is_better and places and len(self._streams) >= MOST_STREAMS:
+            # Two are too much for one, but there is room in each: what is new comes to what the smallest has.
+            new = list(islice(self._fresh, MOST_URIS - len(uris)))
+            is_better = bool(new)
+            uris += new
+        if is_better:
             self._keep_back(LONGEST_DELAY)
             self._gathering = self._open(uris)
             self._gathering.replaces = places
@@ -220,11 +234,22 @@ class Watches:
             self._tasks.cancel(stream)
         if stream is self._gathering:
             self._gathering = None
-            self._gathers_from = asyncio.get_running_loop().time() + ASKS_AGAIN
-            asyncio.get_running_loop().call_later(ASKS_AGAIN, self._arrange_soon)
+            self._gather_later()
         for uri in stream.carried:
             self._watches[uri].stream = None
         self._arrange_soon()
+
+    def _gather_later(self) -> None:
+        """Let those be several for a while that the server did not take as one."""
+        self._gathers_from = asyncio.get_running_loop().time() + ASKS_AGAIN
+        asyncio.get_running_loop().call_later(ASKS_AGAIN, self._arrange_soon)
+
+    def _accept(self, uri: str) -> None:
+        watch = self._watches[uri]
+        if not watch.accepted.done():
+            watch.accepted.set_result(True)
+        else:
+            self._tell(uri, uri)  # Listened to again, after a while in which anything may have happened.
 
     def _refuse(self, uri: str) -> None:
         watch = self._watches[uri]
@@ -245,6 +270,7 @@ class Watches:
         if stream not in self._streams:
             return
         stream.patience.cancel()
+        stream.is_awaited = bool(pending)
         if pending:
             stream.patience = asyncio.get_running_loop().call_later(ANSWERS_WITHIN, self.unanswered, stream)
         if stream is self._gathering:
@@ -253,32 +279,39 @@ class Watches:
             return
         missing = [uri for uri in stream.carried if uri not in honoured and uri not in pending]
         for uri in stream.carried.intersection(honoured).difference(known):
-            watch = self._watches[uri]
-            if not watch.accepted.done():
-                watch.accepted.set_result(True)
-            else:
-                self._tell(uri, uri)  # Listened to again, after a while in which anything may have happened.
+            self._accept(uri)
         for uri in missing:
             self._refuse(uri)
             self._watches[uri].stream = None
         self._ask_again([uri for uri in missing if self._watches[uri].is_owed])
         for uri in missing:
             self._release(stream, uri)
+        self._arrange_soon()  # There may be room now for those that wait for it.
 
     def _take_over(self, stream: "_Stream", honoured: Collection[str]) -> None:
         self._gathering = None
         replaced, stream.replaces = stream.replaces, ()
         for uri in stream.uris:
             watch = self._watches.get(uri)
-            before = None if watch is None else watch.stream
-            if watch is not None and before is not None and before in replaced and uri in honoured:
-                before.carried.discard(uri)
-                watch.stream = stream
-                stream.carried.add(uri)
+            if watch is None:
+                continue
+            if uri in self._fresh:
+                del self._fresh[uri]
+                if uri not in honoured:
+                    self._refuse(uri)
+                    self._ask_again([uri] if watch.is_owed else [])
+                    continue
+                self._accept(uri)
+            elif watch.stream is not None and watch.stream in replaced and uri in honoured:
+                watch.stream.carried.discard(uri)
+            else:
+                continue
+            watch.stream = stream
+            stream.carried.add(uri)
         # What these were told before is still on its way, and the same may be on both ways.
         self._keep_back(SETTLES)
         if any(each.carried for each in replaced):
-            self._gathers_from = asyncio.get_running_loop().time() + ASKS_AGAIN  # It does not take so many at once.
+            self._gather_later()  # It does not take so many at once.
         if not stream.carried:
             self._close(stream)
 
@@ -295,7 +328,10 @@ class Watches:
     def split(self, stream: "_Stream") -> bool:
         """Ask apart for what a server did not take together; whether that is to be done."""
         uris = [uri for uri in stream.uris if uri in stream.carried]
-        if stream.honoured or stream not in self._streams or len(uris) < 2 or next(stream.splits, None) is None:
+        is_one = (
+            len(stream.uris) < 2 or not uris
+        )  # What is asked for without others that nobody wants now is less, too.
+        if stream.honoured or stream not in self._streams or is_one or next(stream.splits, None) is None:
             return False
         self._close(stream)
         size = -(-len(uris) // max(MOST_STREAMS - len(self._streams), 2))
@@ -306,6 +342,7 @@ class Watches:
         """Learn that a subscription ended, or that it takes long; who was not told that it is held waits no more."""
         if stream not in self._streams:
             return
+        stream.is_awaited = False
         for uri in stream.carried.difference(stream.honoured):
             if not self._watches[uri].is_owed:
                 self._refuse(uri)
@@ -313,12 +350,16 @@ class Watches:
                 stream.carried.discard(uri)
         if not stream.carried:
             self._close(stream)
+        self._arrange_soon()
 
     def told(self, stream: "_Stream", uri: str) -> None:
         """Learn that a resource changed."""
-        if stream not in self._streams:
-            return
-        for subscribed in stream.subscribed_for(uri):
+        if stream not in self._streams or (stream is self._gathering and self._kept_back is None):
+            return  # In the latter case those whose place it is to take tell the same.
+        found = stream.subscribed_for(uri)
+        if found is None and self._lost is not None:
+            self._lost(UNKNOWN)
+        for subscribed in found or ():
             if self._kept_back is None:
                 self._tell(uri, subscribed)
                 continue
@@ -367,11 +408,14 @@ class _Stream:
         self.uris = uris
         self.carried: set[str] = set()
         """Those that are listened to and that no other subscription tells of."""
-        self.honoured: Collection[str] = ()
+        self.honoured: frozenset[str] = frozenset()
         """Those that the server said it will tell of, when it was last asked."""
         self.replaces: Sequence[_Stream] = ()
         self.splits: Iterator[int] = iter(())
         self.patience: asyncio.TimerHandle
+        self.is_awaited = True
+        """Whether the server still has time to answer, for all of them or for the rest."""
+        self._spellings = Spellings(uris)
         self._watches = watches
         self._is_asked = False  # Whether it has said a part of what there is to say.
 
@@ -380,21 +424,18 @@ class _Stream:
         """Whether so few of its resources are listened to that it is better to have another."""
         return bool(self.honoured) and 0 < 2 * len(self.carried) <= len(self.uris)
 
-    def subscribed_for(self, uri: str) -> Collection[str]:
-        """What was subscribed to of a resource that changed: itself, what it is a part of, or all it may be."""
+    def subscribed_for(self, uri: str) -> Collection[str] | None:
+        """What was subscribed to of a resource that changed: itself, or what it is a part of; None if nobody knows."""
         # One that carries nothing any more was told this before another took its place.
         told = self.carried or self.honoured
-        if uri in told:
-            return (uri,)
-        for spelled in (str, _plain):
-            name = spelled(uri)
-            wholes = {whole: spelled(whole) for whole in self.uris}
-            found = [one for one, whole in wholes.items() if one in told and (name == whole or _is_part(name, whole))]
-            if found:
-                return (max(found, key=len),)
-            if any(name == whole or _is_part(name, whole) for whole in wholes.values()):
-                return ()  # It is not listened to any more, or another subscription tells of it.
-        return tuple(told)  # Whatever the server calls it.
+        is_known = False
+        for same in self._spellings.of(uri):
+            if found := [one for one in same if one in told]:
+                return found
+            is_known = True
+        if is_known:
+            return ()  # It is not listened to any more, or another subscription tells of it.
+        return tuple(told) if len(self.uris) == 1 else None  # There is only one that it can be, whatever it is called.
 
     async def emit(self, notification: Notification) -> None:
         """Learn what the server says."""
@@ -422,14 +463,3 @@ class _Stream:
         self._is_asked = False
         if not self._watches.split(self):
             self._watches.unanswered(self)
-
-
-def _plain(uri: str) -> str:
-    """A URI as others that mean the same are written, too; only good for comparing."""
-    scheme, colon, rest = uri.partition(":")
-    host, slash, path = rest.removeprefix("//").partition("/") if rest.startswith("//") else ("", "", rest)
-    return scheme.lower() + colon + host.lower() + slash + unquote(path)
-
-
-def _is_part(uri: str, whole: str) -> bool:
-    return uri.startswith(whole) and (whole.endswith("/") or uri[len(whole)] in "/#?")
