@@ -1,17 +1,23 @@
 """Listening to changes: acknowledged first, told once, coalesced while the listener is slow."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from itertools import pairwise
 
 import pytest
 
-from sluicegate.changes import MOST_PENDING, MOST_URIS, RESOURCE_UPDATED, Changes, Filter, Listener
-from sluicegate.concurrency import in_thread
+from sluicegate.changes import LISTS_PACE, MOST_PENDING, MOST_URIS, RESOURCE_UPDATED, Changes, Filter, Listener
+from sluicegate.client import connect
+from sluicegate.concurrency import TaskScope, forever, in_thread
 from sluicegate.errors import InvalidParams
+from sluicegate.hub.hub import Hub
 from sluicegate.protocol.message import Notification
 from sluicegate.server import Server
+from sluicegate.testing import MemoryUpstream
+from sluicegate.upstream.link import Era
 from tests.activation.helpers import Recorder, ask
+from tests.own_time import run_in_own_time
 
 TOOLS = Notification("notifications/tools/list_changed", {})
 PROMPTS = Notification("notifications/prompts/list_changed", {})
@@ -232,6 +238,101 @@ async def test_plain_function_may_tell_of_a_change_from_its_thread(server: Serve
     async with listening(server, {"resourceSubscriptions": ["dir://a"]}, sink):
         await in_thread(lambda: server.resource_updated("dir://a"))
         await sink.wait_for(2)
+
+
+class Diary:
+    """What one listener was told, and when."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[float, str]] = []
+
+    async def keep(self, listener: Listener, takes: float = 0.0) -> None:
+        async for notice in _all(listener):
+            await asyncio.sleep(takes)
+            self.entries.append(
+                (round(asyncio.get_running_loop().time(), 3), str(notice.params.get("uri", notice.method)))
+            )
+
+
+async def told_of(script: Sequence[tuple[float, str]], end: float, takes: float = 0.0) -> list[tuple[float, str]]:
+    """What a client is told that takes so long to take a notice, of changes at these times."""
+    changes, diary = Changes(LISTS_PACE), Diary()
+    with changes.listener(Filter((TOOLS.method, PROMPTS.method), ("note://1",))) as listener:
+        async with TaskScope() as tasks:
+            tasks.start(diary.keep(listener, takes))
+            for time, what in script:
+                await asyncio.sleep(time - asyncio.get_running_loop().time())
+                changes.note(RESOURCE_UPDATED if ":" in what else what, what if ":" in what else None)
+            await asyncio.sleep(end - asyncio.get_running_loop().time())
+            changes.close()
+    return diary.entries
+
+
+def test_a_list_that_changes_all_the_time_is_told_at_once_then_once_a_second_and_the_last_is_not_lost() -> None:
+    script = [(10 + number * 0.3, TOOLS.method) for number in range(17)]  # The last at 14.8.
+    told = run_in_own_time(told_of(script, 60))
+    assert told == [(time, TOOLS.method) for time in (10.0, 11.0, 12.0, 13.0, 14.0, 15.0)]
+
+
+def test_each_kind_has_its_own_pace_and_updates_of_resources_have_none() -> None:
+    script = [
+        *((10.0, TOOLS.method), (10.1, TOOLS.method), (10.2, PROMPTS.method), (10.3, "note://1"), (10.4, "note://1")),
+        *((10.5, TOOLS.method), (12.5, TOOLS.method)),
+    ]
+    assert run_in_own_time(told_of(script, 60)) == [
+        *((10.0, TOOLS.method), (10.2, PROMPTS.method), (10.3, "note://1"), (10.4, "note://1")),
+        *((11.0, TOOLS.method), (12.5, TOOLS.method)),
+    ]
+
+
+def test_for_who_is_slow_to_take_a_notice_the_second_begins_when_it_is_taken() -> None:
+    script = [(10.0, TOOLS.method), (10.1, TOOLS.method), (12.9, TOOLS.method)]
+    assert run_in_own_time(told_of(script, 60, takes=3.0)) == [(13.0, TOOLS.method), (17.0, TOOLS.method)]
+
+
+def test_what_is_kept_back_is_told_when_listening_ends() -> None:
+    script = [(10.0, TOOLS.method), (10.1, TOOLS.method)]
+    assert run_in_own_time(told_of(script, 10.2)) == [(10.0, TOOLS.method), (10.2, TOOLS.method)]
+
+
+def test_who_has_nothing_kept_back_has_no_timer() -> None:
+    async def main() -> None:
+        changes = Changes(LISTS_PACE)
+        with changes.listener(Filter((TOOLS.method,))) as listener:
+            async with TaskScope() as tasks:
+                tasks.start(Diary().keep(listener))
+                changes.note(TOOLS.method)
+                await forever()
+
+    with pytest.raises(RuntimeError, match="nothing will ever happen"):
+        run_in_own_time(main())
+
+
+@pytest.mark.parametrize("era", ["session", "modern"])
+def test_a_hub_tells_its_clients_of_both_eras_no_more_than_once_a_second_that_a_list_changed(era: Era) -> None:
+    async def main() -> tuple[list[float], set[str]]:
+        server, hub, told = Server("restless"), Hub(), list[float]()
+        server.add_tool(lambda: None, name="first")
+        hub.mount("s", server)
+        async with hub, connect(MemoryUpstream(hub, era=era)) as client, client.listen(tools=True) as notices:
+
+            async def note() -> None:
+                async for _ in notices:
+                    told.append(asyncio.get_running_loop().time())
+
+            async with TaskScope() as tasks:
+                tasks.start(note())
+                for number in range(17):
+                    server.add_tool(lambda: None, name=f"t{number}")
+                    await asyncio.sleep(0.3)
+                await asyncio.sleep(10)
+                listed = {tool.name for tool in await client.tools()}
+                tasks.cancel_all()
+        return told, listed
+
+    told, listed = run_in_own_time(main())
+    assert all(later - earlier >= LISTS_PACE for earlier, later in pairwise(told)) and 5 <= len(told) <= 7
+    assert "s__t16" in listed
 
 
 async def test_closing_the_server_ends_listening_with_a_result(server: Server) -> None:

@@ -28,6 +28,10 @@ MOST_PENDING: Final = 256
 """How many sub-resources wait to be named one by one; beyond that, what was subscribed to is named in their place."""
 
 
+LISTS_PACE: Final = 1.0
+"""Seconds between two notices of one kind that a list changed, to a client of many servers (protocol §4.6)."""
+
+
 class Filter(msgspec.Struct, frozen=True):
     """What a listener wants to hear: list changes by the method of their notification, and resources by URI."""
 
@@ -112,6 +116,8 @@ class Listener:
         self._pending: dict[tuple[str, str | None], None] = {}
         self._lock = threading.Lock()
         self._closed = False
+        self._leaving: str | None = None  # The list change that was handed over last, while it is on its way.
+        self._not_before: dict[str, float] = {}
 
     def __enter__(self) -> "Listener":
         self._changes.begin(self)
@@ -123,17 +129,33 @@ class Listener:
         self._changes.end(self)
 
     async def wait(self) -> Notification | None:
-        """The next notice, as soon as there is one; None when the offer is closed and all has been told."""
+        """The next notice, as soon as there is one; None when the offer is closed and all has been told.
+
+        That a list changed is told at once, and then not again before its time: what comes meanwhile is one notice.
+        """
+        if self._leaving is not None:  # It has left: who hands it on comes for the next one.
+            self._not_before[self._leaving] = self._loop.time() + self._changes.pace
+            self._leaving = None
         while True:
             with self._lock:
-                if self._pending:
-                    method, uri = notice = next(iter(self._pending))
+                now = self._loop.time()
+                ready = (each for each in self._pending if self._closed or self._not_before.get(each[0], now) <= now)
+                if (notice := next(ready, None)) is not None:
                     del self._pending[notice]
+                    method, uri = notice
+                    self._leaving = method if uri is None else None
                     return Notification(method, {} if uri is None else {"uri": uri})
                 if self._closed:
                     return None
                 self._woken.clear()
-            await self._woken.wait()
+                later = min((self._not_before[method] for method, _ in self._pending), default=None)
+            # Who has nothing to wait for but changes has no timer.
+            timer = None if later is None else self._loop.call_at(later, self._woken.set)
+            try:
+                await self._woken.wait()
+            finally:
+                if timer is not None:
+                    timer.cancel()
 
     def note(self, method: str, uri: str | None = None, subscribed: str | None = None) -> None:
         """Remember a notice, of a resource together with what was subscribed to. From any thread."""
@@ -156,7 +178,9 @@ class Listener:
 class Changes:
     """All who listen to one offer."""
 
-    def __init__(self) -> None:
+    def __init__(self, pace: float = 0.0) -> None:
+        """`pace` is how many seconds lie between two notices to one listener that the same list changed."""
+        self.pace = pace
         self._listeners: set[Listener] = set()
         self._subscriptions = Subtrees[tuple[Listener, int]]()
         """Each with its place in the listener's filter."""

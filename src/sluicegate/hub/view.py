@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from sluicegate.changes import RESOURCE_UPDATED, Changes, Filter, Subtrees, read_filter
+from sluicegate.changes import LISTS_PACE, RESOURCE_UPDATED, Changes, Filter, Subtrees, read_filter
 from sluicegate.concurrency import TaskScope
 from sluicegate.errors import (
     METHOD_NOT_FOUND,
@@ -103,7 +103,7 @@ class View:
         self.catalog = seen_through(catalog, profile)
         self._hub = hub
         self._tasks = TaskDesk(hub, self)
-        self._changes = Changes()
+        self._changes = Changes(LISTS_PACE)
         self._sealer = Sealer(secrets.token_bytes(32))
         self._snapshot = 0
         self._snapshots: dict[int, Catalog] = {0: self.catalog}
@@ -164,7 +164,7 @@ class View:
 
     def open(self) -> None:
         """Let clients listen, again if it was closed."""
-        self._changes = Changes()
+        self._changes = Changes(LISTS_PACE)
 
     def close(self) -> None:
         """End all listening, in order."""
