@@ -138,6 +138,21 @@ async def test_who_listens_to_a_parent_and_its_child_is_told_once_and_when_too_m
     assert seen[MOST_PENDING:] == [updated("dir://a/b"), updated("dir://a")]
 
 
+async def test_who_listens_to_less_than_before_hears_no_more_of_the_rest_nor_of_what_waits_of_it() -> None:
+    changes = Changes()
+    with changes.listener(Filter((TOOLS.method, PROMPTS.method), ("dir://a", "dir://b"))) as listener:
+        listener.narrow(listener.filter)
+        for _ in range(2):
+            for method in (TOOLS.method, PROMPTS.method):
+                changes.note(method)
+            for uri in ("dir://a/1", "dir://b/1"):
+                changes.note(RESOURCE_UPDATED, uri)
+            listener.narrow(Filter((PROMPTS.method,), ("dir://b",)))
+            assert [await listener.wait(), await listener.wait()] == [PROMPTS, updated("dir://b/1")]
+        changes.close()
+        assert await listener.wait() is None
+
+
 async def _all(listener: Listener) -> AsyncGenerator[Notification]:
     while (notice := await listener.wait()) is not None:
         yield notice

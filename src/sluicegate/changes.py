@@ -157,6 +157,15 @@ class Listener:
                 if timer is not None:
                     timer.cancel()
 
+    def narrow(self, filter: Filter) -> None:
+        """Hear only what this filter names: what has been heard so far, and from now on."""
+        if filter == self.filter:
+            return
+        self._changes.narrow(self, filter)
+        with self._lock:
+            kept = ((method, uri) for method, uri in self._pending if self._changes.concerns(self, method, uri))
+            self._pending = dict.fromkeys(kept)
+
     def note(self, method: str, uri: str | None = None, subscribed: str | None = None) -> None:
         """Remember a notice, of a resource together with what was subscribed to. From any thread."""
         with self._lock:
@@ -198,15 +207,35 @@ class Changes:
         """Tell it from now on."""
         with self._lock:
             self._listeners.add(listener)
-            for place, uri in enumerate(listener.filter.uris):
-                self._subscriptions.add(uri, (listener, place))
+            self._subscribe(listener)
 
     def end(self, listener: Listener) -> None:
         """Tell it no more."""
         with self._lock:
             self._listeners.discard(listener)
-            for place, uri in enumerate(listener.filter.uris):
-                self._subscriptions.remove(uri, (listener, place))
+            self._unsubscribe(listener)
+
+    def narrow(self, listener: Listener, filter: Filter) -> None:
+        """Tell it from now on only what this filter names."""
+        with self._lock:
+            self._unsubscribe(listener)
+            listener.filter = filter
+            self._subscribe(listener)
+
+    def concerns(self, listener: Listener, method: str, uri: str | None) -> bool:
+        """Whether a notice is for this listener."""
+        if uri is None:
+            return method in listener.filter.lists
+        with self._lock:
+            return any(each is listener for each, _ in self._subscriptions.of(uri))
+
+    def _subscribe(self, listener: Listener) -> None:
+        for place, uri in enumerate(listener.filter.uris):
+            self._subscriptions.add(uri, (listener, place))
+
+    def _unsubscribe(self, listener: Listener) -> None:
+        for place, uri in enumerate(listener.filter.uris):
+            self._subscriptions.remove(uri, (listener, place))
 
     def note(self, method: str, uri: str | None = None) -> None:
         """Tell everybody who wants to know. From any thread."""

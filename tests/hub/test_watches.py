@@ -584,6 +584,51 @@ async def test_who_listens_to_a_resource_hears_of_it_with_a_query_once() -> None
         assert told == ["s+x://1", "s+x://1", "s+x://1/part", "s+x://2"]
 
 
+class Hasty(Library):
+    """Tells of a resource right behind its acknowledgement."""
+
+    async def __call__(self, exchange: Exchange) -> Reply:
+        if exchange.method == "subscriptions/listen":
+            await acknowledge(exchange)
+            for uri in wanted_of(exchange):
+                await exchange.emit(Notification(UPDATED, {"uri": uri}))
+            await forever()
+        return await super().__call__(exchange)
+
+
+class Late(Library):
+    """Refuses, but not before it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def __call__(self, exchange: Exchange) -> Reply:
+        if exchange.method == "subscriptions/listen":
+            self.is_asked.set()
+            await self.go.wait()
+            return ErrorObject(METHOD_NOT_FOUND, "no")
+        return await super().__call__(exchange)
+
+
+async def test_what_a_server_tells_while_it_or_another_has_yet_to_answer_follows_the_acknowledgement() -> None:
+    async with offering(Hasty()) as (hub, tasks):
+        alone = await listens(hub, tasks, "s+x://1")
+        await until(lambda: len(alone.notices) == 2)
+        late = Late()
+        hub.mount("late", Scripted(late, {"resources": {"subscribe": True}}), MountSettings(prefix="late"))
+        await hub.settled()
+        waiting = asyncio.ensure_future(listens(hub, tasks, "s+x://2", "late+x://1"))
+        await late.is_asked.wait()
+        assert not waiting.done()
+        late.go.set()
+        heard = await waiting
+        await until(lambda: len(heard.notices) == 2)
+        assert heard.notices[0].params == {"notifications": {"resourceSubscriptions": ["s+x://2"]}}
+        assert heard.notices[1].params == {"uri": "s+x://2"}
+
+
 @pytest.mark.parametrize(("code", "times"), [(METHOD_NOT_FOUND, 1), (-32603, 3)])
 async def test_a_server_that_refuses_subscriptions_is_not_asked_again_and_again(code: int, times: int) -> None:
     library = Library(lambda exchange: ErrorObject(code, "no"))

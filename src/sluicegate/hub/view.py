@@ -345,7 +345,7 @@ class View:
     async def _hold(self, exchange: Exchange, wanted: Filter, news: TaskNews | None = None) -> Reply:
         owned: list[tuple[Mount, str]] = []
         asked: dict[str, asyncio.Future[bool]] = {}
-        names: dict[str, str] = {}
+        exposed: dict[str, str] = {}
         try:
             for uri in wanted.uris:
                 try:
@@ -354,20 +354,21 @@ class View:
                     continue
                 owned.append((mount, own))
                 asked[uri] = mount.watch(own)
-            await _wait_for(asked.values(), max((mount.settings.queue_wait for mount, _ in owned), default=0.0))
-            for (uri, accepted), (mount, own) in zip(asked.items(), owned, strict=True):
-                if accepted.done() and accepted.result():
-                    names[uri] = exposed_uri(mount.prefix, own)
-            honoured = Filter(wanted.lists, tuple(dict.fromkeys(names.values())))
-            said = {**honoured.wire(), **({"resourceSubscriptions": list(names)} if names else {})}
-            ids = [] if news is None else await news.accepted(LONGEST_WAIT)
-            if ids:
-                said[WANTED] = ids
-            renamed = Subtrees[tuple[str, str]]()
-            for given, exposed in names.items():
-                if given != exposed:
-                    renamed.add(exposed, (given, exposed))
-            with self._changes.listener(honoured) as listener:
+                exposed[uri] = exposed_uri(mount.prefix, own)
+            # From now on: one server may tell of a resource while another has yet to answer.
+            with self._changes.listener(Filter(wanted.lists, tuple(dict.fromkeys(exposed.values())))) as listener:
+                await _wait_for(asked.values(), max((mount.settings.queue_wait for mount, _ in owned), default=0.0))
+                names = {uri: exposed[uri] for uri, one in asked.items() if one.done() and one.result()}
+                honoured = Filter(wanted.lists, tuple(dict.fromkeys(names.values())))
+                listener.narrow(honoured)
+                said = {**honoured.wire(), **({"resourceSubscriptions": list(names)} if names else {})}
+                ids = [] if news is None else await news.accepted(LONGEST_WAIT)
+                if ids:
+                    said[WANTED] = ids
+                renamed = Subtrees[tuple[str, str]]()
+                for given, shown in names.items():
+                    if given != shown:
+                        renamed.add(shown, (given, shown))
                 await exchange.emit(Notification(ACKNOWLEDGED, {"notifications": said}))
                 if news is not None:
                     news.tell(ids, listener.close)
