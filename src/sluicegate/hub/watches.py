@@ -328,9 +328,8 @@ class Watches:
     def split(self, stream: "_Stream") -> bool:
         """Ask apart for what a server did not take together; whether that is to be done."""
         uris = [uri for uri in stream.uris if uri in stream.carried]
-        is_one = (
-            len(stream.uris) < 2 or not uris
-        )  # What is asked for without others that nobody wants now is less, too.
+        # What is asked for without others that nobody wants now is less, too.
+        is_one = len(stream.uris) < 2 or not uris
         if stream.honoured or stream not in self._streams or is_one or next(stream.splits, None) is None:
             return False
         self._close(stream)
