@@ -43,6 +43,17 @@ class Call(Ask):
         self._before, _, self._behind = request.rpartition(b"1000000")
 
 
+class Varied(Ask):
+    """Requests in turn, for the same words."""
+
+    def __init__(self, asks: Sequence[Ask]) -> None:
+        self.words = asks[0].words
+        self._turns = itertools.cycle([ask.next for ask in asks])
+
+    def next(self) -> bytes:
+        return next(self._turns)()
+
+
 def message(method: str, params: dict[str, object], version: str) -> bytes:
     """A request, with 1000000 for its id."""
     if version == MODERN:

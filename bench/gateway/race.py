@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from bench.gateway.load import Call, Door, entered, lanes_of
+from bench.gateway.load import Call, Door, Varied, entered, lanes_of
 from bench.gateway.peers import Peer
 from bench.gateway.stage import Gate
 from bench.load import MODERN, SESSION, Ask, Asker, ask_all, hang_up
@@ -21,6 +21,8 @@ LANES: Final = (32, 1)
 ERAS: Final = {MODERN: "2026", SESSION: "2025"}
 
 ECHO: Final[dict[str, object]] = {"text": TEXT}
+LENGTHS: Final = 1000
+LONGEST: Final = 1500
 HEARD: Final = b'"text":"' + TEXT.encode()
 
 
@@ -39,6 +41,11 @@ class Entrant(NamedTuple):
         if token:
             params["_meta"] = {"progressToken": token}
         return Call(self.door, "tools/call", params, words)
+
+    def echoes(self) -> Varied:
+        """Calls of `echo` with words of all lengths: what is kept of one must serve the next."""
+        texts = (TEXT + "." * (step * 397 % LONGEST) for step in range(LENGTHS))
+        return Varied([self.call("echo", {"text": text}, HEARD) for text in texts])
 
 
 Absent = dict[str, str]
