@@ -48,6 +48,15 @@ class Stage:
     def load(self, file: str) -> Upstream:
         server = sluicegate.Server(file)
         server.add_tool(lambda: file, name="who")
+
+        @server.prompt
+        def about(topic: str) -> str:
+            return topic
+
+        @server.complete("about", "topic")
+        def complete_topic(value: str) -> list[str]:
+            return [f"{value}t"]
+
         return Late(self.of_others.get(file) or MemoryUpstream(server), self.may_come[file])
 
     @asynccontextmanager
@@ -95,6 +104,28 @@ async def test_a_list_waits_for_everybody() -> None:
 
 
 @pytest.mark.usefixtures("endless")
+async def test_what_completes_an_argument_is_waited_for() -> None:
+    stage = Stage()
+    ref = {"type": "ref/prompt", "name": "quick__about"}
+    params: Params = {"ref": ref, "argument": {"name": "topic", "value": "tha"}}
+    async with stage.gateway() as gateway:
+        asked = asyncio.ensure_future(
+            _replied(Beginning(gateway).handler(""), Exchange("completion/complete", params, NOBODY, Profile()))
+        )
+        for may_come in stage.may_come.values():
+            await asyncio.wait([asked], timeout=0.1)
+            assert not asked.done()
+            may_come.set()
+        assert cast(Params, opened(await asked)["completion"])["values"] == ["that"]
+
+
+async def _replied(handler: Handler, exchange: Exchange) -> Result:
+    reply = await handler(exchange)
+    assert isinstance(reply, Result), reply
+    return reply
+
+
+@pytest.mark.usefixtures("endless")
 async def test_who_knows_tasks_and_asks_what_we_can_do_waits_for_everybody() -> None:
     tasks: Params = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
 
@@ -105,8 +136,8 @@ async def test_who_knows_tasks_and_asks_what_we_can_do_waits_for_everybody() -> 
     stage.of_others["slow"] = Scripted(answer, {"tools": {}, **tasks})
 
     async def ask(handler: Handler, capabilities: Params) -> object:
-        reply = await handler(Exchange("server/discover", {}, NOBODY, Profile(capabilities=capabilities)))
-        assert isinstance(reply, Result)
+        asked = Exchange("server/discover", {}, NOBODY, Profile(capabilities=capabilities))
+        reply = await _replied(handler, asked)
         return cast(Params, opened(reply)["capabilities"]).get("extensions")
 
     async with stage.gateway() as gateway:

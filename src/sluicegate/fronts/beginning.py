@@ -23,6 +23,7 @@ _OFFERED: Final = {
     "tools/call": "tools",
     "prompts/list": "prompts",
     "prompts/get": "prompts",
+    "completion/complete": "prompts",  # Or a template. It waits for everybody: what it names is not in its own words.
     "resources/list": "resources",
     "resources/templates/list": "templates",
     "resources/read": "resources",
