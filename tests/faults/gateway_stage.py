@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ from sluicegate.hub.mount import Mount
 from sluicegate.upstream.link import Era
 from sluicegate.upstream.local import SocketUpstream
 from tests.faults.load import Wire
+from tests.faults.promises import LEFT_OVER, STOPPED, assert_kept
 
 PATIENCE: Final = 40.0
 """Seconds for anything, on a machine with much else to do."""
@@ -204,11 +206,13 @@ def servers_in(status: object) -> list[Json]:
 class Process:
     """A gateway as a process."""
 
-    def __init__(self, folder: Folder, process: asyncio.subprocess.Process, address: str) -> None:
+    def __init__(self, folder: Folder, process: asyncio.subprocess.Process, address: str, began: float) -> None:
         self.folder = folder
         self.process = process
         self.address = address
         self.port = port_of(address)
+        self.began = began
+        """The moment at which it was started, on the monotonic clock."""
 
     def client(self, era: Era = "modern") -> AbstractAsyncContextManager[sluicegate.Client]:
         return sluicegate.connect(self.address, era=era, timeout=PATIENCE)
@@ -230,8 +234,15 @@ class Process:
     async def stopped(self) -> int:
         """The status with which it ends, after SIGTERM."""
         self.process.send_signal(signal.SIGTERM)
+        return await self.ended(STOPPED)
+
+    async def ended(self, within: float, since: float | None = None) -> int:
+        """The status with which it ends, and that it does so in time: counted from a moment, or from now."""
+        began = time.monotonic() if since is None else since
         async with asyncio.timeout(PATIENCE):
-            return await self.process.wait()
+            status = await self.process.wait()
+        assert_kept(within, began)
+        return status
 
 
 @asynccontextmanager
@@ -240,6 +251,7 @@ async def gateway_process(folder: Folder, *, stdio: bool = False, descriptors: i
     words = [sys.executable, "-c", PROGRAM, str(folder.root), "stdio" if stdio else ""]
     if descriptors:
         words = ["/bin/sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *words]
+    began = time.monotonic()
     process = await asyncio.create_subprocess_exec(
         *words,
         env=folder.environ,
@@ -253,7 +265,7 @@ async def gateway_process(folder: Folder, *, stdio: bool = False, descriptors: i
         assert told is not None
         async with asyncio.timeout(PATIENCE):
             address = (await told.readline()).decode().strip()
-        yield Process(folder, process, address)
+        yield Process(folder, process, address, began)
     finally:
         if process.returncode is None:
             process.kill()
@@ -293,9 +305,14 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-async def gone(*pids: int) -> None:
-    """Return when none of these processes is left."""
+async def gone(*pids: int, since: float | None = None, within: float = LEFT_OVER) -> None:
+    """Return when none of these processes is left, and see that it was so in time: counted from a moment, or from now.
+
+    The moment is that of the signal or of the stop, on the monotonic clock.
+    """
+    began = time.monotonic() if since is None else since
     await until(lambda: [pid for pid in pids if is_alive(pid)], lambda left: not left)
+    assert_kept(within, began)
 
 
 def children() -> set[int]:

@@ -1,6 +1,7 @@
 """Many at once: everybody is answered, with what they asked for or with when to come back (R22, R23, R25)."""
 
 import asyncio
+import time
 from typing import cast
 
 import pytest
@@ -20,6 +21,7 @@ from tests.faults.load import (
     raw_post,
     statuses,
 )
+from tests.faults.promises import assert_kept
 
 GIB = 1 << 30
 CALLS = 10_000
@@ -43,11 +45,13 @@ def check_refused(answer: Answer, status: int, code: int, reason: str) -> None:
 
 async def check_recovered(server: LoadServer, tasks: int, descriptors: int) -> None:
     """Nothing is left of the crowd, and whoever comes next is answered."""
+    over = time.monotonic()
     assert (await server.call("echo", text="next")).text == "next"
     server.hang_up()
     await server.wait_descriptors(descriptors)
     census = await server.wait_census(lambda census: census.tasks <= tasks)
     assert census.running == 0
+    assert_kept(5, over)  # R23
     assert server.peak_rss < GIB, f"{server.peak_rss / GIB:.2f} GiB"
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from sluicegate.protocol.message import Reply, Result
 from sluicegate.protocol.modern import complete
 from sluicegate.protocol.types import ProgressEvent, ToolsChanged
 from tests.faults.gateway_stage import (
+    PATIENCE,
     gone,
     hostile,
     is_alive,
@@ -32,6 +34,7 @@ from tests.faults.gateway_stage import (
     wires,
 )
 from tests.faults.load import call_of
+from tests.faults.promises import GRACE, assert_kept
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 
@@ -67,10 +70,12 @@ async def test_a_call_that_hangs_ends_at_its_deadline_and_is_withdrawn(era: str,
     settings = "[servers.bad]\ntool_timeouts = { hang = 3 }\n"  # In which it is seen to hang, too.
     async with staged(tmp_path, {"bad": hostile(f"era={era}"), "good": hostile()}, settings) as stage:
         async with stage.client() as client:
+            asked = time.monotonic()
             hanging = asyncio.ensure_future(refusal(client.call("bad__hang")))
             await until_called(lambda: count(client, "open"), lambda opened: opened == 1)
             assert (await client.call("good__echo", text="meanwhile")).text == "meanwhile"
             error = await hanging
+            assert_kept(3 + 1, asked, earliest=3)  # Its deadline and a second (R0).
             assert why(error) == ("backend_timeout", "unknown")
             assert "bad did not answer within 3 s" in error.message
             # It is told to stop, and answers all the same: that is nobody's answer any more.
@@ -92,25 +97,32 @@ async def test_a_client_that_hangs_up_withdraws_its_call(tmp_path: Path) -> None
         _, writer = await asyncio.open_connection("127.0.0.1", stage.port)
         writer.write(call_of("bad__hang", {}))
         await until_called(lambda: count(client, "open"), lambda opened: opened == 1)
+        hung_up = time.monotonic()
         writer.close()
         await until_called(lambda: count(client, "cancelled"), lambda cancelled: cancelled == 1)
+        assert_kept(1, hung_up)  # R20
         await stage.until("bad", lambda status: status.in_flight == 0)
 
 
 # ------------------------------------------------------------------------------------------------------ it dies (R2)
 
 
+@pytest.mark.parametrize("are_held", [False, True], ids=["its pipes end", "its pipes are held"])
 @pytest.mark.parametrize("era", ERAS)
 async def test_of_50_calls_open_when_it_is_killed_each_gets_one_error_and_the_next_call_works(
-    era: str, tmp_path: Path
+    era: str, are_held: bool, tmp_path: Path
 ) -> None:
     async with staged(tmp_path, {"bad": hostile(f"era={era}")}, PATIENT) as stage, stage.client() as client:
         pid = await pid_of(client)
+        if are_held:  # Then only its exit tells of its end.
+            await client.call("bad__spawn", kind="daemon")
         calls = [asyncio.ensure_future(refusal(client.call("bad__hang"))) for _ in range(50)]
         await until_called(lambda: count(client, "open"), lambda opened: opened == 50)
+        killed = time.monotonic()
         os.kill(pid, signal.SIGKILL)
         async with asyncio.timeout(20):
             errors = await asyncio.gather(*calls)
+        assert_kept(1, killed)
         assert {why(error) for error in errors} == {("backend_crashed", "unknown")}
         assert (await client.call("bad__echo", text="next")).text == "next"
         assert await pid_of(client) != pid
@@ -389,7 +401,26 @@ async def test_nothing_is_left_of_a_stubborn_server_and_its_family(kind: str, tm
             await gone(*family)
             family = [await pid_of(client), int((await client.call("bad__spawn", kind=kind)).text)]
             assert all(is_alive(pid) for pid in family)
-    await gone(*family)
+            stopped = time.monotonic()
+    await gone(*family, since=stopped)
+
+
+async def test_a_stubborn_server_has_its_graces_and_no_more_time_where_nobody_set_them(tmp_path: Path) -> None:
+    async with staged(tmp_path, {"bad": hostile("stubborn")}) as stage, stage.client() as client:
+        family = [await pid_of(client), int((await client.call("bad__spawn", kind="daemon")).text)]
+        stopped = time.monotonic()
+        stage.gateway.restart("bad")
+        await gone(*family, since=stopped, within=2 * GRACE)
+        assert_kept(PATIENCE, stopped, earliest=2 * GRACE)
+
+
+async def test_what_a_server_leaves_behind_that_ends_as_it_should_is_ended_in_time(tmp_path: Path) -> None:
+    async with staged(tmp_path, {"bad": hostile()}) as stage, stage.client() as client:
+        kinds = ("background", "setsid", "daemon", "quiet")
+        left = [int((await client.call("bad__spawn", kind=kind)).text) for kind in kinds]
+        stopped = time.monotonic()
+        stage.gateway.restart("bad")
+        await gone(*left, since=stopped)
 
 
 # ---------------------------------------------------------------------------- it takes or says too much (R12, R13, R23)

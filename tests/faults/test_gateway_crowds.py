@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Final, cast
@@ -28,6 +29,7 @@ from tests.faults.gateway_stage import (
     wires,
 )
 from tests.faults.load import Answer, Wire, call_of, encoded, raise_descriptors, raw_post
+from tests.faults.promises import LEFT_OVER, assert_kept
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 
@@ -220,11 +222,15 @@ async def test_500_restarts_leave_nothing_behind(tmp_path: Path) -> None:
         async with stage.client() as client:
             for name in names:
                 assert (await client.call(f"{name}__echo", text=name)).text == name
+        ended = time.monotonic()
         await until(descriptors, lambda seen: seen <= open_files)
         await until(lambda: len(asyncio.all_tasks()), lambda seen: seen <= running)
         await until(lambda: len(children() - family), lambda seen: seen == len(names))  # A guardian each.
+        assert_kept(LEFT_OVER, ended)
+        ended = time.monotonic()
     await until(lambda: children() - family, lambda left: not left)
     await until(lambda: asyncio.all_tasks() - tasks, lambda left: not left)
+    assert_kept(LEFT_OVER, ended)
     pids = [int(line) for file in begun.values() for line in file.read_text().splitlines()]
     assert not [pid for pid in pids if _is_ours(pid)]
 

@@ -31,6 +31,7 @@ from tests.faults.gateway_stage import (
     until,
     until_called,
 )
+from tests.faults.promises import LEFT_OVER, ORPHANED, STALL, assert_kept
 from tests.marks import new_mark, processes_with
 
 pytestmark = [
@@ -109,6 +110,7 @@ async def test_a_gateway_that_is_killed_at_any_moment_leaves_no_server_and_no_ob
             group.create_task(kill_on(folder))
     await until(lambda: processes_with(mark), lambda found: not found)
     assert lives.total() == KILLS
+    assert slowest <= ORPHANED + STALL
     print(f"{dict(lives)}; of the last servers to end, the slowest took {slowest:.1f} s")
     for folder in folders:
         async with gateway_process(folder) as gateway:
@@ -155,5 +157,7 @@ async def test_a_server_that_is_killed_in_the_middle_of_a_call_costs_that_call_a
         await until(descriptors, lambda seen: seen <= open_files)
         await until(lambda: len(asyncio.all_tasks()), lambda seen: seen <= running)
         await until(lambda: len(children() - family), lambda seen: seen == 2)  # A guardian each.
+        stopped = time.monotonic()
     await until(lambda: children() - family, lambda left: not left)
+    assert_kept(LEFT_OVER, stopped)
     assert not processes_with(mark)

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Generator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -33,6 +34,7 @@ from tests.faults.gateway_stage import (
     wires,
 )
 from tests.faults.load import Answer, Wire, call_of, post_of
+from tests.faults.promises import AT_ONCE, DRAIN, GRACE, ORPHANED, STOPPED, assert_kept
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 
@@ -119,6 +121,7 @@ async def test_sigterm_under_load_answers_everybody_ends_the_servers_and_exits_0
             for number, wire in enumerate(await wires(gateway.port, 20)):
                 group.create_task(go_on(wire, number))
             await until(lambda: answered, lambda count: count >= 200)
+            told = time.monotonic()
             gateway.process.send_signal(signal.SIGTERM)
         for answer in await asyncio.gather(*stuck):
             data = cast(Json, cast(Json, answer.message["error"])["data"])
@@ -128,10 +131,28 @@ async def test_sigterm_under_load_answers_everybody_ends_the_servers_and_exits_0
             )
         async with asyncio.timeout(PATIENCE):
             assert b'"resultType":"complete"' in await reader.read(), "a subscription ends with its result"
-            assert await gateway.process.wait() == 0
+        assert await gateway.ended(STOPPED, told) == 0
         writer.close()
-    await gone(*behind)
+    await gone(*behind, since=told)
     assert not folder.has_socket, "the sockets are gone too"
+
+
+async def test_where_nobody_set_other_times_a_call_has_ten_seconds_to_finish_and_all_of_it_takes_twenty(
+    folder: Folder,
+) -> None:
+    folder.settings("")
+    async with gateway_process(folder) as gateway:
+        behind = await family(gateway)
+        (stuck,) = await hold(gateway, 1)
+        told = time.monotonic()
+        gateway.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(PATIENCE):
+            assert (await stuck).reason == "shutting_down"
+        assert_kept(DRAIN + 1, told, earliest=DRAIN)
+        # After that its server has its graces, which it uses: it is a stubborn one.
+        assert await gateway.ended(STOPPED, told) == 0
+        assert_kept(STOPPED, told, earliest=DRAIN + 2 * GRACE)
+    await gone(*behind, since=told, within=STOPPED)
 
 
 async def test_a_second_signal_means_at_once_and_leaves_no_server_behind(folder: Folder) -> None:
@@ -151,10 +172,10 @@ async def test_a_second_signal_means_at_once_and_leaves_no_server_behind(folder:
 
         await until_called(is_refused, bool)
         gateway.process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(PATIENCE):
-            assert await gateway.process.wait() == 1
+        again = time.monotonic()
+        assert await gateway.ended(AT_ONCE, again) == 1
         assert all(isinstance(end, Exception) for end in await asyncio.gather(*stuck, return_exceptions=True))
-    await gone(*behind)
+    await gone(*behind, since=again, within=ORPHANED)
 
 
 async def test_a_client_that_closes_the_pipe_ends_the_gateway_and_all_behind_it(folder: Folder) -> None:
@@ -170,8 +191,7 @@ async def test_a_client_that_closes_the_pipe_ends_the_gateway_and_all_behind_it(
         pipe.write(json.dumps(call).encode() + b"\n")
         await pipe.drain()
         pipe.close()
-        async with asyncio.timeout(PATIENCE):
-            assert await gateway.process.wait() == 0
+        assert await gateway.ended(STOPPED) == 0
     await gone(*behind)
 
 
@@ -189,7 +209,7 @@ async def test_sigterm_answers_the_client_of_the_pipe_before_it_ends(folder: Fol
         async with asyncio.timeout(PATIENCE):
             answer = json.loads(await answers.readline())
             assert (answer["id"], answer["error"]["data"]["reason"]) == (1, "shutting_down")
-            assert await gateway.process.wait() == 0
+        assert await gateway.ended(STOPPED) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -205,9 +225,9 @@ async def test_a_second_signal_to_the_gateway_of_a_pipe_does_not_wait_for_its_se
         gateway.process.send_signal(number)
         await until(lambda: folder.has_socket, lambda has: not has)  # From now on it waits for its servers.
         gateway.process.send_signal(number)
-        async with asyncio.timeout(PATIENCE):
-            assert await gateway.process.wait() == 1
-    await gone(*behind)
+        again = time.monotonic()
+        assert await gateway.ended(AT_ONCE, again) == 1
+    await gone(*behind, since=again, within=ORPHANED)
 
 
 async def test_a_second_signal_to_the_gateway_of_a_pipe_does_not_wait_for_its_calls(folder: Folder) -> None:
@@ -227,9 +247,10 @@ async def test_a_second_signal_to_the_gateway_of_a_pipe_does_not_wait_for_its_ca
         async with asyncio.timeout(PATIENCE):
             while b'"resultType":"complete"' not in await answers.readline():
                 pass  # Whoever listens is told first.
-            gateway.process.send_signal(signal.SIGTERM)
-            assert await gateway.process.wait() == 1
-    await gone(*behind)
+        gateway.process.send_signal(signal.SIGTERM)
+        again = time.monotonic()
+        assert await gateway.ended(AT_ONCE, again) == 1
+    await gone(*behind, since=again, within=ORPHANED)
 
 
 # ------------------------------------------------------------------------------------------------------ killed (R30)
@@ -241,11 +262,13 @@ async def test_sigkill_leaves_no_server_behind_and_the_next_one_starts_over_what
             behind = await family(gateway)
             stuck = await hold(gateway, 10)
             gateway.process.kill()
+            killed = time.monotonic()
             assert await gateway.process.wait() == -signal.SIGKILL
             await asyncio.gather(*stuck, return_exceptions=True)
-        await gone(*behind)
+        await gone(*behind, since=killed, within=ORPHANED)
         assert folder.has_socket, "left behind, and no obstacle"
     async with gateway_process(folder) as gateway:
+        assert_kept(3, gateway.began)
         await gateway.ready("bad", "good")
         async with gateway.client() as client, sluicegate.connect(SocketUpstream(hub_socket(folder.socket))) as other:
             assert (await client.call("bad__echo", text="x")).text == (await other.call("good__echo", text="x")).text
