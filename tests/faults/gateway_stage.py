@@ -246,9 +246,11 @@ class Process:
 
 
 @asynccontextmanager
-async def gateway_process(folder: Folder, *, stdio: bool = False, descriptors: int = 0) -> AsyncGenerator[Process]:
+async def gateway_process(
+    folder: Folder, *, stdio: bool = False, descriptors: int = 0, program: Sequence[str] = ()
+) -> AsyncGenerator[Process]:
     """A gateway process that serves a folder; with few file descriptors, if so many are given."""
-    words = [sys.executable, "-c", PROGRAM, str(folder.root), "stdio" if stdio else ""]
+    words = list(program) or [sys.executable, "-c", PROGRAM, str(folder.root), "stdio" if stdio else ""]
     if descriptors:
         words = ["/bin/sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *words]
     began = time.monotonic()
