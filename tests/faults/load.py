@@ -87,7 +87,7 @@ class Wire(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.lost.done():
             self.lost.set_result(None)
-        if self._waiting is not None:
+        if self._waiting is not None and not self._waiting.done():  # Else whoever waited was cancelled.
             self._waiting.set_exception(exc or ConnectionResetError("hung up without an answer"))
 
     def ask(self, data: bytes) -> "asyncio.Future[Answer]":

@@ -441,7 +441,7 @@ async def test_a_server_that_reads_no_more_holds_up_nobody_else(tmp_path: Path) 
 
 async def test_a_flood_on_stderr_is_drained_and_its_end_is_kept(tmp_path: Path) -> None:
     async with staged(tmp_path, {"bad": hostile(), "good": hostile()}, PATIENT) as stage, stage.client() as client:
-        assert (await client.call("bad__flood_stderr", size=64 << 20)).text == "flooding"
+        assert (await client.call("bad__flood_stderr", size=1 << 30)).text == "flooding"
         for n in range(50):
             assert (await client.call("good__echo", text=f"{n}")).text == f"{n}"
         assert (await client.call("bad__wait")).text == "waited"

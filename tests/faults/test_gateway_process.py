@@ -17,6 +17,7 @@ import sluicegate
 from sluicegate.fronts import hub_socket
 from sluicegate.protocol.types import ProgressEvent, ToolResult
 from sluicegate.upstream.local import SocketUpstream
+from tests.config import test_broken_files
 from tests.downstream.raw_client import Json, modern
 from tests.faults.gateway_stage import (
     PATIENCE,
@@ -296,32 +297,45 @@ async def test_of_gateways_that_start_in_the_same_instant_one_serves_the_folder(
 
 # ------------------------------------------------------------------------------------------ another configuration (R32)
 
-BROKEN = {
-    ".mcp.json": ["", "{", '{"mcpServers": {"good": {"command": "x"', "[]", "\x00\x01"],
-    "sluicegate.toml": ["[", "naming = 3", "[limits]\nno_such_thing = 1", "[servers.good]\ntimeout = -1"],
-}
+
+def broken_files(whole: str, good: str) -> list[tuple[str, str]]:
+    """Names and texts of files with something wrong in them: those of the loader's tests, and files half-written."""
+    entries = [f'{{"mcpServers": {{"a": {good}, "b": {text}}}}}' for text in test_broken_files.ENTRIES.values()]
+    halves = [whole[: len(whole) * part // 25] for part in range(25)]
+    return [
+        *((".mcp.json", text) for text in (*test_broken_files.WHOLE.values(), *entries, *halves, "\x00\x01")),
+        *(("sluicegate.toml", text) for text, _ in test_broken_files.SETTINGS.values()),
+    ]
 
 
-async def test_a_broken_file_changes_nothing_and_a_mended_one_does(folder: Folder) -> None:
+async def test_no_broken_file_changes_anything_and_a_mended_one_does(folder: Folder) -> None:
+    two = {"a": hostile("stubborn"), "b": hostile()}
+    folder.servers(two)
+    whole = {name: (folder.root / name).read_text() for name in (".mcp.json", "sluicegate.toml")}
+    broken = broken_files(whole[".mcp.json"], json.dumps(two["a"]))
+    assert len(broken) > 100
     async with gateway_process(folder) as gateway, gateway.control() as control:
-        await gateway.ready("bad", "good")
+        await gateway.ready("a", "b")
         async with gateway.client() as client:
-            before = [await pid_of(client, name) for name in ("bad", "good")]
+            before = [await pid_of(client, name) for name in two]
             names = [tool.name for tool in await client.tools()]
-            for file, texts in BROKEN.items():
-                path = folder.root / file
-                whole = path.read_bytes()
-                for text in texts:
-                    path.write_text(text)
-                    said = (await control.call("reload")).structured_content
-                    assert said is not None and file in json.dumps(said), (text, said)
-                    assert [await pid_of(client, name) for name in ("bad", "good")] == before, text
-                    assert [tool.name for tool in await client.tools()] == names, text
-                path.write_bytes(whole)
-            folder.servers({**TWO, "new": hostile()})
+            (wire,) = await wires(gateway.port, 1)
+            under_way = wire.ask(call_of("b__hang", {}))
+            for file, text in broken:
+                (folder.root / file).write_text(text)
+                said = (await control.call("reload")).structured_content
+                assert said is not None and file in json.dumps(said), (text[:200], said)
+                assert [await pid_of(client, name) for name in two] == before, text[:200]
+                assert [tool.name for tool in await client.tools()] == names, text[:200]
+                (folder.root / file).write_text(whole[file])
+            folder.servers({**two, "new": hostile()})
             # Nobody has to say so: the files are watched.
             await until_called(client.tools, lambda tools: any(tool.name == "new__echo" for tool in tools))
-            assert [await pid_of(client, name) for name in ("bad", "good")] == before
+            assert [await pid_of(client, name) for name in two] == before
+            assert not under_way.done()
+            wire.close()
+            with pytest.raises(ConnectionError):
+                await under_way
 
 
 async def test_a_change_touches_only_what_it_names_and_calls_under_way_finish(folder: Folder) -> None:
