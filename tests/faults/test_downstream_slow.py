@@ -1,14 +1,16 @@
 """Slow readers, slow senders and those who say nothing at all cost us little, and others nothing (R24)."""
 
 import asyncio
+import json
 import socket
+import sys
 
 import pytest
 
 from sluicegate.downstream.places import HttpLimits
 from sluicegate.http1 import Limits, Request, serve
 from tests.downstream.raw_client import modern
-from tests.faults.load import LoadServer, Wire, call_of, load_server, post_of, raise_descriptors
+from tests.faults.load import LoadServer, Wire, call_of, encoded, load_server, post_of, raise_descriptors
 from tests.faults.load_server import LONG_URI
 
 MIB = 1 << 20
@@ -160,6 +162,31 @@ async def test_a_slow_reader_that_reads_at_last_gets_every_event_in_order() -> N
         sock.close()
         places = [received.find(b'"progress":%d,' % n) for n in range(1, 4001)]
         assert -1 not in places and places == sorted(places)
+
+
+async def test_calls_on_a_pipe_that_never_stop_telling_do_not_keep_us_from_hearing() -> None:
+    program = "import sluicegate, tests.faults.load_server as it; sluicegate.run(it.make_server())"
+    pipes = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdin=pipes, stdout=pipes, limit=MIB)
+    assert process.stdin is not None and process.stdout is not None
+
+    def ask(id: object, tool: str, **arguments: object) -> bytes:
+        params = modern({"name": tool, "arguments": arguments}, progressToken=id)
+        return encoded({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}) + b"\n"
+
+    try:
+        process.stdin.write(b"".join(ask(n, "pour") for n in range(50)))
+        heard = set[object]()
+        async with asyncio.timeout(40):
+            while len(heard) < 50:  # All of them are at it.
+                heard.add(json.loads(await process.stdout.readline())["params"]["progressToken"])
+            process.stdin.write(ask("then", "echo", text="heard"))
+            while b'"id":"then"' not in (line := await process.stdout.readline()):
+                pass
+        assert b"heard" in line
+    finally:
+        process.kill()
+        await process.wait()
 
 
 # --------------------------------------------------------------------------------------- what is left with us

@@ -90,6 +90,7 @@ class StdioWire(asyncio.Protocol):
         self._unsent = 0
         self._writable = asyncio.Event()
         self._writable.set()
+        self._reopening: asyncio.TimerHandle | None = None
         self._at_once: asyncio.Future[None] = self._loop.create_future()
         self._at_once.set_result(None)
         self._written = self._loop.create_future()
@@ -220,6 +221,8 @@ class StdioWire(asyncio.Protocol):
 
     def output_paused(self) -> None:
         """Stop reading as well: a client that takes no answers gets no more questions taken."""
+        if self._reopening is not None:
+            self._reopening.cancel()
         self._writable.clear()
         self.pause_reading()
         self._notice_hang_up()
@@ -236,9 +239,9 @@ class StdioWire(asyncio.Protocol):
             self._loop.call_later(_LOOK_EVERY, self._notice_hang_up)
 
     def output_resumed(self) -> None:
-        """Go on as before."""
-        self._writable.set()
+        """Go on as before, with reading first: calls that never stop telling would fill the output again at once."""
         self.resume_reading()
+        self._reopening = self._loop.call_later(0, self._writable.set)
 
     def output_lost(self) -> None:
         """Learn that the client will not read any more."""
