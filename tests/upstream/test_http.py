@@ -1,6 +1,7 @@
 """What our client does with a server at a URL: ours in every era and transport, and scripted ones that fail."""
 
 import asyncio
+import json
 import logging
 import socket
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
@@ -993,6 +994,33 @@ async def test_what_the_server_may_not_ask_is_refused_and_a_refused_answer_does_
         assert isinstance(await connection(exchange()), Result)
         codes = {body["id"]: body["error"]["code"] for body in (answers.get_nowait(), answers.get_nowait())}  # pyright: ignore
         assert codes == {"q1": -32601, "q2": -32601}
+
+
+async def test_a_question_that_is_nested_too_deeply_is_refused_and_its_call_answered() -> None:
+    answers: asyncio.Queue[Json] = asyncio.Queue()
+    refused = asyncio.Event()
+
+    async def handle(asked: Asked) -> None:
+        if asked.called != "tools/call":
+            answers.put_nowait(asked.body)
+            asked.status(202)
+            refused.set()
+            return
+        deep = json.loads("[" * 600 + "]" * 600)
+        tool: Json = {"name": "a", "inputSchema": {"properties": {"x": {"x-mcp-header": "a"}, "y": deep}}}
+        params: Json = {"messages": [], "maxTokens": 1, "tools": [tool]}
+        asked.stream()
+        asked.event(message(id="q", method="sampling/createMessage", params=params))
+        await refused.wait()
+        asked.event(message(id=asked.id, result=TEXT))
+        asked.end()
+
+    async with opened_to(session(handle)) as (connection, _, _):
+        sink = Recorder()
+        assert isinstance(await connection(exchange(sink=sink, capabilities={"sampling": {"tools": {}}})), Result)
+        body = answers.get_nowait()
+        assert body["id"] == "q" and body["error"]["code"] == -32602  # pyright: ignore
+        assert sink.questions == []
 
 
 async def test_a_question_that_the_server_takes_back_is_asked_no_more() -> None:

@@ -8,7 +8,7 @@ from sluicegate.downstream.doors import Accepted, Refusal
 from sluicegate.downstream.duplex import MESSAGES_A_TURN
 from sluicegate.downstream.event_stream import EventStream
 from sluicegate.downstream.http_streams import JSON_FIELDS, HttpRequest, fields_for, status_of
-from sluicegate.downstream.session_era import SessionSink
+from sluicegate.downstream.session_era import VISITED, SessionSink
 from sluicegate.errors import ErrorObject, RemoteProtocolError
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Request, RequestId, as_array, encode_reply
@@ -37,6 +37,9 @@ class Post:
 
     async def emit(self, notification: Notification) -> None:
         """Send a notification ahead of the reply."""
+        if self.done and notification.method == VISITED:
+            await self._session.side.tell_of_visit(notification)
+            return
         message = self._session.side.message_of(notification)
         if message is not None:
             await self.send(message)
@@ -84,13 +87,14 @@ class Post:
             if message is not None:
                 self._stream.send_now(message)
             self._stream.finish()
-            return
-        self._session.shared.keepalive.forget(self)
-        if message is None:
-            self._request.respond(202, self._session.fields)
         else:
-            fields = JSON_FIELDS if error is None else fields_for(status, error)
-            self._request.respond(status, (*fields, *self._session.fields), message)
+            self._session.shared.keepalive.forget(self)
+            if message is None:
+                self._request.respond(202, self._session.fields)
+            else:
+                fields = JSON_FIELDS if error is None else fields_for(status, error)
+                self._request.respond(status, (*fields, *self._session.fields), message)
+        self._let_go_of_request()
 
     def withdraw(self, request_id: RequestId) -> None:
         """End the POST of a request that its client cancelled; no revision says how (protocol §3.7)."""
@@ -106,6 +110,11 @@ class Post:
         else:
             self._session.shared.keepalive.forget(self)
             refuse_message(self._request, self._value, refusal)
+        self._let_go_of_request()
+
+    def _let_go_of_request(self) -> None:
+        # Whoever may have to tell the client something about its call later keeps this, and need not keep a body.
+        del self._request, self._value
 
     def stay_alive(self) -> None:
         """Let a call that says nothing become a stream, so that nobody takes the connection for dead."""

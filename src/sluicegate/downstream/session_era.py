@@ -47,6 +47,9 @@ log = logging.getLogger("sluicegate")
 OF_THIS_ERA: Final = frozenset({"resources/subscribe", "resources/unsubscribe"})
 """Methods that are answered here, for whoever answers the others does not know them."""
 
+VISITED: Final = "notifications/elicitation/complete"
+"""What may come after the reply to the call that it is about."""
+
 MOST_SUBSCRIPTIONS: Final = 1000
 """Resources that one session may be subscribed to."""
 
@@ -179,6 +182,11 @@ class SessionSide:
         if message is not None:
             await self._front.pushes.send(message)
 
+    async def tell_of_visit(self, notification: Notification) -> None:
+        """Say that a page was visited; the call that it was about may have ended. To one who may not hear, nothing."""
+        if self._front.conversation.session.ready_for_pushes:
+            await self.push(notification)
+
     def message_of(self, notification: Notification) -> bytes | None:
         """The bytes of a notification in the client's own revision, or None if that has no such thing."""
         older = notification_for_session(notification, self._front.conversation.session.revision)
@@ -228,6 +236,9 @@ class SessionSink:
 
     async def emit(self, notification: Notification) -> None:
         """Send a notification ahead of the reply."""
+        if notification.method == VISITED:
+            await self._side.tell_of_visit(notification)
+            return
         message = self._side.message_of(notification)
         if message is not None:
             await self._stream.send(message)

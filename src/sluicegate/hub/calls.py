@@ -41,8 +41,9 @@ from sluicegate.protocol.translate_content import without
 
 # What we say to servers of the session era, once for all callers: a connection outlives any of them. Whether the
 # caller at hand can be asked is looked at when a question comes. Roots are left out: many a server would take them in
-# place of the folders that its command line names.
-ASKABLE: Final[Mapping[str, object]] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}}
+# place of the folders that its command line names. (One that asks for them all the same, in a call, may be told.) So is
+# the context of a sampling question: the servers of a gateway are not the client's.
+ASKABLE: Final[Mapping[str, object]] = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}}}
 
 _COMMON: Final = ("complete", "input_required")
 """The types of results that need no extension."""

@@ -4,6 +4,8 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import ClassVar, Final
 
+import msgspec
+
 from sluicegate.deadlines import Deadline
 from sluicegate.exchange import NOBODY, Sink
 from sluicegate.hub.losses import BETWEEN_ROUNDS, WORDS, losses_in_question
@@ -99,4 +101,4 @@ def labelled(question: Question, label: str) -> Question:
     if not label or question.method != "elicitation/create" or not isinstance(message, str):
         return question
     params: Params = {**question.params, "message": f"[{label}] {message}"}
-    return Question(question.method, params)
+    return msgspec.structs.replace(question, params=params)

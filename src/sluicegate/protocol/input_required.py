@@ -28,6 +28,8 @@ class Question(msgspec.Struct, frozen=True):
 
     method: str
     params: Params = {}  # `roots/list` may leave them out
+    elicitation: str | None = None
+    """By what the server will say that a page was visited, which 2025-11-25 has; 2026-07-28 does not tell."""
 
 
 Questions = Mapping[str, Question]
@@ -113,6 +115,11 @@ def _decode_type(raw: msgspec.Raw) -> object:
         raise UpstreamProtocolError("The server's result cannot be decoded.") from None
 
 
+class _Asked(msgspec.Struct):
+    method: str
+    params: Params = {}
+
+
 def _read_questions(value: Params) -> InputRequired:
     entries = as_object(value.get("inputRequests", {}))
     state = value.get("requestState")
@@ -121,12 +128,12 @@ def _read_questions(value: Params) -> InputRequired:
     questions: dict[str, Question] = {}
     for key, entry in entries.items():
         try:
-            question = msgspec.convert(entry, Question)
+            question = msgspec.convert(entry, _Asked)
         except msgspec.ValidationError:
             raise UpstreamProtocolError("The server asked for input in a form that cannot be read.") from None
         if question.method not in QUESTIONS:
             raise UpstreamProtocolError(f"The server asked for input by {question.method}, which no revision has.")
-        questions[key] = question
+        questions[key] = Question(question.method, question.params)
     if not questions and state is None:
         raise UpstreamProtocolError("The server asked for input but for nothing in particular.")
     return InputRequired(questions, state)

@@ -3,13 +3,15 @@
 The one rule: what a revision cannot ask is asked in words it has, and the answer comes back as if asked in ours.
 """
 
+import sys
 from collections.abc import Iterator
 from operator import attrgetter
 from typing import Final, cast
 
 import msgspec
 
-from sluicegate.errors import InputRefused
+from sluicegate.errors import InputRefused, InvalidParams
+from sluicegate.protocol.bounds import Limits, limit_problem
 from sluicegate.protocol.input_required import Question
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.translate_content import (
@@ -26,6 +28,8 @@ from sluicegate.protocol.versions import Revision
 ELICITATION: Final = "elicitation/create"
 SAMPLING: Final = "sampling/createMessage"
 
+_DEPTH: Final = Limits(members=sys.maxsize)
+
 # ------------------------------------------------------------------------------------------ asking a session-era client
 
 
@@ -38,7 +42,7 @@ def question_for_session(question: Question, revision: Revision, new_id: str) ->
         params = _sampling_for_session(params, revision)
     elif question.method == ELICITATION:
         if params.get("mode") == "url":
-            params = {**params, "elicitationId": new_id}
+            params = {**params, "elicitationId": question.elicitation or new_id}
         elif not revision.elicitation_modes:
             params = {**without(params, ("mode",)), "requestedSchema": _simple_form(_schema_of(params))}
     return Question(question.method, params)
@@ -208,16 +212,31 @@ def _limit(field: Params, name: str) -> int | None:
 
 
 def question_from_session(method: str, params: Params) -> Question:
-    """A session-era server's question in the inner shape."""
+    """A session-era server's question in the inner shape.
+
+    Raises:
+        InvalidParams: it is nested so deeply that nobody is asked it.
+    """
+    problem = limit_problem(b"", [params], _DEPTH)  # The list stands for the message that the params are in.
+    if problem is not None:
+        raise InvalidParams(f"Invalid params: {problem}.")
     params = without(params, ("_meta", "task"))
+    elicitation = None
     if method == ELICITATION:
+        if params.get("mode") == "url" and isinstance(said := params.get("elicitationId"), str):
+            elicitation = said
         params = {"mode": "form", **without(params, ("elicitationId",))}
     elif method == SAMPLING:
         params = _without_context(params)
         if "tools" in params:
             tools = [without(tool, ("execution",)) for tool in _objects(params["tools"])]
             params = {**params, "tools": [tool_from_session(tool) for tool in tools]}
-    return Question(method, params)
+    return Question(method, params, elicitation)
+
+
+def asks_for_context(method: str, params: Params) -> bool:
+    """Whether a server wants more to be shown to a model than it sends, which `_without_context` does not allow."""
+    return method == SAMPLING and params.get("includeContext", "none") != "none"
 
 
 def answer_for_session(question: Question, answer: Params, revision: Revision) -> Params:

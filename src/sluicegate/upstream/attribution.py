@@ -16,7 +16,6 @@ from sluicegate.protocol.input_required import Answers, Question, lacking_capabi
 from sluicegate.protocol.message import Request, RequestId
 from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.pending import Pending
-from sluicegate.protocol.translate_questions import question_from_session
 from sluicegate.upstream.tickets import Tickets
 from sluicegate.upstream.waiting import Waiter
 
@@ -58,8 +57,8 @@ class Attribution:
         self._forsaken: dict[str, float] = {}  # who has lately given up a call, and until when that matters
         self._open: dict[RequestId, Asking] = {}
 
-    def find(self, request: Request) -> Asking | MethodNotFound | None:
-        """Which call's caller is to be asked, or why nobody is; None if no call is under way.
+    def find(self, request: Request, question: Question) -> Asking | MethodNotFound | None:
+        """Which call's caller is to be asked what a request asks, or why nobody is; None if no call is under way.
 
         To be found out as soon as the question is heard: an answer right behind it ends the call that it is about, and
         then somebody else's would be the only one under way.
@@ -76,7 +75,7 @@ class Attribution:
                 return MethodNotFound(f"{request.method} cannot be attributed to one caller and is refused.")
             if len({id(cause.sink) for cause in causes}) > 1:  # What is asked about a task has the sink of its call.
                 self._host.lost(GUESSED)
-        asking = Asking(request.id, question_from_session(request.method, request.params), causes)
+        asking = Asking(request.id, question, causes)
         asking.cause = self._likeliest(asking)
         self._open[request.id] = asking  # Not only when it is asked: the next question may be right behind.
         return asking

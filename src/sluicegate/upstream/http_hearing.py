@@ -56,6 +56,9 @@ class Hearing:
                     self._tasks.cancel((self, question))
                     self._memory.forget_question(question)
                 return None
+            case "notifications/elicitation/complete":
+                self._memory.hear_visit(message)
+                return self._host.sink.emit(message)
             case _:
                 for waiter in self._pending:
                     # Changes say only that there is something new: what is too much can be left out.

@@ -109,12 +109,13 @@ class Link:
         self._session_era = SessionEra(self, session)
         self._notices.one_level_for_all = True
         self._notices.tickets = self._session_era.tickets
+        self._notices.hear_visit = self._session_era.hear_visit
 
     def end_session(self) -> None:
         """Treat it as one of 2026-07-28."""
         self._session_era = None
         self._notices.one_level_for_all = False
-        self._notices.tickets = None
+        self._notices.tickets = self._notices.hear_visit = None
 
     async def wait_closed(self) -> None:
         """Return when the server is gone, or our side has closed the connection."""

@@ -3,6 +3,7 @@
 The one rule: what cannot be told to belong to one caller is given to none, but to the connection's own listener.
 """
 
+from collections.abc import Callable
 from typing import Final, cast
 
 from sluicegate.exchange import Host
@@ -24,6 +25,8 @@ class Notices:
         """Whether the server logs for all calls as it does for one, as in the session era."""
         self.tickets: Tickets | None = None
         """The calls that go on as tasks."""
+        self.hear_visit: Callable[[Notification], None] | None = None
+        """Hears that the server saw a page visited, to tell whoever was sent there."""
         self._pending = pending
         self._host = host
         self._brake = brake
@@ -36,6 +39,10 @@ class Notices:
                 self.hear_progress(notification.params, size)
             case "notifications/message":
                 self._hear_log(notification, size)
+            case "notifications/elicitation/complete":
+                if self.hear_visit is not None:
+                    self.hear_visit(notification)
+                self._post_unattributed(notification, size)
             case _:
                 self._hear_change(notification, size)
 

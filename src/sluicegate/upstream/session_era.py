@@ -11,6 +11,8 @@ from functools import partial
 from types import CoroutineType
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from sluicegate.concurrency import TaskScope
 from sluicegate.errors import (
     ErrorObject,
@@ -41,15 +43,18 @@ from sluicegate.protocol.modern import ACKNOWLEDGED, PENDING, SERVER_INFO_KEY, c
 from sluicegate.protocol.pending import Pending
 from sluicegate.protocol.spelling import Spellings
 from sluicegate.protocol.translate import params_for_session, reply_from_session
-from sluicegate.protocol.translate_questions import answer_for_session, question_from_session
+from sluicegate.protocol.translate_questions import answer_for_session, asks_for_context, question_from_session
 from sluicegate.protocol.versions import SUPPORTED_VERSIONS
 from sluicegate.upstream.attribution import Asking, Attribution
+from sluicegate.upstream.pages import Pages
 from sluicegate.upstream.tickets import Tickets
 from sluicegate.upstream.waiting import Waiter
 
 log = logging.getLogger("sluicegate")
 
 _LISTEN: Final = "subscriptions/listen"
+
+CONTEXT: Final = "context that a server wanted its question to have"
 
 RESTORES_WITHIN: Final = 10.0
 """Seconds in which another session is told what the lost one knew: until then, everybody waits for it."""
@@ -134,6 +139,7 @@ class SessionEra:
         self._subscriptions: dict[str, _Subscription] = {}
         self.tickets = Tickets()
         self._attribution = Attribution(line.host, line.pending, self.tickets)
+        self._pages = Pages(line.host)
 
     def reply_to(self, exchange: Exchange) -> "CoroutineType[Any, Any, Reply]":
         """The server's reply to an exchange, in the inner shape."""
@@ -172,6 +178,8 @@ class SessionEra:
         except asyncio.CancelledError:
             self._attribution.give_up(exchange)
             raise
+        if isinstance(reply, ErrorObject):
+            self._pages.named(exchange, reply)
         return reply_from_session(exchange.method, exchange.params, reply)
 
     async def _relay_task(self, exchange: Exchange, params: Params) -> Reply:
@@ -360,11 +368,9 @@ class SessionEra:
 
     async def answer(self, request: Request, asker: "Asker") -> None:
         """Put a question of the server to whoever caused it, as `asker_of` has found out, and send the answer back."""
-        question = question_from_session(request.method, request.params)
         reply: Reply
         try:
-            answers = await asker(question)
-            reply = Result(answer_for_session(question, answers["question"], self._session.revision))
+            reply = Result(await asker())
         except InputRefused as refusal:
             reply = refusal.error or ErrorObject(-1, refusal.message)
             if refusal.error is None and request.method == "elicitation/create":
@@ -384,18 +390,38 @@ class SessionEra:
         Args:
             cause: the call that caused it, where the transport knows; else it is found among those under way.
         """
+        # Whatever is wrong with it is for `answer` to say: who reads the wire has others' messages to hand on.
+        try:
+            question = question_from_session(request.method, request.params)
+        except InvalidParams as problem:
+            return partial(_refuse, problem)
+        if asks_for_context(request.method, request.params):
+            self._line.host.lost(CONTEXT)
         if cause is not None:
-            return partial(self._put, cause)
-        found = self._attribution.find(request)
-        return self._put_to_host if found is None else partial(self._put_to_likeliest, found)
+            return partial(self._ask, question, partial(self._put, cause))
+        found = self._attribution.find(request, question)
+        put = self._put_to_host if found is None else partial(self._put_to_likeliest, found)
+        return partial(self._ask, question, put)
+
+    async def _ask(self, question: Question, put: Callable[[Question], Awaitable[Answers]]) -> Params:
+        answers = await put(question)
+        return answer_for_session(question, answers["question"], self._session.revision)
 
     def forget_question(self, request_id: RequestId) -> None:
         """Know that the server has taken a question back."""
         self._attribution.forget(request_id)
 
+    def hear_visit(self, notification: Notification) -> None:
+        """Tell whoever was sent to a page that the server saw the visit."""
+        telling = self._pages.visited(notification.params.get("elicitationId"))
+        if telling is not None:
+            self._line.attend(telling)
+
     async def _put_to_host(self, question: Question) -> Answers:
-        _check_capability(question, self._line.host.capabilities)
-        return await self._line.host.sink.ask({"question": question})
+        host = self._line.host
+        if not host.sinks_refuse:
+            _check_capability(question, host.capabilities)
+        return await host.sink.ask({"question": question})
 
     async def _put_to_likeliest(self, found: Asking | MethodNotFound, question: Question) -> Answers:
         if isinstance(found, MethodNotFound):
@@ -403,13 +429,26 @@ class SessionEra:
         return await self._attribution.ask(found, self._put)
 
     async def _put(self, cause: Exchange, question: Question) -> Answers:
-        host = self._line.host
-        _check_capability(question, host.capabilities if host.sinks_refuse else cause.profile.capabilities)
-        return await cause.request_input({"question": question})
+        # What the caller at hand can be asked counts, not what the server was told once, for all callers.
+        if not self._line.host.sinks_refuse:
+            _check_capability(question, cause.profile.capabilities)
+        page = question.elicitation
+        if page is None:
+            return await cause.request_input({"question": question})
+        question = msgspec.structs.replace(question, elicitation=self._pages.asked(page, cause))
+        try:
+            return await cause.request_input({"question": question})
+        except BaseException:  # Handed on, whatever it is: but nobody has seen the page.
+            self._pages.forget(page)
+            raise
 
 
-Asker = Callable[[Question], Awaitable[Answers]]
-"""Asks somebody; raises what the server is to be told if that cannot be asked."""
+Asker = Callable[[], Awaitable[Params]]
+"""Asks somebody, and gives the answer in the server's words; raises what it is to be told if that cannot be asked."""
+
+
+async def _refuse(problem: InvalidParams) -> Params:
+    raise problem
 
 
 def _check_capability(question: Question, capabilities: Mapping[str, object]) -> None:
