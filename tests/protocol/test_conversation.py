@@ -23,6 +23,7 @@ from sluicegate.protocol.conversation import (
     Answered,
     Asked,
     Event,
+    LogLevelSet,
     Outgoing,
     ServerConversation,
     Withdrawn,
@@ -344,7 +345,7 @@ def test_the_longest_batch_is_served() -> None:
 
 def test_each_message_of_a_batch_is_judged_singly() -> None:
     conversation = operating(V2025_03_26)
-    waiting, answers = conversation.receive(
+    waiting, level, answers = conversation.receive(
         batch(
             b"1",
             b"[]",
@@ -365,6 +366,7 @@ def test_each_message_of_a_batch_is_judged_singly() -> None:
         )
     ) + [Outgoing(conversation.respond(1, DONE) or b"")]
     assert isinstance(waiting, Asked) and isinstance(answers, Outgoing)
+    assert level == LogLevelSet("debug")  # Of the second only: "loud" is no level.
     assert in_batch(answers.data) == [
         (None, INVALID_REQUEST),
         (None, INVALID_REQUEST),

@@ -446,6 +446,24 @@ async def test_a_session_servers_log_line_never_reaches_a_caller_while_it_could_
         assert [name for name, sink in sinks.items() if sink.notices] == [heard_by]
 
 
+async def test_a_log_line_while_a_call_that_wants_none_is_under_way_is_counted_and_not_taken_for_the_servers_own() -> (
+    None
+):
+    async with session_bench() as table:
+        lost: list[str] = []
+        table.link.host.lost, table.link.host.sinks_refuse = lost.append, True
+        line: Json = {"level": "error", "data": "whose?"}
+        outcome = table.start(exchange())
+        request = await table.server.next("tools/call")
+        table.server.send(method="notifications/message", params=line)
+        table.server.send(id=request["id"], result={"content": []})
+        await outcome
+        assert lost == ["log messages that belong to no call"] and table.idle.notices == []
+        table.server.send(method="notifications/message", params=line)
+        await table.idle.heard.wait()
+        assert len(lost) == len(table.idle.notices) == 1
+
+
 # --------------------------------------------------------------------------------------------- the session era's ways
 
 
@@ -530,6 +548,64 @@ async def test_a_question_during_a_method_of_an_extension_goes_to_its_caller() -
         table.server.send(id=request["id"], result={})
         await outcome
         assert len(sink.questions) == 1 and table.idle.questions == []
+
+
+async def test_a_host_whose_sinks_refuse_decides_itself_what_is_asked_outside_of_calls() -> None:
+    async with session_bench() as table:
+        table.link.host.sinks_refuse = True
+        table.server.send(id=5, method="roots/list")
+        assert (await table.server.next())["result"] == {"roots": []}
+        assert len(table.idle.questions) == 1
+
+
+@pytest.mark.parametrize("in_a_call", [True, False])
+async def test_a_question_that_is_nested_too_deeply_is_refused_and_nothing_behind_it_is_lost(in_a_call: bool) -> None:
+    async with session_bench() as table:
+        sink = Recorder()
+        outcome = table.start(exchange(sink=sink, capabilities={"sampling": {"tools": {}}}))
+        request = await table.server.next("tools/call")
+        deep = json.loads("[" * 600 + "]" * 600)
+        tool: Json = {"name": "a", "inputSchema": {"properties": {"x": {"x-mcp-header": "a"}, "y": deep}}}
+        asked: Json = {"messages": [], "maxTokens": 1, "tools": [tool]}
+        question: Json = {"jsonrpc": "2.0", "id": "q", "method": "sampling/createMessage", "params": asked}
+        answer: Json = {"jsonrpc": "2.0", "id": request["id"], "result": {"content": []}}
+        behind = [question, answer] if in_a_call else [answer, question]
+        table.server.wire.write(b"".join(json.dumps(message).encode() + b"\n" for message in behind))
+        assert isinstance(await outcome, Result)
+        refused = await table.server.next()
+        assert refused["id"] == "q" and cast(Json, refused["error"])["code"] == -32602
+        assert sink.questions == table.idle.questions == []
+
+
+async def test_a_question_that_is_nested_as_deeply_as_may_be_is_asked() -> None:
+    async with session_bench() as table:
+        said: Json = {"role": "assistant", "model": "m", "content": {"type": "text", "text": "x"}}
+        sink = Recorder(said)
+        table.start(exchange(sink=sink, capabilities={"sampling": {}}))
+        await table.server.next("tools/call")
+        deep = json.loads("[" * 97 + "]" * 97)  # In the message, the params and `metadata`.
+        asked: Json = {"messages": [], "maxTokens": 1, "metadata": {"deep": deep}}
+        table.server.send(id="q", method="sampling/createMessage", params=asked)
+        assert (await table.server.next())["result"] == said
+
+
+async def test_context_that_a_question_is_not_given_is_counted() -> None:
+    async with session_bench() as table:
+        lost: list[str] = []
+        table.link.host.lost = lost.append
+        said: Json = {"role": "assistant", "model": "m", "content": {"type": "text", "text": "x"}}
+        sink = Recorder(said, said)
+        table.start(exchange(sink=sink, capabilities={"sampling": {}}))
+        await table.server.next("tools/call")
+        for wanted in ("none", "thisServer"):
+            asked: Json = {"messages": [], "maxTokens": 1, "includeContext": wanted}
+            table.server.send(id=wanted, method="sampling/createMessage", params=asked)
+            assert (await table.server.next())["result"] == said
+        assert lost == ["context that a server wanted its question to have"]
+        assert [question.params["includeContext"] for asked in sink.questions for question in asked.values()] == [
+            "none",
+            "none",
+        ]
 
 
 async def test_a_server_may_ping_at_any_time_and_ask_nothing_unknown() -> None:

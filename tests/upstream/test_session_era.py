@@ -64,3 +64,17 @@ async def test_a_server_that_does_not_log_is_told_no_level() -> None:
         outcome = table.start(exchange(log_level="debug"))
         await table.server.answer("tools/call", {"content": []})
         assert isinstance(await outcome, Result)
+
+
+async def test_a_level_that_is_to_be_kept_is_the_least_until_nobody_wants_it() -> None:
+    async with session_bench() as table:
+        kept = table.start(exchange("logging/setLevel", {"level": "debug"}))
+        assert await told(table) == "debug"
+        assert isinstance(await kept, Result)
+        modest = table.start(exchange(log_level="error"))
+        request_id = await call_under_way(table)  # and nothing was said of the level: debug it stays
+        table.server.send(id=request_id, result={"content": []})
+        assert isinstance(await modest, Result)
+        assert isinstance(await table.start(exchange("logging/setLevel", {})), Result)
+        table.start(exchange(log_level="error"))
+        assert await told(table) == "error"

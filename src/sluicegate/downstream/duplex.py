@@ -19,6 +19,7 @@ from sluicegate.protocol.conversation import (
     Answered,
     Asked,
     Event,
+    LogLevelSet,
     Opened,
     Opening,
     Outgoing,
@@ -118,6 +119,8 @@ class DuplexServer:
                     self.tasks.start(self._session_side.welcome(request_id))
                 case Opened():
                     self._session_side.start_pushing()
+                case LogLevelSet(level):
+                    self._session_side.set_level(level)
                 case Withdrawn(request_id):
                     stream = self._streams.pop(request_id, None)
                     if stream is not None:

@@ -26,6 +26,7 @@ from sluicegate.protocol.conversation import (
     Answered,
     Asked,
     Event,
+    LogLevelSet,
     Opened,
     Opening,
     Outgoing,
@@ -257,6 +258,8 @@ class HttpSession:
                 case Opened():
                     self.side.heard_welcome()
                     self._audience = self.shared.changes.join(self, self.caller, self.conversation.session.offers)
+                case LogLevelSet(level):
+                    self.side.set_level(level)
                 case Withdrawn(request_id):
                     owner = owners[request_id] = self._withdraw(request_id)
                     withdrawn[owner] = request_id

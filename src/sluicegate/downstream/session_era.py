@@ -47,6 +47,8 @@ log = logging.getLogger("sluicegate")
 OF_THIS_ERA: Final = frozenset({"resources/subscribe", "resources/unsubscribe"})
 """Methods that are answered here, for whoever answers the others does not know them."""
 
+_LOG: Final = "log"
+
 VISITED: Final = "notifications/elicitation/complete"
 """What may come after the reply to the call that it is about."""
 
@@ -104,9 +106,10 @@ class SessionSide:
         self._subscriptions: dict[str, asyncio.Future[Params]] = {}
 
     def close(self) -> None:
-        """End the subscriptions that are held for the client."""
+        """End the subscriptions that are held for the client, but for those to lists."""
         for uri in list(self._subscriptions):
             self._end_updates(uri)
+        self._front.tasks.cancel((self, _LOG))
 
     async def welcome(self, request_id: RequestId) -> None:
         """Answer `initialize` with what the handler says of itself."""
@@ -126,6 +129,14 @@ class SessionSide:
         self.heard_welcome()
         listening = hold_subscription(self._front, all_lists(), _PushSink(self, None))
         self._front.tasks.start(listening, key="list changes")
+
+    def set_level(self, level: str) -> None:
+        """Send log lines that belong to no call, from this level on; those of a call come with it."""
+        front = self._front
+        front.tasks.cancel((self, _LOG))
+        profile = Profile(front.conversation.session.version, log_level=level)
+        listening = hold_subscription(front, {"notifications": {}}, _PushSink(self, None), profile)
+        front.tasks.start(listening, key=(self, _LOG))
 
     def heard_welcome(self) -> None:
         """Learn that the client may be told things unasked."""
@@ -297,9 +308,9 @@ def all_lists() -> Params:
     return {"notifications": dict.fromkeys(LIST_CHANGES, True)}
 
 
-async def hold_subscription(held: Held, params: Params, sink: Subscriber) -> None:
+async def hold_subscription(held: Held, params: Params, sink: Subscriber, profile: Profile | None = None) -> None:
     """Hold a subscription on a client's behalf, until it ends."""
-    exchange = Exchange("subscriptions/listen", params, sink, Profile(), held.caller)
+    exchange = Exchange("subscriptions/listen", params, sink, profile or Profile(), held.caller)
     try:
         reply = await held.answering.listen(exchange)
         if isinstance(reply, ErrorObject):

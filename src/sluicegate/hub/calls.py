@@ -80,6 +80,8 @@ class Calls:
         """What a bridge could not preserve, and how often (protocol §8)."""
         self.places = Places(name, settings.concurrency, settings.queue, settings.queue_wait)
         self.circuit = Circuit()
+        self.callers: set[str] = set()
+        """Who has called it, in the session era; of more than one, two."""
         self.is_session_era = False
         """Of which era the server is."""
         self.settings = settings
@@ -234,6 +236,8 @@ class Calls:
     ) -> Awaitable[Reply]:
         """The reply of a server of the session era, which is told the same of every caller."""
         settings = self.settings
+        if len(self.callers) < 2:
+            self.callers.add(exchange.caller.id)
         sink: Sink = relay
         ask: Handler = connection
         profile = exchange.profile

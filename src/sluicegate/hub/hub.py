@@ -13,6 +13,7 @@ from sluicegate import __version__
 from sluicegate.concurrency import TaskScope
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Exchange, Upstream
+from sluicegate.hub.background_log import BackgroundLog
 from sluicegate.hub.catalog import Catalog, Profile, Share, build_catalog
 from sluicegate.hub.mount import Mount, MountSettings, State
 from sluicegate.hub.naming import LONGEST_NAME, Naming
@@ -20,7 +21,7 @@ from sluicegate.hub.states import States
 from sluicegate.hub.task_ids import TaskIds
 from sluicegate.hub.view import View
 from sluicegate.hub.watches import Watches
-from sluicegate.protocol.message import Reply
+from sluicegate.protocol.message import Notification, Reply
 
 log = logging.getLogger("sluicegate")
 
@@ -71,6 +72,7 @@ class Hub:
         self._longest_name = longest_name
         self._longest_instructions = longest_instructions
         self._grace = grace
+        self.log = BackgroundLog(self._log_at)
         self._mounts: dict[str, Mount] = {}
         self._views: dict[str, View] = {}
         self._main = self.view("")
@@ -118,6 +120,7 @@ class Hub:
     async def __aexit__(self, *error: object) -> None:
         for view in self._views.values():
             view.close()
+        self.log.close()
         if self._tasks is not None:
             self._tasks.cancel_all()
             try:
@@ -241,6 +244,8 @@ class Hub:
             on_change=self._changed,
             on_update=self._updated,
             on_told=self._told,
+            on_log=self._logged,
+            log_level=self.log.level,
         )
 
     def _take_away(self, mount: Mount, seconds: float) -> None:
@@ -375,6 +380,13 @@ class Hub:
         if not mount.prefix and not leads_back:
             for view in self._views.values():
                 view.told(mount, notices)
+
+    def _logged(self, mount: Mount, line: Notification) -> bool:
+        return self.log.tell(mount.name, mount.calls.callers, line)
+
+    def _log_at(self, level: str | None) -> None:
+        for mount in self._mounts.values():
+            mount.log_at(level)
 
     def _rebuild(self) -> None:
         self._is_rebuilding = False

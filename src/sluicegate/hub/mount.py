@@ -5,6 +5,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -23,12 +24,16 @@ from sluicegate.hub.treatment import MountSettings, State
 from sluicegate.hub.unasked import Unasked, Visits
 from sluicegate.hub.watches import Watches
 from sluicegate.protocol.discovery import Discovery
+from sluicegate.protocol.message import Notification
 from sluicegate.protocol.versions import SESSION_VERSIONS
 
 log = logging.getLogger("sluicegate")
 
 INSTALLS_AFTER: Final = 3.0
 """Seconds after which a package runner that says nothing is taken to be downloading its package."""
+
+SETS_LEVEL_WITHIN: Final = 10.0
+"""Seconds that a server has to answer how much it is to log."""
 
 
 class Mount:
@@ -44,10 +49,13 @@ class Mount:
         on_change: Callable[["Mount"], None],
         on_update: Callable[["Mount", str, str], None],
         on_told: Callable[["Mount", Collection[str]], None],
+        on_log: Callable[["Mount", Notification], bool],
+        log_level: str | None = None,
         instance: str = "",
     ) -> None:
         """`on_change` hears that its offer or state is another, `on_update` of a resource (and what was subscribed),
-        and `on_told` by their notices of lists that the server says changed, when we find them as they were.
+        and `on_told` by their notices of lists that the server says changed, when we find them as they were; `on_log`
+        gets log lines that belong to no call, and says whether anybody is told them.
         `instance` is the hub, of which nothing is offered to itself.
         """
         self.name = name
@@ -70,6 +78,9 @@ class Mount:
         self._on_change = on_change
         self._on_update = on_update
         self._on_told = on_told
+        self._on_log = on_log
+        self._log_level = log_level
+        self._attending: TaskScope | None = None
         self._client_info = client_info
         self._restarts = Restarts()
         self._ready_since: float | None = None
@@ -83,7 +94,7 @@ class Mount:
         """Have all that waits, which belongs to the event loop that it first waits in."""
         self.calls = Calls(self.name, self, self.settings)
         self.visits = Visits()
-        sink = Heard(self.calls.tasks, Unasked(self.calls, self.visits))
+        sink = Heard(self.calls.tasks, Unasked(self.calls, self.visits, partial(self._on_log, self)))
         lost = self.calls.lost
         self._host = Host(askable(self.settings), self._client_info, sink, self._noticed, self._renewed, lost, True)
         self._decided = asyncio.Event()  # It is ready, or will not be for a while: no use in waiting.
@@ -297,6 +308,9 @@ class Mount:
     async def _attend(self, connection: Connection, tasks: TaskScope) -> None:
         """Listen to its resources, until it is gone or to be started again."""
         over = asyncio.Event()
+        self._attending = tasks
+        if self._log_level is not None:
+            self.log_at(self._log_level)
         tasks.start(_then(connection.wait_closed, over))
         tasks.start(_then(self._again.wait, over))
         if not self._is_leaving:
@@ -305,6 +319,7 @@ class Mount:
         try:
             await over.wait()
         finally:
+            self._attending = None
             self.watches.end(tasks)
             self.lose(connection)
             self.calls.tasks.end()
@@ -404,12 +419,30 @@ class Mount:
     async def _hold(self, connection: Connection, uris: Sequence[str], hearing: Hearing) -> None:
         await listen(self, connection, {"resourceSubscriptions": list(uris)}, hearing)
 
+    # ---------------------------------------------------------------------------------------------------- log
+
+    def log_at(self, level: str | None) -> None:
+        """Let a server of the session era log so much, also while nobody calls it; None if nobody wants to know."""
+        self._log_level = level
+        connection = self.connection
+        if self._attending is None or connection is None or not self.calls.is_session_era:
+            return
+        if "logging" in connection.discovery.capabilities:
+            with suppress(RuntimeError):  # Its life is about to end; in the next one it is told anyway.
+                self._attending.start(_set_level(connection, level))
+
 
 class _Succession:
     """Mounts that took each other's place. Not a chain of them: one who listens would keep all that ever were."""
 
     def __init__(self, latest: Mount) -> None:
         self.latest = latest
+
+
+async def _set_level(connection: Connection, level: str | None) -> None:
+    with suppress(UpstreamError, TimeoutError):
+        async with asyncio.timeout(SETS_LEVEL_WITHIN):
+            await connection(Exchange("logging/setLevel", {"level": level}, NOBODY))
 
 
 async def _then(wait: Callable[[], Awaitable[object]], event: asyncio.Event) -> None:

@@ -1,6 +1,7 @@
-"""What a server says or asks that belongs to no call: nobody caused it, so nobody is shown it (§3.4)."""
+"""What a server says or asks that belongs to no call: nobody caused it, so nobody is asked it (§3.4)."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, InputRefused
@@ -42,17 +43,19 @@ class Visits:
 class Unasked:
     """The sink of a connection itself."""
 
-    def __init__(self, calls: Calls, visits: Visits) -> None:
+    def __init__(self, calls: Calls, visits: Visits, log: Callable[[Notification], bool]) -> None:
+        """`log` takes a line of the server's log, and says whether anybody is told it."""
         self._calls = calls
         self._visits = visits
+        self._log = log
 
     async def emit(self, notification: Notification) -> None:
-        """Drop it, and count that."""
+        """Tell it to those who wait for it, without waiting for them; a line that nobody is told is counted."""
         if notification.method == "notifications/elicitation/complete":
             elicitation = notification.params.get("elicitationId")
             if isinstance(elicitation, str):
                 await self._visits.note(elicitation)
-        elif notification.method == "notifications/message":
+        elif notification.method == "notifications/message" and not self._log(notification):
             self._calls.lost("log messages that belong to no call")
 
     async def ask(self, questions: Questions) -> Answers:

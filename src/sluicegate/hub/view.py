@@ -21,6 +21,7 @@ from sluicegate.errors import (
     UpstreamProtocolError,
 )
 from sluicegate.exchange import Exchange
+from sluicegate.hub.background_log import BackgroundLog, wants_log
 from sluicegate.hub.catalog import Catalog, Entry, Profile, seen_through
 from sluicegate.hub.circles import GATEWAY
 from sluicegate.hub.links_required import settle_links
@@ -90,6 +91,8 @@ class Mounts(Protocol):
     def states(self) -> States: ...
     @property
     def task_ids(self) -> TaskIds: ...
+    @property
+    def log(self) -> BackgroundLog: ...
     def find(self, name: str) -> Mount | None: ...
     def instructions(self, names: Mapping[str, str]) -> str | None: ...
     def life(self, names: Mapping[str, str]) -> tuple[int, str]: ...
@@ -329,6 +332,8 @@ class View:
     # -------------------------------------------------------------------------------------------------- listening
 
     async def _listen(self, exchange: Exchange) -> Reply:
+        if wants_log(exchange.profile):
+            return await self._hub.log.hold(exchange, lambda server: server in self.catalog.prefixes)
         wanted = read_filter(exchange.params)
         tasks = self._tasks.listened_to(exchange)
         if not tasks:

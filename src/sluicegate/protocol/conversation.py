@@ -77,6 +77,12 @@ class Opened(msgspec.Struct, frozen=True):
     """The client has heard our welcome: from here on we may speak unasked."""
 
 
+class LogLevelSet(msgspec.Struct, frozen=True):
+    """The client has said from which level on it wants to be told log lines."""
+
+    level: str
+
+
 class Withdrawn(msgspec.Struct, frozen=True):
     """The client wants no answer to this request any more, and will get none. Nobody may withdraw `initialize`."""
 
@@ -98,7 +104,7 @@ class Outgoing(msgspec.Struct, frozen=True):
     error: ErrorObject | None = None
 
 
-Event = Asked | Opening | Opened | Withdrawn | Answered | Outgoing
+Event = Asked | Opening | Opened | LogLevelSet | Withdrawn | Answered | Outgoing
 
 
 class _Batch:
@@ -287,7 +293,10 @@ class ServerConversation:
     def _read_session_request(self, request: Request, batch: _Batch | None, events: list[Event]) -> None:
         self.session.check(request)
         if request.method == "logging/setLevel":
-            self._say(batch, Response(request.id, self.session.set_level(request)), events)
+            reply = self.session.set_level(request)
+            self._say(batch, Response(request.id, reply), events)
+            if isinstance(reply, Result):
+                events.append(LogLevelSet(cast(str, self.session.profile.log_level)))
         else:
             profile, params = self.session.profile, request.params
             if "_meta" in params:

@@ -11,10 +11,12 @@ from sluicegate.protocol.message import Notification, Params
 from sluicegate.protocol.methods import LOG_LEVELS
 from sluicegate.protocol.modern import subscription_of
 from sluicegate.protocol.pending import Pending
+from sluicegate.upstream.attribution import may_ask
 from sluicegate.upstream.tickets import Tickets
 from sluicegate.upstream.waiting import Brake, Waiter
 
 PROGRESS: Final = "notifications/progress"
+UNWANTED: Final = "log messages that belong to no call"
 
 
 class Notices:
@@ -66,6 +68,11 @@ class Notices:
         if self.tickets is not None:
             callers |= self.tickets.callers
         if len(listeners) != 1 or len(callers) != 1:
+            is_anybodys = self._host.sinks_refuse  # Else all calls are the host's own, and it may hear anything.
+            quiet = (exchange for _, exchange in under_way if exchange.profile.log_level is None)
+            if is_anybodys and any(may_ask(exchange.method) for exchange in quiet):
+                self._host.lost(UNWANTED)  # Of that call, most likely, whose caller does not want it.
+                return
             self._post_unattributed(notification, size)
             return
         waiter, exchange = listeners[0]

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from types import CoroutineType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 
@@ -53,6 +53,7 @@ from sluicegate.upstream.waiting import Waiter
 log = logging.getLogger("sluicegate")
 
 _LISTEN: Final = "subscriptions/listen"
+_SET_LEVEL: Final = "logging/setLevel"
 
 CONTEXT: Final = "context that a server wanted its question to have"
 
@@ -135,6 +136,7 @@ class SessionEra:
         self._line = line
         self._session = session
         self._level: str | None = None
+        self._least: str | None = None
         self._curious: dict[str, int] = {}  # how many of those who wait now want to be told of each level
         self._subscriptions: dict[str, _Subscription] = {}
         self.tickets = Tickets()
@@ -144,6 +146,8 @@ class SessionEra:
     def reply_to(self, exchange: Exchange) -> "CoroutineType[Any, Any, Reply]":
         """The server's reply to an exchange, in the inner shape."""
         level = exchange.profile.log_level
+        if exchange.method == _SET_LEVEL:
+            return self._keep_level(exchange)
         if level is None or exchange.method == "server/discover" or "logging" not in self._line.discovery.capabilities:
             return self._reply_to(exchange)
         return self._reply_and_log(exchange, level)
@@ -154,7 +158,7 @@ class SessionEra:
         curious[level] = curious.get(level, 0) + 1
         try:
             if exchange.method != _LISTEN and (level != self._level or len(curious) > 1):
-                await self._set_level(min(curious, key=LOG_LEVELS.index))
+                await self._set_level(self._most_curious())
             return await self._reply_to(exchange)
         finally:
             curious[level] -= 1
@@ -250,6 +254,21 @@ class SessionEra:
         if discovery.instructions is not None:
             value["instructions"] = discovery.instructions
         return Result(complete(value, ttl_ms=0))
+
+    async def _keep_level(self, exchange: Exchange) -> Reply:
+        """Let the server log at least so much, whoever calls it: somebody wants its lines that belong to no call.
+
+        Without a level, nobody does any more: then it logs what the next call wants.
+        """
+        level = exchange.params.get("level")
+        self._least = cast(str, level) if level in LOG_LEVELS else None
+        if self._least is not None:
+            await self._set_level(self._most_curious())
+        return Result(complete({}))
+
+    def _most_curious(self) -> str:
+        least = () if self._least is None else (self._least,)
+        return min((*self._curious, *least), key=LOG_LEVELS.index)
 
     async def _set_level(self, wanted: str) -> None:
         if wanted != self._level:

@@ -1,0 +1,211 @@
+"""Log lines that belong to no call: told to session-era clients that set a level, where they can be nobody else's."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from sluicegate.concurrency import TaskScope
+from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, InputRefused
+from sluicegate.exchange import NOBODY, Caller, Exchange, Handler
+from sluicegate.hub import background_log
+from sluicegate.hub.catalog import Profile as Share
+from sluicegate.hub.hub import Hub
+from sluicegate.protocol.input_required import Question
+from sluicegate.protocol.message import Notification, Params, Reply, Result
+from sluicegate.protocol.modern import ACKNOWLEDGED, Profile, complete
+from tests.hub.scripted import Scripted, tools, until
+from tests.upstream.raw_server import Recorder
+
+LOST = "log messages that belong to no call"
+
+
+class Stage:
+    """A hub with one server of 2025-11-25, and those who listen."""
+
+    def __init__(self, hub: Hub, server: Scripted, levels: list[object], tasks: TaskScope) -> None:
+        self.hub = hub
+        self.levels = levels
+        self._server = server
+        self._tasks = tasks
+
+    @property
+    def lost(self) -> int:
+        mount = self.hub.find("s")
+        assert mount is not None
+        return mount.calls.losses[LOST]
+
+    async def listen(
+        self,
+        level: str,
+        *,
+        caller: str = "ada",
+        version: str = "2025-11-25",
+        sink: Recorder | None = None,
+        handler: Handler | None = None,
+        ended: asyncio.Event | None = None,
+    ) -> Recorder:
+        """What a client that set this level hears, as its front holds it for it; by the sink it is ended again."""
+        sink = sink or Recorder()
+        profile = Profile(version, log_level=level)
+        exchange = Exchange("subscriptions/listen", {"notifications": {}}, sink, profile, Caller(caller))
+
+        async def hold() -> None:
+            assert isinstance(await (handler or self.hub)(exchange), Result)
+            if ended is not None:
+                ended.set()
+
+        self._tasks.start(hold(), key=sink)
+        await sink.heard.wait()
+        assert [notice.method for notice in sink.notices] == [ACKNOWLEDGED]
+        sink.notices.clear()
+        return sink
+
+    def leave(self, sink: Recorder) -> None:
+        self._tasks.cancel(sink)
+
+    async def call(self, caller: str = "ada") -> None:
+        exchange = Exchange("tools/call", {"name": "s__t", "arguments": {}}, NOBODY, Profile(), Caller(caller))
+        assert isinstance(await self.hub(exchange), Result)
+
+    async def say(self, level: str) -> None:
+        params: Params = {"level": level, "data": f"a line of {level}"}
+        await self._server.connections[-1].host.sink.emit(Notification("notifications/message", params))
+
+    async def ask(self, question: Question) -> object:
+        return await self._server.connections[-1].host.sink.ask({"q": question})
+
+
+@asynccontextmanager
+async def staged() -> AsyncGenerator[Stage]:
+    levels: list[object] = []
+
+    async def answer(exchange: Exchange) -> Reply:
+        match exchange.method:
+            case "tools/list":
+                return tools("t")
+            case "tools/call":
+                return Result(complete({"content": []}))
+            case "logging/setLevel":
+                levels.append(exchange.params.get("level"))
+                return Result(complete({}))
+            case _:
+                return ErrorObject(METHOD_NOT_FOUND, "Not here.")
+
+    server = Scripted(answer, {"tools": {}, "logging": {}}, "2025-11-25")
+    hub = Hub()
+    hub.mount("s", server)
+    async with asyncio.timeout(20), hub, TaskScope() as tasks:
+        await hub.settled()
+        yield Stage(hub, server, levels, tasks)
+        tasks.cancel_all()
+
+
+def heard(sink: Recorder) -> list[object]:
+    return [notice.params["level"] for notice in sink.notices]
+
+
+async def test_each_client_that_set_a_level_is_told_a_line_once_from_that_level_on() -> None:
+    async with staged() as stage:
+        curious, modest = await stage.listen("debug"), await stage.listen("error", version="2024-11-05")
+        for level in ("debug", "info", "error"):
+            await stage.say(level)
+        await until(lambda: len(curious.notices) == 3 and len(modest.notices) == 1)
+        assert heard(curious) == ["debug", "info", "error"] and heard(modest) == ["error"]
+        assert stage.lost == 0
+
+
+async def test_a_line_that_nobody_is_told_is_counted() -> None:
+    async with staged() as stage:
+        await stage.say("info")
+        assert stage.lost == 1
+        sink = await stage.listen("debug")
+        stage.leave(sink)
+        await until(lambda: stage.levels[-1:] == [None])
+        await stage.say("info")
+        assert stage.lost == 2 and sink.notices == []
+
+
+async def test_a_client_of_2026_07_28_is_told_none_however_it_listens() -> None:
+    async with staged() as stage:
+        sink = await stage.listen("debug", version="2026-07-28")
+        await stage.say("info")
+        assert stage.lost == 1 and sink.notices == []
+
+
+async def test_what_may_be_about_another_caller_is_told_to_nobody() -> None:
+    async with staged() as stage:
+        ada, bob = await stage.listen("debug", caller="ada"), await stage.listen("debug", caller="bob")
+        await stage.say("info")  # Nobody has called yet: whose it is cannot be known.
+        assert stage.lost == 1
+        await stage.call("ada")
+        await stage.say("info")  # Ada's own, if anybody's.
+        await until(lambda: len(ada.notices) == 1)
+        await stage.call("bob")
+        await stage.say("info")
+        assert stage.lost == 2
+        assert len(ada.notices) == 1 and bob.notices == []
+
+
+async def test_a_client_is_told_lines_of_the_servers_that_it_sees_only() -> None:
+    async with staged() as stage:
+        handler = stage.hub.view("other", Share(servers=()))
+        sink = await stage.listen("debug", handler=handler)
+        await stage.say("info")
+        assert stage.lost == 1 and sink.notices == []
+
+
+async def test_a_server_logs_as_much_as_the_most_curious_wants_also_while_nobody_calls_it() -> None:
+    async with staged() as stage:
+        modest = await stage.listen("error")
+        await until(lambda: stage.levels == ["error"])
+        curious = await stage.listen("debug")
+        await until(lambda: stage.levels == ["error", "debug"])
+        stage.leave(curious)
+        await until(lambda: stage.levels == ["error", "debug", "error"])
+        stage.leave(modest)
+        await until(lambda: stage.levels == ["error", "debug", "error", None])
+
+
+async def test_a_server_that_comes_back_is_told_how_much_to_log() -> None:
+    async with staged() as stage:
+        await stage.listen("debug")
+        await until(lambda: stage.levels == ["debug"])
+        mount = stage.hub.find("s")
+        assert mount is not None
+        mount.restart()
+        await until(lambda: stage.levels == ["debug", "debug"])
+
+
+async def test_lines_that_a_slow_client_has_no_room_for_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(Recorder):
+        async def emit(self, notification: Notification) -> None:
+            await super().emit(notification)
+            if notification.method != ACKNOWLEDGED:
+                await asyncio.Event().wait()
+
+    monkeypatch.setattr(background_log, "MOST_UNTOLD", 2)
+    async with staged() as stage:
+        sink = await stage.listen("debug", sink=Slow())
+        await stage.say("info")
+        await until(lambda: len(sink.notices) == 1)
+        for _ in range(3):
+            await stage.say("info")
+        assert stage.lost == 1
+
+
+async def test_a_hub_that_closes_ends_all_listening_in_order() -> None:
+    async with staged() as stage:
+        sink, ended = Recorder(), asyncio.Event()
+        await stage.listen("info", sink=sink, ended=ended)
+        stage.hub.log.close()
+        await ended.wait()
+
+
+async def test_roots_that_no_call_asks_for_are_refused_in_true_words_and_counted() -> None:
+    async with staged() as stage:
+        with pytest.raises(InputRefused, match="no call caused this"):
+            await stage.ask(Question("roots/list"))
+        mount = stage.hub.find("s")
+        assert mount is not None and mount.calls.losses["questions that belong to no call"] == 1
