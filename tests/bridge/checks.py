@@ -4,10 +4,10 @@ What is expected is worked out here, from the two revisions alone and by other m
 """
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from tests.bridge.clients import PATIENCE, Client
+from tests.bridge.clients import FOLDERS, PATIENCE, Client
 from tests.bridge.servers import NOTE, PRIVATE, SOUND, content_of, tools_of
 from tests.bridge.stage import Side
 
@@ -62,8 +62,20 @@ NOTES: Final = {
     ),
     "m": Note(
         "A client of 2026-07-28 asks for log lines with each call. What an older server writes all the same, over a"
-        " channel that does not say for which call, is dropped.",
+        " channel that does not say for which call, is dropped. Older clients are told what belongs to no call, from"
+        " the level on that they set, where nobody else has called the server: what such a line is about, none can"
+        " tell.",
         "log messages that belong to no call",
+    ),
+    "n": Note(
+        "That a page was visited is a word of 2025-11-25 only. Clients of that revision are told, under the id that"
+        " they know the page by; no other is.",
+        "visits to pages that the caller cannot be told of",
+    ),
+    "o": Note(
+        "A model cannot be given tools: the client's revision has none in its questions. A session-era server is told"
+        " so (−32602), one of 2026-07-28 that the capability is missing.",
+        "questions that the caller cannot be asked",
     ),
     "j": Note("A model's answer in several blocks is one text, for the server's revision has one block."),
 }
@@ -85,6 +97,8 @@ class Pair:
 
 
 Check = Callable[[Pair], Awaitable[set[str]]]
+
+VISITED: Final = "notifications/elicitation/complete"
 
 
 async def listing(pair: Pair) -> set[str]:
@@ -191,17 +205,33 @@ async def progress(pair: Pair) -> set[str]:
 
 
 async def logging(pair: Pair) -> set[str]:
-    """Log lines: those of the level that the client asked for, on the call that caused them."""
+    """Log lines: those of the level that the client asked for, on the call that caused them, or on none."""
     for level, lines in (("info", ["info", "warning"]), ("debug", ["debug", "info", "warning"])):
         outcome = await pair.client.call(pair.tool("mutter"), level=level)
-        found = [notice["params"] for notice in outcome.notices if notice["method"] == "notifications/message"]
+        found = lines_of(outcome.notices, "peer")  # All session-era clients are told what belongs to no call.
         assert found == [{"level": each, "logger": "peer", "data": f"a line of {each}"} for each in lines], found
     if pair.client.is_modern:
         outcome = await pair.client.call(pair.tool("mutter"))
         assert not outcome.notices, outcome.notices
         is_one_channel = pair.server.over == "stdio" or pair.theirs == "2024-11-05"
         return {"m"} if is_one_channel and pair.theirs != "2026-07-28" else set()
+    if pair.theirs != "2026-07-28":
+        for level, lines in (("error", ["error"]), ("debug", ["info", "error"])):
+            logger = f"{pair.server.name}, heard by {client_over(pair)} at {level}"
+            told = await pair.client.call(pair.tool("mumble"), {"text": logger}, level=level)
+            assert told.text == "mumbled"
+            await pair.client.until(
+                lambda logger=logger, lines=lines: len(lines_of(pair.client.notices, logger)) >= len(lines)
+            )
+            await pair.client.call(pair.tool("echo"), {"text": "What came twice would be here by now."})
+            assert [line["data"] for line in lines_of(pair.client.notices, logger)] == lines
     return set()
+
+
+def lines_of(notices: Sequence[Json], logger: str) -> list[Json]:
+    """The log lines of one logger."""
+    found = [notice["params"] for notice in notices if notice["method"] == "notifications/message"]
+    return [params for params in found if params.get("logger") == logger]
 
 
 async def cancelling(pair: Pair) -> set[str]:
@@ -256,6 +286,33 @@ async def sampling(pair: Pair) -> set[str]:
     return {"j"} if pair.ours >= "2025-11-25" > pair.theirs else set()
 
 
+async def arming(pair: Pair) -> set[str]:
+    """Sampling with tools: the client's model given tools of the server's, where both revisions have that."""
+    if pair.theirs < "2025-11-25":
+        return set()
+    outcome = await pair.client.call(pair.tool("arm"))
+    if pair.ours >= "2025-11-25":
+        (question,) = outcome.questions
+        assert [tool["name"] for tool in question["params"]["tools"]] == ["spade"]
+        assert question["params"]["toolChoice"] == {"mode": "auto"}
+        assert outcome.text == "assistant"
+        return set()
+    assert not outcome.questions
+    if pair.theirs == "2026-07-28":
+        assert outcome.error["code"] == -32603 and "sampling.tools" in outcome.error["message"], outcome
+    else:
+        assert outcome.text == "refused: -32602"
+    return {"o"}
+
+
+async def rooting(pair: Pair) -> set[str]:
+    """Roots: the client's folders, told to a server that asks for them in a call."""
+    outcome = await pair.client.call(pair.tool("folders"))
+    assert [question["method"] for question in outcome.questions] == ["roots/list"]
+    assert json.loads(outcome.text) == FOLDERS
+    return set()
+
+
 async def refusing(pair: Pair) -> set[str]:
     """Refusals: the client's own error reaches the server, or where that cannot be told, the client again."""
     if pair.client.is_modern:
@@ -297,13 +354,17 @@ async def browsing(pair: Pair) -> set[str]:
     """Pages: the client sent to a URL in the middle of a call, where both revisions have that."""
     if pair.theirs < "2025-11-25":
         return set()
-    outcome = await pair.client.call(pair.tool("browse"))
+    seen = pair.client.count(VISITED)
+    outcome = await pair.client.call(pair.tool("browse"), {"text": f"look {client_over(pair)}"})
     if pair.ours >= "2025-11-25":
         assert outcome.text == "accept"
         (question,) = outcome.questions
         assert question["params"]["url"] == "https://example.com/look"
         assert ("elicitationId" in question["params"]) == (pair.ours == "2025-11-25")
-        return set()
+        if pair.ours == "2025-11-25" == pair.theirs:
+            await pair.client.heard(VISITED, seen + 1)
+            assert pair.client.last(VISITED)["params"]["elicitationId"] == question["params"]["elicitationId"]
+        return {"n"} if pair.ours == "2026-07-28" > pair.theirs else set()
     assert not outcome.questions
     if pair.theirs == "2026-07-28":
         assert outcome.error["code"] == -32603 and "elicitation.url" in outcome.error["message"], outcome
@@ -317,11 +378,15 @@ async def visiting(pair: Pair) -> set[str]:
     """Pages that a server of 2025-11-25 wants visited before it does anything (−32042)."""
     if pair.theirs != "2025-11-25":
         return set()
-    outcome = await pair.client.call(pair.tool("gate"), {"text": f"visitor {client_over(pair)}"})
+    seen, visitor = pair.client.count(VISITED), f"visitor {client_over(pair)}"
+    outcome = await pair.client.call(pair.tool("gate"), {"text": visitor})
     match pair.ours:
         case "2025-11-25":
             assert outcome.error["code"] == -32042
             assert outcome.error["data"]["elicitations"][0]["url"] == "https://example.com/in"
+            await pair.client.heard(VISITED, seen + 1)
+            assert pair.client.last(VISITED)["params"] == {"elicitationId": visitor}
+            assert (await pair.client.call(pair.tool("gate"), {"text": visitor})).text == "come in"
         case "2026-07-28":
             assert outcome.text == "come in"
             (question,) = outcome.questions
@@ -329,7 +394,7 @@ async def visiting(pair: Pair) -> set[str]:
             assert question["params"] == {"mode": "url", "message": message, "url": "https://example.com/in"}
         case _:
             assert outcome.result["isError"] is True and "https://example.com/in" in outcome.text, outcome
-            return {"g"}
+            return {"g", "n"}
     return set()
 
 
@@ -396,6 +461,8 @@ CHECKS: Final[dict[str, Check]] = {
     "cancel": cancelling,
     "elicitation": eliciting,
     "sampling": sampling,
+    "sampling with tools": arming,
+    "roots": rooting,
     "refusal": refusing,
     "leaving": leaving,
     "pages": browsing,

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from tests.bridge.carriers import Carrier, Http
@@ -16,12 +16,13 @@ PATIENCE: Final = 20.0
 """Seconds for anything, on a machine with much else to do."""
 
 _CAPABILITIES: Final[Mapping[str, Json]] = {
-    "2024-11-05": {"sampling": {}},
-    "2025-03-26": {"sampling": {}},
-    "2025-06-18": {"sampling": {}, "elicitation": {}},
-    "2025-11-25": {"sampling": {}, "elicitation": {"form": {}, "url": {}}},
-    "2026-07-28": {"sampling": {}, "elicitation": {"form": {}, "url": {}}},
+    "2024-11-05": {"roots": {}, "sampling": {}},
+    "2025-03-26": {"roots": {}, "sampling": {}},
+    "2025-06-18": {"roots": {}, "sampling": {}, "elicitation": {}},
+    "2025-11-25": {"roots": {}, "sampling": {"tools": {}}, "elicitation": {"form": {}, "url": {}}},
+    "2026-07-28": {"roots": {}, "sampling": {"tools": {}}, "elicitation": {"form": {}, "url": {}}},
 }
+FOLDERS: Final = [{"uri": "file:///home/ada", "name": "ada"}]
 _DEFINITIONS: Final = {
     "initialize": "InitializeResult",
     "server/discover": "DiscoverResult",
@@ -35,6 +36,7 @@ _DEFINITIONS: Final = {
     "completion/complete": "CompleteResult",
     "elicitation/create": "ElicitRequest",
     "sampling/createMessage": "CreateMessageRequest",
+    "roots/list": "ListRootsRequest",
     "notifications/progress": "ProgressNotification",
     "notifications/message": "LoggingMessageNotification",
     "notifications/resources/updated": "ResourceUpdatedNotification",
@@ -259,8 +261,12 @@ class Client:
 
     async def heard(self, method: str, times: int) -> None:
         """Wait until a notification has come so often."""
+        await self.until(lambda: self.count(method) >= times)
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Wait until what has come makes something so."""
         async with asyncio.timeout(PATIENCE):
-            while self.count(method) < times:
+            while not is_so():
                 self._stirred.clear()
                 await self._stirred.wait()
 
@@ -326,6 +332,8 @@ def answer_to(question: Json, is_rich: bool) -> Json:
         case "sampling/createMessage":
             words = [{"type": "text", "text": digit} for digit in "42"] if is_rich else {"type": "text", "text": "42"}
             return {"role": "assistant", "model": "deep", "content": words, "stopReason": "endTurn"}
+        case "roots/list":
+            return {"roots": FOLDERS}
         case _:
             return {}
 

@@ -48,6 +48,7 @@ def tools_of(revision: str) -> list[Json]:
         "stumble": nothing,
         "ponder": nothing,
         "dither": text,
+        "folders": nothing,
         "touch": nothing,
         "grow": text,
         "complaints": nothing,
@@ -55,7 +56,9 @@ def tools_of(revision: str) -> list[Json]:
     if revision >= "2025-06-18":
         names["choose"] = nothing
     if revision >= "2025-11-25":
-        names["browse"] = nothing
+        names |= {"browse": text, "arm": nothing}
+    if revision != MODERN:
+        names["mumble"] = text
     if revision == "2025-11-25":
         names["gate"] = text
     plain = [{"name": name, "description": f"{name}.", "inputSchema": schema} for name, schema in names.items()]
@@ -142,7 +145,9 @@ class Call:
             return await self.peer.ask(method, params, self.say)
         kind = method.partition("/")[0]
         offered: Json = self.meta.get(f"{META}clientCapabilities") or {}
-        needed: Json = {kind: {"url": {}} if params.get("mode") == "url" else {}}
+        needed: Json = {
+            kind: {"url": {}} if params.get("mode") == "url" else {"tools": {}} if "tools" in params else {}
+        }
         if kind not in offered or not needed[kind].keys() <= offered[kind].keys():
             raise Failed(-32021, "A capability is missing.", {"requiredCapabilities": needed})
         brought: Json = self.params.get("inputResponses") or {}
@@ -170,6 +175,7 @@ class Peer:
         self._ended: dict[str, asyncio.Event] = {}
         self._extra: list[str] = []
         self._visited: set[str] = set()
+        self._mumbled: list[Json] = []
 
     # ------------------------------------------------------------------------------------------------- messages
 
@@ -224,6 +230,9 @@ class Peer:
             elicitation = reply["error"]["data"]["elicitations"][0]["elicitationId"]
             self.push(note("notifications/elicitation/complete", {"elicitationId": elicitation}))
         done()
+        for line in self._mumbled:
+            self.push(line)
+        self._mumbled.clear()
 
     def _finished(self, method: str, result: Json) -> Json:
         if not self.is_modern:
@@ -345,13 +354,31 @@ class Peer:
             case "browse":
                 params = {"mode": "url", "message": "Look.", "url": "https://example.com/look"}
                 if not self.is_modern:
-                    params["elicitationId"] = "look-1"
+                    params["elicitationId"] = call.arguments["text"]
                 reply = await call.ask("elicitation/create", params)
+                if not self.is_modern and "result" in reply:
+                    seen = {"elicitationId": call.arguments["text"]}
+                    self.push(note("notifications/elicitation/complete", seen))
                 return text(_outcome(reply, lambda result: result["action"]))
             case "ponder":
                 question = {"role": "user", "content": {"type": "text", "text": "What is the answer?"}}
                 reply = await call.ask("sampling/createMessage", {"messages": [question], "maxTokens": 10})
                 return text(_outcome(reply, lambda result: json.dumps(result["content"])))
+            case "arm":
+                question = {"role": "user", "content": {"type": "text", "text": "Dig."}}
+                tool: Json = {"name": "spade", "inputSchema": {"type": "object", "properties": {}}}
+                asked: Json = {"messages": [question], "maxTokens": 10, "tools": [tool], "toolChoice": {"mode": "auto"}}
+                reply = await call.ask("sampling/createMessage", asked)
+                return text(_outcome(reply, lambda result: result["role"]))
+            case "folders":
+                reply = await call.ask("roots/list", {})
+                return text(_outcome(reply, lambda result: json.dumps(result["roots"])))
+            case "mumble" if not self.is_modern:
+                said = [
+                    {"level": level, "logger": call.arguments["text"], "data": level} for level in ("info", "error")
+                ]
+                self._mumbled = [note("notifications/message", params) for params in said]
+                return text("mumbled")
             case "dither":
                 try:
                     question = {"role": "user", "content": {"type": "text", "text": "Well?"}}
