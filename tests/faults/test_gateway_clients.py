@@ -143,11 +143,6 @@ async def test_readers_who_take_nothing_hold_up_nobody_at_another_server(tmp_pat
         await check_undisturbed(server)
 
 
-@pytest.mark.xfail(
-    raises=TimeoutError,
-    reason="What a server on a pipe says is not read while one client has left 2 MiB of it with us, until that one is "
-    "cut off after 30 s: all others of that server wait so long. R24 wants the one closed and the others undisturbed.",
-)
 async def test_a_reader_who_takes_nothing_holds_up_nobody_at_the_same_server(tmp_path: Path) -> None:
     async with served(tmp_path) as server:
         await check_undisturbed(server)

@@ -12,6 +12,7 @@ from sluicegate.errors import ErrorObject
 from sluicegate.exchange import Caller
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Result, opened
+from sluicegate.upstream.notices import UNTAKEN
 from tests.upstream.raw_server import (
     DISCOVERED,
     Json,
@@ -363,6 +364,60 @@ async def test_a_server_waits_for_a_slow_client_before_its_long_notices_fill_the
         assert len(waiter.inbox) in (15, 16)
         table.server.send(id=request["id"], result={})
         sink.go.set()
+        await outcome
+        assert [notice.params["progress"] for notice in sink.notices] == list(range(64))
+
+
+async def test_a_caller_that_takes_nothing_holds_up_the_calls_of_others_for_a_moment_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sluicegate.upstream.waiting.LONGEST_HOLD_UP", 0.01)
+    lost: list[str] = []
+    async with modern_bench() as table:
+        monkeypatch.setattr(table.link.host, "lost", lost.append)
+        sink = Stuck()
+        slow = table.start(exchange(sink=sink, progress_token="t"))
+        pouring = await table.server.next("tools/call")
+        params: Json = {"progressToken": pouring["id"], "message": "x" * 65536}
+        for n in range(64):
+            table.server.send(method="notifications/progress", params={**params, "progress": n})
+            await asyncio.sleep(0)
+        other = table.start(exchange())
+        asked = await table.server.next("tools/call")
+        table.server.send(id=asked["id"], result={"n": "other"})
+        assert opened(cast(Result, await other)) == {"n": "other"}
+        assert not slow.done() and lost == [UNTAKEN] * len(lost) and len(lost) > 40
+        sink.go.set()
+        while len(sink.notices) + len(lost) < 64:
+            sink.heard.clear()
+            await sink.heard.wait()
+        # It has room again: nothing more is lost to it.
+        table.server.send(method="notifications/progress", params={**params, "progress": 64})
+        table.server.send(id=pouring["id"], result={})
+        await slow
+        assert len(sink.notices) + len(lost) == 65 and sink.notices[-1].params["progress"] == 64
+
+
+async def test_a_caller_that_takes_nothing_loses_nothing_while_nobody_else_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sluicegate.upstream.waiting.LONGEST_HOLD_UP", 0.001)
+    async with modern_bench() as table:
+        sink = Stuck()
+        outcome = table.start(exchange(sink=sink, progress_token="t"))
+        request = await table.server.next("tools/call")
+        (waiter,) = table.link.pending
+        for n in range(64):
+            params: Json = {"progressToken": request["id"], "progress": n, "message": "x" * 65536}
+            table.server.send(method="notifications/progress", params=params)
+            await asyncio.sleep(0)
+        assert waiter.holds_up
+        looked = asyncio.Event()  # Set behind some looks: timers ring in the order of their time.
+        asyncio.get_running_loop().call_later(0.01, looked.set)
+        await looked.wait()
+        assert waiter.holds_up and not waiter.is_passed_over
+        sink.go.set()
+        table.server.send(id=request["id"], result={})
         await outcome
         assert [notice.params["progress"] for notice in sink.notices] == list(range(64))
 

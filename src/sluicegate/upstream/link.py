@@ -74,7 +74,7 @@ class Link:
         # Said when it is asked for: a server may be gone before the transport can say anything about it.
         self._closed: Callable[[], str] | None = None
         self._gone = asyncio.Event()
-        self._brake = Brake()
+        self._brake = Brake(self.pending)
         self._notices = Notices(self.pending, host, self._brake)
         self._questions = Questions(name, tasks, self._brake, self.send)
         self._flooding = Waiter(None)

@@ -17,6 +17,7 @@ from sluicegate.upstream.waiting import Brake, Waiter
 
 PROGRESS: Final = "notifications/progress"
 UNWANTED: Final = "log messages that belong to no call"
+UNTAKEN: Final = "notices that their caller was too slow to take"
 
 
 class Notices:
@@ -56,8 +57,7 @@ class Notices:
         own = waiter.exchange.profile.progress_token
         if own is not None:  # else with a token that we never gave
             params["progressToken"] = own
-            if waiter.post(Notification(PROGRESS, params), size):
-                self._brake.hold(waiter)
+            self._post(waiter, Notification(PROGRESS, params), size)
 
     def _hear_log(self, notification: Notification, size: int) -> None:
         under_way = [(waiter, waiter.exchange) for waiter in self._pending if waiter.exchange is not None]
@@ -93,6 +93,11 @@ class Notices:
         self._post_unattributed(notice, size)
 
     def _post(self, waiter: Waiter, notification: Notification, size: int) -> None:
+        if waiter.is_passed_over:
+            if not waiter.is_half_empty:
+                self._host.lost(UNTAKEN)
+                return
+            waiter.is_passed_over = False
         if waiter.post(notification, size):
             self._brake.hold(waiter)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from time import monotonic
 from typing import Final
@@ -12,11 +13,14 @@ from sluicegate.protocol.message import Notification, Reply
 from sluicegate.protocol.spelling import Spellings
 from sluicegate.wire import Wire
 
-FULL: Final = 1024
+FULL: Final = 4096
 """Notices that may wait for one slow client before the server has to wait."""
 
 FULL_BYTES: Final = 1 << 20
 """Bytes of the lines they came in that may wait, for a thousand notices can be a gigabyte."""
+
+LONGEST_HOLD_UP: Final = 1.0
+"""Seconds that the calls of others wait for a slow client, whose notices are then passed over (threats R24)."""
 
 Item = Notification | Reply | UpstreamError
 
@@ -27,7 +31,7 @@ _NO_URIS: Final = Spellings()
 class Waiter:
     """An inbox: notices and the reply leave it in the order they came, so that a slow client holds up nobody else."""
 
-    __slots__ = ("_hand", "_size", "exchange", "holds_up", "inbox", "since", "uris", "wanted")
+    __slots__ = ("_hand", "_size", "exchange", "holds_up", "inbox", "is_passed_over", "since", "uris", "wanted")
 
     def __init__(self, exchange: Exchange | None) -> None:
         self.exchange = exchange
@@ -37,6 +41,8 @@ class Waiter:
         self.uris = _NO_URIS
         self.holds_up = False
         """Whether the server has to wait because of this one."""
+        self.is_passed_over = False
+        """Whether notices for it are dropped until it has room again, because others waited for it too long."""
         self.inbox: deque[tuple[Item, int]] = deque()
         self._size = 0
         self._hand: asyncio.Future[Item] | None = None
@@ -89,11 +95,14 @@ class Waiter:
 
 
 class Brake:
-    """Lets a server wait for as long as somebody is full."""
+    """Lets a server wait for as long as somebody is full; not for long while others wait for its answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, under_way: Iterable[Waiter]) -> None:
+        """`under_way` are all who wait for the server."""
+        self._under_way = under_way
         self._wire: Wire | None = None
         self._full: set[Waiter] = set()
+        self._look: asyncio.TimerHandle | None = None
 
     def engage(self, wire: Wire) -> None:
         """Hold up the server at this wire from now on."""
@@ -106,7 +115,23 @@ class Brake:
         waiter.holds_up = True
         self._full.add(waiter)
         self._wire.pause_reading()
+        if self._look is None:
+            self._look_later()
         return True
+
+    def _look_later(self) -> None:
+        self._look = asyncio.get_running_loop().call_later(LONGEST_HOLD_UP, self._pass_over)
+
+    def _pass_over(self) -> None:
+        """Go on without those who are full, if others wait for answers: one who takes nothing must not stop them."""
+        self._look = None
+        slow = [waiter for waiter in self._full if _is_call(waiter)]
+        if len(slow) < sum(map(_is_call, self._under_way)):
+            for waiter in slow:
+                waiter.is_passed_over = True
+                self.release(waiter)
+        if self._full:
+            self._look_later()
 
     def ease(self, waiter: Waiter) -> None:
         """Wait no more because of this one, if it has room again."""
@@ -130,3 +155,10 @@ class Brake:
     def disengage(self) -> None:
         """Hold up nobody any more; who was held up stays so."""
         self._wire = None
+        if self._look is not None:
+            self._look.cancel()
+
+
+def _is_call(waiter: Waiter) -> bool:
+    # Who listens for changes waits for no answer, and must not miss any.
+    return waiter.exchange is not None and waiter.exchange.method != "subscriptions/listen"
