@@ -13,22 +13,53 @@ LONG_AGO: Final = " before)"
 
 _LOG_SAYS: Final = "; its log says which"
 
+# What 2.0 of the Python SDK took away, as servers of 1.x die of it (tests/test_causes.py runs them), and brought.
+_DECORATORS: Final = (
+    "list_tools|call_tool|list_prompts|get_prompt|list_resources|list_resource_templates|read_resource"
+    "|subscribe_resource|unsubscribe_resource|set_logging_level|progress_notification"
+)
+_OF_SERVERS: Final = "completion|request_context|request_handlers|notification_handlers|experimental"
+_FIELDS: Final = "inputSchema|outputSchema|isError|structuredContent|mimeType|uriTemplate"
+_SINCE_2: Final = "(?-i:MCPServer|MCPError)"  # What is gone is McpError.
+
 # Looked for in the end of the server's stderr; the first that fits counts, so the more exact ones come first. What is
 # said must be safe to show to a client, so nothing of what was found is repeated.
 _KNOWN: Final = (
     (
-        r"cannot import name .*\bmcp\b|No module named '(mcp\.|fastmcp)|module 'mcp\b.* has no attribute"
-        r"|ImportError.*\bmcp\b",
+        r"No module named 'mcp\.\S*; 'mcp' is not a package",
+        "A file mcp.py of its own is found in the place of the Python SDK: give that file another name.",
+    ),
+    (
+        rf"No module named '(mcp\.server\.mcpserver|mcp_types)\b|cannot import name '({_SINCE_2})' from 'mcp\b"
+        rf"|module 'mcp\b[^']*' has no attribute '({_SINCE_2})'|unexpected keyword argument 'on_(list|call|get|read)_",
+        'It is written for 2.x of the Python SDK, and an older one was installed: ask for "mcp>=2" in its command, for'
+        ' instance uvx --with "mcp>=2".',
+    ),
+    (
+        r"No module named 'mcp\.|cannot import name '\w+' from 'mcp(\.[\w.]+)?'|module 'mcp\b[^']*' has no attribute"
+        rf"|'(?!NoneType')\w+' object has no attribute '({_DECORATORS})'"
+        rf"|'Server' object has no attribute '({_OF_SERVERS})'|'[A-Z]\w+' object has no attribute '({_FIELDS})'",
         'It does not run with the Python SDK that was installed (2.0 broke with 1.x): pin "mcp<2" in its command, for'
         ' instance uvx --with "mcp<2".',
+    ),
+    (
+        r"No module named 'httpx(_sse)?'",
+        "It needs httpx, which came with the Python SDK before 2.0: add it to its command, for instance uvx --with"
+        ' httpx, or pin "mcp<2".',
     ),
     (
         r"can't open file|Cannot find module '[/.]|Error: ENOENT|spawn \S+ ENOENT",
         "A file or program that its arguments name does not exist: look at its entry.",
     ),
     (
-        r"ModuleNotFoundError|No module named|Cannot find (module|package)|ERR_MODULE_NOT_FOUND",
-        f"A package that it needs is not installed for the program that runs it{_LOG_SAYS}.",
+        r"ModuleNotFoundError|No module named",
+        f"A package that it needs is not installed for the Python that runs it{_LOG_SAYS}: install it there, or add it"
+        " to its command, for instance uvx --with PACKAGE.",
+    ),
+    (
+        r"Cannot find (module|package)|ERR_MODULE_NOT_FOUND",
+        f"A package that it needs is not installed for the program that runs it{_LOG_SAYS}: run npm install in its"
+        " folder.",
     ),
     (
         r"\bE404\b|404 Not Found.*npm|No solution found|not found in the package registry|No matching distribution",
