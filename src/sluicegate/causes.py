@@ -11,6 +11,10 @@ LAST_WORDS: Final = "its last words:"
 LONG_AGO: Final = " before)"
 """How those details end if it wrote that long before its end: then it is hardly the cause."""
 
+_NO_HANDSHAKE: Final = "did not answer the handshake within"
+_MORE_TIME: Final = (
+    " If it is an MCP server that needs longer, raise start_timeout, or install_timeout if it has to be fetched first."
+)
 _LOG_SAYS: Final = "; its log says which"
 
 # What 2.0 of the Python SDK took away, as servers of 1.x die of it (tests/test_causes.py runs them), and brought.
@@ -112,6 +116,8 @@ def explain(name: str, problem: UpstreamError, *, has_log: bool = True) -> str:
     if isinstance(problem, UpstreamUnavailable):
         # Our own sentence, which has the way out in it, though perhaps not the name.
         message = problem.message if problem.message.endswith((".", "?", "!")) else f"{problem.message}."
+        if _NO_HANDSHAKE in message:
+            message += _MORE_TIME
         return message if name in message else f"{name} does not run. {message}"
     message = problem.message.rstrip(".")
     # Only one that said something has a log to look into; one at a URL has none here.

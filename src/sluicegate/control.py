@@ -60,11 +60,9 @@ def _at_an_end(gateway: Gateway, server: ServerStatus) -> ServerStatus:
 
 def _impatient(server: ServerStatus) -> str:
     """What a server that is starting may be doing, if it has been for long."""
-    if server.state not in ("starting", "installing") or server.seconds < LONG:
+    if server.state != "starting" or server.seconds < LONG:
         return server.sentence
     doubt = "is it an MCP server on stdio?" if server.kind == "stdio" else "is it an MCP server?"
-    if server.state == "installing":
-        doubt = "its package is probably still being downloaded."
     return f"{server.name} has not answered for {server.seconds:.0f} s; {doubt}"
 
 

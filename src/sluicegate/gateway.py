@@ -36,7 +36,6 @@ LOG_LINES: Final = 1000
 """Lines of a server's stderr that are kept for whoever asks."""
 
 _NOTHING: Final = Profile(servers=())
-_RUNNERS: Final = frozenset({"npx", "uvx", "pipx", "bunx", "pnpm", "yarn", "uv", "docker"})
 
 
 class ServerStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -243,7 +242,7 @@ class Gateway:
                     era=settings.era,
                     name=server.name,
                     probe_timeout=settings.probe_timeout,
-                    open_timeout=settings.start_timeout,
+                    open_timeout=server.opens_within,
                     stop_grace=settings.stop_grace,
                     secrets=hidden_parts(source),
                     on_lines=lines.extend,
@@ -324,8 +323,6 @@ def _status_of(mount: Mount, server: ServerConfig, offered: Mapping[str, int]) -
 
 def _settings(server: ServerConfig, config: GatewayConfig) -> MountSettings:
     own, limits = server.settings, config.limits
-    words = server.source.argv() if isinstance(server.source, Stdio) else []
-    program = words[0].replace("\\", "/").rpartition("/")[2] if words else ""
     return MountSettings(
         prefix=server.prefix,
         key=server.key,
@@ -336,7 +333,8 @@ def _settings(server: ServerConfig, config: GatewayConfig) -> MountSettings:
         timeout=own.timeout,
         longest_call=own.longest_call,
         tool_timeouts=tuple(own.tool_timeouts.items()),
-        installs=program.removesuffix(".cmd") in _RUNNERS,
+        fetched_by=server.fetched_by,
+        opens_within=server.opens_within,
         offers=OfferLimits(limits.tools_per_server, limits.description, limits.schema, limits.lists_per_server),
         offer_timeout=own.start_timeout,
         debounce=config.catalog.debounce,

@@ -23,7 +23,7 @@ def stdio(
     Args:
         program: run without a shell; a bare `python` is this very interpreter.
         env: variables besides those that every program needs. None of ours that could be a secret is passed on.
-        open_timeout: seconds for the handshake; finding out its era may take ten more.
+        open_timeout: seconds for the handshake, in which its era is found out, too.
     """
     from sluicegate.upstream.stdio import StdioUpstream
 
@@ -40,7 +40,7 @@ def http(
 
     Args:
         headers: go along with every request, such as `{"Authorization": "Bearer …"}`.
-        open_timeout: seconds for the handshake; finding out its era may take ten more.
+        open_timeout: seconds for the handshake, in which its era is found out, too.
 
     Raises:
         ConfigError: the URL or a header cannot be sent.

@@ -12,6 +12,8 @@ import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from threading import Event, Thread
+from typing import cast
 
 import pytest
 
@@ -278,8 +280,37 @@ async def test_why_it_failed_the_last_time_is_still_said_while_it_is_tried_again
     async with asyncio.timeout(30), Gateway(silent(start_timeout=0.2, probe_timeout=0.1, stop_grace=0.1)) as gateway:
         server = await starting(gateway)
     assert server.sentence.startswith(
-        "mute is starting. The last time: mute did not answer the handshake within 0.3 s."
+        "mute is starting. The last time: mute did not answer the handshake within 0.2 s."
     )
+
+
+def test_who_waits_for_what_is_being_fetched_is_told(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Event()
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        if "still waiting for" in line:
+            told.set()
+
+    def deliver() -> None:
+        assert told.wait(PROMPTLY)
+        (folder.path / "gate").write_text("here\n")
+
+    os.mkfifo(folder.path / "gate")
+    npx = folder.write("bin/npx", '#!/bin/sh\nread -r arrived <gate\nexec "$@"\n')
+    npx.chmod(0o755)
+    words = [str(COUNTING["command"]), *cast("list[str]", COUNTING["args"])]
+    folder.servers(counting={"command": str(npx), "args": words})
+    monkeypatch.setattr("sluicegate.cli.reaching.say", say)
+    monkeypatch.setattr("sluicegate.cli.reaching.LONG", 0.2)
+    monkeypatch.setattr("sluicegate.hub.mount.INSTALLS_AFTER", 0.0)
+    delivering = Thread(target=deliver)
+    delivering.start()
+    done = folder.invoke("tools")
+    delivering.join()
+    assert done.returncode == 0 and done.stdout.startswith("counting__count")
+    assert said[-1] == "still waiting for counting: it may have to be fetched first (Ctrl+C to give up)."
 
 
 # Runs the command in the moment in which everybody does who waits for the end of the same pipe.

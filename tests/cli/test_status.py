@@ -1,6 +1,7 @@
 """`sluicegate status`: how every server is."""
 
 import json
+import os
 import re
 import signal
 from typing import cast
@@ -71,6 +72,26 @@ def test_who_watches_where_no_gateway_runs_waits_for_one_and_for_the_next(folder
         watching.send_signal(signal.SIGINT)
         assert watching.wait(PROMPTLY) == 130 and watching.stderr.read() == ""
     assert len(addresses) == 2 and (folder.path / "starts").read_text() == "..", "only the gateways have started it"
+
+
+def test_one_that_is_being_fetched_is_shown_as_that_once_until_it_is_there(folder: Folder) -> None:
+    os.mkfifo(folder.path / "gate")
+    npx = folder.write("bin/npx", '#!/bin/sh\nread -r arrived <gate\nexec "$@"\n')
+    npx.chmod(0o755)
+    words = [str(COUNTING["command"]), *cast("list[str]", COUNTING["args"])]
+    path = f"{npx.parent}{os.pathsep}{os.environ['PATH']}"
+    folder.servers(counting={"command": "npx", "args": words, "env": {"PATH": path}})
+    with folder.started("serve", "--port", "0") as gateway:
+        lines_until(gateway, "serving at")
+        with folder.started("status", "--watch") as watching:
+            assert watching.stdout is not None
+            rows = [watching.stdout.readline().split("\t")]
+            while rows[-1][1] != "ready":
+                rows.append(watching.stdout.readline().split("\t"))
+                if rows[-1][1] == "installing":
+                    assert re.match(r"counting has not answered for \d+ s: npx is probably fetching it", rows[-1][-1])
+                    (folder.path / "gate").write_text("here\n")
+            assert [row[1] for row in rows].count("installing") == 1
 
 
 def test_a_terminal_shows_that_it_waits_and_then_the_gateway(folder: Folder) -> None:

@@ -55,6 +55,15 @@ def test_another_secret_needs_a_new_connection(folders: Folders) -> None:
     assert changes(old, after(folders, {"a": entry, "b": B})) == Changes(reconnect=("a",))
 
 
+def test_another_time_to_be_fetched_is_for_those_that_are(folders: Folders) -> None:
+    folders.program("npx")
+    servers: dict[str, object] = {"a": {"command": "npx", "args": ["-y", "x@1.2.3"]}, "b": B}
+    old = after(folders, servers)
+    new = after(folders, servers, '[servers."*"]\ninstall_timeout = 900')
+    assert [server.opens_within for server in new.servers.values()] == [900, 30]
+    assert changes(old, new) == Changes(reconnect=("a",), adjusted=("b",))
+
+
 @pytest.mark.parametrize("setting", ['era = "session"', "start_timeout = 3", 'roots = ["/x"]'])
 def test_what_a_connection_begins_with_needs_a_new_one(folders: Folders, setting: str) -> None:
     old = after(folders, {"a": A, "b": B})

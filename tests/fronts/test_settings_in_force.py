@@ -169,6 +169,10 @@ async def has_so_long_to_finish(stage: Stage) -> None:
     assert stage.gateway.config.limits.drain == 7  # See test_running for what becomes of it.
 
 
+async def fetches_nothing(stage: Stage) -> None:
+    assert stage.gateway.config.servers["a"].opens_within == 30  # See test_changes for one that does.
+
+
 LIVE: dict[str, tuple[str, Callable[[Stage], Awaitable[None]]]] = {
     "naming": ('naming = "claude"', has_names(*(f"mcp__a__{tool['name']}" for tool in TOOLS))),
     "catalog.page_size": ("[catalog]\npage_size = 1", has_names("a__plain")),
@@ -196,6 +200,7 @@ LIVE: dict[str, tuple[str, Callable[[Stage], Awaitable[None]]]] = {
     "servers.timeout": ("[servers.a]\ntimeout = 0.05", is_out_of_time),
     "servers.longest_call": ("[servers.a]\nlongest_call = 0.05", is_out_of_time),
     "servers.tool_timeouts": ('[servers.a.tool_timeouts]\n"p*" = 0.05', is_out_of_time),
+    "servers.install_timeout": ("[servers.a]\ninstall_timeout = 7", fetches_nothing),
     "servers.resend": ('[servers.a]\nresend = ["p*"]', is_made_again),
     "servers.instructions": ("[servers.a]\ninstructions = false", is_told(None)),
     "servers.enabled": ("[servers.a]\nenabled = false", has_names()),

@@ -550,7 +550,7 @@ async def test_a_command_that_cannot_be_run_is_told_with_the_way_out(world: Worl
 async def test_a_server_that_never_answers_the_handshake_is_given_up_in_time(world: World) -> None:
     with pytest.raises(sluicegate.UpstreamUnavailable, match=r"did not answer the handshake within 4 s.*loading"):
         # Long enough to have begun to load.
-        async with world.connect_hastily("era=silent", "words=loading", probe_timeout=0.1, open_timeout=3.9):
+        async with world.connect_hastily("era=silent", "words=loading", probe_timeout=0.1, open_timeout=4.0):
             pass
 
 

@@ -18,11 +18,12 @@ from sluicegate.client.events import OnLog
 from sluicegate.client.in_process import InProcess
 from sluicegate.client.opening import connect
 from sluicegate.config import ControlFront, GatewayConfig, Places, Problem, control_socket, load
-from sluicegate.control import control_server
+from sluicegate.control import LONG, control_server
 from sluicegate.errors import RpcError, UpstreamClosed, UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from sluicegate.fronts import hub_socket
 from sluicegate.fronts.held_back import at_start
 from sluicegate.gateway import Gateway, ServerStatus
+from sluicegate.hub.mount import State
 from sluicegate.loading import load_server
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.types import ToolResult
@@ -322,8 +323,8 @@ def _is(number: int) -> str:
 
 async def _settled(gateway: Gateway) -> dict[str, float]:
     """Wait until every server is ready or has failed, but not for longer than they have; how long each one took."""
-    settings = [server.settings for server in gateway.config.servers.values() if server.enabled]
-    longest = max((each.start_timeout + each.probe_timeout for each in settings), default=0.0) + MORE_TIME
+    wanted = [server for server in gateway.config.servers.values() if server.enabled]
+    longest = max((server.opens_within for server in wanted), default=0.0) + MORE_TIME
     time = asyncio.get_running_loop().time
     began, seconds = time(), dict[str, float]()
 
@@ -333,12 +334,19 @@ async def _settled(gateway: Gateway) -> dict[str, float]:
             await mount.settled()
             seconds[name] = time() - began
 
-    with on_terminal(err=True).status("starting…") if settings and sys.stderr.isatty() else nullcontext():
+    def tell() -> None:
+        if names := [mount.name for mount in gateway.hub.mounts if mount.state is State.INSTALLING]:
+            say(f"still waiting for {', '.join(names)}: it may have to be fetched first (Ctrl+C to give up).")
+
+    telling = asyncio.get_running_loop().call_later(LONG, tell)
+    with on_terminal(err=True).status("starting…") if wanted and sys.stderr.isatty() else nullcontext():
         try:
             async with asyncio.timeout(longest):
                 await asyncio.gather(*(one(mount.name) for mount in gateway.hub.mounts))
         except TimeoutError:
             say("not every server has started in time; what follows is without them.")
+        finally:
+            telling.cancel()
     # The last one's offer is put into the catalog in the loop's next round.
     await asyncio.sleep(0)
     await asyncio.sleep(0)

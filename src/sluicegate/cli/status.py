@@ -1,6 +1,7 @@
 """`sluicegate status`: how every server is, once or for as long as somebody watches."""
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
@@ -20,6 +21,7 @@ _NUMBERS: Final = ("tools", "calls", "errors", "latency")
 _SPARED: Final = ("kind", "latency", "errors", "protocol", "calls")
 """The columns that a narrow terminal does without, the first one first."""
 _PAUSE: Final = 1.0
+_passing: Final = re.compile(r"for \d+ s\b")
 _NONE: Final = "no gateway runs for this folder; waiting for `sluicegate serve` to start one."
 
 
@@ -133,9 +135,12 @@ class _Lines:
 
     def show(self, report: "Report") -> None:
         """Print how the gateway is, if that is news."""
-        # Time passes in every state; that alone is none.
+        # Time passes in every state, and in what is said of it; that alone is none.
         plain = _plain(report)
-        news = [plain["address"], plain["findings"], *({**server, "seconds": 0} for server in plain["servers"])]
+        servers = [
+            {**server, "seconds": 0, "sentence": _passing.sub("", server["sentence"])} for server in plain["servers"]
+        ]
+        news = [plain["address"], plain["findings"], *servers]
         if news != self._before or self._waits:
             self._before, self._waits = news, False
             if self._as_json:

@@ -47,7 +47,7 @@ def connect(
         env, cwd: of the process that a command becomes.
         headers: go along with every request to a URL, such as `{"Authorization": "Bearer …"}`, and nowhere else.
         timeout: seconds that a request may take; progress gives it that time again, up to `max_timeout` in all.
-        open_timeout: seconds for the handshake; finding out its era may take ten more.
+        open_timeout: seconds for the handshake, in which its era is found out, too.
         elicit, sample, roots: answer what the server may ask. What is left out is not offered to it.
         on_log, on_notification: hear what else the server says. With `on_log` the log level begins at "info".
 

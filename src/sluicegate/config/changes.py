@@ -62,7 +62,7 @@ def _connects_anew(was: ServerConfig, now: ServerConfig) -> bool:
         return True
     if not now.enabled:
         return False
-    if was.source != now.source:
+    if was.source != now.source or was.opens_within != now.opens_within:
         return True
     if isinstance(now.source, Http) and _longest(was.settings) != _longest(now.settings):
         return True  # How long its answers may keep us waiting is a matter of the connection.

@@ -18,6 +18,16 @@ _REMEDIES: Final = {
     "deno": "install Deno, or give its full path",
 }
 
+_FETCHING: Final = frozenset(
+    {"npx", "npm", "pnpm", "yarn", "bunx", "bun", "uvx", "uv", "pipx", "deno", "docker", "podman"}
+)
+
+
+def fetching(program: str) -> str:
+    """What a program is called that may have to fetch a server before it runs it; empty if it is none of these."""
+    name = program.replace("\\", "/").rpartition("/")[2].removesuffix(".cmd").removesuffix(".exe")
+    return name if name in _FETCHING else ""
+
 
 def find_program(command: str, cwd: str, path: str) -> str | None:
     """The absolute path of the program, found as the server's own process would find it; None if it is not there."""

@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from sluicegate.config.commands import fetching
 from sluicegate.config.secrets import Secret
 
 LONGEST_TIME: Final = 31_536_000.0
@@ -100,9 +101,13 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     tool_timeouts: dict[str, Seconds] = {}
     """For calls of some tools: a glob on the server's own name of the tool, and seconds. The first that fits counts."""
     start_timeout: Seconds = 30.0
-    """Until the handshake is done."""
+    """Until the handshake is done; else it is started anew."""
+    install_timeout: Seconds = 300.0
+    """The same for a command that may have to fetch the server first (npx, uvx, docker and their like), if it is longer
+    than that."""
     probe_timeout: Seconds = 10.0
-    """Until it is taken for one that does not know the newest protocol."""
+    """Until it is taken for one that does not know the newest protocol; half of the time that it has to start, at
+    most."""
     stop_grace: Seconds = 2.0
     """Between asking it to stop and stopping it."""
     tools: Globs = ("*",)
@@ -146,6 +151,17 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 return "python"
             case None:
                 return "invalid"
+
+    @property
+    def fetched_by(self) -> str:
+        """The program that may have to fetch it before it runs it; empty if there is none."""
+        return fetching(self.source.program or self.source.command) if isinstance(self.source, Stdio) else ""
+
+    @property
+    def opens_within(self) -> float:
+        """Seconds until the handshake is done, whatever has to be done before."""
+        own = self.settings
+        return max(own.start_timeout, own.install_timeout) if self.fetched_by else own.start_timeout
 
     @property
     def prefix(self) -> str:

@@ -39,6 +39,14 @@ def out_of_reach(name: str, circuit: Circuit, explain: Explain, now: float) -> C
     return Condition(State.DEGRADED, f"{cause} It is tried again {again}.", circuit.since, problem)
 
 
+def fetching(name: str, program: str, seconds: float, limit: float) -> str:
+    """The sentence for a server that has been silent for so long, while a program may be fetching it."""
+    return (
+        f"{name} has not answered for {seconds:.0f} s: {program} is probably fetching it, for which it has {limit:g} s."
+        " Run its command once by hand to see how far it gets, or raise install_timeout in sluicegate.toml."
+    )
+
+
 def without_lists(name: str, problem: UpstreamError, explain: Explain, since: float) -> Condition:
     """How a server is that answers, but not what it offers."""
     again = f"Its lists are as they were, and fetched again within {LONGEST_PAUSE:g} s."

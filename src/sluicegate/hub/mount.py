@@ -13,7 +13,7 @@ from sluicegate.concurrency import TaskScope
 from sluicegate.errors import UpstreamClosed, UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from sluicegate.exchange import NOBODY, Connection, Exchange, Host, Upstream
 from sluicegate.hub.calls import Calls, askable, is_closed
-from sluicegate.hub.condition import Condition, out_of_reach, told_of, without_lists
+from sluicegate.hub.condition import Condition, fetching, out_of_reach, told_of, without_lists
 from sluicegate.hub.listening import Hearing, listen
 from sluicegate.hub.lists import Lists
 from sluicegate.hub.offers import Offer
@@ -30,7 +30,7 @@ from sluicegate.protocol.versions import SESSION_VERSIONS
 log = logging.getLogger("sluicegate")
 
 INSTALLS_AFTER: Final = 3.0
-"""Seconds after which a package runner that says nothing is taken to be downloading its package."""
+"""Seconds after which a program that may have to fetch a server, and says nothing, is taken to do so."""
 
 SETS_LEVEL_WITHIN: Final = 10.0
 """Seconds that a server has to answer how much it is to log."""
@@ -62,7 +62,7 @@ class Mount:
         self.instance = instance
         self.settings = settings
         self.state = State.STARTING
-        self.sentence = f"{name} is starting."
+        self._sentence = f"{name} is starting."
         self.problem: UpstreamError | None = None
         self.offer: Offer | None = None
         self.discovery: Discovery | None = None
@@ -83,6 +83,7 @@ class Mount:
         self._attending: TaskScope | None = None
         self._client_info = client_info
         self._restarts = Restarts()
+        self._began = time.monotonic()
         self._ready_since: float | None = None
         self._opening: asyncio.Timeout | None = None
         self._lists: Lists | None = None
@@ -107,6 +108,14 @@ class Mount:
     def prefix(self) -> str:
         """What its names begin with."""
         return self.settings.prefix
+
+    @property
+    def sentence(self) -> str:
+        """How it is, for everybody."""
+        if self.state is not State.INSTALLING:
+            return self._sentence
+        settings, seconds = self.settings, time.monotonic() - self._began
+        return fetching(self.name, settings.fetched_by, seconds, settings.opens_within)
 
     @property
     def is_ready(self) -> bool:
@@ -198,14 +207,14 @@ class Mount:
             self._begin()
             self.calls.figures, self.calls.losses = figures, losses
         self.state = State.STARTING
-        self.sentence = f"{self.name} is starting."
+        self._sentence = f"{self.name} is starting."
         self._settled.clear()
         self._decided.clear()
 
     def close(self) -> None:
         """Learn that its hub is closed: whoever asks it now is told so at once."""
         self.state = State.DEGRADED
-        self.sentence = f"{self.name} is not connected: its hub is closed."
+        self._sentence = f"{self.name} is not connected: its hub is closed."
         self._settled.set()
         self._decided.set()
 
@@ -243,6 +252,7 @@ class Mount:
 
     async def _live(self) -> UpstreamError:
         """One connection from its beginning to its end; why it ended."""
+        self._began = time.monotonic()
         installing = asyncio.get_running_loop().call_later(INSTALLS_AFTER, self._seems_to_install)
         try:
             async with asyncio.timeout(None) as self._opening, self._upstream.connect(self._host) as connection:
@@ -277,8 +287,8 @@ class Mount:
         return UpstreamClosed(f"{self.name} closed the connection.")
 
     def _seems_to_install(self) -> None:
-        if self.settings.installs and self.state is State.STARTING:
-            self._enter(State.INSTALLING, f"{self.name} is starting; its package is probably being downloaded.")
+        if self.settings.fetched_by and self.state is State.STARTING:
+            self._enter(State.INSTALLING, "")
 
     def _connected(self, connection: Connection, offer: Offer) -> None:
         self.connection = connection
@@ -296,7 +306,7 @@ class Mount:
         if state is not self.state:
             self.since = time.monotonic()
         self.state = state
-        self.sentence = sentence
+        self._sentence = sentence
         if state not in (State.STARTING, State.INSTALLING):
             self._settled.set()
         if state in (State.READY, State.FAILED, State.DISABLED):

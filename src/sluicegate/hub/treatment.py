@@ -41,8 +41,10 @@ class MountSettings(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float = 120.0
     longest_call: float = 3600.0
     tool_timeouts: Sequence[tuple[str, float]] = ()
-    installs: bool = False
-    """Whether its command fetches a package before it runs it."""
+    fetched_by: str = ""
+    """The program that may have to fetch it before it runs it, if that is so."""
+    opens_within: float = 30.0
+    """Seconds that it has to come, for those who are told of it: its upstream ends what takes longer."""
     offers: OfferLimits = OfferLimits()
     offer_timeout: float = 30.0
     """Seconds that it has to tell all that it offers."""

@@ -95,10 +95,11 @@ class Link:
         self._wire = wire
         self._brake.engage(wire)
         self._tasks.start(self._notices.relay_unattributed(), key=self)
-        limit = probe_timeout + open_timeout if era == "auto" else open_timeout
+        limit = open_timeout
         try:
             async with asyncio.timeout(limit):
-                self.discovery = await meet(self, era, probe_timeout)
+                # Finding out its era leaves time to those who say nothing to what they do not know.
+                self.discovery = await meet(self, era, min(probe_timeout, limit / 2))
         except TimeoutError:
             details = self.last_words()
             problem = f"{self.name} did not answer the handshake within {limit:g} s{'' if details else '.'}"
