@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import urllib.request
 from typing import cast
 
 import pytest
@@ -45,6 +46,32 @@ def test_watching_prints_it_again_when_something_changes(gateway: Folder) -> Non
 
 def _calls(report: "dict[str, list[dict[str, object]]]") -> object:
     return next(server["calls"] for server in report["servers"] if server["name"] == "demo")
+
+
+def post(url: str, message: dict[str, object], **headers: str) -> str:
+    """Send a message as a client of the session era does; the session that it is in."""
+    headers |= {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+    request = urllib.request.Request(url, json.dumps({"jsonrpc": "2.0", **message}).encode(), headers)
+    with urllib.request.urlopen(request, timeout=PROMPTLY) as answer:
+        answer.read()
+        return answer.headers.get("Mcp-Session-Id") or ""
+
+
+def test_what_could_not_be_preserved_is_told_with_how_often(folder: Folder) -> None:
+    folder.servers(notes=NOTES, counting=COUNTING)
+    with folder.serving() as (_, url, _):
+        assert "preserved" not in folder.run("status").stderr
+        opening = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}}
+        session = post(url, {"id": 1, "method": "initialize", "params": opening})
+        post(url, {"method": "notifications/initialized"}, **{"Mcp-Session-Id": session})
+        note = {"name": "notes__write", "arguments": {"day": "monday", "text": "Rest."}}
+        for number in (2, 3):
+            post(url, {"id": number, "method": "tools/call", "params": note}, **{"Mcp-Session-Id": session})
+        told = "notes: not preserved as it was: structured content said as text (2 times)."
+        done = folder.run("status")
+        assert done.stderr == f"sluicegate: {told}\n" and len(done.stdout.splitlines()) == 2
+        with folder.terminal("status") as terminal:
+            terminal.until(re.escape(told))
 
 
 NONE = "no gateway runs for this folder; waiting for `sluicegate serve` to start one."

@@ -148,14 +148,15 @@ def of_servers(
             yield Finding(
                 "warning",
                 server.name,
-                f"{'ended' if server.kind == 'stdio' else 'was lost'} {_times(server.restarts)} by itself.",
+                f"{'ended' if server.kind == 'stdio' else 'was lost'} {times(server.restarts)} by itself.",
                 _where_to_look(server, commands, folder),
             )
         for what, count in server.lost.items():
             yield Finding("note", server.name, f"not preserved as it was: {count} {what}.")
 
 
-def _times(number: int) -> str:
+def times(number: int) -> str:
+    """How often something was."""
     return "once" if number == 1 else f"{number} times"
 
 

@@ -36,7 +36,8 @@ def status(watch: bool, as_json: bool, config: str | None, folder: str | None) -
 
     Asks the gateway that runs for this folder. Where none does, or with --config, the servers are started, looked at
     and ended. Shown are state, protocol, kind, tools, calls, errors and mean latency of each, and for one that is not
-    ready a sentence that says why and what to do; and what is wrong with a file, if the gateway goes on without it.
+    ready a sentence that says why and what to do; what is wrong with a file, if the gateway goes on without it; and
+    what could not be preserved between revisions of the protocol, and how often.
     With --watch, a gateway that does not run yet, or has stopped, is waited for.
 
     \b
@@ -188,7 +189,7 @@ def _show(report: "Report") -> None:
     show_rows(_HEAD, [[*_row(server), _why_in_a_line(server)] for server in report.servers])
     if not report.servers:
         say("no servers are configured: put them into .mcp.json, or take them over: sluicegate import.")
-    for sentence in report.sentences():
+    for sentence in _besides(report):
         say(sentence)
 
 
@@ -214,8 +215,20 @@ def _page(report: "Report") -> "Group":
             parts.append(Text(f"\n{clean(about(server.name, why))}"))
             if said := as_sentence(server.details):
                 parts.append(Text(f"  {clean(said)}", style="dim"))
-    parts += [Text(f"\n{clean(sentence)}") for sentence in report.sentences()]
+    parts += [Text(f"\n{clean(sentence)}") for sentence in _besides(report)]
     return Group(*parts)
+
+
+def _besides(report: "Report") -> list[str]:
+    """What there is to say besides how each server is: what callers of other revisions could not be given, too."""
+    from sluicegate.cli.findings import times
+
+    lost = {
+        server.name: ", ".join(f"{what} ({times(count)})" for what, count in server.lost.items())
+        for server in report.servers
+        if server.lost
+    }
+    return [*report.sentences(), *(f"{name}: not preserved as it was: {what}." for name, what in lost.items())]
 
 
 def _why(server: "ServerStatus") -> str:
