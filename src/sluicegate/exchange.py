@@ -9,7 +9,7 @@ speaks.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -148,6 +148,16 @@ class Connection(Protocol):
 
     async def wait_closed(self) -> None:
         """Return when the connection is of no more use; one that needs no connection never returns."""
+        ...
+
+
+@runtime_checkable
+class Carried(Protocol):
+    """A connection that says what carries it, where its upstream has to find out."""
+
+    @property
+    def transport(self) -> str:
+        """The word for it, as `type` in .mcp.json has it."""
         ...
 
 

@@ -45,6 +45,9 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     state: str
     sentence: str
     kind: str
+    """What its entry makes it: a command ("stdio"), a URL ("http"), a file ("python")."""
+    transport: str = ""
+    """What carries its messages: of a URL "http" or "sse", once that has been found out."""
     version: str = ""
     prefix: str = ""
     key: str = ""
@@ -280,7 +283,12 @@ class Gateway:
             state = State.FAILED if broken else State.DISABLED
             sentence = broken or server.disabled or "It is being taken away."
             return ServerStatus(
-                name=server.name, state=state.value, sentence=sentence, kind=server.kind, key=server.key
+                name=server.name,
+                state=state.value,
+                sentence=sentence,
+                kind=server.kind,
+                transport=_transport_of(server),
+                key=server.key,
             )
         status = _status_of(mount, server, {kind: counts[mount.name] for kind, counts in offered.items()})
         if broken is not None:
@@ -303,6 +311,7 @@ def _status_of(mount: Mount, server: ServerConfig, offered: Mapping[str, int]) -
         state=condition.state.value,
         sentence=condition.sentence,
         kind=server.kind,
+        transport=mount.transport or _transport_of(server),
         key=server.key,
         version=mount.discovery.version if mount.discovery is not None else "",
         prefix=mount.prefix,
@@ -319,6 +328,11 @@ def _status_of(mount: Mount, server: ServerConfig, offered: Mapping[str, int]) -
         details=problem.details.strip() if problem is not None else "",
         lost=dict(calls.losses),
     )
+
+
+def _transport_of(server: ServerConfig) -> str:
+    """What carries a server, as far as its entry alone says that."""
+    return server.kind if server.kind in ("stdio", "python") else ""
 
 
 def _settings(server: ServerConfig, config: GatewayConfig) -> MountSettings:

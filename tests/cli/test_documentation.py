@@ -59,8 +59,8 @@ def test_the_table_of_states_is_what_the_page_shows(documented: Folder) -> None:
     head, _, *_ = shown.splitlines()
     assert head in drawn and shown.splitlines()[-1] in drawn
     for name in (
-        "notes      ready      2026-07-28   stdio       2",
-        "search     disabled   -            stdio       0",
+        "notes      ready      2026-07-28   stdio           2",
+        "search     disabled   -            stdio           0",
     ):
         assert name in shown and name in drawn
 

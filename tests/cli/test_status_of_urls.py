@@ -10,7 +10,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 
 import sluicegate
-from tests.cli.folders import PROMPTLY, ROOT, Folder, lines_until
+from tests.cli.folders import COUNTING, PROMPTLY, ROOT, Folder, lines_until
 
 
 def free_port() -> int:
@@ -39,16 +39,17 @@ def listens(port: int) -> bool:
     return False
 
 
-def shown(folder: Folder) -> tuple[str, str]:
-    """The state and the sentence of the only server, which `status` tells in the same words for people."""
-    (server,) = json.loads(folder.out("status", "--json"))["servers"]
+def shown(folder: Folder, name: str = "remote") -> tuple[str, str]:
+    """The state and the sentence of the server, which `status` tells in the same words for people."""
+    servers = json.loads(folder.out("status", "--json"))["servers"]
+    (server,) = (each for each in servers if each["name"] == name)
     return server["state"], server["sentence"]
 
 
-def once(folder: Folder, state: str) -> str:
-    """The sentence of the only server, once it is in that state."""
+def once(folder: Folder, state: str, name: str = "remote") -> str:
+    """The sentence of the server, once it is in that state."""
     deadline = time.monotonic() + PROMPTLY
-    while (found := shown(folder))[0] != state:
+    while (found := shown(folder, name))[0] != state:
         assert time.monotonic() < deadline, found
     return found[1]
 
@@ -121,3 +122,32 @@ def test_an_older_url_that_is_gone_is_shown_without_a_call_too(folder: Folder) -
         assert "could not be reached" in why and why.endswith(" It is tried again with the next call.")
         with server_at(port):
             once(folder, "ready")  # Nobody called it meanwhile.
+
+
+def transports(folder: Folder) -> dict[str, str]:
+    """What carries each server, as told to programs, which is what a person is shown."""
+    told = {each["name"]: each["transport"] for each in json.loads(folder.out("status", "--json"))["servers"]}
+    rows = [line.split("\t") for line in folder.out("status").splitlines()]
+    assert {row[0]: row[3] for row in rows} == {name: transport or "-" for name, transport in told.items()}
+    return told
+
+
+def test_what_carries_a_url_is_shown_once_it_is_known(folder: Folder) -> None:
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    away = f"http://127.0.0.1:{free_port()}/sse"
+    folder.servers(
+        new={"url": f"{address}/mcp"},
+        old={"url": f"{address}/sse"},
+        masked={"type": "sse", "url": f"{address}/sse", "headers": {"X-Key": "a-secret-value"}},
+        wrong={"type": "sse", "url": f"{address}/mcp"},
+        away={"type": "sse", "url": away},
+        local=COUNTING,
+    )
+    with server_at(port) as server:
+        with folder.serving():
+            found = {"new": "http", "old": "sse", "masked": "sse", "wrong": "http", "away": "", "local": "stdio"}
+            assert transports(folder) == found
+            server.kill()
+            once(folder, "degraded", "old")
+            assert transports(folder) == found, "what it was the last time"

@@ -11,7 +11,9 @@ import pytest
 import pytest_asyncio
 
 import sluicegate
+from sluicegate.exchange import NOBODY, Carried, Host
 from sluicegate.protocol.types import ProgressEvent, ResourceUpdated, ToolResult
+from sluicegate.upstream.http import HttpUpstream
 from tests.strangers import test_python_servers as over_stdio
 from tests.strangers.peers.cutting import CuttingProxy
 from tests.strangers.test_python_servers import Server, VisitTo
@@ -83,6 +85,14 @@ async def visit_to(place_of: PlaceOf) -> AsyncGenerator[VisitTo]:
 
     yield visit_to
     await visits.aclose()
+
+
+@each_server
+async def test_what_carries_it_is_told(server: Server, place_of: PlaceOf) -> None:
+    upstream = HttpUpstream((await place_of(server)).url, era=server.era)
+    async with asyncio.timeout(DEADLINE), upstream.connect(Host({}, {"name": "t", "version": "1"}, NOBODY)) as found:
+        assert isinstance(found, Carried)
+        assert found.transport == ("sse" if server.arguments == ("sse",) else "http")
 
 
 # ---------------------------------------------------------------------------------------------- what is as over stdio

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from sluicegate.config import Places
     from sluicegate.gateway import ServerStatus
 
-_HEAD: Final = ("server", "state", "protocol", "kind", "tools", "calls", "errors", "latency")
+_HEAD: Final = ("server", "state", "protocol", "transport", "tools", "calls", "errors", "latency")
 _NUMBERS: Final = ("tools", "calls", "errors", "latency")
-_SPARED: Final = ("kind", "latency", "errors", "protocol", "calls")
+_SPARED: Final = ("transport", "latency", "errors", "protocol", "calls")
 """The columns that a narrow terminal does without, the first one first."""
 _PAUSE: Final = 1.0
 _passing: Final = re.compile(r"for \d+ s\b")
@@ -35,9 +35,9 @@ def status(watch: bool, as_json: bool, config: str | None, folder: str | None) -
     """Show how each server is, and why one is not ready.
 
     Asks the gateway that runs for this folder. Where none does, or with --config, the servers are started, looked at
-    and ended. Shown are state, protocol, kind, tools, calls, errors and mean latency of each, and for one that is not
-    ready a sentence that says why and what to do; what is wrong with a file, if the gateway goes on without it; and
-    what could not be preserved between revisions of the protocol, and how often.
+    and ended. Shown are state, protocol, transport, tools, calls, errors and mean latency of each, and for one that is
+    not ready a sentence that says why and what to do; what is wrong with a file, if the gateway goes on without it;
+    and what could not be preserved between revisions of the protocol, and how often.
     With --watch, a gateway that does not run yet, or has stopped, is waited for.
 
     \b
@@ -177,7 +177,7 @@ def _row(server: "ServerStatus") -> list[str]:
     latency = f"{server.latency_ms:.0f} ms" if server.calls else ""
     state = server.state
     figures = [str(server.tools), str(server.calls), str(server.errors)]
-    return [server.name, state, server.version or "-", server.kind, *figures, latency]
+    return [server.name, state, server.version or "-", server.transport or "-", *figures, latency]
 
 
 def _show(report: "Report") -> None:

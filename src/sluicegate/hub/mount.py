@@ -11,7 +11,7 @@ from typing import Final
 
 from sluicegate.concurrency import TaskScope
 from sluicegate.errors import UpstreamClosed, UpstreamError, UpstreamTimeout, UpstreamUnavailable
-from sluicegate.exchange import NOBODY, Connection, Exchange, Host, Upstream
+from sluicegate.exchange import NOBODY, Carried, Connection, Exchange, Host, Upstream
 from sluicegate.hub.calls import Calls, askable, is_closed
 from sluicegate.hub.condition import Condition, fetching, out_of_reach, told_of, without_lists
 from sluicegate.hub.listening import Hearing, listen
@@ -67,6 +67,8 @@ class Mount:
         self.offer: Offer | None = None
         self.discovery: Discovery | None = None
         self.connection: Connection | None = None
+        self.transport = ""
+        """What carries it, or did last, where that had to be found out."""
         self.task_owners = Owners()
         self.task_listens = 0
         """Subscriptions to its tasks that are held now, each of which may take a connection of its own."""
@@ -293,6 +295,7 @@ class Mount:
     def _connected(self, connection: Connection, offer: Offer) -> None:
         self.connection = connection
         self.discovery = connection.discovery
+        self.transport = connection.transport if isinstance(connection, Carried) else ""
         self.calls.is_session_era = connection.discovery.version in SESSION_VERSIONS
         self.offer = offer
         self._ready_since = asyncio.get_running_loop().time()

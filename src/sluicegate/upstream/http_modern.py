@@ -76,6 +76,8 @@ DOUBTS_WITHIN: Final = 10.0
 class ModernHttp:
     """A `Connection` to a server that remembers nothing of us."""
 
+    transport: Final = "http"
+
     def __init__(self, site: Site, host: Host, tasks: TaskScope, version: str, *, opens_results: bool = False) -> None:
         self.discovery = Discovery(version)
         self._site = site

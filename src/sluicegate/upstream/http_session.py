@@ -82,6 +82,8 @@ _session_id: Final = re.compile(r"[\x21-\x7e]{1,1024}")
 class SessionHttp:
     """A `Connection` to a session-era server, and the `Line` of its `SessionEra`."""
 
+    transport: Final = "http"
+
     def __init__(self, site: Site, host: Host, tasks: TaskScope, *, opens_results: bool = False) -> None:
         self.host = host
         self.discovery = Discovery(LATEST_SESSION_VERSION)

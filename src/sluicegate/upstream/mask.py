@@ -11,7 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 from sluicegate.errors import ErrorObject, UpstreamError
-from sluicegate.exchange import NOBODY, Connection, Exchange
+from sluicegate.exchange import NOBODY, Carried, Connection, Exchange
 from sluicegate.protocol.discovery import Discovery
 from sluicegate.protocol.message import Reply
 
@@ -69,6 +69,7 @@ class Masked:
 
     def __init__(self, connection: Connection, mask: Mask) -> None:
         self.wait_closed = connection.wait_closed
+        self.transport = connection.transport if isinstance(connection, Carried) else ""
         self._connection = connection
         self._mask = mask
 

@@ -153,6 +153,7 @@ class SseWire:
 class SseHttp(Link):
     """A `Connection` over HTTP+SSE."""
 
+    transport: Final = "sse"
     wire: SseWire | None = None
 
     async def aclose(self) -> None:
