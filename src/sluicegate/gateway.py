@@ -247,6 +247,7 @@ class Gateway:
                     probe_timeout=settings.probe_timeout,
                     open_timeout=server.opens_within,
                     stop_grace=settings.stop_grace,
+                    ceiling=self.config.limits.message,
                     secrets=hidden_parts(source),
                     on_lines=lines.extend,
                     launched=launched,
@@ -265,7 +266,7 @@ class Gateway:
                     probe_timeout=settings.probe_timeout,
                     open_timeout=settings.start_timeout,
                     # How long a call may be silent is decided by its own deadline, not by the connection.
-                    patience=Patience(silence=max(Patience().silence, longest)),
+                    patience=Patience(silence=max(Patience().silence, longest), message=self.config.limits.message),
                     secrets=hidden_parts(source),
                 )
             case PythonFile(file=file):

@@ -173,6 +173,10 @@ async def fetches_nothing(stage: Stage) -> None:
     assert stage.gateway.config.servers["a"].opens_within == 30  # See test_changes for one that does.
 
 
+async def allows_such_messages(stage: Stage) -> None:
+    assert stage.gateway.config.limits.message == 65536  # See test_limits_in_effect for servers elsewhere.
+
+
 LIVE: dict[str, tuple[str, Callable[[Stage], Awaitable[None]]]] = {
     "naming": ('naming = "claude"', has_names(*(f"mcp__a__{tool['name']}" for tool in TOOLS))),
     "catalog.page_size": ("[catalog]\npage_size = 1", has_names("a__plain")),
@@ -187,6 +191,7 @@ LIVE: dict[str, tuple[str, Callable[[Stage], Awaitable[None]]]] = {
     ),
     "limits.schema": ("[limits]\nschema = 1024", comes_to_have("plain", "wordy", "a_tool_with_quite_a_long_name")),
     "limits.lists_per_server": ("[limits]\nlists_per_server = 1024", comes_to_have("plain")),
+    "limits.message": ("[limits]\nmessage = 65536", allows_such_messages),
     "limits.drain": ("[limits]\ndrain = 7", has_so_long_to_finish),
     "profiles.servers": ('[profiles.p]\nservers = ["b"]', has_names(profile="p")),
     "profiles.tools": ('[profiles.p]\ntools = ["a__w*"]', has_names("a__wordy", profile="p")),
@@ -224,6 +229,7 @@ NEXT_START = {
     "http.allowed_origins": '[http]\nallowed_origins = ["http://h"]',
     "http.anyone_may_connect": "[http]\nanyone_may_connect = true",
     "control.socket": '[control]\nsocket = "s"',
+    "limits.hold": "[limits]\nhold = 7",
     "limits.body": "[limits]\nbody = 1024",
     "limits.in_flight": "[limits]\nin_flight = 7",
     "limits.in_flight_per_caller": "[limits]\nin_flight_per_caller = 7",

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from sluicegate.config.values import GatewayConfig, Http, ServerConfig, ServerSettings
+from sluicegate.config.values import GatewayConfig, Http, ServerConfig, ServerSettings, Stdio
 
 _CONNECTION: Final = ("era", "start_timeout", "probe_timeout", "stop_grace", "roots")
 """Settings of a server that a connection has from its beginning."""
@@ -13,6 +13,7 @@ _NEED_RESTART: Final = (
     "http.",
     "control.",
     "limits.body",
+    "limits.hold",
     "limits.in_flight",
     "limits.streams",
     "limits.session",
@@ -26,7 +27,8 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     reconnect: tuple[str, ...] = ()
-    """Another command, URL or era, switched on or off, or longer calls by HTTP: the connection is made anew."""
+    """Another command, URL or era, switched on or off, longer calls by HTTP, or messages of another length: the
+    connection is made anew."""
     adjusted: tuple[str, ...] = ()
     """Other names, limits or times: the connection stays."""
     order: bool = False
@@ -44,7 +46,12 @@ def changes(old: GatewayConfig, new: GatewayConfig) -> Changes:
     """What is to be done to get from one configuration to the other. Where an entry stands in its file is no matter."""
     both = [name for name in new.servers if name in old.servers]
     pairs = {name: (old.servers[name], new.servers[name]) for name in both}
-    reconnect = tuple(name for name, (was, now) in pairs.items() if _connects_anew(was, now))
+    is_for_all = old.limits.message != new.limits.message
+    reconnect = tuple(
+        name
+        for name, (was, now) in pairs.items()
+        if _connects_anew(was, now) or (is_for_all and now.enabled and isinstance(now.source, Stdio | Http))
+    )
     keys = _changed_keys(old, new)
     return Changes(
         added=tuple(name for name in new.servers if name not in old.servers),

@@ -251,6 +251,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """One tool's schema."""
     lists_per_server: Size = 8 * 1024 * 1024
     """All lists of one server together; what is beyond is left out."""
+    message: Annotated[int, Meta(ge=64 * 1024, le=64 * 1024 * 1024)] = 16 * 1024 * 1024
+    """One message of a server; a longer one is refused, and no more of it is kept."""
+    hold: Seconds = 300.0
+    """How long a call that has asked its client something waits for the answer, within `longest_call`."""
     drain: Annotated[float, Meta(ge=0, le=3600)] = 10.0
     """What is under way gets this long when the gateway is told to stop."""
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from sluicegate.claims import leave
 from sluicegate.concurrency import TaskScope
-from sluicegate.downstream.duplex import serve_duplex
+from sluicegate.downstream.duplex import LONGEST_HOLD, serve_duplex
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Caller, Handler
 from sluicegate.sockets import SocketWire, listen
@@ -20,8 +20,12 @@ GLANCE: float = 2.0
 
 
 @asynccontextmanager
-async def serve_socket(handler: Handler, path: str, *, caller: Caller | None = None) -> AsyncGenerator[None]:
+async def serve_socket(
+    handler: Handler, path: str, *, caller: Caller | None = None, hold: float = LONGEST_HOLD
+) -> AsyncGenerator[None]:
     """Answer everybody who comes to the path, for as long as the `async with` lasts.
+
+    `hold` is how many seconds a call waits for a client that it has asked something.
 
     Raises:
         ConfigError: the path cannot be had.
@@ -29,7 +33,7 @@ async def serve_socket(handler: Handler, path: str, *, caller: Caller | None = N
     async with TaskScope() as tasks:
 
         def connected(wire: SocketWire) -> None:
-            tasks.start(_serve(handler, wire, caller))
+            tasks.start(_serve(handler, wire, caller, hold))
 
         place = _Place(path, connected)
         await place.take()
@@ -90,8 +94,8 @@ class _Place:
             self._server = None
 
 
-async def _serve(handler: Handler, wire: SocketWire, caller: Caller | None) -> None:
+async def _serve(handler: Handler, wire: SocketWire, caller: Caller | None, hold: float) -> None:
     try:
-        await serve_duplex(handler, wire, wire.attach, caller=caller)
+        await serve_duplex(handler, wire, wire.attach, caller=caller, hold=hold)
     finally:
         wire.close()

@@ -28,6 +28,7 @@ class Endpoints:
         # said of this front, for a profile that comes later as for those that are there.
         self._http = gateway.config.http
         self._limits = _limits(gateway.config)
+        self._hold = gateway.config.limits.hold
         self._path = self._http.path.rstrip("/") or "/"
         # Each endpoint lives in a task of its own, so that one can end while the others go on.
         self._tasks = TaskScope()
@@ -76,6 +77,7 @@ class Endpoints:
             self._beginning.handler(profile),
             path=place,
             doors=_doors(self._http),
+            hold=self._hold,
             limits=self._limits,
             beside=self._endpoints.get(self._path),
             sse=self._http.sse,

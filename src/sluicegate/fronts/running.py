@@ -201,7 +201,7 @@ class Running:
 
         path = control_socket(self.gateway.config, self._places.environ)
         hub = Leaving(self.beginning.handler(""))
-        async with serve_socket(self._control, path), serve_socket(hub, hub_socket(path)):
+        async with serve_socket(self._control, path), serve_socket(hub, hub_socket(path), hold=self._hold):
             self._stops.append(hub.stop_taking)
             try:
                 yield
@@ -235,7 +235,12 @@ class Running:
             on_hang_up()
 
         stop: Callable[[float], None] | None = None
-        await serve_stdio(handler, told=told, on_hang_up=hung_up)
+        await serve_stdio(handler, hold=self._hold, told=told, on_hang_up=hung_up)
+
+    @property
+    def _hold(self) -> float:
+        """Seconds that a call waits for its client, as the gateway was started with them."""
+        return self._began_with.limits.hold
 
     @property
     def is_stopping(self) -> bool:

@@ -15,7 +15,7 @@ from sluicegate.errors import (
 )
 from sluicegate.exchange import Exchange, Host
 from sluicegate.protocol.discovery import Discovery
-from sluicegate.protocol.framing import Frame, TooLong
+from sluicegate.protocol.framing import DEFAULT_CEILING, Frame, TooLong
 from sluicegate.protocol.handshake import ClientSession
 from sluicegate.protocol.lines import LineDecoder, encode_line
 from sluicegate.protocol.message import (
@@ -56,8 +56,19 @@ BAD_LINES_A_MINUTE: Final = 1000
 class Link:
     """A server at the other end of a wire: a `Receiver` of its bytes and, once open, a `Connection` to it."""
 
-    def __init__(self, name: str, host: Host, tasks: TaskScope, skipped: SkippedLines | None = None) -> None:
-        """`skipped` hears of lines that are no messages; it may have heard of others before this connection."""
+    def __init__(
+        self,
+        name: str,
+        host: Host,
+        tasks: TaskScope,
+        skipped: SkippedLines | None = None,
+        *,
+        ceiling: int = DEFAULT_CEILING,
+    ) -> None:
+        """`skipped` hears of lines that are no messages; it may have heard of others before this connection.
+
+        `ceiling` is how many bytes one message of the server may have.
+        """
         self.name = name
         self.host = host
         self.discovery = Discovery(LATEST_VERSION)
@@ -70,7 +81,7 @@ class Link:
         self._loop = asyncio.get_running_loop()  # Kept, for to ask for it is a system call (getpid).
         self._wire: Wire | None = None
         self._session_era: SessionEra | None = None
-        self._lines = LineDecoder()
+        self._lines = LineDecoder(ceiling)
         # Said when it is asked for: a server may be gone before the transport can say anything about it.
         self._closed: Callable[[], str] | None = None
         self._gone = asyncio.Event()
@@ -269,6 +280,11 @@ class Link:
             self._hear_frame(frame)
             if self._closed is not None:  # It was one bad line too many: those behind it are not even looked at.
                 return
+
+    def missed(self, message: TooLong) -> None:
+        """Learn of a message that was too long to be kept: enough of it is there to see whose answer it was."""
+        if self._closed is None:
+            self._hear_frame(message)
 
     def _hear_frame(self, frame: Frame) -> None:
         if isinstance(frame, TooLong):

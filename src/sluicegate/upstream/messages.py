@@ -65,7 +65,7 @@ class Events:
     ) -> None:
         self.retry: float | None = None
         self._answer = answer
-        self._decoder = SseDecoder()
+        self._decoder = SseDecoder(patience.message)
         self._before = last_id
         self._id: str | None = None
         self._in_event = False

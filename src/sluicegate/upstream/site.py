@@ -25,6 +25,7 @@ from sluicegate.errors import (
 )
 from sluicegate.http1 import Answer, ClientLimits, Fields, Pool
 from sluicegate.http1.client import Letterhead, letterhead, origin_of
+from sluicegate.protocol.framing import DEFAULT_CEILING
 from sluicegate.protocol.message import Response
 from sluicegate.protocol.tolerant import decode_tolerant
 
@@ -63,7 +64,7 @@ _OURS: Final = frozenset(
 
 
 class Patience(msgspec.Struct, frozen=True, kw_only=True):
-    """How many seconds a server has, and for what; why it is so, `messages` says."""
+    """How many seconds a server has, and for what, which `messages` explains; and how many bytes for one message."""
 
     connect: float = 10.0
     """Until a connection is there: the wait for a free one, the name, TCP and TLS."""
@@ -77,10 +78,12 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     """For the whole of a body that has begun; a stream of events has as long as its caller waits."""
     retry: float = 1.0
     """Before a stream that was cut is asked for again, if the server names no other time."""
+    message: int = DEFAULT_CEILING
+    """Bytes of a body or of an event."""
 
     def limits(self) -> ClientLimits:
         """The same for connections."""
-        return ClientLimits(connect=self.connect, first_byte=self.taken, idle=self.idle)
+        return ClientLimits(connect=self.connect, first_byte=self.taken, idle=self.idle, body=self.message)
 
 
 def can_be_sent(value: str) -> bool:

@@ -101,7 +101,7 @@ class SseWire:
         assert self._link is not None
         for event in events:
             if isinstance(event, TooLong):
-                self._link.received(encode_line(event.head))  # Enough to see whose answer cannot be read.
+                self._link.missed(event)
             elif event.event == "message" and event.data:
                 self._link.received(encode_line(event.data))
             if not self._reading.is_set():
@@ -189,7 +189,7 @@ async def open_sse(site: Site, host: Host, tasks: TaskScope, seconds: float) -> 
         endpoint = site.within_origin(site.url, event.data.decode("latin-1").strip())
         if endpoint is None:
             return "its event stream names an endpoint of another origin"
-        link = SseHttp(site.name, host, tasks)
+        link = SseHttp(site.name, host, tasks, ceiling=site.patience.message)
         link.wire = SseWire(site, endpoint, answer, events, begun[1:], tasks)
         link.wire.attach(link)
         await link.open(link.wire, "session", probe_timeout=seconds, open_timeout=seconds)

@@ -11,6 +11,7 @@ from typing import Final
 from sluicegate.concurrency import TaskScope
 from sluicegate.errors import UpstreamClosed, UpstreamError, UpstreamUnavailable
 from sluicegate.exchange import Connection, Host
+from sluicegate.protocol.framing import DEFAULT_CEILING
 from sluicegate.upstream.launching import Launched
 from sluicegate.upstream.link import Era, Link
 from sluicegate.upstream.mask import Mask, Masked
@@ -41,11 +42,14 @@ class StdioUpstream:
         probe_timeout: float = 10.0,
         open_timeout: float = 30.0,
         stop_grace: float = 2.0,
+        ceiling: int = DEFAULT_CEILING,
         secrets: Iterable[str] = (),
         on_lines: Callable[[list[str]], object] | None = None,
         launched: Launched | None = None,
     ) -> None:
-        """`on_lines` hears what the process writes to its stderr, of a flood only some lines.
+        """`ceiling` is how many bytes one message of the server may have.
+
+        `on_lines` hears what the process writes to its stderr, of a flood only some lines.
 
         `secrets` are masked in it and in every error, as the values of `env` are. `launched` is one of this command
         that was started before: the first connection takes it, unless whoever launched it has dismissed it by then.
@@ -58,6 +62,7 @@ class StdioUpstream:
         self._probe_timeout = probe_timeout
         self._open_timeout = open_timeout
         self._stop_grace = stop_grace
+        self._ceiling = ceiling
         self._mask = Mask({*self._env.values(), *secrets})
         self._on_lines = on_lines
         self._launched = launched
@@ -107,7 +112,7 @@ class StdioUpstream:
         return link, child
 
     async def _attempt(self, host: Host, tasks: TaskScope, era: Era) -> tuple[Link, Child]:
-        link = Link(self._name, host, tasks, self._skipped)
+        link = Link(self._name, host, tasks, self._skipped, ceiling=self._ceiling)
         stderr = StderrLog(self._name, self._mask.secrets, self._on_lines)
         launched, self._launched = self._launched, None
         child = await Child.open(
