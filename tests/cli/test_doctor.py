@@ -11,7 +11,9 @@ import pytest
 from sluicegate.cli.findings import Finding, of_servers, of_tools
 from sluicegate.cli.reaching import Offered, Report
 from sluicegate.config import GatewayConfig
+from sluicegate.config.values import Naming
 from sluicegate.gateway import ServerStatus
+from sluicegate.hub.naming import names_for
 from tests.cli.folders import COUNTING, ENDED, ENDING, NOTES, Folder, lines_until
 
 LONG = "a_tool_with_a_name_that_goes_on_and_on_for_longer_than_any_model_api_takes"
@@ -153,8 +155,8 @@ def test_a_configuration_with_errors_is_status_3(folder: Folder) -> None:
 # ------------------------------------------------------------------------------------------------ what needs no process
 
 
-def report(*servers: ServerStatus, findings: list[str] | None = None) -> Report:
-    return Report(address="", root="/", profiles=[], servers=list(servers), findings=findings or [], naming="prefix")
+def report(*servers: ServerStatus, findings: list[str] | None = None, naming: Naming = "prefix") -> Report:
+    return Report(address="", root="/", profiles=[], servers=list(servers), findings=findings or [], naming=naming)
 
 
 def ready(name: str, **more: object) -> ServerStatus:
@@ -171,6 +173,34 @@ def test_names_that_had_to_be_cut_are_found() -> None:
         [tool("files", LONG, "files__a_tool_12345678"), tool("files", "read")], report(ready("files")), config
     )
     assert LONG in found.sentence and "files__a_tool_12345678" in found.sentence and "prefix" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("naming", "length", "remedy"),
+    [
+        ("prefix", 58, 'a prefix of at most 4 characters: prefix = "…" under [servers.files]'),
+        ("prefix", 61, 'a prefix of at most 1 character: prefix = "…" under [servers.files]'),
+        ("claude", 55, 'a prefix of at most 2 characters: prefix = "…" under [servers.files]'),
+        ("prefix", 62, 'No prefix is short enough; one server can do without: prefix = "" under [servers.files]'),
+        ("claude", 57, 'No prefix is short enough; one server can do without: prefix = "" under [servers.files]'),
+        ("prefix", 65, "has 65 characters, so that no prefix helps: have it renamed in the server, or raise max_name"),
+        ("collide", 65, "has 65 characters, so that no prefix helps: have it renamed in the server, or raise max_name"),
+        ("prefix", 129, "has 129 characters, so that no prefix helps: have it renamed in the server."),
+    ],
+)
+def test_what_helps_against_a_long_name_is_said(naming: Naming, length: int, remedy: str) -> None:
+    own = "a" * length
+    shown = next(names_for("files", own, naming))
+    assert len(shown) == 64
+    (found,) = of_tools([tool("files", own, shown)], report(ready("files"), naming=naming), GatewayConfig(root="/"))
+    assert remedy in found.remedy
+
+
+@pytest.mark.parametrize(("naming", "length"), [("prefix", 57), ("claude", 52), ("collide", 64)])
+def test_names_that_fit_are_not_found(naming: Naming, length: int) -> None:
+    own = "a" * length
+    tools = [tool("files", own, next(names_for("files", own, naming)))]
+    assert not list(of_tools(tools, report(ready("files"), naming=naming), GatewayConfig(root="/")))
 
 
 def test_single_tools_that_two_servers_have_are_noted() -> None:

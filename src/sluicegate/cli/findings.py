@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
+from sluicegate.cli.render import counted
+
 if TYPE_CHECKING:
     from sluicegate.cli.reaching import Offered, Report
     from sluicegate.config import GatewayConfig, HttpFront, Places, Problem, ServerConfig
+    from sluicegate.config.values import Naming
     from sluicegate.gateway import ServerStatus
 
 SLOW: Final = 5.0
 """Seconds after which a server is slow to start: clients that start it themselves begin to give up at ten."""
+LONGEST_NAME: Final = 128
+"""What `max_name` can be at most: the specification has no longer names."""
 MANY_TOOLS: Final = 128
 """More tools than this are refused by some model APIs, and make every model choose worse."""
 
@@ -192,13 +197,14 @@ def of_tools(tools: "Sequence[Offered]", report: "Report", config: "GatewayConfi
     longest = config.catalog.max_name
     for tool in tools:
         prefix = prefixes.get(tool.server, "")
-        natural = len(tool.own) + (len(prefix) + 2 if prefix else 0) + (5 if report.naming == "claude" else 0)
-        if natural > longest:
+        whole = _whole_names(tool.own, prefix, report.naming)
+        shown = str(tool.definition["name"])
+        if shown not in whole and any(len(name) > longest for name in whole):
             yield Finding(
                 "warning",
                 tool.server,
-                f"the name of its tool {tool.own} is too long for model APIs, and cut to {tool.definition['name']}.",
-                f'Give the server a shorter prefix: prefix = "…" under [servers.{tool.server}] in sluicegate.toml.',
+                f"the name of its tool {tool.own} is too long for model APIs, and cut to {shown}.",
+                _way_to_a_shorter_name(tool, longest, report.naming),
             )
     yield from _twice(tools)
     if len(tools) > MANY_TOOLS:
@@ -208,6 +214,30 @@ def of_tools(tools: "Sequence[Offered]", report: "Report", config: "GatewayConfi
             f"there are {len(tools)}; some model APIs take {MANY_TOOLS} at most, and all choose worse among many.",
             "Hide some with hide = under [servers.NAME], or give clients a part of them with [profiles.NAME].",
         )
+
+
+def _whole_names(own: str, prefix: str, naming: "Naming") -> list[str]:
+    """What a tool would be called if names could be of any length."""
+    from sluicegate.hub.naming import head_of
+
+    if not prefix:
+        return [own]
+    prefixed = head_of(prefix, naming) + own
+    return [own, prefixed] if naming == "collide" else [prefixed]
+
+
+def _way_to_a_shorter_name(tool: "Offered", longest: int, naming: "Naming") -> str:
+    """What makes the name of a tool fit."""
+    from sluicegate.hub.naming import head_of
+
+    own, table = len(tool.own), f"under [servers.{tool.server}] in sluicegate.toml"
+    room = longest - own - len(head_of("", naming))
+    if room > 0:
+        return f'Give the server a prefix of at most {counted(room, "character")}: prefix = "…" {table}.'
+    if own <= longest:
+        return f'No prefix is short enough; one server can do without: prefix = "" {table}.'
+    longer = ", or raise max_name under [catalog] if your models take longer names" if own <= LONGEST_NAME else ""
+    return f"Its own name has {own} characters, so that no prefix helps: have it renamed in the server{longer}."
 
 
 def _twice(tools: "Sequence[Offered]") -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from sluicegate.client.events import OnLog
 from sluicegate.client.in_process import InProcess
 from sluicegate.client.opening import connect
 from sluicegate.config import ControlFront, GatewayConfig, Places, Problem, control_socket, load
+from sluicegate.config.values import Naming
 from sluicegate.control import LONG, control_server
 from sluicegate.errors import RpcError, UpstreamClosed, UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from sluicegate.fronts import hub_socket
@@ -57,7 +58,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     profiles: list[str]
     servers: list[ServerStatus]
     findings: list[str]
-    naming: str
+    naming: Naming
     problems: list[Problem] = []
     """What its files say and it does not do, since it is wrong; and what it does instead."""
     left_out: list[str] = []
