@@ -15,8 +15,10 @@ from sluicegate.hub.catalog import Patterns, Profile
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.message import Params, Reply, Result, as_object, opened
+from sluicegate.protocol.modern import complete
 from sluicegate.protocol.types import PromptsChanged, ToolsChanged
 from sluicegate.testing import MemoryUpstream
+from tests.hub.scripted import Scripted
 
 Era = Literal["session", "modern"]
 ERAS: Final[tuple[Era, ...]] = ("session", "modern")
@@ -51,6 +53,26 @@ def yes(question: sluicegate.ElicitRequest) -> dict[str, object]:
 
 def says_yes(request: sluicegate.SampleRequest) -> str:
     return "yes"
+
+
+async def test_of_thousands_of_things_that_are_wrong_a_few_are_logged_and_each_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    listed = [{"uri": f"https://x/{number}", "name": "x"} for number in range(1500)]
+
+    async def answer(exchange: Exchange) -> Reply:
+        lists: Params = {"resources": listed} if exchange.method == "resources/list" else {"resourceTemplates": []}
+        return Result(complete(lists, ttl_ms=0))
+
+    servers: dict[str, Upstream] = {name: Scripted(answer, {"resources": {}}) for name in "ab"}
+    async with running(Hub(), servers) as hub:
+        assert len(hub.catalog.findings) == 1500
+        told = [record.message for record in caplog.records]
+        assert told == [*hub.catalog.findings[:5], "1495 more like that."]
+        hub.mount("c", greeter())
+        await hub.settled()
+        assert "c__greet" in hub.catalog.tools and len(hub.catalog.findings) == 1500
+        assert len(caplog.records) == 6
 
 
 async def names(server: Client) -> list[str]:

@@ -33,6 +33,8 @@ DRAIN: Final = 10.0
 MOST_DRAINING: Final = 4
 """Of the servers that had one name and have calls under way: beyond that, those of the oldest are ended."""
 LONGEST_INSTRUCTIONS: Final = 4096
+MOST_TOLD: Final = 5
+"""Things that were found wrong with what is offered, of those that came together: a server may have thousands."""
 
 _prefix: Final = re.compile(r"[A-Za-z0-9_-]{1,31}")
 """What can stand before a tool's name and leave it readable: the rule of `prefix` in sluicegate.toml, too."""
@@ -402,11 +404,13 @@ class Hub:
         if shares == self._shares:
             return
         self._shares = shares
-        before = self.catalog.findings
+        before = frozenset(self.catalog.findings)
         known = self.catalog
         self.catalog = build_catalog(shares, naming=self._naming, longest_name=self._longest_name, known=known)
-        for finding in self.catalog.findings:
-            if finding not in before:
-                log.warning("%s", finding)
+        news = [finding for finding in self.catalog.findings if finding not in before]
+        for finding in news[:MOST_TOLD]:
+            log.warning("%s", finding)
+        if len(news) > MOST_TOLD:
+            log.warning("%d more like that.", len(news) - MOST_TOLD)
         for view in self._views.values():
             view.show(self.catalog)
