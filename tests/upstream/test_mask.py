@@ -1,13 +1,19 @@
 """Secrets of a server in what it says: masked in our log and in what is shown of it, passed to whoever asked (T9)."""
 
 import asyncio
+import json
 import logging
+import re
 import sys
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 
+import msgspec
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from sluicegate import UpstreamError
 from sluicegate.exchange import NOBODY, Host
@@ -234,6 +240,80 @@ async def test_what_a_command_answers_is_masked_as_its_stderr_is(
 )
 def test_nothing_of_a_secret_is_left_however_it_is_spelled(secrets: list[str], text: str, masked: str) -> None:
     assert Mask(secrets)(text) == masked
+
+
+SECRET = 'Käse "&" <b>\\ 100%/+\'\U0001f9c0'
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        SECRET,
+        repr(SECRET)[1:-1],
+        json.dumps(SECRET)[1:-1],
+        json.dumps(SECRET, ensure_ascii=False)[1:-1],
+        json.dumps(SECRET)[1:-1].replace("/", "\\/"),
+        msgspec.json.encode(SECRET).decode()[1:-1],
+        json.dumps(SECRET)[1:-1].replace("\\u00e4", "\\u00E4").replace("\\ud83e\\uddc0", "\\uD83E\\uDDC0"),
+        # As Go and .NET write it.
+        r"""Käse \"\u0026\" \u003cb\u003e\\ 100%/+'""" + "\U0001f9c0",
+        r"""K\u00E4se \u0022\u0026\u0022 \u003Cb\u003E\\ 100%/\u002B\u0027\uD83E\uDDC0""",
+        quote(SECRET),
+        quote(SECRET, safe=""),
+        re.sub("%..", lambda found: found[0].lower(), quote(SECRET, safe="")),
+        quote_plus(SECRET),
+        re.sub("%..", lambda found: found[0].lower(), quote_plus(SECRET)),
+        # As JavaScript's encodeURIComponent and encodeURI write it.
+        "K%C3%A4se%20%22%26%22%20%3Cb%3E%5C%20100%25%2F%2B'%F0%9F%A7%80",
+        "K%C3%A4se%20%22&%22%20%3Cb%3E%5C%20100%25/+'%F0%9F%A7%80",
+    ],
+)
+def test_a_secret_is_known_as_programs_write_it(written: str) -> None:
+    assert Mask([SECRET])(f'{{"key": "{written}"}} is wrong') == '{"key": "***"} is wrong'
+
+
+def simply_masked(secrets: list[str], text: str) -> str:
+    """What a mask should give, in the simplest way."""
+    hidden = [False] * len(text)
+    for secret in secrets:
+        for at in range(len(text) - len(secret) + 1):
+            if text.startswith(secret, at):
+                hidden[at : at + len(secret)] = [True] * len(secret)
+    return "".join("*" if is_hidden else char for char, is_hidden in zip(text, hidden, strict=True))
+
+
+@given(
+    st.lists(st.text("ab", min_size=SHORTEST_SECRET, max_size=14), min_size=1, max_size=3), st.text("abc", max_size=80)
+)
+@example(["abaaba"], "cabaabaabac")
+@example(["aabaaabaa"], "aabaaabaaabaabaaabaa")
+def test_all_of_every_secret_is_hidden_and_nothing_else(secrets: list[str], text: str) -> None:
+    shown = re.sub(r"\*+", "*", Mask(secrets)(text))
+    assert shown == re.sub(r"\*+", "*", simply_masked(secrets, text))
+
+
+class Counted(str):
+    """A text that counts how many characters those who look through it may have to read."""
+
+    read = 0
+
+    def find(self, sub: str, start: int = 0, end: int | None = None) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        found = super().find(sub, start)
+        self.read += (len(self) if found < 0 else found + len(sub)) - start
+        return found
+
+    def startswith(self, prefix: str, start: int = 0, end: int | None = None) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.read += len(prefix)
+        return super().startswith(prefix, start)
+
+
+@pytest.mark.parametrize("secret", ["a" * 6, "a" * 4000, "ab" * 2000, "a" * 2000 + "b" + "a" * 2000])
+@pytest.mark.parametrize("size", [20_000, 80_000])
+def test_a_secret_that_repeats_itself_is_found_in_one_go(secret: str, size: int) -> None:
+    text = Counted((secret * (size // len(secret) + 1))[:size])
+    masked = Mask([secret])(text)
+    assert masked.startswith("***") and len(masked.replace("*", "")) < len(secret)
+    assert text.read <= 4 * size
 
 
 async def test_words_of_plain_headers_are_not_taken_for_secrets_where_it_is_said_what_is_one() -> None:

@@ -113,7 +113,7 @@ class StdioUpstream:
 
     async def _attempt(self, host: Host, tasks: TaskScope, era: Era) -> tuple[Link, Child]:
         link = Link(self._name, host, tasks, self._skipped, ceiling=self._ceiling)
-        stderr = StderrLog(self._name, self._mask.secrets, self._on_lines)
+        stderr = StderrLog(self._name, self._mask.values, self._on_lines)
         launched, self._launched = self._launched, None
         child = await Child.open(
             self._command,
