@@ -152,10 +152,10 @@ def comes_to_have(*names: str) -> Callable[[Stage], Awaitable[None]]:
     return lambda stage: stage.until_names(*names)
 
 
-def is_told(instructions: str | None) -> Callable[[Stage], Awaitable[None]]:
+def is_told(instructions: str) -> Callable[[Stage], Awaitable[None]]:
     async def check(stage: Stage) -> None:
-        told = (await stage.ask("server/discover")).get("instructions")
-        assert told is None if instructions is None else str(told).endswith(f"\n\n{instructions}")
+        told = str((await stage.ask("server/discover")).get("instructions"))
+        assert told.endswith(instructions)
 
     return check
 
@@ -182,7 +182,7 @@ LIVE: dict[str, tuple[str, Callable[[Stage], Awaitable[None]]]] = {
     "catalog.page_size": ("[catalog]\npage_size = 1", has_names("a__plain")),
     "catalog.grace": ("[catalog]\ngrace = 0", is_gone_at_once),
     "catalog.debounce": ("[catalog]\ndebounce = 7", is_collected_for_so_long),
-    "catalog.instructions": ("[catalog]\ninstructions = 6", is_told("Handle")),
+    "catalog.instructions": ("[catalog]\ninstructions = 6", is_told("\n\nHandle")),
     "catalog.max_name": ("[catalog]\nmax_name = 24", is_cut),
     "limits.tools_per_server": ("[limits]\ntools_per_server = 2", comes_to_have("plain", "wordy")),
     "limits.description": (
@@ -207,7 +207,7 @@ LIVE: dict[str, tuple[str, Callable[[Stage], Awaitable[None]]]] = {
     "servers.tool_timeouts": ('[servers.a.tool_timeouts]\n"p*" = 0.05', is_out_of_time),
     "servers.install_timeout": ("[servers.a]\ninstall_timeout = 7", fetches_nothing),
     "servers.resend": ('[servers.a]\nresend = ["p*"]', is_made_again),
-    "servers.instructions": ("[servers.a]\ninstructions = false", is_told(None)),
+    "servers.instructions": ("[servers.a]\ninstructions = false", is_told(": SERVER__NAME.")),
     "servers.enabled": ("[servers.a]\nenabled = false", has_names()),
 }
 

@@ -14,6 +14,7 @@ from sluicegate.exchange import Exchange, Upstream
 from sluicegate.hub.catalog import Patterns, Profile
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
+from sluicegate.hub.naming import Naming
 from sluicegate.protocol.message import Params, Reply, Result, as_object, opened
 from sluicegate.protocol.modern import complete
 from sluicegate.protocol.types import PromptsChanged, ToolsChanged
@@ -146,6 +147,39 @@ async def test_a_profile_shows_a_part_and_answers_for_no_more() -> None:
             assert await names(server) == ["a__greet"]
             with pytest.raises(RpcError, match="Unknown tool"):
                 await server.call("b__greet")
+
+
+@pytest.mark.parametrize(
+    ("naming", "rule"),
+    [
+        ("prefix", "The name of each tool and prompt begins with that of its server: SERVER__NAME."),
+        ("claude", "The name of each tool and prompt begins with that of its server: mcp__SERVER__NAME."),
+        (
+            "collide",
+            "Tools and prompts of several servers; where two are called the same, one is SERVER__NAME.",
+        ),
+    ],
+)
+async def test_how_names_are_made_is_told_whether_or_not_a_server_has_instructions(naming: Naming, rule: str) -> None:
+    async with running(Hub(naming=naming), {"a": greeter(), "b": greeter()}) as hub, client(hub) as server:
+        assert server.instructions == rule
+    mounts = {"a": greeter(), "b": greeter(instructions="Be brief.")}
+    async with running(Hub(naming=naming), mounts, "a") as hub, client(hub) as server:
+        assert server.instructions == f"{rule} Those of a have their own names.\n\n## b\n\nBe brief."
+
+
+async def test_without_a_name_to_explain_there_are_no_instructions() -> None:
+    async with running(Hub(), {"a": greeter()}, "a") as hub, client(hub) as server:
+        assert server.instructions is None
+    async with running(Hub(), {}) as hub, client(hub) as server:
+        assert server.instructions is None
+
+
+async def test_a_server_whose_prefix_is_not_its_name_is_told_with_it() -> None:
+    hub = Hub()
+    hub.mount("Note Book", greeter(instructions="Be brief."), MountSettings(prefix="notes"))
+    async with running(hub, {}), client(hub) as server:
+        assert (server.instructions or "").endswith("SERVER__NAME.\n\n## Note Book (notes__…)\n\nBe brief.")
 
 
 # ------------------------------------------------------------------------------------------- a server's word on changes

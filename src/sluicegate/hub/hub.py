@@ -16,7 +16,7 @@ from sluicegate.exchange import Exchange, Upstream
 from sluicegate.hub.background_log import BackgroundLog
 from sluicegate.hub.catalog import Catalog, Profile, Share, build_catalog
 from sluicegate.hub.mount import Mount, MountSettings, State
-from sluicegate.hub.naming import LONGEST_NAME, Naming
+from sluicegate.hub.naming import LONGEST_NAME, Naming, head_of
 from sluicegate.hub.states import States
 from sluicegate.hub.task_ids import TaskIds
 from sluicegate.hub.view import View
@@ -38,6 +38,13 @@ MOST_TOLD: Final = 5
 
 _prefix: Final = re.compile(r"[A-Za-z0-9_-]{1,31}")
 """What can stand before a tool's name and leave it readable: the rule of `prefix` in sluicegate.toml, too."""
+
+_RULES: Final[Mapping[Naming, str]] = {
+    "prefix": "The name of each tool and prompt begins with that of its server: SERVER__NAME.",
+    "claude": "The name of each tool and prompt begins with that of its server: mcp__SERVER__NAME.",
+    "collide": "Tools and prompts of several servers; where two are called the same, one is SERVER__NAME.",
+}
+"""What stands before the instructions of the servers."""
 
 
 class Hub:
@@ -327,20 +334,20 @@ class Hub:
         return view
 
     def instructions(self, names: Mapping[str, str]) -> str | None:
-        """How the tools of these mounts are best used, each server in its own words."""
+        """How the tools of these mounts are called, and how best used, each server in its own words (protocol §4.4)."""
         parts: list[str] = []
-        for name in names:
+        for name, prefix in names.items():
             mount = self._mounts.get(name)
             text = mount.discovery.instructions if mount is not None and mount.discovery is not None else None
             # What a gateway says that has us behind it has our own words in it, and theirs in these, without end.
             if mount is not None and text and mount.settings.instructions and name not in self.catalog.leading_back:
-                parts.append(f"## {name}\n\n{text[: self._longest_instructions]}")
-        if not parts:
-            return None
-        if len(names) == 1 and "" in names.values():
-            return parts[0].partition("\n\n")[2]  # Alone and without a prefix, it is as if it were spoken to directly.
-        head = "Tools and prompts of several servers; the name of each begins with that of its server."
-        return "\n\n".join([head, *parts])
+                head = "" if prefix in ("", name) else f" ({head_of(prefix, self._naming)}…)"
+                parts.append(f"## {name}{head}\n\n{text[: self._longest_instructions]}")
+        if not any(names.values()):
+            # Alone and without a prefix, it is as if it were spoken to directly.
+            return parts[0].partition("\n\n")[2] if parts else None
+        bare = "".join(f" Those of {name} have their own names." for name, prefix in names.items() if not prefix)
+        return "\n\n".join([_RULES[self._naming] + bare, *parts])
 
     def life(self, names: Mapping[str, str]) -> tuple[int, str]:
         """How long lists of these mounts may be kept, and by whom."""
