@@ -103,3 +103,30 @@ def test_a_type_that_is_quoted_in_a_text_is_none() -> None:
     text = 'It said {"resultType":"input_required"}.'
     raw = msgspec.json.encode(complete({"content": [{"type": "text", "text": text}]}))
     assert is_plain(Result(msgspec.Raw(raw)), "tools/call", "2026-07-28")
+
+
+LONG_JSON = b'{\\"a\\": [1, 2]}, ' * 400
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        b'"_meta":{"ui":{"resourceUri":"ui://x/y"}},"content":[%b]',
+        b'"content":[%b],"_meta":{"ui/resourceUri":"ui://x/y"}',
+        b'"content":[%b],"isError":true,"isError":false',
+        b'"content":[%b],"isErr\\u006fr":true,"isError":false',
+        b'"_meta":' + b'{"a":' * 200 + b"1" + b"}" * 200 + b',"content":[%b],"_meta":{}',
+        b'"content":[%b],"resultType":"complete"',
+        b'"content":[%b],"structuredContent":{"uri":"a://b"}',
+        b'"content":[%b,{"type":"resource_link","uri":"a://b","name":"b"}]',
+    ],
+)
+def test_a_long_result_is_looked_at_for_all_that_a_short_one_is(around: bytes) -> None:
+    raw = b'{"resultType":"complete",' + around % (b'{"type":"text","text":"%b"}' % LONG_JSON) + b"}"
+    assert not is_plain(Result(msgspec.Raw(raw)), "tools/call", "2025-11-25")
+
+
+@pytest.mark.parametrize("meta", [b"", b'"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"x","version":"1"}},'])
+def test_a_long_text_of_json_passes(meta: bytes) -> None:
+    raw = b'{"resultType":"complete",' + meta + b'"content":[{"type":"text","text":"%b"}]}' % LONG_JSON
+    assert is_plain(Result(msgspec.Raw(raw)), "tools/call", "2025-11-25")

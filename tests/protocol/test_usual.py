@@ -189,6 +189,8 @@ def test_the_words_of_a_tool_as_the_official_sdks_write_them_are_seen_at_once(re
         b'{"content":[],"resultType":"complete","_meta":{"other":1}}',
         b'{"content":[{"type":"text","text":"\\ud800"}]}',
         b'{"content":[{"type":"text","text":"\\x"}]}',
+        b'{"content":[{"type":"text","text":"a\\u0"}]}',
+        b'{"content":[{"type":"text","text":"\\u0],"resultType":"complete"}',
         b'{"content":[{"type":"text","text":"\t"}]}',
         b'{"content": []}',
         b"{}",

@@ -24,7 +24,7 @@ class KnownHeads(Generic[H]):
 
     def __init__(self, largest: int = sys.maxsize) -> None:
         self.exact: dict[bytes, H] = {}
-        """Those that came just so. For whoever asks first whether it is one of these; `find` does, too."""
+        """Those that came just so. Open to those who come here with every request, and save a call mostly."""
         self._models: dict[bytes, H] = {}
         self._largest = largest
 
@@ -37,22 +37,22 @@ class KnownHeads(Generic[H]):
         head = self._models.get(model) if model else None
         if head is None or length > self._largest:
             return None
-        head = head.with_length(length)
-        if len(self.exact) < MOST:  # Those that come first are not the worst; to forget all for others would be.
-            self.exact[raw] = head
-        return head
+        return self._keep(self.exact, raw, head.with_length(length))
 
     def learn(self, raw: bytes, head: H) -> None:
         """Know a head again, and those like it."""
-        if len(raw) > LONGEST:
-            return
-        if len(self.exact) >= MOST:
-            self.exact.clear()  # The few in use are back at once; no order has to be kept for it.
-            self._models.clear()
-        self.exact[raw] = head
-        model, _ = _apart(raw)
-        if model:
-            self._models[model] = head
+        if len(raw) <= LONGEST:
+            self._keep(self.exact, raw, head)
+            model, _ = _apart(raw)
+            if model:
+                self._keep(self._models, model, head)
+
+    def _keep(self, heads: dict[bytes, H], raw: bytes, head: H) -> H:
+        # Each for itself: however many lengths come, the models stay, of which there are few.
+        if len(heads) >= MOST:
+            heads.clear()  # The few in use are back at once; no order has to be kept for it.
+        heads[raw] = head
+        return head
 
 
 def _apart(raw: bytes) -> tuple[bytes, int]:

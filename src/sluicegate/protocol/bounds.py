@@ -34,7 +34,9 @@ _SAFE_NUMBER: Final = 200
 _SHAPE: Final = {**dict.fromkeys(b"0123456789", b"0"), **dict.fromkeys(b"eE", b"e"), **dict.fromkeys(b"[{", b"[")}
 _SHAPES: Final = b"".join(_SHAPE.get(byte, b"+" if byte == ord("+") else b" ") for byte in range(256))
 # A string without an end reaches to the end of the data, so that nothing is ever looked through twice.
-_STRING: Final = rb'"(?:[^"\\]++|\\.)*+"?'
+# (What follows on a backslash may be missing: before 3.11.5 Python takes a possessive group that fails half-way for a
+# match.)
+_STRING: Final = rb'"(?:[^"\\]++|\\.?)*+"?'
 _up_to_string: Final = re.compile(rb'([^"]*+)(?:%b)?' % _STRING, re.DOTALL)
 _IN_NUMBER: Final = rb"[0-9.eE+-]"
 _IN_NUMBERS: Final = bytes(ord("0") if byte in b"0123456789.eE+-" else ord(" ") for byte in range(256))

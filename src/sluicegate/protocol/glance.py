@@ -35,21 +35,24 @@ class Repeats:
     headers still agree.
     """
 
-    __slots__ = ("_method", "_misses", "_mould", "_params", "_profile")
+    __slots__ = ("_method", "_misses", "_mould", "_params", "_patience", "_profile")
 
     def __init__(self) -> None:
         self._mould: Mould | None = None
         self._misses = 0
+        self._patience = 2
         self._method = ""
         self._params = _NO_PARAMS
         self._profile = Profile()
 
     def learn(self, data: bytes, request: Request, profile: Profile) -> None:
         """Know a request again of which `read_request` made this profile, if nothing in it is out of the ordinary."""
-        # It takes as long as to read some requests. Whoever sends a different one each time is soon left alone.
+        # It takes as long as to read some requests. One alone is not learned, for many a head is never seen again; and
+        # whoever sends a different one each time is soon left alone.
         self._misses += 1
-        if self._misses & (self._misses - 1):
+        if self._misses < self._patience:
             return
+        self._misses, self._patience = 0, 2 * self._patience
         params, meta = request.params, as_object(request.params.get("_meta"))
         target = METHODS[request.method].target or ""
         name = params.get(target)
@@ -57,7 +60,10 @@ class Repeats:
         if meta is None or not (params.keys() <= usual and meta.keys() <= META_MEMBERS):
             return
         changing = {"id", *(params.keys() & {ARGUMENTS}), *(meta.keys() & {_TOKEN})}
-        self._mould = mould_of(data, {name: way for name, way in _WAYS.items() if name in changing})
+        mould = mould_of(data, {name: way for name, way in _WAYS.items() if name in changing})
+        if mould is None:
+            return
+        self._mould = mould
         self._method = request.method
         # In the order in which they came; what is in a hole will be there in its place.
         self._params = {name: value if name == target else None for name, value in params.items() if name != "_meta"}
@@ -78,10 +84,8 @@ class Repeats:
             if not is_small and may_break_limit(data, DEFAULT_LIMITS):
                 return None
             params[ARGUMENTS] = arguments
-        self._misses = 0
-        profile = self._profile
-        if len(found) > 1:
-            token = found[_TOKEN]
+        profile, token = self._profile, found.get(_TOKEN)
+        if token is not None:
             profile = Profile(profile.version, profile.capabilities, profile.client_info, profile.log_level, token)
         return Asked(found["id"], self._method, params, profile, True)
 

@@ -52,8 +52,8 @@ class Result(msgspec.Struct, frozen=True):
     is_final: bool = False
     """Whether somebody has seen that it asks for nothing, so that nobody has to look again."""
     words: tuple[int, int] | None = None
-    """Whether somebody has seen that it is the words of a tool that did not fail, and nothing else: where in its bytes
-    the members stand that every revision has. Around them is nothing but what 2026-07-28 adds."""
+    """Of one that was seen to be the words of a tool that did not fail, and nothing else: from where to where in its
+    bytes the members stand that every revision has. Around them is nothing but what 2026-07-28 adds."""
 
 
 Reply = Result | ErrorObject

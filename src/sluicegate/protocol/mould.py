@@ -4,6 +4,8 @@ bytes means the same, so that only these have to be read.
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
+from itertools import islice
 from typing import Final
 
 import jiter
@@ -12,9 +14,10 @@ import msgspec
 from sluicegate.protocol.message import Params, RequestId, as_object
 
 ARGUMENTS: Final = "arguments"
-_LONGEST: Final = 4096
-"""Bytes of all that stays the same."""
+_LONGEST: Final = 16 * 1024
+"""Bytes of a request of which a mould is made, and of what it keeps of it a quarter."""
 _MOST_TRIES: Final = 8
+_SIGN: Final = b'"the member of a mould"'
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _plain_string: Final = re.compile(rb'"([^"\\\x00-\x1f\x7f-\xff]{0,64})"').fullmatch
 
@@ -74,9 +77,14 @@ class Mould:
 
 def mould_of(data: bytes, holes: Holes) -> Mould | None:
     """The mould of a request that was read and found good, or None if it does not make a good one."""
+    if len(data) > _LONGEST:
+        return None
     cuts: list[tuple[int, int, str]] = []
     for name, way in holes.items():
-        cut = _cut(data, way)
+        try:
+            cut = _cut(data, way)
+        except (msgspec.DecodeError, KeyError, RecursionError):
+            cut = None
         if cut is None:
             return None
         cuts.append((*cut, name))
@@ -84,7 +92,7 @@ def mould_of(data: bytes, holes: Holes) -> Mould | None:
     edges = [0, *(edge for begin, end, _ in cuts for edge in (begin, end)), len(data)]
     literals = [data[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True)]
     # A seam of nothing could be anywhere; but between two members there is a comma at least.
-    if sum(map(len, literals)) > _LONGEST or not all(literals):
+    if sum(map(len, literals)) > _LONGEST // 4 or not all(literals):
         return None
     mould = Mould(literals, [name for _, _, name in cuts])
     return mould if mould.read(data) is not None else None
@@ -92,22 +100,16 @@ def mould_of(data: bytes, holes: Holes) -> Mould | None:
 
 def _cut(data: bytes, way: tuple[str, ...]) -> tuple[int, int] | None:
     """Where in the data the member stands to which this way leads."""
-    try:
-        raw = data
-        for name in way:
-            raw = bytes(_members(raw)[name])
-        member = re.compile(rb'"%b"\s*+:\s*+%b' % (way[-1].encode(), re.escape(raw)))
-        for tried, found in enumerate(member.finditer(data)):
-            begin, end = found.end() - len(raw), found.end()
-            # Only the right place is one where another value changes the member, and nothing else.
-            if _value_at(data[:begin] + _SIGN + data[end:], way) == _SIGN or tried == _MOST_TRIES:
-                return (begin, end) if tried < _MOST_TRIES else None
-    except (msgspec.DecodeError, KeyError):
-        pass
+    raw = _value_at(data, way)
+    # By the name alone: a pattern with the value in it would take as long to make as the value is.
+    for found in islice(re.finditer(rb'"%b"\s*+:\s*+' % way[-1].encode(), data), _MOST_TRIES):
+        begin, end = found.end(), found.end() + len(raw)
+        # Only in the right place another value changes the member, and nothing else.
+        if data[begin:end] == raw:
+            with suppress(msgspec.DecodeError, KeyError):
+                if _value_at(data[:begin] + _SIGN + data[end:], way) == _SIGN:
+                    return begin, end
     return None
-
-
-_SIGN: Final = b'"the member of a mould"'
 
 
 def _value_at(data: bytes, way: tuple[str, ...]) -> bytes:

@@ -74,11 +74,18 @@ class _Words(msgspec.Struct, tag="text", forbid_unknown_fields=True):
     text: str
 
 
+class _Said(msgspec.Struct, forbid_unknown_fields=True):
+    info: dict[str, str] = msgspec.field(name="io.modelcontextprotocol/serverInfo")
+
+
 class _WordsOfTool(msgspec.Struct, forbid_unknown_fields=True):
     content: list[_Words]
     resultType: Literal["complete"]  # noqa: N815 - the name on the wire
     isError: bool = False  # noqa: N815 - the name on the wire
-    meta: msgspec.Raw = msgspec.field(name="_meta", default=msgspec.Raw(b"{}"))
+    meta: _Said | None = msgspec.field(name="_meta", default=None)
+
+
+_MEMBERS: Final = (b'"content"', b'"resultType"', b'"isError"', b'"_meta"')
 
 
 _decode_words: Final = msgspec.json.Decoder(_WordsOfTool).decode
@@ -101,14 +108,13 @@ def is_in_shape(method: str, data: bytes) -> bool:
 
 def is_words(method: str, data: bytes) -> bool:
     """Whether a result is certainly final, and the words of a tool that did not fail, and nothing else."""
-    if method != "tools/call" or data.count(b'"resultType"') != 1:  # Of two, another reader might take the other (T1).
+    # Of two members of one name, however spelled, another reader might take the other (T1).
+    if method != "tools/call" or b"\\u" in data or any(data.count(member) > 1 for member in _MEMBERS):
         return False
     try:
-        found = _decode_words(data)
+        return not _decode_words(data).isError
     except (msgspec.DecodeError, RecursionError):
         return False
-    # What else a server says of the result may be anything, and deep.
-    return not found.isError and (len(found.meta) == 2 or not is_deep(bytes(found.meta)))
 
 
 def _decodes(method: str, data: bytes) -> bool:
@@ -164,7 +170,7 @@ def is_deep(data: bytes) -> bool:
     marks = b"".join(data.translate(_ONE_KIND, _OTHERS).replace(b'""', b"").split(b'"')[::2])
     # Level by level, from the innermost ones on: what is wide is gone at once.
     levels, size = _DEPTH, 2 * len(marks)
-    while marks and len(marks) < size * 3 // 4:
+    while marks and len(marks) < size * 7 // 8:
         levels, size = levels - 1, len(marks)
         marks = marks.replace(b"[]", b"")
     # What is left has many levels with little in them each, so that its brackets stand in long runs.
