@@ -74,7 +74,7 @@ def control_server(
     held_back: Callable[[], Sequence[Problem]] = tuple,
     is_stopping: Callable[[], bool] = bool,
 ) -> "Server":
-    """The server that answers the commands: `status`, `offers`, `own_tools`, `logs`, `restart`, `reload`.
+    """The server that answers the commands: `status`, `offers`, `own_tools`, `logs`, `restart`, `seek`, `reload`.
 
     `reload` reads the configuration again and says what came of it, sentence by sentence; `held_back` is what the files
     say and the gateway does not do; `is_stopping` is whether it begins nothing new, at its address or elsewhere.
@@ -141,6 +141,15 @@ def control_server(
         except KeyError:
             raise ToolError(_unknown(gateway, name)) from None
         return f"{name} is being started anew."
+
+    @server.tool
+    async def seek(name: str) -> str:
+        """Try a server that is away, if that starts nothing, for somebody who wants one of its tools."""
+        try:
+            await gateway.seek(name)
+        except KeyError:
+            raise ToolError(_unknown(gateway, name)) from None
+        return f"{name} was tried, if it was its time."
 
     @server.tool(name="reload")
     async def reload_files() -> Structured:

@@ -6,6 +6,7 @@ It alone knows every room: it builds what the configuration names, and owns how 
 import hashlib
 import logging
 import os
+import shlex
 import socket
 import time
 from collections import Counter, deque
@@ -195,6 +196,13 @@ class Gateway:
             raise KeyError(name)
         mount.restart()
 
+    async def seek(self, name: str) -> None:
+        """Try a server that is away now, if that starts nothing, and wait a moment for it. Raises KeyError as above."""
+        mount = self.hub.find(name)
+        if mount is None:
+            raise KeyError(name)
+        await mount.sought()
+
     def renew(self, name: str) -> None:
         """Load the Python file of a server again; calls under way finish as they began.
 
@@ -356,6 +364,8 @@ def _settings(server: ServerConfig, config: GatewayConfig) -> MountSettings:
         resend=own.resend,
         roots=own.roots,
         instructions=own.instructions,
+        is_light=isinstance(server.source, Http),
+        restarted_by=f"sluicegate restart {shlex.quote(server.name)}",
         explain=partial(explain, server.name),
     )
 

@@ -5,10 +5,15 @@ import os
 import re
 import signal
 import urllib.request
+from functools import partial
 from typing import cast
 
 import pytest
 
+from sluicegate.cli.reaching import Report
+from sluicegate.cli.status import _Lines as Lines  # pyright: ignore[reportPrivateUsage]
+from sluicegate.gateway import ServerStatus
+from sluicegate.hub.condition import tried_singly
 from tests.cli.folders import COUNTING, ENDED, ENDING, NOTES, PROMPTLY, Folder, lines_until
 
 
@@ -265,3 +270,15 @@ def test_a_file_of_which_nothing_can_be_read_is_told_where_no_gateway_runs(
     assert ".mcp.json:1:1: warning: 'hello' is no value" in done.stderr
     if command == ("status",):
         assert "no servers are configured" in done.stderr
+
+
+def test_of_a_server_that_failed_only_news_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    def report(sentence: str) -> Report:
+        server = ServerStatus(name="a", state="failed", sentence=sentence, kind="stdio")
+        return Report(address="", root="", profiles=[], servers=[server], findings=[], naming="prefix")
+
+    singly = partial(tried_singly, restarted_by="sluicegate restart a", is_light=False)
+    lines = Lines(as_json=True)
+    for sentence in (singly(1.0), singly(2.0), singly(61.0), "It is another."):
+        lines.show(report(sentence))
+    assert len(capsys.readouterr().out.splitlines()) == 2

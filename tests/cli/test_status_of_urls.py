@@ -100,6 +100,19 @@ async def refused_at_last(url: str) -> None:
                     return
 
 
+def test_a_url_that_comes_late_is_there_for_whoever_calls_it(folder: Folder) -> None:
+    port, call = free_port(), ("call", "remote__test_simple_text")
+    folder.servers(remote={"type": "http", "url": f"http://127.0.0.1:{port}/mcp"})
+    with folder.serving():
+        why = once(folder, "failed")
+        assert why.endswith(" is tried once a minute now, and when one of its tools is called.")
+        with server_at(port):
+            deadline = time.monotonic() + PROMPTLY
+            while (done := folder.run(*call)).returncode:  # It may have been tried a moment ago.
+                assert time.monotonic() < deadline, done.stderr
+            assert shown(folder) == ("ready", "remote is ready.")
+
+
 def test_nobody_says_that_a_url_is_started(folder: Folder) -> None:
     folder.servers(remote={"type": "http", "url": f"http://127.0.0.1:{free_port()}/mcp"})
     with folder.serving() as (process, _, said):

@@ -8,14 +8,18 @@ import pytest
 
 import sluicegate
 from sluicegate.concurrency import TaskScope
-from sluicegate.errors import InputRefused, UnknownTarget
-from sluicegate.exchange import Exchange
+from sluicegate.errors import InputRefused, UnknownTarget, UpstreamUnavailable
+from sluicegate.exchange import Exchange, Host
+from sluicegate.hub import mount as mounts
+from sluicegate.hub import plan
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings, State
+from sluicegate.hub.plan import MOST_RESTARTS
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_object, opened
+from sluicegate.protocol.modern import complete
 from sluicegate.testing import MemoryUpstream
-from tests.hub.scripted import Scripted, tools, until
+from tests.hub.scripted import Connected, Scripted, tools, until
 
 STATES = "dev.sluicegate/servers"
 
@@ -208,3 +212,73 @@ async def test_a_tool_of_a_server_that_never_came_is_unknown_and_it_is_said_why(
                 await hub(Exchange("tools/call", {"name": name, "arguments": {}}, Heard()))
             assert caught.value.message.startswith(f"Unknown tool: {name}") and said in caught.value.message
             assert bool(said) == ("again in" in caught.value.message)
+
+
+# ---------------------------------------------------------------------------------------- asked for while it is away
+
+
+class Late(Scripted):
+    """A server that nobody finds until it is there."""
+
+    is_there = False
+
+    @asynccontextmanager
+    async def connect(self, host: Host) -> AsyncGenerator[Connected]:
+        if not self.is_there:
+            self.attempts += 1
+            raise UpstreamUnavailable("late could not be reached.")
+        async with super().connect(host) as connection:
+            yield connection
+
+
+@asynccontextmanager
+async def hub_with_late(patch: pytest.MonkeyPatch, settings: MountSettings) -> AsyncGenerator[tuple[Hub, Late]]:
+    """A hub whose one server has failed so often that it is tried once a minute."""
+    patch.setattr(plan, "SHORTEST_PAUSE", 0.001)
+
+    async def answer(exchange: Exchange) -> Reply:
+        return tools("one") if exchange.method == "tools/list" else Result(complete({"content": []}))
+
+    hub, late = Hub(), Late(answer, {"tools": {}})
+    hub.mount("late", late, settings)
+    async with asyncio.timeout(10), hub:
+        await becomes(hub, "late", State.FAILED)
+        yield hub, late
+
+
+def call_of_one() -> Exchange:
+    return Exchange("tools/call", {"name": "late__one", "arguments": {}}, Heard())
+
+
+async def test_whoever_calls_a_tool_of_a_failed_server_at_a_url_finds_it_once_it_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mounts, "SOUGHT_PAUSE", 0.0)
+    async with hub_with_late(monkeypatch, MountSettings(prefix="late", is_light=True)) as (hub, late):
+        with pytest.raises(UnknownTarget, match="tried once a minute now, and when one of its tools is called"):
+            await hub(call_of_one())
+        assert late.attempts == MOST_RESTARTS + 1
+        late.is_there = True
+        assert isinstance(await hub(call_of_one()), Result)
+
+
+async def test_those_who_call_it_at_once_cause_one_try_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mounts, "SOUGHT_PAUSE", 3600.0)
+    async with hub_with_late(monkeypatch, MountSettings(prefix="late", is_light=True)) as (hub, late):
+        for _ in range(10):
+            with pytest.raises(UnknownTarget):
+                await hub(call_of_one())
+        assert late.attempts == MOST_RESTARTS
+
+
+async def test_a_command_that_failed_is_started_by_no_call_and_says_what_starts_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mounts, "SOUGHT_PAUSE", 0.0)
+    settings = MountSettings(prefix="late", restarted_by="sluicegate restart late")
+    async with hub_with_late(monkeypatch, settings) as (hub, late):
+        late.is_there = True
+        told = r"once a minute now, the last time \d s ago; `sluicegate restart late` tries it at once\.$"
+        with pytest.raises(UnknownTarget, match=told):
+            await hub(call_of_one())
+        assert late.attempts == MOST_RESTARTS

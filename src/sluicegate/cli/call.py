@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sluicegate.cli.reaching import OwnTools, Reached
     from sluicegate.config import GatewayConfig, Places
     from sluicegate.errors import SluicegateError
+    from sluicegate.gateway import ServerStatus
     from sluicegate.protocol.message import Params
     from sluicegate.protocol.types import LogEvent, ProgressEvent, Tool, ToolResult
 
@@ -109,9 +110,25 @@ async def _found(gateway: "Reached", name: str) -> "Tool":
         Failure: there is none; with the nearest names, or why its server is not there.
     """
     tools = {tool.name: tool for tool in await gateway.hub.tools()}
+    if name not in tools and await _sought(gateway, name):
+        tools = {tool.name: tool for tool in await gateway.hub.tools()}
     if name in tools:
         return tools[name]
     raise Failure(await not_found(gateway, name, list(tools)))
+
+
+async def _sought(gateway: "Reached", name: str) -> bool:
+    """Whether servers that are away and may have the tool were tried once more; none is, if it was just started."""
+    if not gateway.is_running:
+        return False
+    away = [
+        server.name
+        for server in (await gateway.report()).servers
+        if server.state != "ready" and _own(server, name) is not None
+    ]
+    for each in away:
+        await gateway.seek(each)
+    return bool(away)
 
 
 async def not_found(gateway: "Reached", name: str, known: Sequence[str]) -> str:
@@ -120,8 +137,7 @@ async def not_found(gateway: "Reached", name: str, known: Sequence[str]) -> str:
 
     own_tools, offers = await gateway.own_tools(), await gateway.offers("tools")
     for server in (await gateway.report()).servers:
-        heads = [f"{head}__" for head in (server.prefix, server.key, server.name) if head]
-        own = next((plain[len(head) :] for plain in _plain(name) for head in heads if plain.startswith(head)), None)
+        own = _own(server, name)
         if own is None:
             continue
         if server.state != "ready":
@@ -135,6 +151,12 @@ async def not_found(gateway: "Reached", name: str, known: Sequence[str]) -> str:
         if server.name in own_tools and (rule := _hidden_by(own_tools[server.name], own)):
             return f"there is no tool {name!r}; {server.name} has it, and {rule} in its settings hides it."
     return unknown("tool", name, known)
+
+
+def _own(server: "ServerStatus", name: str) -> str | None:
+    """What a server would call a tool of that name itself; None if the name is none of its own."""
+    heads = [f"{head}__" for head in (server.prefix, server.key, server.name) if head]
+    return next((plain[len(head) :] for plain in _plain(name) for head in heads if plain.startswith(head)), None)
 
 
 def _plain(name: str) -> list[str]:

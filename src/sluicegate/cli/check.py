@@ -79,7 +79,11 @@ def _show(loaded: "Loaded", places: "Places") -> None:
     if files:
         say(f"read {', '.join(files)}.")
     elif not loaded.broken:
-        say("there is no configuration; the demo server would run.")
+        from sluicegate.cli.above import way_up
+        from sluicegate.cli.reaching import gateway_runs
+
+        up = way_up(places, gateway_runs)
+        say(f"there is no configuration; the demo server would run. {up}".rstrip())
     if loaded.config is None:
         return
     from sluicegate.config.ourselves import OURSELVES

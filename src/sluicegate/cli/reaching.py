@@ -1,6 +1,7 @@
 """The gateway that a command talks to: the one that runs for this folder, or else one of its own for this moment."""
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
@@ -8,6 +9,7 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
+from sluicegate.cli.above import way_up
 from sluicegate.cli.failure import Failure, NotStarted
 from sluicegate.cli.places import loaded_from, show_problems
 from sluicegate.cli.render import counted, on_terminal, say
@@ -135,6 +137,13 @@ class Reached:
         """Start a server anew."""
         await self._told("restart", {"name": server})
 
+    async def seek(self, server: str) -> None:
+        """Let a server that is away be tried now, if that starts nothing; return when that is over, or soon."""
+        try:
+            await self._told("seek", {"name": server})
+        except (RpcError, Failure):
+            pass  # A gateway of an older version cannot, and one that is disabled is not there to be tried.
+
     async def server(self, name: str) -> ServerStatus:
         """The server that goes by a name, by the prefix of its tools, or by its key.
 
@@ -189,7 +198,9 @@ async def running(
     """
     path, process = _found(places)
     if process is None:
-        raise UpstreamUnavailable("No gateway is running for this folder; start one with `sluicegate serve`.")
+        up = way_up(places, gateway_runs, only_running=True)
+        none = "No gateway is running for this folder"
+        raise UpstreamUnavailable(f"{none}. {up}" if up else f"{none}; start one with `sluicegate serve`.")
     control_opening = connect(
         SocketUpstream(path, open_timeout=ANSWERS_WITHIN), timeout=TELLS_WITHIN, max_timeout=TELLS_WITHIN
     )
@@ -231,6 +242,11 @@ def _found(places: Places) -> tuple[str, int | None]:
     return path, process
 
 
+def gateway_runs(places: Places) -> bool:
+    """Whether a gateway runs for the folder, be it one that answers or not."""
+    return _found(places)[1] is not None
+
+
 async def running_report(places: Places) -> Report | None:
     """How the gateway that runs for the folder is; None if none runs that answers."""
     try:
@@ -261,6 +277,7 @@ async def reached(
     Raises:
         NotStarted: none runs, and the configuration has errors.
         NoAnswer: one runs, and hangs.
+        Failure: none runs and nothing is configured here, but in a folder above.
     """
     if places.config is None:
         attempt = running(places, elicit=elicit, on_log=on_log)
@@ -292,6 +309,9 @@ async def _entered(manager: AbstractAsyncContextManager[Reached]) -> AsyncGenera
 async def _here(
     places: Places, choose: Choose | None, elicit: Elicit | None, on_log: OnLog | None
 ) -> AsyncGenerator[Reached]:
+    # In a folder below their own, whoever asks for their servers is not helped by the demo's.
+    if not any(map(os.path.exists, places.files)) and (up := way_up(places, gateway_runs)):
+        raise Failure(f"this folder has no servers of its own. {up}")
     loaded = loaded_from(places)
     if loaded.config is None:
         show_problems(loaded, notes=False)

@@ -21,7 +21,7 @@ _NUMBERS: Final = ("tools", "calls", "errors", "latency")
 _SPARED: Final = ("transport", "latency", "errors", "protocol", "calls")
 """The columns that a narrow terminal does without, the first one first."""
 _PAUSE: Final = 1.0
-_passing: Final = re.compile(r"for \d+ s\b")
+_passing: Final = re.compile(r"for \d+ s\b|the last time \d+ s ago")
 _NONE: Final = "no gateway runs for this folder; waiting for `sluicegate serve` to start one."
 
 
@@ -47,7 +47,7 @@ def status(watch: bool, as_json: bool, config: str | None, folder: str | None) -
       sluicegate status --json | jq '.servers[] | select(.state != "ready")'
 
     \b
-    Exit status: 0 shown, 1 the gateway does not answer, 3 the configuration has errors
+    Exit status: 0 shown, 1 the gateway does not answer, or is one of a folder above, 3 the configuration has errors
     """
     from sluicegate.cli.running import run
 

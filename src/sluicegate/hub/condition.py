@@ -7,7 +7,7 @@ import msgspec
 
 from sluicegate.errors import UpstreamError
 from sluicegate.hub.listening import LONGEST_PAUSE
-from sluicegate.hub.plan import Circuit
+from sluicegate.hub.plan import MOST_RESTARTS, Circuit
 from sluicegate.hub.treatment import State
 
 Explain = Callable[[UpstreamError], str]
@@ -45,6 +45,15 @@ def fetching(name: str, program: str, seconds: float, limit: float) -> str:
         f"{name} has not answered for {seconds:.0f} s: {program} is probably fetching it, for which it has {limit:g} s."
         " Run its command once by hand to see how far it gets, or raise install_timeout in sluicegate.toml."
     )
+
+
+def tried_singly(seconds: float, restarted_by: str, *, is_light: bool) -> str:
+    """What to add of a server that failed so often that it is tried rarely, and that long ago for the last time."""
+    tried = f"It failed {MOST_RESTARTS} times within a minute and is tried once a minute now"
+    if is_light:
+        return f"{tried}, and when one of its tools is called."
+    way_out = f"; `{restarted_by}` tries it at once" if restarted_by else ""
+    return f"{tried}, the last time {seconds:.0f} s ago{way_out}."
 
 
 def without_lists(name: str, problem: UpstreamError, explain: Explain, since: float) -> Condition:

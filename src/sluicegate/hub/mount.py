@@ -13,11 +13,11 @@ from sluicegate.concurrency import TaskScope
 from sluicegate.errors import UpstreamClosed, UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from sluicegate.exchange import NOBODY, Carried, Connection, Exchange, Host, Upstream
 from sluicegate.hub.calls import Calls, askable, is_closed
-from sluicegate.hub.condition import Condition, fetching, out_of_reach, told_of, without_lists
+from sluicegate.hub.condition import Condition, fetching, out_of_reach, told_of, tried_singly, without_lists
 from sluicegate.hub.listening import Hearing, listen
 from sluicegate.hub.lists import Lists
 from sluicegate.hub.offers import Offer
-from sluicegate.hub.plan import MOST_RESTARTS, Restarts, is_undelivered
+from sluicegate.hub.plan import SOUGHT_PAUSE, Restarts, is_undelivered
 from sluicegate.hub.task_ids import Owners
 from sluicegate.hub.tasks import Heard
 from sluicegate.hub.treatment import MountSettings, State
@@ -31,6 +31,9 @@ log = logging.getLogger("sluicegate")
 
 INSTALLS_AFTER: Final = 3.0
 """Seconds after which a program that may have to fetch a server, and says nothing, is taken to do so."""
+
+SOUGHT_WITHIN: Final = 3.0
+"""Seconds that somebody who asks for an unknown tool waits for a server that may have it: it may have no such one."""
 
 SETS_LEVEL_WITHIN: Final = 10.0
 """Seconds that a server has to answer how much it is to log."""
@@ -91,6 +94,7 @@ class Mount:
         self._lists: Lists | None = None
         self._succession = _Succession(self)
         self._is_leaving = False
+        self._is_pausing = False
         self._begin()
 
     def _begin(self) -> None:
@@ -114,10 +118,12 @@ class Mount:
     @property
     def sentence(self) -> str:
         """How it is, for everybody."""
-        if self.state is not State.INSTALLING:
-            return self._sentence
         settings, seconds = self.settings, time.monotonic() - self._began
-        return fetching(self.name, settings.fetched_by, seconds, settings.opens_within)
+        if self.state is State.INSTALLING:
+            return fetching(self.name, settings.fetched_by, seconds, settings.opens_within)
+        if self.state is State.FAILED:
+            return f"{self._sentence} {tried_singly(seconds, settings.restarted_by, is_light=settings.is_light)}"
+        return self._sentence
 
     @property
     def is_ready(self) -> bool:
@@ -240,17 +246,17 @@ class Mount:
             text = str(problem) if str(problem).startswith(self.name) else f"{self.name}: {problem}"
             log.log(logging.WARNING if is_news else logging.DEBUG, "%s", text, extra={"server": self.name})
             if pause.is_failed:
-                self._enter(
-                    State.FAILED,
-                    f"{cause} It failed {MOST_RESTARTS} times within a minute and is tried once a minute now.",
-                )
+                self._enter(State.FAILED, cause)
             else:
                 self._enter(State.DEGRADED, f"{cause} It is tried again in {pause.seconds:.1f} s.")
+            self._is_pausing = True
             try:
                 async with asyncio.timeout(pause.seconds):
                     await self._again.wait()
             except TimeoutError:
                 pass
+            finally:
+                self._is_pausing = False
 
     async def _live(self) -> UpstreamError:
         """One connection from its beginning to its end; why it ended."""
@@ -399,6 +405,7 @@ class Mount:
                 mount = None
                 while mount is not self.latest:
                     mount = self.latest
+                    mount.seek()
                     await mount._decided.wait()
         except TimeoutError:
             pass
@@ -406,6 +413,26 @@ class Mount:
         if mount.connection is None:
             raise UpstreamUnavailable(mount.sentence)
         return mount.connection
+
+    def seek(self) -> bool:
+        """Try now, for somebody who asks for it, if that starts nothing and was not done just before.
+
+        Whether it is being tried, be it by this or not.
+        """
+        if not self.settings.is_light:
+            return False  # What is started by each call could crash with each call (threats R7).
+        if self._is_pausing and time.monotonic() - self._began >= SOUGHT_PAUSE:
+            self._again.set()
+            self._decided.clear()
+        return not self.is_ready and not self._decided.is_set()
+
+    async def sought(self) -> None:
+        """Return when it is ready, or is not to be had now; soon in any case."""
+        if self.seek():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SOUGHT_WITHIN):
+                    await self._decided.wait()
+            await asyncio.sleep(0)  # What it offers is in the lists one turn of the loop after it is ready.
 
     def lose(self, connection: Connection) -> None:
         """Ask this connection no more; who comes now waits for the next one."""

@@ -16,6 +16,8 @@ SPREAD: Final = 0.2
 MOST_RESTARTS: Final = 5
 RESTARTS_WITHIN: Final = 60.0
 PROBE_PAUSE: Final = 60.0
+SOUGHT_PAUSE: Final = 2.0
+"""Seconds between two tries that callers cause, of a server of which a try starts nothing."""
 
 MOST_FAILURES: Final = 5
 FAILURES_WITHIN: Final = 10.0

@@ -54,6 +54,10 @@ class MountSettings(msgspec.Struct, frozen=True, kw_only=True):
     roots: Sequence[str] = ()
     """Folders that it is told of when it asks; without any, it is not told that it may ask."""
     instructions: bool = True
+    is_light: bool = False
+    """Whether a try starts nothing on this machine, so that whoever asks for it while it is away may cause one."""
+    restarted_by: str = ""
+    """The command that tries it at once, if there is one."""
     explain: Callable[[UpstreamError], str] = lambda problem: problem.message
     """A sentence that names the cause and the way out; it must be safe to show to a client."""
 

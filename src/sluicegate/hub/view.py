@@ -226,7 +226,21 @@ class View:
         name = exchange.params.get("name")
         entry = self.catalog.tools.get(name) if isinstance(name, str) else None
         if entry is None:
-            raise UnknownTarget(f"Unknown tool: {str(name)[:200]}{self._why_unknown(name)}")
+            return self._call_unknown(exchange, name)
+        return self._call_entry(exchange, entry)
+
+    async def _call_unknown(self, exchange: Exchange, name: object) -> Reply:
+        """Call a tool that nobody knows: the server that may have it may be there by now."""
+        mount = self._away(name)
+        if mount is not None:
+            await mount.sought()
+        entry = self.catalog.tools.get(name) if isinstance(name, str) else None
+        if entry is None:
+            why = "" if mount is None or mount.is_ready else f". {mount.sentence}"
+            raise UnknownTarget(f"Unknown tool: {str(name)[:200]}{why}")
+        return await self._call_entry(exchange, entry)
+
+    def _call_entry(self, exchange: Exchange, entry: Entry) -> Awaitable[Reply]:
         if entry.marks and exchange.headers is not None:
             check_marks(exchange.headers, None, exchange.params, entry.marks)
         mount = self._mount(entry)
@@ -234,13 +248,13 @@ class View:
             exchange = exchange.again(as_task(exchange.params, mount.settings.longest_call))
         return self._relay(exchange, mount, "name", entry.own)
 
-    def _why_unknown(self, name: object) -> str:
-        """What else to say of a name that begins like those of a server whose tools nobody knows yet."""
+    def _away(self, name: object) -> Mount | None:
+        """The server that is away now and whose names begin like this one, if there is one."""
         own = str(name).removeprefix("mcp__")
         for mount in map(self._hub.find, self.catalog.prefixes):
             if mount is not None and not mount.is_ready and mount.prefix and own.startswith(f"{mount.prefix}__"):
-                return f". {mount.sentence}"
-        return ""
+                return mount
+        return None
 
     def _get_prompt(self, exchange: Exchange) -> Awaitable[Reply]:
         entry = self._prompt(exchange.params.get("name"))
