@@ -259,6 +259,7 @@ class Gateway:
                     secrets=hidden_parts(source),
                     on_lines=lines.extend,
                     launched=launched,
+                    missing=source.missing,
                 )
             case Http() as source:
                 from sluicegate.upstream.http import HttpUpstream

@@ -282,3 +282,16 @@ def test_of_a_server_that_failed_only_news_is_printed(capsys: pytest.CaptureFixt
     for sentence in (singly(1.0), singly(2.0), singly(61.0), "It is another."):
         lines.show(report(sentence))
     assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_a_whole_command_line_as_command_has_one_way_out_wherever_it_is_told(folder: Folder) -> None:
+    folder.servers(weather={"command": "python3 weather.py --api-key sk-0123456789abcdef"})
+    told = 'was not found: write "command": "python3" and "args": ["weather.py", "--api-key", "***"].'
+    assert told in folder.invoke("check").stderr
+    for command in ("status", "doctor"):
+        done = folder.run(command)
+        assert told in done.stdout and "sk-01234" not in done.stdout + done.stderr
+    with folder.serving() as (_, url, said):
+        assert told in "".join(said) and "sk-01234" not in "".join(said)
+        assert told in folder.out("status")
+        assert told in folder.run("call", "weather__today").stderr

@@ -37,16 +37,17 @@ def stdio_in(entry: EntryBody) -> Stdio | None:
     program, words = entry.from_home(command.reveal()), [arg.reveal() for arg in args]
     path = env["PATH"].reveal() if "PATH" in env else entry.variables.environ.get("PATH", os.defpath)
     found = commands.find_program(program, cwd, path) if not entry.why else None
+    sentence = ""
     if found is None and not entry.why:
         sentence = commands.not_found(command.shown, words, program=program, cwd=cwd, path=path)
         entry.say("warning", sentence, member, "command")
     masks = masked_args([arg.shown for arg in args])
     if package := commands.floating(program, words):
         name = dict(zip(words, masks, strict=True)).get(package) or masked_text(package)
-        sentence = f"{name} comes without a fixed version, so that tomorrow it may be another program; name one."
-        entry.say("note", sentence, entry.get("args") or member, "args")
+        floats = f"{name} comes without a fixed version, so that tomorrow it may be another program; name one."
+        entry.say("note", floats, entry.get("args") or member, "args")
     secrets = tuple(Secret(arg, mask) for arg, mask in zip(words, masks, strict=True))
-    return Stdio(command=program, program=found, args=secrets, env=env, cwd=cwd)
+    return Stdio(command=program, program=found, missing=sentence, args=secrets, env=env, cwd=cwd)
 
 
 def _args(entry: EntryBody, items: list[Node]) -> list[Secret]:

@@ -35,6 +35,8 @@ class Stdio(msgspec.Struct, frozen=True, kw_only=True, tag="stdio"):
     """As the file has it, with its variables put in."""
     program: str | None
     """Where the command was found, or None if it was not."""
+    missing: str = ""
+    """What was said of a command that was not found, and is to be said wherever it is missed; safe to show."""
     cwd: str
     args: tuple[Secret, ...] = ()
     env: dict[str, Secret] = {}

@@ -46,6 +46,7 @@ class StdioUpstream:
         secrets: Iterable[str] = (),
         on_lines: Callable[[list[str]], object] | None = None,
         launched: Launched | None = None,
+        missing: str = "",
     ) -> None:
         """`ceiling` is how many bytes one message of the server may have.
 
@@ -53,6 +54,7 @@ class StdioUpstream:
 
         `secrets` are masked in it and in every error, as the values of `env` are. `launched` is one of this command
         that was started before: the first connection takes it, unless whoever launched it has dismissed it by then.
+        `missing` is the sentence for a program that is not there, of whoever knows where the command is written.
         """
         self._command = list(command)
         self._env = dict(env or {})
@@ -66,6 +68,7 @@ class StdioUpstream:
         self._mask = Mask({*self._env.values(), *secrets})
         self._on_lines = on_lines
         self._launched = launched
+        self._missing = missing
         self._skipped = SkippedLines(self._name)
         identity = [self._command, sorted(self._env.items()), str(cwd)]
         # Variables may hold secrets: only a digest of them is kept. `ascii` takes what is no UTF-8, as the system does.
@@ -78,6 +81,8 @@ class StdioUpstream:
             try:
                 link, child = await self._start(host, tasks)
             except UpstreamError as problem:
+                if self._missing and isinstance(problem.__cause__, FileNotFoundError):
+                    raise UpstreamUnavailable(self._missing) from problem.__cause__
                 self._mask.put_on(problem)
                 raise
             try:
