@@ -127,7 +127,20 @@ def test_a_slow_server_does_not_keep_the_others_from_being_told(folder: Folder) 
         (folder.path / "go").write_text("go\n")
         later = "".join(lines_until(process, "servers ready"))
         assert "2 of 2 servers ready (1 disabled), 3 tools: notes, slow" in later
-        lines_until(process, "slow is ready, 1 tool\\.") if "slow is ready, 1 tool." not in later else None
+        folder.servers(notes=NOTES, slow=slow, off=NOTES)
+        after = "".join(lines_until(process, r"off is ready"))
+        assert "off was started.\n" in after and "off is ready, 2 tools.\n" in after
+        assert "slow is ready" not in after, "that was said with all others"
+
+
+def test_a_server_that_is_taken_away_and_added_again_is_a_new_one(folder: Folder) -> None:
+    folder.servers(counting=COUNTING, notes=NOTES)
+    with folder.serving() as (process, _, _):
+        folder.servers(counting=COUNTING)
+        lines_until(process, r"notes was removed\.")
+        folder.servers(counting=COUNTING, notes=NOTES)
+        said = lines_until(process, r"notes is ready")
+        assert "sluicegate: notes was added.\n" in said and said[-1] == "sluicegate: notes is ready, 2 tools.\n"
 
 
 def test_what_a_changed_file_does_is_said(folder: Folder) -> None:

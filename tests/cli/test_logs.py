@@ -16,7 +16,16 @@ def test_the_last_lines_of_a_server(gateway: Folder) -> None:
 
 def test_a_server_without_a_stderr_says_so(gateway: Folder) -> None:
     done = gateway.run("logs", "demo")
-    assert (done.returncode, done.stdout) == (0, "") and "no stderr" in done.stderr
+    told = "sluicegate: demo runs inside the gateway, so that what it writes is on the gateway's own terminal.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", told)
+
+
+def test_a_server_that_cannot_have_written_anything_says_why(folder: Folder) -> None:
+    folder.servers(typo={"comand": "python3"}, remote={"url": "http://127.0.0.1:9/mcp"})
+    with folder.serving():
+        told = "typo has not run, since its entry is wrong; `sluicegate status` says how."
+        assert told in folder.run("logs", "typo").stderr
+        assert "remote is at a URL, so that what it writes is where it runs." in folder.run("logs", "remote").stderr
 
 
 def test_following_goes_on_with_what_it_writes(gateway: Folder) -> None:

@@ -10,6 +10,7 @@ import pytest
 import sluicegate
 from sluicegate.cli.main import COMMANDS, main
 from sluicegate.cli.main import sluicegate as group
+from tests.cli.folders import Folder
 
 PROMPTLY = 30.0
 SCRIPT = Path(sys.executable).with_name("sluicegate")
@@ -86,3 +87,8 @@ def test_how_a_command_ends_is_its_exit_status(
         main()
     assert left.value.code == status
     assert capsys.readouterr().err.endswith(said)
+
+
+def test_help_is_shown_also_to_those_who_take_it_for_a_command(folder: Folder) -> None:
+    assert folder.invoke("help").stdout == folder.invoke("--help").stdout != ""
+    assert folder.invoke("help", "serve").stdout == folder.invoke("serve", "--help").stdout != ""

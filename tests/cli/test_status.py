@@ -291,7 +291,7 @@ def test_a_whole_command_line_as_command_has_one_way_out_wherever_it_is_told(fol
     for command in ("status", "doctor"):
         done = folder.run(command)
         assert told in done.stdout and "sk-01234" not in done.stdout + done.stderr
-    with folder.serving() as (_, url, said):
+    with folder.serving() as (_, _, said):
         assert told in "".join(said) and "sk-01234" not in "".join(said)
         assert told in folder.out("status")
         assert told in folder.run("call", "weather__today").stderr

@@ -256,7 +256,7 @@ def test_a_whole_command_line_in_command_gets_the_right_form(folders: Folders) -
         ("./plain", "is not an executable file; make it one (chmod +x)"),
         ("plain", "is not an executable file; make it one (chmod +x)"),
         ("./folder", "is a folder; name the program in it"),
-        ("~/folder", "is not where its path says"),
+        ("~/folder", "(~ is HOME) is not where its path says"),
         ("./broken", "is a link to something that is not there"),
     ],
 )
@@ -267,7 +267,7 @@ def test_a_command_that_cannot_be_run_is_told_why(folders: Folders, command: str
         (place / "broken").symlink_to("nowhere")
     folders.servers({"a": {"command": command, "args": ["x"]}})
     (told,) = said(folders)
-    assert told.startswith(f'a: The command "{command}" {sentence}')
+    assert told.startswith(f'a: The command "{command}" {sentence.replace("HOME", str(folders.home))}')
     assert "not found" not in told and "full path" not in told
 
 

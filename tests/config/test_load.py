@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from sluicegate.config import GatewayConfig, Http, Loaded, PythonFile
 from tests.config.folders import Folders
 
@@ -165,3 +167,18 @@ def test_one_server_may_be_without_prefix(folders: Folders) -> None:
     folders.servers({"a": {"url": "http://a/"}, "b": {"url": "http://b/"}})
     folders.settings('[servers.a]\nprefix = ""\n[servers.b]\nprefix = "B_2"\n')
     assert [server.prefix for server in folders.config().servers.values()] == ["", "B_2"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ('[http]\nport = "x"\n', '"http.port" should be a whole number, not text in quotes.'),
+        ("[http]\npath = 5\n", '"http.path" should be text in quotes, not a whole number.'),
+        ("[http]\nport = 70000\n", '"http.port" should be a whole number <= 65535.'),
+        ("[servers.a]\nqueue_wait = []\n", '"servers.a.queue_wait" should be a number, not a list.'),
+        ('[servers.a]\ntools = "x"\n', '"servers.a.tools" should be a list, not text in quotes.'),
+    ],
+)
+def test_a_value_of_another_kind_is_told_in_plain_words(folders: Folders, settings: str, told: str) -> None:
+    folders.settings(settings)
+    assert told in [problem.sentence for problem in folders.load().problems]

@@ -130,7 +130,7 @@ async def test_how_long_a_message_of_a_server_may_be(over: str, era: str, stream
 async def test_no_more_than_64_mib_can_be_allowed(tmp_path: Path) -> None:
     async with served("stdio", tmp_path) as entry, staged(tmp_path, entry, "") as stage:
         said = await stage.change(f"[limits]\nmessage = {64 * MIB + 1}\n")
-        assert '"limits.message" is not right: expected `int` <= 67108864' in said[0]
+        assert '"limits.message" should be a whole number <= 67108864' in said[0]
         assert said[-1] == "The configuration stays as it was."
 
 

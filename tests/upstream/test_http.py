@@ -351,6 +351,11 @@ async def test_a_web_site_is_told_apart_by_all_three_observations() -> None:
     assert "speaks no MCP" in problem.message and script.methods() == ["server/discover", "initialize", "GET"]
 
 
+async def test_what_was_seen_twice_is_told_once() -> None:
+    problem, _ = await refused(lambda asked: asked.status(404, b""))
+    assert problem.message.count("answered with status 404 and no message") == 1
+
+
 @pytest.mark.parametrize("path", ["", "/", "/mpc"])
 async def test_a_wrong_path_is_told_apart_from_no_server_and_what_it_says_is_for_its_user(path: str) -> None:
     async with asyncio.timeout(20), endpoint(Whole().server) as origin:

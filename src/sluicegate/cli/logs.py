@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     from sluicegate.config import Places
 
 _PAUSE: Final = 0.5
+_WHY_NOTHING: Final = {
+    "http": "is at a URL, so that what it writes is where it runs",
+    "python": "runs inside the gateway, so that what it writes is on the gateway's own terminal",
+    "invalid": "has not run, since its entry is wrong; `sluicegate status` says how",
+}
+"""Why there is no log of servers that are no commands, by what they are."""
 
 
 @click.command()
@@ -21,7 +27,8 @@ _PAUSE: Final = 0.5
 def logs(server: str, follow: bool, lines: int | None, folder: str | None) -> None:
     """Print what a server wrote to its stderr: its last 1,000 lines.
 
-    Only of the gateway that runs for this folder. A server at a URL has no stderr here.
+    Only of the gateway that runs for this folder. A server at a URL has no stderr here, and what a Python file writes
+    that runs inside the gateway is on the gateway's own terminal.
 
     \b
     Examples:
@@ -47,8 +54,7 @@ async def _work(places: "Places", name: str, follow: bool, most: int | None) -> 
         for line in seen if most is None else seen[max(0, len(seen) - most) :]:
             show_text(line)
         if not seen and not follow:
-            what = "has written nothing" if server.kind == "stdio" else f"runs as {server.kind}, which has no stderr"
-            say(f"{server.name} {what}.")
+            say(f"{server.name} {_WHY_NOTHING.get(server.kind, 'has written nothing')}.")
         while follow:
             await asyncio.sleep(_PAUSE)
             now = await gateway.logs(server.name)

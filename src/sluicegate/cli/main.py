@@ -30,6 +30,10 @@ COMMANDS = {
 class Commands(click.Group):
     """The group of all commands; each is imported when it is used."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the words apart; `help` is what many try first, alone or with a command behind it."""
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names, in the order of the table."""
         return list(COMMANDS)

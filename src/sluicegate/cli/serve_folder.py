@@ -75,12 +75,12 @@ def serve_folder(places: Places, wanted: Wanted, begun: Callable[[], None]) -> N
             has_commands = _claim(stack, loaded.config, places)
         if wanted.http and (why := exposure(loaded.config.http)) is not None:
             raise NotStarted(why)
-        if wanted.http and program.begins_bare:
-            nothing = "there is no .mcp.json here or at home, so the demo is served"
-            say(f"{nothing}; `{ourselves} import` finds your servers.")
         stack.enter_context(_ended_by_sigterm())
         launches = stack.enter_context(Launches())
         program.launch(launches, loaded.config)
+        if wanted.http and program.begins_bare:
+            nothing = "there is no .mcp.json here or at home, so the demo is served"
+            say(f"{nothing}; `{ourselves} import` finds your servers.")
         program.run(loaded, loaded.config.http, launches, has_commands=has_commands)
     _end_line()
 

@@ -58,7 +58,10 @@ def not_found(command: str, args: Sequence[str], *, program: str, cwd: str, path
         return f'The command "{command}" was not found; {_REMEDIES[command]}.'
     from sluicegate.upstream.launching import why_not_runnable  # Only wrong files need it.
 
-    return f'The command "{command}" {why_not_runnable(place)}.'
+    # What is missed is easier to see where the path is told as a whole.
+    below = command[1:] if command.startswith("~/") else ""
+    home = f" (~ is {program.removesuffix(below)})" if below and program.endswith(below) else ""
+    return f'The command "{command}"{home} {why_not_runnable(place)}.'
 
 
 _npm_version: Final = re.compile(r"v?[0-9]+\.[0-9]+\.[0-9]+.*")

@@ -13,6 +13,15 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 _PROFILE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_-]{0,31}")
+_EXPECTED: Final = re.compile(r"Expected `([^`]+)`( [^,]+)?(?:, got `([^`]+)`)?")
+_WORDS: Final = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text in quotes",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
 _OF_ENTRIES: Final = frozenset({"command", "args", "env", "url", "headers", "cwd", "type"})
 _at: Final = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)")
 
@@ -156,10 +165,23 @@ class _Check:
         try:
             msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
-            said = str(error).partition(" - at `$")[0]
-            self._wrong(f'"{".".join(path)}" is not right: {said[0].lower()}{said[1:]}.', path)
+            self._wrong(f'"{".".join(path)}" {_in_plain_words(str(error).partition(" - at `$")[0])}.', path)
             return
         if path[:1] == ("servers",) and path[2:] == ("prefix",) and not _PREFIX.fullmatch(str(value)):
             self._wrong("A prefix is letters, digits, - and _, 31 at most.", path)
         elif isinstance(value, float) and value != value:
             self._wrong(f'"{".".join(path)}" is not a number.', path)
+
+
+def _in_plain_words(said: str) -> str:
+    """What a value should be, as the rest of a sentence, by what msgspec says of it in the words of Python."""
+    found = _EXPECTED.fullmatch(said)
+    if found is None:
+        return f"is not right: {said[:1].lower()}{said[1:]}"
+    wanted, limit, got = found.groups(default="")
+    instead = f", not {_kinds(got)}" if got else ""
+    return f"should be {_kinds(wanted)}{limit}{instead}"
+
+
+def _kinds(names: str) -> str:
+    return " or ".join(_WORDS.get(name, name) for name in names.split(" | ") if name != "null") or "nothing"

@@ -79,6 +79,8 @@ class Running:
         self._stops: list[Callable[[], None]] = []
         """What lets each open front begin nothing new."""
         self._end: float | None = None
+        self._told_stays: dict[str, tuple[Mount, float]] = {}
+        """Of which stay of each server it was said that it is ready."""
 
     async def reload(self) -> list[str]:
         """Read the files again and take over what changed; what came of it, sentence by sentence."""
@@ -86,6 +88,7 @@ class Running:
             read = self._read = self._adjust(load(self._places))
             loaded = settle(self.gateway.config, read)
             was_held_back, refusal = bool(self.held_back), list[str]()
+            ran = {server.name for server in self.gateway.config.servers.values() if server.enabled}
             try:
                 changes = None if loaded.config is None else self.gateway.apply(loaded.config)
             except ConfigError as problem:
@@ -101,12 +104,14 @@ class Running:
             if changes is None:
                 said = [*without_consequence(said), "The configuration stays as it was."]
             else:
+                for name in (*changes.added, *changes.removed):
+                    self._told_stays.pop(name, None)  # Whoever is new does not come again.
                 if self._endpoints is not None:
                     said += await self._endpoints.follow()
                 said += self._gone()
                 waiting = changes_between(self._began_with, self.gateway.config).restart
                 done = [
-                    *_told(changes, self.gateway.config, waiting),
+                    *_told(changes, self.gateway.config, ran, waiting),
                     *self._renew({*changes.added, *changes.reconnect}),
                 ]
                 if was_held_back and not self.held_back:
@@ -324,12 +329,14 @@ class Running:
             if not is_all:
                 await settled_catalog(self.gateway)
                 if settled is not None:
+                    self._told_stays.update(self._stays())  # In the same words all of them are told.
                     settled(self, True)
 
     async def _tell_comings(self) -> None:
         """Say of each server that it is ready when it comes, or comes again, until cancelled."""
         # One stay of a server is told from the next by when it began: it may have been away for a moment only.
-        stays = dict(self._stays())
+        stays = self._told_stays
+        stays.update(self._stays())
         while True:
             await asyncio.sleep(GLANCE)
             for name, stay in self._stays():
@@ -344,8 +351,11 @@ class Running:
         return [(mount.name, (mount, mount.since)) for mount in mounts if mount.state is State.READY]
 
 
-def _told(changes: Changes, config: GatewayConfig, waiting: Collection[str]) -> list[str]:
-    """What a reload did, sentence by sentence; `waiting` are all keys that wait for the next start by now."""
+def _told(changes: Changes, config: GatewayConfig, ran: Collection[str], waiting: Collection[str]) -> list[str]:
+    """What a reload did, sentence by sentence.
+
+    `ran` are the servers that were to run before, `waiting` all keys that wait for the next start by now.
+    """
     said: list[str] = []
     for verb, names in (
         ("added", changes.added),
@@ -356,7 +366,7 @@ def _told(changes: Changes, config: GatewayConfig, waiting: Collection[str]) -> 
         for name in names:
             why = config.servers[name].disabled if verb != "removed" else ""
             if not why:
-                said.append(f"{name} was {verb}.")
+                said.append(f"{name} was {verb if verb != 'started anew' or name in ran else 'started'}.")
             else:
                 done = "was stopped" if verb == "started anew" else "does not run"
                 said.append(f"{name} {done}: {why[:1].lower()}{why[1:]}")

@@ -140,7 +140,7 @@ class HttpUpstream:
                     _verdicts[self._url] = transport
                 return outcome
             seen.append(outcome)
-        problem = f"{self._name} speaks no MCP that we know: {'; '.join(seen)}."
+        problem = f"{self._name} speaks no MCP that we know: {'; '.join(dict.fromkeys(seen))}."
         raise UpstreamUnavailable(problem, details="".join(says))
 
     async def _try(

@@ -306,7 +306,7 @@ class Child:
     def _exit_so_far(self) -> str:
         match self.exit_status:
             case None if self._exited:
-                return "ended unseen"
+                return "ended, and nobody knows with which status"
             case None if not self._stdout.is_open:
                 return "closed its output"
             case None if self._stopping:
