@@ -44,6 +44,13 @@ _LIMITS = {
     "pattern": "match the pattern {}",
 }
 
+_FORMATS = {
+    "email": "an e-mail address, as in ada@example.org",
+    "uri": "a URI, as in https://example.org",
+    "date": "a date, as in 2026-07-28",
+    "date-time": "a date and time, as in 2026-07-28T12:00:00Z",
+}
+
 
 class InvalidArguments(ValueError):
     """Arguments that do not fit their schema. The message is safe to show and tells the caller how to do better."""
@@ -52,8 +59,10 @@ class InvalidArguments(ValueError):
 class Checker:
     """A JSON Schema, compiled at most once, and what it has to say about values."""
 
-    def __init__(self, schema: Schema, noun: str = "argument") -> None:
+    def __init__(self, schema: Schema, noun: str = "argument", *, formats: bool = False) -> None:
+        """`formats` for one who must keep to `format`, too, which is but a hint unless somebody says otherwise."""
         self._schema = schema
+        self._formats = formats
         self.noun = noun
 
     def compiled(self) -> "Checker":
@@ -71,7 +80,7 @@ class Checker:
 
         try:
             # Draft 2020-12 unless `$schema` names another. The default retriever fetches URLs and opens files (T25).
-            return jsonschema_rs.validator_for(self._schema, retriever=_refuse, validate_formats=False)
+            return jsonschema_rs.validator_for(self._schema, retriever=_refuse, validate_formats=self._formats)
         except (ValueError, jsonschema_rs.ReferencingError) as error:
             raise TypeError(f"it is no usable JSON Schema: {str(error).splitlines()[0]}") from None
 
@@ -106,6 +115,8 @@ class Checker:
                 return [f"{subject} should be {_wanted(error)}"]
             case "anyOf" | "oneOf" if isinstance(kind.value, list):
                 return self._of_the_closest(error, subject)
+            case "format":
+                return [f"{subject} should be {_FORMATS.get(kind.value, f'of the format {kind.value!r}')}"]
             case "falseSchema":
                 return [f"{subject} should not be there"]
             case "uniqueItems":
