@@ -264,6 +264,10 @@ class Client:
             close(self._gone("unknown"))
         self._tasks.cancel_all()
 
+    async def wait_closed(self) -> None:
+        """Return when the server is gone, or the connection has been closed."""
+        await self._connection.wait_closed()
+
     # ------------------------------------------------------------------------------------------------------------ below
 
     async def _request(
