@@ -126,17 +126,17 @@ def test_a_schema_that_refers_to_itself_comes_to_an_end() -> None:
 
 @given(st.text())
 def test_every_text_is_a_string_and_stays_as_it_is(text: str) -> None:
-    assert one_value("a", text, {"type": "string"}) == text
+    assert one_value("a", text, {"type": "string"}, {}) == text
 
 
 @given(st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False)))
 def test_every_number_comes_through(number: float) -> None:
-    assert one_value("a", json.dumps(number), {"type": "number"}) == number
+    assert one_value("a", json.dumps(number), {"type": "number"}, {}) == number
 
 
 @given(st.dictionaries(st.text(), st.one_of(st.none(), st.booleans(), st.integers(), st.text())))
 def test_every_object_comes_through(value: Params) -> None:
-    assert one_value("a", json.dumps(value), {"type": "object"}) == value
+    assert one_value("a", json.dumps(value), {"type": "object"}, {}) == value
     assert json_arguments(json.dumps(value)) == value
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.cli.folders import ENDED, NOTES, ROOT, Folder, Terminal
+from tests.cli.folders import DEMO, ENDED, NOTES, ROOT, Folder, Terminal
 
 COLOUR = "\x1b[3"
 
@@ -72,6 +72,130 @@ def test_control_c_at_a_question_ends_it_at_once(gateway: Folder) -> None:
         terminal.interrupt()
         assert terminal.ended() == 130
     assert "Traceback" not in terminal.drawn
+
+
+ASKING = """
+import asyncio, json
+from sluicegate import Call, Server
+
+server = Server("asking")
+FIELDS = {
+    "colours": {"type": "array", "items": {"type": "string", "enum": ["red", "blue"]}, "default": ["red"]},
+    "hero": {"type": "string", "oneOf": [{"const": "h1", "title": "Superman"}, {"const": "h2", "title": "Batman"}]},
+    "heroes": {"type": "array", "items": {"anyOf": [{"const": "h1", "title": "Superman"}]}, "minItems": 1},
+    "mail": {"type": "string", "format": "email"},
+    "sure": {"type": "boolean"},
+}
+
+
+@server.tool
+async def form(call: Call) -> str:
+    form = {"type": "object", "properties": FIELDS, "required": list(FIELDS)}
+    return json.dumps((await call.elicit("Fill it in", form)).content)
+
+
+@server.tool
+async def twice(call: Call) -> str:
+    one = {"type": "object", "properties": {"one": {"type": "string"}}}
+    two = {"type": "object", "properties": {"two": {"type": "string"}}}
+    asked = await asyncio.gather(call.elicit("First?", one), call.elicit("Second?", two))
+    return json.dumps([answer.content for answer in asked])
+"""
+
+
+@pytest.fixture
+def asking(folder: Folder) -> Folder:
+    """A folder with a server that has forms to fill in."""
+    folder.write("asking.py", ASKING)
+    folder.write("sluicegate.toml", '[activations.asking]\nfile = "asking.py"\n')
+    return folder
+
+
+def test_a_form_is_asked_field_by_field_until_each_is_right(asking: Folder) -> None:
+    with asking.terminal("call", "asking__form") as terminal:
+        terminal.until(r"Any of these, with commas between: red, blue\s+colours \[red\]: ")
+        terminal.type("\n")
+        terminal.until(r"One of: h1 \(Superman\), h2 \(Batman\)\s+hero: ")
+        terminal.type("h3\n")
+        terminal.until(r"hero is one of h1 \(Superman\), h2 \(Batman\); not 'h3'\.\s+hero: ")
+        terminal.type("Batman\n")
+        terminal.until(r"with commas between \(at least 1\): h1 \(Superman\)\s+heroes: ")
+        terminal.type("[]\n")
+        terminal.until(r"field 'heroes' should have at least 1 items\.\s+heroes: ")
+        terminal.type("Superman\n")
+        terminal.until(r"mail: ")
+        terminal.type("nobody\n")
+        terminal.until(r"field 'mail' should be an e-mail address, as in ada@example\.org\.\s+mail: ")
+        terminal.type("ada@example.org\n")
+        terminal.until(r"sure \[y/N\]: ")
+        terminal.type("perhaps\n")
+        terminal.until(r"Please say y or n\.\s+sure \[y/N\]: ")
+        terminal.type("y\n")
+        assert terminal.ended() == 0
+    answer = {"colours": ["red"], "hero": "h2", "heroes": ["h1"], "mail": "ada@example.org", "sure": True}
+    assert json.dumps(answer) in plain(terminal.drawn)
+
+
+def test_questions_at_once_are_asked_one_after_the_other(asking: Folder) -> None:
+    with asking.terminal("call", "asking__twice") as terminal:
+        drawn = terminal.until(r"one: ")
+        assert "Second?" not in drawn
+        terminal.type("a\x04b\n")  # Ctrl+D after some letters is no end of the line, and declines nothing.
+        terminal.until(r"two: ")
+        terminal.type("c\n")
+        assert terminal.ended() == 0
+    assert '[{"one": "ab"}, {"two": "c"}]' in plain(terminal.drawn)
+
+
+def test_a_question_ends_with_the_gateway(folder: Folder) -> None:
+    folder.write("sluicegate.toml", f'[activations.demo]\nfile = "{DEMO}"\n')
+    with folder.serving() as (process, _, _), folder.terminal("call", "demo__greet") as terminal:
+        terminal.until(r"name: ")
+        terminal.type("half of")
+        process.kill()
+        assert terminal.ended() == 1
+    said = plain(terminal.drawn)
+    assert "sluicegate: the gateway stopped before the call was answered; it may have run." in said
+    assert "Traceback" not in said
+
+
+def test_a_question_ends_with_the_server_that_asked(folder: Folder) -> None:
+    folder.write("leaving.py", LEAVING)
+    folder.servers(leaving={"command": sys.executable, "args": [str(folder.path / "leaving.py")]})
+    with folder.terminal("call", "leaving__ask") as terminal:
+        terminal.until(r"name: ")
+        (folder.path / "leave").touch()
+        assert terminal.ended() == 1
+    assert "the call may have run" in plain(terminal.drawn)
+
+
+# Of the session era, where a call is under way while it asks; it leaves when told so by a file.
+LEAVING = """
+import json, os, sys, time
+
+def answer(request, result):
+    print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
+
+for line in sys.stdin:
+    request = json.loads(line)
+    match request.get("method"):
+        case "initialize":
+            info = {"name": "leaving", "version": "1"}
+            answer(request, {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info})
+        case "tools/list":
+            answer(request, {"tools": [{"name": "ask", "inputSchema": {"type": "object"}}]})
+        case "tools/call":
+            form = {"type": "object", "properties": {"name": {"type": "string"}}}
+            params = {"message": "Who?", "requestedSchema": form}
+            question = {"jsonrpc": "2.0", "id": 1, "method": "elicitation/create", "params": params}
+            print(json.dumps(question), flush=True)
+            while not os.path.exists("leave"):
+                time.sleep(0.01)
+            sys.exit(3)
+        case _ if "id" in request:
+            error = {"code": -32601, "message": "Method not found"}
+            print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "error": error}), flush=True)
+"""
 
 
 def test_what_a_server_says_never_moves_the_cursor(gateway: Folder) -> None:

@@ -38,7 +38,7 @@ def typed_arguments(words: Sequence[str], schema: Params, read: Read) -> Params:
         found.setdefault(key, []).append(value)
     arguments: Params = {}
     for key, values in found.items():
-        wanted = _resolved(known.get(key), schema)
+        wanted = resolved(known.get(key), schema)
         texts = [_text(key, value, read) for value in values]
         arguments[key] = _value(key, texts, wanted, schema)
     missing = [str(key) for key in as_array(schema.get("required")) or [] if key not in arguments]
@@ -59,14 +59,14 @@ def json_arguments(text: str) -> Params:
     return arguments
 
 
-def one_value(key: str, text: str, schema: Params) -> object:
+def one_value(key: str, text: str, schema: Params, root: Params) -> object:
     """One value of the type that a schema wants. Raises Wrong if the text cannot be that."""
-    return _value(key, [text], _resolved(schema, schema), schema)
+    return _value(key, [text], resolved(schema, root), root)
 
 
 def types_of(schema: object, root: Params) -> frozenset[str]:
     """The JSON types that a schema allows; empty if it does not say."""
-    return _types(_resolved(schema, root), root, 0)
+    return _types(resolved(schema, root), root, 0)
 
 
 def _text(key: str, value: str, read: Read) -> str:
@@ -86,7 +86,7 @@ def _value(key: str, texts: list[str], wanted: Params, root: Params) -> object:
     if len(texts) > 1 or (is_list and not types - {"array", "null"} and not texts[0].lstrip().startswith("[")):
         if types and not is_list:
             raise Wrong(f"{key} is given {len(texts)} times and is no list.")
-        items = _resolved(wanted.get("items"), root)
+        items = resolved(wanted.get("items"), root)
         return [_value(key, [text], items, root) for text in texts]
     value = _read(key, texts[0], types)
     allowed = as_array(wanted.get("enum"))
@@ -141,7 +141,7 @@ def _json_or_text(text: str) -> object:
         return text
 
 
-def _resolved(schema: object, root: Params) -> Params:
+def resolved(schema: object, root: Params) -> Params:
     """The schema behind a chain of references inside of the same document."""
     for _ in range(_DEEPEST):
         members = as_object(schema) or {}
@@ -164,7 +164,7 @@ def _types(schema: Params, root: Params, depth: int) -> frozenset[str]:
     for key in ("anyOf", "oneOf"):
         choices = as_array(schema.get(key))
         if choices is not None and depth < _DEEPEST:
-            return frozenset[str]().union(*(_types(_resolved(each, root), root, depth + 1) for each in choices))
+            return frozenset[str]().union(*(_types(resolved(each, root), root, depth + 1) for each in choices))
     values = as_array(schema.get("enum")) or ([schema["const"]] if "const" in schema else [])
     return frozenset(_type_of(value) for value in values)
 

@@ -2,8 +2,9 @@
 
 import json
 import sys
+from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -11,6 +12,7 @@ from sluicegate.cli.failure import Failure
 from sluicegate.cli.places import places_of, with_places
 
 if TYPE_CHECKING:
+    from sluicegate.cli.questions import Terminal
     from sluicegate.cli.reaching import OwnTools, Reached
     from sluicegate.config import GatewayConfig, Places
     from sluicegate.errors import SluicegateError
@@ -61,7 +63,9 @@ def call(
     for place, word in enumerate(words):
         if word.startswith("-") and (key := word.lstrip("-").partition("=")[0]):
             value = word.partition("=")[2] or next(iter(words[place + 1 : place + 2]), "VALUE")
-            raise click.UsageError(f"there is no option {word}; an argument of the tool is written {key}={value}")
+            raise click.UsageError(
+                f"there is no option {word}. If the tool has an argument {key}, it is written {key}={value}"
+            )
     if text is not None and words:
         raise click.UsageError("--json holds all arguments; leave the others out.")
     # Read before the loop runs, in which Ctrl+C would not be heard while we wait for the end of it.
@@ -75,12 +79,13 @@ async def _work(places: "Places", name: str, words: Sequence[str], text: str | N
     from sluicegate.cli.reaching import reached
 
     bar = Bar()
-    gateway_of_all = reached(places, choose=needed(name), elicit=Terminal(bar.pause), on_log=bar.log)
+    terminal = Terminal(bar.pause)
+    gateway_of_all = reached(places, choose=needed(name), elicit=terminal, on_log=bar.log)
     async with gateway_of_all as gateway:
         found = await _found(gateway, name)
         arguments = _arguments(found, words, text, piped)
         with bar:
-            result = await _called(gateway, name, arguments, bar)
+            result = await _called(gateway, name, arguments, bar, terminal)
     try:
         _show(result, raw=raw)
     except OSError as problem:
@@ -207,11 +212,22 @@ def _text_of(file: str) -> str:
         raise ValueError(f"{file} cannot be read: {problem.strerror}.") from None
 
 
-async def _called(gateway: "Reached", name: str, arguments: "Params", bar: "Bar") -> "ToolResult":
+async def _called(gateway: "Reached", name: str, arguments: "Params", bar: "Bar", terminal: "Terminal") -> "ToolResult":
+    from sluicegate.concurrency import TaskScope
     from sluicegate.errors import SluicegateError, UpstreamClosed
 
+    async def end_with_gateway() -> None:
+        # While a person is asked no request is under way that would fail: the call is the gateway's to keep.
+        await gateway.hub.wait_closed()
+        terminal.end()
+
     try:
-        return await gateway.hub.call(name, arguments, on_progress=bar.progress)
+        async with TaskScope() as tasks:
+            tasks.start(end_with_gateway())
+            try:
+                return await gateway.hub.call(name, arguments, on_progress=bar.progress)
+            finally:
+                tasks.cancel_all()
     except SluicegateError as problem:
         if gateway.is_running and isinstance(problem, UpstreamClosed):
             raise Failure("the gateway stopped before the call was answered; it may have run.") from None
@@ -225,12 +241,17 @@ def why_it_failed(problem: "SluicegateError") -> str:
     return f"{problem.message.rstrip('.')}; the call may have run."
 
 
+MOST_HELD: Final = 1000
+"""Lines of the log, the last ones, that wait until a person has answered a question."""
+
+
 class Bar:
     """A call's progress on the terminal that stderr is, and its log lines above; only these where it is none."""
 
     def __init__(self) -> None:
         self._bar = None
-        self._is_shown = False
+        self._is_shown = self._is_paused = False
+        self._held: deque[str] = deque(maxlen=MOST_HELD)
         if sys.stderr.isatty():
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -265,13 +286,22 @@ class Bar:
 
         text = event.data if isinstance(event.data, str) else str(event.data)
         line = clean(f"{event.level}: {text}")
+        if self._is_paused:
+            self._held.append(line)
+        else:
+            self._print(line)
+
+    def _print(self, line: str) -> None:
         if self._bar is not None:
             self._bar.console.print(line, soft_wrap=True)
         else:
             click.echo(line, err=True)
 
     def pause(self, is_paused: bool) -> None:
-        """Leave the terminal to somebody, or take it again."""
+        """Leave the terminal to somebody, or take it again, with what the log has had to say meanwhile."""
+        self._is_paused = is_paused
+        while not is_paused and self._held:
+            self._print(self._held.popleft())
         if self._bar is not None and self._is_shown:
             self._bar.stop() if is_paused else self._bar.start()
 
