@@ -1,7 +1,7 @@
 """Log lines that belong to no call: told to session-era clients that set a level, where they can be nobody else's."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -12,6 +12,7 @@ from sluicegate.exchange import NOBODY, Caller, Exchange, Handler
 from sluicegate.hub import background_log
 from sluicegate.hub.catalog import Profile as Share
 from sluicegate.hub.hub import Hub
+from sluicegate.hub.mount import Mount
 from sluicegate.protocol.input_required import Question
 from sluicegate.protocol.message import Notification, Params, Reply, Result
 from sluicegate.protocol.modern import ACKNOWLEDGED, Profile, complete
@@ -24,10 +25,12 @@ LOST = "log messages that belong to no call"
 class Stage:
     """A hub with one server of 2025-11-25, and those who listen."""
 
-    def __init__(self, hub: Hub, server: Scripted, levels: list[object], tasks: TaskScope) -> None:
+    def __init__(self, hub: Hub, make: Callable[[], Scripted], levels: list[object], tasks: TaskScope) -> None:
         self.hub = hub
         self.levels = levels
-        self._server = server
+        self._make = make
+        self._server = make()
+        hub.mount("s", self._server)
         self._tasks = tasks
 
     @property
@@ -70,15 +73,24 @@ class Stage:
         assert isinstance(await self.hub(exchange), Result)
 
     async def say(self, level: str) -> None:
-        params: Params = {"level": level, "data": f"a line of {level}"}
+        await self.send({"level": level, "data": f"a line of {level}"})
+
+    async def send(self, params: Params) -> None:
         await self._server.connections[-1].host.sink.emit(Notification("notifications/message", params))
+
+    def replace(self) -> Mount:
+        """Another server in the place of the first."""
+        before = self.hub.find("s")
+        assert before is not None
+        self._server = self._make()
+        return self.hub.replace("s", self._server, before.settings)
 
     async def ask(self, question: Question) -> object:
         return await self._server.connections[-1].host.sink.ask({"q": question})
 
 
 @asynccontextmanager
-async def staged() -> AsyncGenerator[Stage]:
+async def staged(version: str = "2025-11-25") -> AsyncGenerator[Stage]:
     levels: list[object] = []
 
     async def answer(exchange: Exchange) -> Reply:
@@ -93,12 +105,11 @@ async def staged() -> AsyncGenerator[Stage]:
             case _:
                 return ErrorObject(METHOD_NOT_FOUND, "Not here.")
 
-    server = Scripted(answer, {"tools": {}, "logging": {}}, "2025-11-25")
     hub = Hub()
-    hub.mount("s", server)
     async with asyncio.timeout(20), hub, TaskScope() as tasks:
+        stage = Stage(hub, lambda: Scripted(answer, {"tools": {}, "logging": {}}, version), levels, tasks)
         await hub.settled()
-        yield Stage(hub, server, levels, tasks)
+        yield stage
         tasks.cancel_all()
 
 
@@ -209,3 +220,57 @@ async def test_roots_that_no_call_asks_for_are_refused_in_true_words_and_counted
             await stage.ask(Question("roots/list"))
         mount = stage.hub.find("s")
         assert mount is not None and mount.calls.losses["questions that belong to no call"] == 1
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"data": "no level"}, {"level": "WARN", "data": "x"}, {"level": ["info"], "data": "x"}, {"level": "info"}],
+    ids=str,
+)
+async def test_a_line_that_no_client_could_read_is_counted_and_told_to_nobody(params: Params) -> None:
+    async with staged() as stage:
+        sink = await stage.listen("debug")
+        await stage.send(params)
+        await stage.say("info")
+        await until(lambda: heard(sink) == ["info"])
+        assert stage.lost == 1
+
+
+async def test_a_line_of_a_newer_server_is_told_to_nobody_who_did_not_ask_for_it_with_a_call() -> None:
+    async with staged("2026-07-28") as stage:
+        sink = await stage.listen("debug")
+        await stage.call("bob")
+        await stage.say("info")
+        assert stage.lost == 1 and sink.notices == []
+
+
+async def test_who_only_listens_to_a_resource_is_somebody_a_line_may_be_about() -> None:
+    async with staged() as stage:
+        sink = await stage.listen("debug")
+        await stage.call("ada")
+        params: Params = {"notifications": {"resourceSubscriptions": ["s+x://bob"]}}
+        bob = Recorder()
+        exchange = Exchange("subscriptions/listen", params, bob, Profile(), Caller("bob"))
+        async with TaskScope() as tasks:
+
+            async def hold() -> None:
+                await stage.hub(exchange)
+
+            tasks.start(hold())
+            await bob.heard.wait()
+            await stage.say("info")
+            assert stage.lost == 1 and sink.notices == []
+            tasks.cancel_all()
+
+
+async def test_who_called_a_server_is_known_to_the_one_that_takes_its_place() -> None:
+    async with staged() as stage:
+        sink = await stage.listen("debug")
+        await stage.call("bob")
+        await stage.call("ada")
+        before = stage.hub.find("s")
+        assert before is not None
+        after = stage.replace()
+        await until(lambda: after.is_ready)
+        await stage.say("info")
+        assert after is not before and stage.lost == 1 and sink.notices == []

@@ -398,6 +398,61 @@ async def test_a_caller_that_takes_nothing_holds_up_the_calls_of_others_for_a_mo
         assert len(sink.notices) + len(lost) == 65 and sink.notices[-1].params["progress"] == 64
 
 
+async def test_a_caller_whose_answer_is_here_already_holds_up_others_no_longer_than_any_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sluicegate.upstream.waiting.LONGEST_HOLD_UP", 0.01)
+    async with modern_bench() as table:
+        sink = Stuck()
+        slow = table.start(exchange(sink=sink, progress_token="t"))
+        pouring = await table.server.next("tools/call")
+        params: Json = {"progressToken": pouring["id"], "message": "x" * 65536}
+        said: list[Json] = [
+            {"method": "notifications/progress", "params": {**params, "progress": n}} for n in range(32)
+        ]
+        said.append({"id": pouring["id"], "result": {}})
+        table.server.send_bytes(b"\n".join(json.dumps({"jsonrpc": "2.0", **each}).encode() for each in said))
+        other = table.start(exchange())
+        asked = await table.server.next("tools/call")
+        table.server.send(id=asked["id"], result={"n": "other"})
+        assert opened(cast(Result, await other)) == {"n": "other"}
+        sink.go.set()
+        await slow
+        assert len(sink.notices) == 32
+
+
+async def test_a_caller_that_is_full_for_a_moment_now_and_then_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slower(Recorder):
+        async def emit(self, notification: Notification) -> None:
+            await super().emit(notification)
+            await asyncio.sleep(0)
+
+    lost: list[str] = []
+    monkeypatch.setattr("sluicegate.upstream.waiting.FULL", 8)
+    monkeypatch.setattr("sluicegate.upstream.waiting.LONGEST_HOLD_UP", 0.05)
+    async with modern_bench() as table:
+        monkeypatch.setattr(table.link.host, "lost", lost.append)
+        other, sink = table.start(exchange()), Slower()
+        waiting = await table.server.next("tools/call")
+        outcome = table.start(exchange(sink=sink, progress_token="t"))
+        request = await table.server.next("tools/call")
+        until = asyncio.get_running_loop().time() + 0.2  # so that it is looked at several times
+        told = 0
+        while asyncio.get_running_loop().time() < until:
+            for _ in range(16):
+                told += 1
+                params: Json = {"progressToken": request["id"], "progress": told}
+                table.server.send(method="notifications/progress", params=params)
+            while len(sink.notices) < told:
+                sink.heard.clear()
+                await sink.heard.wait()
+        table.server.send(id=request["id"], result={})
+        await outcome
+        assert (len(sink.notices), lost) == (told, [])
+        table.server.send(id=waiting["id"], result={})
+        await other
+
+
 async def test_a_caller_that_takes_nothing_loses_nothing_while_nobody_else_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

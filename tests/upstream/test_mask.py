@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 
 from sluicegate import UpstreamError
 from sluicegate.exchange import NOBODY, Host
+from sluicegate.protocol.message import Notification
 from sluicegate.upstream import http
 from sluicegate.upstream.http import HttpUpstream
 from sluicegate.upstream.mask import SHORTEST_SECRET, Mask
 from tests.faults.gateway_stage import Stage, refusal, staged, until
 from tests.upstream.http_server import Answer, Asked, Json, message, modern, scripted, session
+from tests.upstream.raw_server import Recorder
 
 TOKEN = "canary-0123456789-of-a-header"
 PLACE = "sk-canary0123456789ofapath"
@@ -50,6 +52,18 @@ def test_each_secret_is_masked_the_longest_first_and_line_by_line() -> None:
 def test_of_a_secret_that_was_cut_no_more_is_seen_than_of_a_word(size: int) -> None:
     shown = f"Invalid key {TOKEN[:size]}" if size < SHORTEST_SECRET else "Invalid key ***"
     assert Mask([TOKEN]).cut(f"Invalid key {TOKEN[:size]}") == shown
+
+
+async def test_what_a_server_logs_of_its_own_accord_is_masked_and_all_else_is_not() -> None:
+    heard, quoted = Recorder(), 'a "quoted" secret'
+    sink = Mask([TOKEN, quoted]).over(Host({}, {}, heard)).sink
+    said: Json = {"level": "info", "data": {"key": TOKEN, "text": f"it is {quoted}."}}
+    await sink.emit(Notification("notifications/message", said))
+    await sink.emit(Notification("notifications/resources/updated", {"uri": f"x://{TOKEN}"}))
+    assert [notice.params for notice in heard.notices] == [
+        {"level": "info", "data": {"key": "***", "text": "it is ***."}},
+        {"uri": f"x://{TOKEN}"},
+    ]
 
 
 # ------------------------------------------------------------------------------------------------ what is logged, shown

@@ -76,6 +76,13 @@ class EventStream:
         if self.carrier is not None and self.carrier.is_behind:
             await self.carrier.drain()
 
+    async def send_in_passing(self, message: bytes) -> None:
+        """Send an event that is not remembered: lines of a log would drive out answers that a client comes back for."""
+        if self.carrier is not None:
+            self.carrier.write(encode_event(message))
+            if self.carrier.is_behind:
+                await self.carrier.drain()
+
     def send_now(self, message: bytes) -> None:
         """Send an event without waiting; without a reader it is only remembered."""
         self._sent = position = self._sent + 1

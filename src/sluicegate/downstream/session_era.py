@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from sluicegate.concurrency import TaskScope
 from sluicegate.downstream.asking_rights import check_capabilities
-from sluicegate.downstream.streams import Stream
+from sluicegate.downstream.streams import PushStream, Stream
 from sluicegate.errors import (
     ErrorObject,
     InputRefused,
@@ -47,7 +47,7 @@ log = logging.getLogger("sluicegate")
 OF_THIS_ERA: Final = frozenset({"resources/subscribe", "resources/unsubscribe"})
 """Methods that are answered here, for whoever answers the others does not know them."""
 
-_LOG: Final = "log"
+_LOG: Final = object()  # A key that no URI can be: subscriptions go by theirs.
 
 VISITED: Final = "notifications/elicitation/complete"
 """What may come after the reply to the call that it is about."""
@@ -85,7 +85,7 @@ class Front(Protocol):
         ...
 
     @property
-    def pushes(self) -> Stream:
+    def pushes(self) -> PushStream:
         """Where things go that belong to no request."""
         ...
 
@@ -190,7 +190,11 @@ class SessionSide:
                 self._welcomed = asyncio.Event()
             await self._welcomed.wait()
         message = self.message_of(notification)
-        if message is not None:
+        if message is None:
+            return
+        if notification.method == "notifications/message":
+            await self._front.pushes.send_in_passing(message)
+        else:
             await self._front.pushes.send(message)
 
     async def tell_of_visit(self, notification: Notification) -> None:

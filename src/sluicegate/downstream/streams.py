@@ -17,6 +17,14 @@ class Stream(Protocol):
         ...
 
 
+class PushStream(Stream, Protocol):
+    """The way of what belongs to no request."""
+
+    async def send_in_passing(self, message: bytes) -> None:
+        """Send a message that nobody would come back for: to a client that does not listen now it is lost."""
+        ...
+
+
 class RequestStream(Stream, Protocol):
     """The way back of one request: what is said ahead, then its reply."""
 

@@ -5,9 +5,8 @@ where all who ever called the server are one and the same, and to that one's cli
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from typing import Final, cast
 
 from sluicegate.exchange import Exchange
@@ -15,6 +14,8 @@ from sluicegate.protocol.message import Notification, Reply, Result
 from sluicegate.protocol.methods import LOG_LEVELS
 from sluicegate.protocol.modern import ACKNOWLEDGED, Profile, complete
 from sluicegate.protocol.versions import SESSION_VERSIONS
+
+_LEVELS: Final[list[object]] = [*LOG_LEVELS]
 
 MOST_UNTOLD: Final = 256
 """Lines that wait for one slow client; beyond that they are lost to it."""
@@ -33,23 +34,30 @@ class BackgroundLog:
         self.level: str | None = None
         self._on_level = on_level
         self._listeners: dict[_Listener, None] = {}
+        self._levels: Counter[str] = Counter()
 
     async def hold(self, exchange: Exchange, sees: Callable[[str], bool]) -> Reply:
         """Tell a client the lines of the servers that it `sees`, until it leaves or we close."""
         listener = _Listener(exchange.caller.id, cast(str, exchange.profile.log_level), sees)
         self._listeners[listener] = None
+        self._levels[listener.level] += 1
         try:
             self._find_level()
             await exchange.emit(Notification(ACKNOWLEDGED, {"notifications": {}}))
             while (line := await listener.next()) is not None:
                 await exchange.emit(line)
         finally:
-            self._listeners.pop(listener, None)
+            del self._listeners[listener]
+            self._levels[listener.level] -= 1
             self._find_level()
         return Result(complete({}))
 
     def tell(self, server: str, callers: Collection[str], line: Notification) -> bool:
-        """Tell a server's line to whoever wants it; False if there is nobody, or it may be about several callers."""
+        """Tell a server's line to whoever wants it; False if there is nobody, it may be about several callers, or is no
+        line that a client could read.
+        """
+        if line.params.get("level") not in _LEVELS or "data" not in line.params:
+            return False
         listeners = [listener for listener in self._listeners if listener.sees(server)]
         # Before anybody has called it, it speaks of itself; but who of several may hear that is not ours to say.
         owners = set(callers) or {listener.caller for listener in listeners}
@@ -62,7 +70,7 @@ class BackgroundLog:
             listener.close()
 
     def _find_level(self) -> None:
-        level = min((listener.level for listener in self._listeners), key=LOG_LEVELS.index, default=None)
+        level = next((level for level in LOG_LEVELS if self._levels[level]), None)  # There may be thousands of them.
         if level != self.level:
             self.level = level
             self._on_level(level)
@@ -79,10 +87,8 @@ class _Listener:
 
     def take(self, line: Notification) -> bool:
         """Take a line, or see that it is not wanted; False if there is no room for it."""
-        said = line.params.get("level")
-        with suppress(ValueError):
-            if LOG_LEVELS.index(cast(str, said)) < LOG_LEVELS.index(self.level):
-                return True
+        if LOG_LEVELS.index(cast(str, line.params["level"])) < LOG_LEVELS.index(self.level):
+            return True
         if len(self._lines) >= MOST_UNTOLD:
             return False
         self._lines.append(line)

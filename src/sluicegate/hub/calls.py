@@ -22,7 +22,7 @@ from sluicegate.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from sluicegate.exchange import Connection, Exchange, Handler, Sink
+from sluicegate.exchange import Caller, Connection, Exchange, Handler, Sink
 from sluicegate.hub.asking_rights import AskingRights
 from sluicegate.hub.condition import out_of_reach
 from sluicegate.hub.losses import revision_of
@@ -81,7 +81,7 @@ class Calls:
         self.places = Places(name, settings.concurrency, settings.queue, settings.queue_wait)
         self.circuit = Circuit()
         self.callers: set[str] = set()
-        """Who has called it, in the session era; of more than one, two."""
+        """Who has asked it anything, in the session era; of more than one, two."""
         self.is_session_era = False
         """Of which era the server is."""
         self.settings = settings
@@ -94,6 +94,11 @@ class Calls:
         """Treat calls in another way from now on; those under way go on as they began."""
         self.settings = settings
         self.places.adjust(settings.concurrency, settings.queue, settings.queue_wait)
+
+    def know_caller(self, caller: Caller) -> None:
+        """Learn that the server may speak of what somebody wants of it."""
+        if len(self.callers) < 2:
+            self.callers.add(caller.id)
 
     def lost(self, what: str) -> None:
         """Count something that could not be handed to anybody."""
@@ -236,8 +241,7 @@ class Calls:
     ) -> Awaitable[Reply]:
         """The reply of a server of the session era, which is told the same of every caller."""
         settings = self.settings
-        if len(self.callers) < 2:
-            self.callers.add(exchange.caller.id)
+        self.know_caller(exchange.caller)
         sink: Sink = relay
         ask: Handler = connection
         profile = exchange.profile

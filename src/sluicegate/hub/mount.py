@@ -202,6 +202,7 @@ class Mount:
         self._last_seen = time.monotonic() if other.is_ready else other._last_seen
         self.watches = other.watches
         self.task_owners = other.task_owners
+        self.calls.callers = other.calls.callers
         self._succession = other._succession
         self._succession.latest = self
         other._decided.set()  # Whoever waits for it waits for us.
@@ -211,9 +212,9 @@ class Mount:
     def open(self, *, is_elsewhere: bool) -> None:
         """Learn that its hub is opened, so that it will run; `is_elsewhere` if that is in another event loop."""
         if is_elsewhere:
-            figures, losses = self.calls.figures, self.calls.losses
+            before = self.calls
             self._begin()
-            self.calls.figures, self.calls.losses = figures, losses
+            self.calls.figures, self.calls.losses, self.calls.callers = before.figures, before.losses, before.callers
         self.state = State.STARTING
         self._sentence = f"{self.name} is starting."
         self._settled.clear()

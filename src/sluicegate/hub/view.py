@@ -372,6 +372,7 @@ class View:
                 except UnknownTarget:
                     continue
                 owned.append((mount, own))
+                mount.calls.know_caller(exchange.caller)
                 asked[uri] = mount.watch(own)
                 exposed[uri] = exposed_uri(mount.prefix, own)
             # From now on: one server may tell of a resource while another has yet to answer.

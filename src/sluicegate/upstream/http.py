@@ -103,7 +103,7 @@ class HttpUpstream:
         try:
             async with TaskScope() as tasks:
                 try:
-                    connection = await self._open(site, host, tasks)
+                    connection = await self._open(site, self._mask.over(host), tasks)
                 except UpstreamError as problem:
                     self._mask.put_on(problem)
                     raise

@@ -13,9 +13,9 @@ from urllib.parse import quote
 import msgspec
 
 from sluicegate.errors import ErrorObject, UpstreamError
-from sluicegate.exchange import NOBODY, Carried, Connection, Exchange
+from sluicegate.exchange import NOBODY, Carried, Connection, Exchange, Host, Sink
 from sluicegate.protocol.discovery import Discovery
-from sluicegate.protocol.message import Reply
+from sluicegate.protocol.message import Notification, Params, Reply
 
 SHORTEST_SECRET: Final = 6
 """Shorter values are words like "debug", which would be blotted out everywhere."""
@@ -73,6 +73,10 @@ class Mask:
                     return f"{text[:-size]}***"
         return text
 
+    def over(self, host: Host) -> Host:
+        """A host that hears what a server says of its own accord without any."""
+        return msgspec.structs.replace(host, sink=MaskedSink(host.sink, self)) if self.secrets else host
+
     def put_on(self, problem: UpstreamError) -> None:
         """Mask what the server itself said of a problem."""
         problem.details = self.cut(problem.details)
@@ -129,6 +133,28 @@ def _in_json(found: re.Match[str], *, numbered: str, is_ascii: bool, digits: str
             return char
     units = char.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{int.from_bytes(units[at : at + 2]):{digits}}" for at in range(0, len(units), 2))
+
+
+class MaskedSink:
+    """The sink of a connection itself, in which what a server logs of its own accord is masked."""
+
+    def __init__(self, sink: Sink, mask: Mask) -> None:
+        self.ask = sink.ask
+        self._sink = sink
+        self._mask = mask
+
+    def emit(self, notification: Notification) -> Awaitable[None]:
+        """Hand a notice on."""
+        if notification.method == "notifications/message":
+            text = self._mask(msgspec.json.encode(notification.params).decode())
+            try:
+                notification = Notification(notification.method, _params.decode(text))
+            except msgspec.DecodeError:  # The secret was a part of how it is written.
+                notification = Notification(notification.method, {"level": "info", "data": "***"})
+        return self._sink.emit(notification)
+
+
+_params: Final = msgspec.json.Decoder(Params)
 
 
 class Masked:

@@ -79,7 +79,7 @@ class StdioUpstream:
         """A running server that has been made acquainted, for as long as the `async with` lasts."""
         async with TaskScope() as tasks:
             try:
-                link, child = await self._start(host, tasks)
+                link, child = await self._start(self._mask.over(host), tasks)
             except UpstreamError as problem:
                 if self._missing and isinstance(problem.__cause__, FileNotFoundError):
                     raise UpstreamUnavailable(self._missing) from problem.__cause__

@@ -101,7 +101,7 @@ class Brake:
         """`under_way` are all who wait for the server."""
         self._under_way = under_way
         self._wire: Wire | None = None
-        self._full: set[Waiter] = set()
+        self._full: dict[Waiter, float] = {}  # and since when
         self._look: asyncio.TimerHandle | None = None
 
     def engage(self, wire: Wire) -> None:
@@ -113,7 +113,7 @@ class Brake:
         if self._wire is None or waiter.holds_up:
             return False
         waiter.holds_up = True
-        self._full.add(waiter)
+        self._full[waiter] = monotonic()
         self._wire.pause_reading()
         if self._look is None:
             self._look_later()
@@ -123,14 +123,15 @@ class Brake:
         self._look = asyncio.get_running_loop().call_later(LONGEST_HOLD_UP, self._pass_over)
 
     def _pass_over(self) -> None:
-        """Go on without those who are full, if others wait for answers: one who takes nothing must not stop them."""
+        """Go on without those who have been full for long, if others wait: one who takes nothing must not stop them."""
         self._look = None
-        slow = [waiter for waiter in self._full if _is_call(waiter)]
-        if len(slow) < sum(map(_is_call, self._under_way)):
-            for waiter in slow:
+        if any(_is_call(waiter) and not waiter.holds_up for waiter in self._under_way):
+            # Not who was full just now for a moment, as every quick server makes its callers be.
+            latest = monotonic() - LONGEST_HOLD_UP
+            for waiter in [each for each, since in self._full.items() if since <= latest and _is_call(each)]:
                 waiter.is_passed_over = True
                 self.release(waiter)
-        if self._full:
+        if self._full and self._look is None:
             self._look_later()
 
     def ease(self, waiter: Waiter) -> None:
@@ -142,9 +143,16 @@ class Brake:
         """Wait no more because of this one."""
         if waiter.holds_up:
             waiter.holds_up = False
-            self._full.discard(waiter)
-            if not self._full and self._wire is not None:
-                self._wire.resume_reading()
+            del self._full[waiter]
+            if not self._full:
+                self._look_no_more()
+                if self._wire is not None:
+                    self._wire.resume_reading()
+
+    def _look_no_more(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
 
     async def drained(self) -> None:
         """Return when the server has read enough of what was written to it, or is gone."""
@@ -155,8 +163,7 @@ class Brake:
     def disengage(self) -> None:
         """Hold up nobody any more; who was held up stays so."""
         self._wire = None
-        if self._look is not None:
-            self._look.cancel()
+        self._look_no_more()
 
 
 def _is_call(waiter: Waiter) -> bool:
