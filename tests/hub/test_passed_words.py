@@ -47,6 +47,9 @@ async def replied(result: bytes | ErrorObject, version: str = "2026-07-28") -> R
         return await hub(call(version=version))
 
 
+INFO = b'{"io.modelcontextprotocol/serverInfo":{"name":"x","version":"1"}}'
+
+
 def deep(levels: int) -> bytes:
     return b'{"content":[],"structuredContent":%b%b}' % (b"[" * levels, b"]" * levels)
 
@@ -68,6 +71,7 @@ BROKEN = {
     b'{"content":[{"type":"resource","resource":{"uri":"a://b"}}]}': "has a resource without text or bytes",
     b'{"content":[],"isError":"yes"}': "does not say whether the tool failed",
     b'{"content":[{"type":"text","text":"%b"},7]}' % (b"long " * 2000): "has content without a type",
+    b'{"_meta":%b,"content":[{"type":"text","text":"%b"},7]}' % (INFO, b"long " * 2000): "has content without a type",
     deep(99): "",
     deep(100): "is nested more than 100 levels deep",
     deep(200): "is nested more than 100 levels deep",
@@ -102,6 +106,7 @@ async def test_a_result_that_no_client_can_read_is_an_error_that_names_the_serve
         b'{"content":[{"type":"text","text":"%b"}]}' % (b"long " * 2000),
         b'{"content":[{"type":"text","text":"%b\\" \\\\\\\\"}],"isError":false}' % (b"long " * 2000),
         b'{"content":[{"type":"text","text":"%b"}]}' % (b"[{" * 200),
+        b'{"_meta":%b,"content":[{"type":"text","text":"%b\\n"}]}' % (INFO, b"long " * 2000),
     ],
     ids=lambda result: result[:70].decode(),
 )

@@ -60,7 +60,8 @@ def is_plain(reply: Reply, method: str, version: str) -> TypeGuard[Result]:
     return _is_one_text(method, raw, end, quotes) or is_in_shape(method, raw)
 
 
-_one_text: Final = re.compile(rb',"content":\[\{"type":"text","text":"')
+_INFO: Final = rb'"_meta":\{"io\.modelcontextprotocol/serverInfo":\{[^{}\[\]\\]*\}\}'
+_one_text: Final = re.compile(rb'(?:,%b)?,"content":\[\{"type":"text","text":"' % _INFO)
 _AFTER_TEXT: Final = (b'"}]}', b'"}],"isError":false}')
 
 
