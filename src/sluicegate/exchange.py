@@ -161,6 +161,22 @@ class Carried(Protocol):
         ...
 
 
+@runtime_checkable
+class OfBothEras(Protocol):
+    """A connection in 2026-07-28 to a server that may have a session for callers of the session era as well."""
+
+    is_decided: bool
+    """Whether there is no use in waiting for `decide`."""
+
+    async def decide(self) -> None:
+        """Find out whether there is a session, and which tools it has."""
+        ...
+
+    def session_for(self, tool: object) -> Connection | None:
+        """The session, if there is one that has this tool."""
+        ...
+
+
 class Upstream(Protocol):
     """Something that can be connected to: a child process, a URL, a server in this very process."""
 

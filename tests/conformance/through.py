@@ -38,7 +38,7 @@ SERVERS: Final[Mapping[str, Sequence[str]]] = {
 
 _NO_RESPONSE: Final = (
     "A server lets go of an HTTP response and is come back to only in the session era over HTTP; "
-    "this one is on a pipe, or is spoken to in 2026-07-28."
+    "this one is on a pipe, or of 2026-07-28 only."
 )
 _NO_MARKS: Final = "Tools of the session era have no x-mcp-header: its servers offer none."
 _NO_KEYS: Final = "Questions of the session era have no names of their server's choice; the scenario expects one."
@@ -57,7 +57,7 @@ _POLLING: Final[Mapping[str, str]] = {"server-sse-polling": _NO_RESPONSE}
 
 REASONS: Final[Mapping[str, Mapping[str, str]]] = {
     "both-stdio": _POLLING,
-    "both-http": _POLLING,
+    "both-http": {},
     "session-stdio": _POLLING | _SESSION,
     "session-http": _SESSION,
     "modern-stdio": _POLLING,

@@ -1615,3 +1615,60 @@ async def test_a_server_may_be_silent_for_as_long_as_its_caller_waits(monkeypatc
     async with asyncio.timeout(20), scripted(modern(lambda asked: slow(asked))) as script:
         async with connect(script.url, timeout=10, max_timeout=10) as client:
             assert (await client.call("t")).text == "done"
+
+
+# ------------------------------------------------------------------------------------------------------ lines of JSON
+
+
+def lines(*messages: bytes) -> bytes:
+    return b"".join(each + b"\n" for each in messages)
+
+
+async def test_changes_that_are_told_in_lines_of_json_are_heard_as_they_come() -> None:
+    """As the conformance suite's reference server tells them."""
+    go_on = asyncio.Event()
+
+    async def tell(asked: Asked) -> None:
+        asked.request.start(200, (("Content-Type", "application/json"),))
+        meta = {"_meta": {"io.modelcontextprotocol/subscriptionId": str(asked.id)}}
+        notices = {**meta, "notifications": {"toolsListChanged": True}}
+        asked.request.write(lines(message(method="notifications/subscriptions/acknowledged", params=notices)))
+        await go_on.wait()
+        changed = message(method="notifications/tools/list_changed", params=meta)
+        asked.request.write(changed[:20])
+        asked.request.write(changed[20:] + b"\n")
+        asked.request.write(message(id=asked.id, result={"resultType": "complete"}))  # Ended by the body's end.
+        asked.end()
+
+    async with opened_to(modern(tell)) as (connection, _, _):
+        sink = Recorder()
+        listening = asyncio.ensure_future(
+            connection(exchange("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, sink))
+        )
+        await sink.heard.wait()
+        assert [notice.method for notice in sink.notices] == ["notifications/subscriptions/acknowledged"]
+        go_on.set()
+        assert isinstance(await listening, Result)
+        assert sink.notices[-1].method == "notifications/tools/list_changed"
+
+
+async def test_an_answer_behind_notices_in_lines_of_json_is_read() -> None:
+    def answer(asked: Asked) -> None:
+        progress = {"progressToken": asked.id, "progress": 1}
+        body = lines(message(method="notifications/progress", params=progress), message(id=asked.id, result=TEXT))
+        asked.request.respond(200, (("Content-Type", "application/json"),), body)
+
+    async with opened_to(modern(answer)) as (connection, _, _):
+        reply = await connection(exchange("tools/call", {"name": "x", "arguments": {}}))
+        assert isinstance(reply, Result)
+        assert opened(reply)["content"] == TEXT["content"]
+
+
+@pytest.mark.parametrize("body", [b"\n" * 100_000, b"1\n" * 100_000, b'{"jsonrpc":\n"2.0"\n', b"<html>\n</html>\n"])
+async def test_a_body_that_is_no_json_is_none_line_by_line_either(body: bytes) -> None:
+    def answer(asked: Asked) -> None:
+        asked.request.respond(200, (("Content-Type", "application/json"),), body)
+
+    async with opened_to(modern(answer)) as (connection, _, _):
+        with pytest.raises(UpstreamProtocolError):
+            await connection(exchange("tools/call", {"name": "x", "arguments": {}}))

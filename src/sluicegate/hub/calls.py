@@ -22,7 +22,7 @@ from sluicegate.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from sluicegate.exchange import Caller, Connection, Exchange, Handler, Sink
+from sluicegate.exchange import Caller, Connection, Exchange, Handler, OfBothEras, Sink
 from sluicegate.hub.asking_rights import AskingRights
 from sluicegate.hub.condition import out_of_reach
 from sluicegate.hub.losses import revision_of
@@ -84,6 +84,8 @@ class Calls:
         """Who has asked it anything, in the session era; of more than one, two."""
         self.is_session_era = False
         """Of which era the server is."""
+        self.of_both_eras: OfBothEras | None = None
+        """The connection, if the server may be of the other era, too."""
         self.settings = settings
         self.tasks = Tasks(name, self.lost)
         self._name = name
@@ -94,6 +96,11 @@ class Calls:
         """Treat calls in another way from now on; those under way go on as they began."""
         self.settings = settings
         self.places.adjust(settings.concurrency, settings.queue, settings.queue_wait)
+
+    @property
+    def may_be_in_session(self) -> bool:
+        """Whether any call may be made in a session."""
+        return self.is_session_era or self.of_both_eras is not None
 
     def know_caller(self, caller: Caller) -> None:
         """Learn that the server may speak of what somebody wants of it."""
@@ -184,21 +191,27 @@ class Calls:
     ) -> Reply:
         """One call; where it has come to nothing `before`, it has what is left of its time, and is not made again."""
         places, figures, settings = self.places, self.figures, self.settings
+        profile = exchange.profile
+        revision = revision_of(profile.version)
+        session = connection if self.is_session_era else None
+        if not revision.modern and (both := self.of_both_eras) is not None and _may_change_era(exchange, params):
+            if not both.is_decided:
+                await both.decide()
+            session = both.session_for(params.get("name"))
         if not places.take_now():
             await places.take()
         figures.calls += 1
         began = monotonic()
         seconds = settings.timeout_of(exchange.method, params) if settings.tool_timeouts else settings.timeout
-        profile = exchange.profile
         # A server of the session era asks what it was told that can be asked; its relay looks whether this caller can.
-        relay = (AskingRights if self.is_session_era else Relay)(
+        relay = (Relay if session is None else AskingRights)(
             self._deadlines,
             seconds,
             began + seconds,
             began + settings.longest_call,
             sink=exchange.sink,
             capabilities=profile.capabilities,
-            revision=revision_of(profile.version),
+            revision=revision,
             label=settings.prefix,
             lost=self.lost,
         )
@@ -208,8 +221,8 @@ class Calls:
             if check is not None:
                 check()
             with relay:
-                if self.is_session_era:
-                    reply = await self._ask_session(exchange, params, connection, relay)
+                if session is not None:
+                    reply = await self._ask_session(exchange, params, session, relay)
                 else:
                     if "extensions" in profile.capabilities:
                         profile = _told_of_tasks(profile, connection)
@@ -289,6 +302,14 @@ class Calls:
             return False
         name = str(params.get("name"))
         return any(fnmatchcase(name, tool) for tool in self.settings.resend)
+
+
+def _may_change_era(exchange: Exchange, params: Params) -> bool:
+    """Whether a request may be made in the era of its caller, where the server is of both.
+
+    Not one that goes on with what was begun in 2026-07-28 because there was no session then.
+    """
+    return exchange.method == "tools/call" and "requestState" not in params and "inputResponses" not in params
 
 
 def _in_doubt(exchange: Exchange, problem: UpstreamError) -> UpstreamError:

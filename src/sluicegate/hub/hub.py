@@ -392,7 +392,7 @@ class Hub:
 
     def _logged(self, mount: Mount, line: Notification) -> bool:
         # Of a newer server nobody notes who called it: its lines come with the calls that want them.
-        return mount.calls.is_session_era and self.log.tell(mount.name, mount.calls.callers, line)
+        return mount.calls.may_be_in_session and self.log.tell(mount.name, mount.calls.callers, line)
 
     def _log_at(self, level: str | None) -> None:
         for mount in self._mounts.values():

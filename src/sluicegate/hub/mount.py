@@ -11,7 +11,7 @@ from typing import Final
 
 from sluicegate.concurrency import TaskScope
 from sluicegate.errors import UpstreamClosed, UpstreamError, UpstreamTimeout, UpstreamUnavailable
-from sluicegate.exchange import NOBODY, Carried, Connection, Exchange, Host, Upstream
+from sluicegate.exchange import NOBODY, Carried, Connection, Exchange, Host, OfBothEras, Upstream
 from sluicegate.hub.calls import Calls, askable, is_closed
 from sluicegate.hub.condition import Condition, fetching, out_of_reach, told_of, tried_singly, without_lists
 from sluicegate.hub.listening import Hearing, listen
@@ -304,6 +304,7 @@ class Mount:
         self.discovery = connection.discovery
         self.transport = connection.transport if isinstance(connection, Carried) else ""
         self.calls.is_session_era = connection.discovery.version in SESSION_VERSIONS
+        self.calls.of_both_eras = connection if isinstance(connection, OfBothEras) else None
         self.offer = offer
         self._ready_since = asyncio.get_running_loop().time()
         self.problem = self._unfetched = None
@@ -466,9 +467,9 @@ class Mount:
         """Let a server of the session era log so much, also while nobody calls it; None if nobody wants to know."""
         self._log_level = level
         connection = self.connection
-        if self._attending is None or connection is None or not self.calls.is_session_era:
+        if self._attending is None or connection is None or not self.calls.may_be_in_session:
             return
-        if "logging" in connection.discovery.capabilities:
+        if self.calls.of_both_eras is not None or "logging" in connection.discovery.capabilities:
             with suppress(RuntimeError):  # Its life is about to end; in the next one it is told anyway.
                 self._attending.start(_set_level(connection, level))
 

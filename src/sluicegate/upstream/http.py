@@ -4,6 +4,7 @@ import asyncio
 import ssl as tls
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final, Literal
 
 from sluicegate.concurrency import TaskScope
@@ -21,6 +22,7 @@ from sluicegate.http1 import Fields, Pool
 from sluicegate.http1.client import origin_of
 from sluicegate.protocol.discovery import Discovery, Incompatible, Legacy, Retry, judge_probe
 from sluicegate.protocol.versions import LATEST_VERSION, SUPPORTED_VERSIONS
+from sluicegate.upstream.both_eras import BothEras
 from sluicegate.upstream.http_modern import ModernHttp
 from sluicegate.upstream.http_session import SessionHttp
 from sluicegate.upstream.link import Era
@@ -100,16 +102,24 @@ class HttpUpstream:
         """A server that has been made acquainted, for as long as the `async with` lasts."""
         pool = Pool(limits=self._patience.limits(), ssl_context=self._ssl_context, name=self._name)
         site = Site(self._name, self._url, self._fields, pool, self._patience)
+        host = self._mask.over(host)
         try:
             async with TaskScope() as tasks:
                 try:
-                    connection = await self._open(site, self._mask.over(host), tasks)
+                    connection = await self._open(site, host, tasks)
                 except UpstreamError as problem:
                     self._mask.put_on(problem)
                     raise
+                shown = Masked(connection, self._mask) if self._mask.secrets else connection
+                both: BothEras | None = None
+                if isinstance(connection, ModernHttp) and self._era == "auto":
+                    begin = partial(self._begin_session, site, host, tasks)
+                    shown = both = BothEras(self._name, connection.transport, shown, begin, tasks)
                 try:
-                    yield Masked(connection, self._mask) if self._mask.secrets else connection
+                    yield shown
                 finally:
+                    if both is not None:
+                        await both.aclose()
                     await connection.aclose()
                     tasks.cancel_all()
         finally:
@@ -166,6 +176,21 @@ class HttpUpstream:
                 return seen or connection
             case "sse":
                 return await open_sse(site, host, tasks, self._open_timeout)
+
+    async def _begin_session(self, site: Site, host: Host, tasks: TaskScope) -> SessionHttp | None:
+        """A session with a server that speaks 2026-07-28; None if it speaks nothing else.
+
+        Raises:
+            UpstreamError: nothing can be said of that.
+        """
+        try:
+            outcome = await self._try("session", site, host, tasks, [])
+        except UpstreamError as problem:
+            if isinstance(problem, UpstreamProtocolError) and not isinstance(problem, Truncated):
+                return None
+            self._mask.put_on(problem)
+            raise
+        return outcome if isinstance(outcome, SessionHttp) else None
 
     async def _probe(self, connection: ModernHttp) -> ModernHttp | str:
         version = LATEST_VERSION

@@ -447,10 +447,12 @@ class SessionHttp:
                 events = messages.events
                 if events is None or events.last_id is None:
                     raise cut
-                if has_let_go and exchange is not None and exchange.let_go is not None:
-                    exchange.let_go()  # The server has time, so whoever waits for us need not hold a connection either.
                 last_id = events.last_id
                 answer = await self._resumed(last_id, events.retry)
+                if has_let_go and exchange is not None and exchange.let_go is not None:
+                    # The server has time, so whoever waits for us need not hold a connection either. Not before we came
+                    # back ourselves: a client that does so at once would wait for the pause that the server wants.
+                    exchange.let_go()
         finally:
             if over and not self._closed:
                 answer.let_end(LINGER)

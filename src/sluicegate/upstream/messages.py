@@ -17,6 +17,7 @@ from sluicegate.errors import Truncated
 from sluicegate.http1 import Answer
 from sluicegate.protocol.events import SseDecoder, SseEvent
 from sluicegate.protocol.framing import TooLong
+from sluicegate.protocol.lines import LineDecoder
 from sluicegate.protocol.message import Message, Notification, Response, Result
 from sluicegate.protocol.recovery import recover_id
 from sluicegate.protocol.tolerant import Unreadable, decode_batch_tolerant, decode_tolerant
@@ -27,6 +28,8 @@ log = logging.getLogger("sluicegate")
 
 LINGER: Final = 1.0
 """Seconds in which an answer that has said all it has to say may come to its end: its connection is used again then."""
+MOST_LINES: Final = 1000
+"""How many lines a body has that is looked at line by line."""
 FOREVER: Final = math.inf
 
 
@@ -110,7 +113,7 @@ class Events:
 class Messages:
     """The messages of an answer to a request, whether it is one body or a stream of events."""
 
-    __slots__ = ("_answer", "_has_body", "_id", "_kind", "_problem", "_site", "events", "streams")
+    __slots__ = ("_answer", "_has_body", "_id", "_kind", "_lines", "_problem", "_site", "events", "streams")
 
     def __init__(
         self, site: Site, answer: Answer, request_id: int, last_id: str | None = None, *, endless: bool = False
@@ -119,9 +122,14 @@ class Messages:
         self._answer = answer
         self._id = request_id
         self._kind = answer.head.media_type
-        self.streams = self._kind == EVENTS
+        is_events = self._kind == EVENTS
+        self.events = Events(answer, site.patience, last_id, endless=endless) if is_events else None
+        # What tells of changes without end is no single body. The suite's reference server sends lines of JSON.
+        self._lines = LineDecoder(site.patience.message) if endless and self._kind == JSON else None
+        self.streams = is_events or self._lines is not None
         """Whether messages may come ahead of the reply."""
-        self.events = Events(answer, site.patience, last_id, endless=endless) if self.streams else None
+        if self._lines is not None:
+            answer.allow_silence(FOREVER)
         self._problem: str | None = None
         self._has_body = False
 
@@ -133,6 +141,9 @@ class Messages:
         """
         if self.streams:
             chunk = await self._answer.next_chunk()
+            if chunk is None and self._lines is not None and not self._has_body:
+                self._has_body = True
+                return b"\n"  # Nothing else ends the last line of many.
             if chunk is None and self._problem is not None:
                 raise self._site.protocol_error(self._problem)
             return chunk
@@ -150,21 +161,36 @@ class Messages:
         Raises:
             UpstreamError: the answer cannot be read.
         """
-        if self.events is None:
+        if not self.streams:
             for message in decoded(chunk):
                 if isinstance(message, Unreadable):
-                    raise self._site.protocol_error(message.problem)
+                    lines = _lines_of(chunk)
+                    if lines is None:
+                        raise self._site.protocol_error(message.problem)
+                    yield from lines
+                    return
                 yield message
             return
-        for event in self.events.read(chunk):
-            if isinstance(event, TooLong):
-                self._note("is too long", recover_id(event.head) == self._id)
-            elif event.data and event.event == "message":
-                for message in decoded(event.data):
-                    if isinstance(message, Unreadable):
-                        self._note(message.problem, message.id == self._id)
-                    else:
-                        yield message
+        for data in self._pieces(chunk):
+            if isinstance(data, TooLong):
+                self._note("is too long", recover_id(data.head) == self._id)
+                continue
+            for message in decoded(data):
+                if isinstance(message, Unreadable):
+                    self._note(message.problem, message.id == self._id)
+                else:
+                    yield message
+
+    def _pieces(self, chunk: bytes) -> Iterator[bytes | TooLong]:
+        """The lines or events that end in a chunk."""
+        if self._lines is not None:
+            yield from self._lines.feed(chunk)
+        elif self.events is not None:
+            for event in self.events.read(chunk):
+                if isinstance(event, TooLong):
+                    yield event
+                elif event.data and event.event == "message":
+                    yield event.data
 
     def is_reply(self, response: Response) -> bool:
         """Whether this answers our request; an error without an id does, as nobody else was asked anything here."""
@@ -174,8 +200,21 @@ class Messages:
         if is_ours:
             raise self._site.protocol_error(problem)
         if self._problem is None:
-            log.warning("%s: an event %s and is skipped.", self._site.name, problem)
+            log.warning("%s: a message %s and is skipped.", self._site.name, problem)
         self._problem = problem
+
+
+def _lines_of(body: bytes) -> list[Message] | None:
+    """The messages of a body that is no JSON, if it is lines of it: what was meant is all there."""
+    if not 0 < body.count(b"\n") <= MOST_LINES:
+        return None
+    found: list[Message] = []
+    for line in filter(None, body.split(b"\n")):
+        message = decode_tolerant(line)
+        if isinstance(message, Unreadable):
+            return None
+        found.append(message)
+    return found
 
 
 def ended_early(name: str) -> Truncated:
