@@ -168,6 +168,11 @@ class OfBothEras(Protocol):
     is_decided: bool
     """Whether there is no use in waiting for `decide`."""
 
+    @property
+    def session_version(self) -> str:
+        """The revision that is spoken in the session; empty if there is none."""
+        ...
+
     async def decide(self) -> None:
         """Find out whether there is a session, and which tools it has."""
         ...

@@ -50,6 +50,8 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     transport: str = ""
     """What carries its messages: of a URL "http" or "sse", once that has been found out."""
     version: str = ""
+    session_version: str = ""
+    """In which revision tools of it are called for callers of the session era, where it has a session for these."""
     prefix: str = ""
     key: str = ""
     """Its name as sluicegate.toml may have it."""
@@ -324,6 +326,7 @@ def _status_of(mount: Mount, server: ServerConfig, offered: Mapping[str, int]) -
         transport=mount.transport or _transport_of(server),
         key=server.key,
         version=mount.discovery.version if mount.discovery is not None else "",
+        session_version=mount.calls.of_both_eras.session_version if mount.calls.of_both_eras is not None else "",
         prefix=mount.prefix,
         tools=offered["tools"],
         prompts=offered["prompts"],

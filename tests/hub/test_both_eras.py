@@ -170,6 +170,9 @@ async def test_each_caller_is_answered_in_its_own_era() -> None:
             "session",
         ]
         assert dual.sessions == 1
+        mount = hub.find("s")
+        assert mount is not None and mount.calls.of_both_eras is not None
+        assert mount.calls.of_both_eras.session_version == "2025-11-25"
     assert not dual.alive, "the session was not ended with the connection"
 
 

@@ -414,3 +414,72 @@ def test_any_body_read_at_a_glance_means_what_it_means_the_long_way(
     assert same(plainly(data, at_a_glance=True), plainly(data, at_a_glance=False))
     request = plain_request(data, parse_json(data))
     assert request is None or not is_modern(request.params)
+
+
+def after_plain(first: bytes) -> Repeats:
+    """What is known behind a head of the session era once this request has come the long way."""
+    repeats = Repeats()
+    request = plain_request(first, parse_json(first))
+    for _ in range(2 if request is not None else 0):
+        assert request is not None
+        repeats.learn_plain(first, request)
+    return repeats
+
+
+def plain_again(data: bytes, repeats: Repeats) -> Outcome:
+    request = repeats.read_plain(data)
+    return plainly(data, at_a_glance=True) if request is None else ("message", request)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        body(PLAIN),
+        altered("id", to="another"),
+        altered("params", "arguments", to={}),
+        altered("params", "arguments", to={"n": 5, "yes": True, "none": None, "deep": [{"x": 1.5}]}),
+        altered("params", "arguments", to={"text": "x" * 90_000}),
+        altered("params", "arguments", to={"text": body(PLAIN).decode()}),
+    ],
+)
+def test_the_last_plain_request_is_known_again_whatever_its_id_and_arguments(data: bytes) -> None:
+    repeats = after_plain(body(PLAIN))
+    assert repeats.read_plain(data) is not None
+    assert same(plain_again(data, repeats), plainly(data, at_a_glance=False))
+
+
+def test_a_plain_request_with_another_progress_token_is_known_again() -> None:
+    repeats = after_plain(altered("params", "_meta", to={"progressToken": 1}))
+    again = altered("params", "_meta", to={"progressToken": "two"})
+    assert repeats.read_plain(again) is not None
+    assert same(plain_again(again, repeats), plainly(again, at_a_glance=False))
+
+
+@pytest.mark.parametrize("first", [altered("params", "task", to={"ttl": 1}), altered("params", "cursor", to=None)])
+def test_a_plain_request_of_which_more_than_words_would_be_kept_is_not_known_again(first: bytes) -> None:
+    assert plain_request(first, parse_json(first)) is not None
+    assert after_plain(first).read_plain(first) is None
+
+
+@pytest.mark.parametrize(
+    "arguments", [b'{"x":1e999}', b'{"x":%b}' % (b"9" * 300), b'{"x":%b1%b}' % (b"[" * 99, b"]" * 99), b'{"x":1,"x":2}']
+)
+def test_arguments_over_a_limit_are_refused_after_a_good_plain_request_too(arguments: bytes) -> None:
+    data = body(PLAIN).replace(b'{"text": "hello"}', arguments)
+    assert after_plain(body(PLAIN)).read_plain(data) is None
+
+
+plain_bodies = (
+    st.tuples(st.dictionaries(names, scalars, max_size=1), st.dictionaries(names, scalars, max_size=1) | metas)
+    .map(lambda drawn: {**PLAIN, "params": {**PLAIN["params"], **drawn[1]}, **drawn[0]})
+    .map(body)
+)
+
+
+@given(plain_bodies | st.just(body(PLAIN)), plain_bodies | st.just(body(PLAIN)))
+def test_any_plain_request_after_any_other_means_what_it_means_alone(first: bytes, second: bytes) -> None:
+    try:
+        repeats = after_plain(first)
+    except RemoteProtocolError:
+        repeats = Repeats()
+    assert same(plain_again(second, repeats), plainly(second, at_a_glance=False))

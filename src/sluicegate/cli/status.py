@@ -177,7 +177,8 @@ def _row(server: "ServerStatus") -> list[str]:
     latency = f"{server.latency_ms:.0f} ms" if server.calls else ""
     state = server.state
     figures = [str(server.tools), str(server.calls), str(server.errors)]
-    return [server.name, state, server.version or "-", server.transport or "-", *figures, latency]
+    spoken = " + ".join(filter(None, (server.version, server.session_version)))
+    return [server.name, state, spoken or "-", server.transport or "-", *figures, latency]
 
 
 def _show(report: "Report") -> None:

@@ -67,7 +67,7 @@ class Seen(msgspec.Struct, frozen=True):
     claims: Claims
     """What they say of a message of 2026-07-28."""
     repeats: Repeats
-    """The last such message that came with them."""
+    """The last request that came with them."""
 
 
 def _look_at(doors: Doors, headers: Headers) -> Seen:
@@ -194,13 +194,18 @@ class HttpEndpoint:
         if seen.post_refusal is not None:
             refuse(request, seen.post_refusal)
             return
-        asked = seen.repeats.read(request.body)
-        if asked is not None:  # as nearly every POST
-            self._start(request, asked, seen.takes)
+        # The last request again is nearly every POST.
+        if seen.names_modern:
+            if (asked := seen.repeats.read(request.body)) is not None:
+                self._start(request, asked, seen.takes)
+                return
+        elif (again := seen.repeats.read_plain(request.body)) is not None:
+            self._sessions.post(request, again, seen.takes, self._caller(request))
             return
         try:
             value = parse_json(request.body)
             if not seen.names_modern and (plain := plain_request(request.body, value)) is not None:
+                seen.repeats.learn_plain(request.body, plain)
                 self._sessions.post(request, plain, seen.takes, self._caller(request))
                 return
             check_limits(request.body, value)
@@ -226,7 +231,8 @@ class HttpEndpoint:
         if message.method == "subscriptions/listen" and not seen.takes.events:
             refuse(request, NOT_ACCEPTABLE)
             return
-        seen.repeats.learn(request.body, message, profile)
+        if seen.names_modern:
+            seen.repeats.learn(request.body, message, profile)
         self._start(request, Asked(message.id, message.method, params, profile, True), seen.takes)
 
     def _start(self, request: HttpRequest, asked: Asked, takes: Accepted) -> None:

@@ -12,7 +12,7 @@ from sluicegate.downstream.admission import STOPPING, too_many
 from sluicegate.downstream.answering import Answering
 from sluicegate.downstream.doors import Accepted, Fields, Refusal
 from sluicegate.downstream.event_stream import SESSION_HEADER, EventStream
-from sluicegate.downstream.http_streams import STOPPED, HttpRequest, refuse
+from sluicegate.downstream.http_streams import JSON_FIELDS, STOPPED, HttpRequest, refuse
 from sluicegate.downstream.journal import Journal, Memory
 from sluicegate.downstream.keepalive import KeepAlive
 from sluicegate.downstream.list_changes import Audience, ListChanges
@@ -63,7 +63,8 @@ class HttpSession:
     # There may be ten thousand of them, most of them idle: no task, no timer, and little that is made ahead.
     __slots__ = (
         *("born", "caller", "carried", "conversation", "id", "is_over", "journal", "last_used", "place", "pushes"),
-        *("shared", "side", "_audience", "_calls", "_loop", "_numbers", "_streams", "_untold", "_waiting"),
+        *("shared", "side", "_audience", "_calls", "_json_fields", "_loop", "_numbers", "_streams", "_untold"),
+        "_waiting",
     )
 
     def __init__(self, shared: Shared, caller: Caller, place: Place) -> None:
@@ -82,6 +83,7 @@ class HttpSession:
         self.shared = shared
         self.side = SessionSide(self)
         self._audience: Audience | None = None
+        self._json_fields: Fields | None = None
         self._untold: dict[str, bytes] | None = None
         self._calls: dict[RequestId, Post] = {}
         """The POST of each request that is under way; its task goes by both."""
@@ -109,6 +111,16 @@ class HttpSession:
     def fields(self) -> Fields:
         """The headers that say which session an answer is of."""
         return () if self.conversation.session.stage is Stage.CREATED else ((SESSION_HEADER, self.id),)
+
+    @property
+    def json_fields(self) -> Fields:
+        """Those of an answer that is JSON. Made once: it is nearly every answer."""
+        if self._json_fields is None:
+            fields = (*JSON_FIELDS, *self.fields)
+            if self.conversation.session.stage is Stage.CREATED:
+                return fields
+            self._json_fields = fields
+        return self._json_fields
 
     @property
     def idle(self) -> bool:

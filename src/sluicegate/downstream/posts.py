@@ -92,8 +92,9 @@ class Post:
             if message is None:
                 self._request.respond(202, self._session.fields)
             else:
-                fields = JSON_FIELDS if error is None else fields_for(status, error)
-                self._request.respond(status, (*fields, *self._session.fields), message)
+                session = self._session
+                fields = session.json_fields if error is None else (*fields_for(status, error), *session.fields)
+                self._request.respond(status, fields, message)
         self._let_go_of_request()
 
     def withdraw(self, request_id: RequestId) -> None:

@@ -1,5 +1,5 @@
-"""What a client mostly sends, read at a glance: in 2026-07-28 the last good request again, with another id and other
-arguments; before that a request that has nothing in it to look at.
+"""What a client mostly sends, read at a glance: the last good request again, with another id and other arguments; and
+in the session era a request that has nothing in it to look at.
 
 The one rule: a request is read here only if all that the rules of `strict`, `modern` and `headers` are about is what
 was found good before, or is not there at all; for all else there is None, and those say what it is.
@@ -22,6 +22,7 @@ _TOKEN: Final = "progressToken"
 _WORDS: Final = frozenset({str, bool, type(None)})
 _NO_PARAMS: Final[Params] = {}
 _TOKEN_ALONE: Final = {_TOKEN}
+_FILLED: Final = ("_meta", ARGUMENTS)
 
 _WAYS: Final[Holes] = {
     "id": ("id",),
@@ -31,8 +32,8 @@ _WAYS: Final[Holes] = {
 
 
 class Repeats:
-    """The last good request of 2026-07-28 behind one HTTP head, known again by its bytes. The head is the same, so its
-    headers still agree.
+    """The last good request behind one HTTP head, known again by its bytes. The head is the same, so its headers still
+    agree, and its era is the same.
     """
 
     __slots__ = ("_method", "_misses", "_mould", "_params", "_patience", "_profile")
@@ -47,30 +48,63 @@ class Repeats:
 
     def learn(self, data: bytes, request: Request, profile: Profile) -> None:
         """Know a request again of which `read_request` made this profile, if nothing in it is out of the ordinary."""
+        params, meta = request.params, as_object(request.params.get("_meta"))
+        target = METHODS[request.method].target or ""
+        usual = {"_meta", ARGUMENTS, target} if isinstance(params.get(target), str) else {"_meta", ARGUMENTS}
+        if meta is not None and params.keys() <= usual and meta.keys() <= META_MEMBERS and self._is_time():
+            self._learn(data, request, profile, left_out="_meta")
+
+    def learn_plain(self, data: bytes, request: Request) -> None:
+        """Know a request again that `plain_request` has read, if nothing is kept of it but words."""
+        is_kept = (type(value) is str for name, value in request.params.items() if name not in _FILLED)
+        if all(is_kept) and self._is_time():
+            self._learn(data, request, self._profile)
+
+    def _is_time(self) -> bool:
         # It takes as long as to read some requests. One alone is not learned, for many a head is never seen again; and
         # whoever sends a different one each time is soon left alone.
         self._misses += 1
         if self._misses < self._patience:
-            return
+            return False
         self._misses, self._patience = 0, 2 * self._patience
-        params, meta = request.params, as_object(request.params.get("_meta"))
-        target = METHODS[request.method].target or ""
-        name = params.get(target)
-        usual = {"_meta", ARGUMENTS, target} if isinstance(name, str) else {"_meta", ARGUMENTS}
-        if meta is None or not (params.keys() <= usual and meta.keys() <= META_MEMBERS):
-            return
-        changing = {"id", *(params.keys() & {ARGUMENTS}), *(meta.keys() & {_TOKEN})}
+        return True
+
+    def _learn(self, data: bytes, request: Request, profile: Profile, left_out: str = "") -> None:
+        params = request.params
+        changing = {"id", *(params.keys() & {ARGUMENTS}), *((as_object(params.get("_meta")) or {}).keys() & {_TOKEN})}
         mould = mould_of(data, {name: way for name, way in _WAYS.items() if name in changing})
-        if mould is None:
-            return
-        self._mould = mould
-        self._method = request.method
-        # In the order in which they came; what is in a hole will be there in its place.
-        self._params = {name: value if name == target else None for name, value in params.items() if name != "_meta"}
-        self._profile = msgspec.structs.replace(profile, progress_token=None)
+        if mould is not None:
+            self._mould = mould
+            self._method = request.method
+            self._profile = msgspec.structs.replace(profile, progress_token=None)
+            # In the order in which they came; what is in a hole will be there in its place.
+            self._params = {
+                name: None if name in _FILLED else value for name, value in params.items() if name != left_out
+            }
 
     def read(self, data: bytes) -> Asked | None:
-        """What the data asks, if it is the last request again; `_meta` is taken out of it."""
+        """What the data asks, if it is the last request of 2026-07-28 again; `_meta` is taken out of it."""
+        known = self._read(data)
+        if known is None:
+            return None
+        found, params = known
+        profile, token = self._profile, found.get(_TOKEN)
+        if token is not None:
+            profile = Profile(profile.version, profile.capabilities, profile.client_info, profile.log_level, token)
+        return Asked(found["id"], self._method, params, profile, True)
+
+    def read_plain(self, data: bytes) -> Request | None:
+        """The request that the data is, if it is the last one of the session era again."""
+        known = self._read(data)
+        if known is None:
+            return None
+        found, params = known
+        token = found.get(_TOKEN)
+        if token is not None:
+            params["_meta"] = {_TOKEN: token}
+        return Request(found["id"], self._method, params)
+
+    def _read(self, data: bytes) -> tuple[dict[str, RequestId], Params] | None:
         if self._mould is None or len(data) > DEFAULT_LIMITS.marks:
             return None
         filled = self._mould.read(data)
@@ -84,10 +118,7 @@ class Repeats:
             if not is_small and may_break_limit(data, DEFAULT_LIMITS):
                 return None
             params[ARGUMENTS] = arguments
-        profile, token = self._profile, found.get(_TOKEN)
-        if token is not None:
-            profile = Profile(profile.version, profile.capabilities, profile.client_info, profile.log_level, token)
-        return Asked(found["id"], self._method, params, profile, True)
+        return found, params
 
 
 def plain_request(data: bytes, value: object) -> Request | None:

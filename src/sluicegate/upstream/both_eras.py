@@ -86,6 +86,11 @@ class BothEras:
 
     # ----------------------------------------------------------------------------------------------- the session
 
+    @property
+    def session_version(self) -> str:
+        """The revision that is spoken in the session; empty if there is none."""
+        return "" if self._session is None else self._session.discovery.version
+
     def session_for(self, tool: object) -> Connection | None:
         """The session, if there is one that has this tool."""
         return self._session if tool in self._tools else None
