@@ -143,7 +143,7 @@ async def test_calls_run_at_the_same_time(server: Server, visiting: Visiting) ->
 async def test_a_thousand_progress_events_come_in_order(server: Server, visiting: Visiting) -> None:
     async with visiting(server) as client:
         *progress, result = [event async for event in client.stream("count", to=1000)]
-        assert progress == [ProgressEvent(number, 1000) for number in range(1, 1001)]
+        assert progress == [ProgressEvent(number, 1000, f"at {number}") for number in range(1, 1001)]
         assert isinstance(result, ToolResult) and result.text == "counted to 1000"
 
 
@@ -168,7 +168,7 @@ async def test_form_is_answered(server: Server, visiting: Visiting, visit: Visit
 @each_that(lambda server: server.is_two_way)
 async def test_our_model_is_asked(server: Server, visiting: Visiting, visit: Visit) -> None:
     async with visiting(server) as client:
-        assert (await client.call("ponder", text="Who?")).text == "unknown: Who? Indeed."
+        assert (await client.call("ponder", question="Who?")).text == "unknown: Who? Indeed."
     (request,) = visit.samplings
     assert (request.max_tokens, request.system_prompt) == (50, "Be brief.")
 
@@ -216,7 +216,7 @@ async def test_a_thousand_progress_events_survive_a_cut(server: Server, port_of:
     async with cut_off(server, port_of(server), visit) as (client, proxy):
         proxy.down = Reset(after=30_000, seen=b'"count"')
         *progress, result = [event async for event in client.stream("count", to=1000)]
-        assert progress == [ProgressEvent(number, 1000) for number in range(1, 1001)]
+        assert progress == [ProgressEvent(number, 1000, f"at {number}") for number in range(1, 1001)]
         assert isinstance(result, ToolResult) and result.text == "counted to 1000"
         assert proxy.struck == 1
 

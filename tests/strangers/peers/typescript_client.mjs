@@ -160,7 +160,7 @@ const scenarios = {
 
     async updates(peer) {
         const [mine, other] = ["mine", "other"].map((word) => `${settings.name}-${word}`);
-        const stop = await peer.client.watch(`text://${mine}`);
+        const stop = await peer.client.watch({ uris: [`text://${mine}`], tools: true });
         // The first is nobody's business here; if it were told of, it would come first.
         await rewrite(peer, other, "4");
         await rewrite(peer, mine, "3");
@@ -201,8 +201,7 @@ const scenarios = {
     async cut_updates(direct) {
         const peer = await Peer.at(settings.proxied);
         const [before, during] = ["before", "during"].map((word) => `${settings.name}-${word}`);
-        await peer.client.watch(`text://${before}`);
-        await peer.client.watch(`text://${during}`);
+        await peer.client.watch({ uris: [`text://${before}`, `text://${during}`] });
         await rewrite(peer, before, "1");
         const first = await peer.nextChange(UPDATED);
         await cutAll();

@@ -2,8 +2,20 @@
 import { sdk } from "./typescript_sdk.mjs";
 
 const { Client, SSEClientTransport, StreamableHTTPClientTransport } = sdk("@modelcontextprotocol/client");
+const { LOG_LEVEL_META_KEY } = sdk("@modelcontextprotocol/client");
+const { StdioClientTransport } = sdk("@modelcontextprotocol/client/stdio");
 
-export async function connect(url, { transport, mode, reconnectionOptions, answers, hear, tap }) {
+// The place is a URL, or over stdio a command line and its environment.
+function newTransport(place, transport, reconnectionOptions) {
+    if (transport === "stdio") {
+        const [[command, ...args], env] = place;
+        return new StdioClientTransport({ command, args, env });
+    }
+    const Transport = transport === "sse" ? SSEClientTransport : StreamableHTTPClientTransport;
+    return new Transport(new URL(place), { reconnectionOptions });
+}
+
+export async function connect(place, { transport, mode, reconnectionOptions, answers, hear, tap, complain }) {
     const client = new Client(
         { name: "typescript2", version: "2" },
         {
@@ -16,8 +28,9 @@ export async function connect(url, { transport, mode, reconnectionOptions, answe
     client.setRequestHandler("roots/list", () => answers.roots());
     client.setNotificationHandler("notifications/resources/updated", hear);
     client.setNotificationHandler("notifications/tools/list_changed", hear);
-    const Transport = transport === "sse" ? SSEClientTransport : StreamableHTTPClientTransport;
-    const wire = new Transport(new URL(url), { reconnectionOptions });
+    client.setNotificationHandler("notifications/message", hear);
+    client.onerror = complain;
+    const wire = newTransport(place, transport, reconnectionOptions);
     await client.connect(wire);
     const deliver = wire.onmessage;
     wire.onmessage = (message, extra) => (tap(message), deliver(message, extra));
@@ -27,16 +40,24 @@ export async function connect(url, { transport, mode, reconnectionOptions, answe
         info: client.getServerVersion(),
         // Without a cursor it reads all pages by itself; an empty one would be a cursor.
         page: (cursor) => client.listTools(cursor === undefined ? undefined : { cursor }, { cacheMode: "refresh" }),
-        call: (name, args, options) => client.callTool({ name, arguments: args }, options),
+        async call(name, args, { logLevel, ...options } = {}) {
+            const asked = { name, arguments: args };
+            if (logLevel !== undefined && isModern) asked._meta = { [LOG_LEVEL_META_KEY]: logLevel };
+            else if (logLevel !== undefined) await client.setLoggingLevel(logLevel);
+            return await client.callTool(asked, options);
+        },
         read: (uri) => client.readResource({ uri }),
         prompt: (name, args) => client.getPrompt({ name, arguments: args }),
-        async watch(uri) {
+        // In the older era changes of lists are told whether or not they are wanted.
+        async watch({ uris = [], tools = false }) {
             if (isModern) {
-                const subscription = await client.listen({ resourceSubscriptions: [uri], toolsListChanged: true });
+                const subscription = await client.listen({ resourceSubscriptions: uris, toolsListChanged: tools });
                 return () => subscription.close();
             }
-            await client.subscribeResource({ uri });
-            return () => client.unsubscribeResource({ uri });
+            for (const uri of uris) await client.subscribeResource({ uri });
+            return async () => {
+                for (const uri of uris) await client.unsubscribeResource({ uri });
+            };
         },
         async close() {
             await wire.terminateSession?.();

@@ -1,4 +1,4 @@
-// What the servers on the official TypeScript SDK offer, whatever its version, and how they are reached.
+// What the servers on the official TypeScript SDK offer, whatever its version, and how they are reached by HTTP.
 import { createServer } from "node:http";
 import { sdk } from "./typescript_sdk.mjs";
 
@@ -11,7 +11,7 @@ export const CHOICE = {
     required: ["colour", "amount"],
 };
 
-const texts = new Map([["first", "one"]]);
+const texts = new Map([["first", "one"], ["second", "two"]]);
 const ends = new Map();
 const subscriptions = new Map();
 
@@ -52,7 +52,7 @@ function end(ticket) {
     return ends.get(ticket);
 }
 
-// Register all that needs nothing of an SDK's own. `reach(context)` gives `{ notify, signal, token }` of a request;
+// Register all that needs nothing of an SDK's own. `reach(context)` gives `{ notify, signal, token, log }` of a request;
 // `updated(uri)` is called besides for those who have not subscribed in a session.
 export function offer(server, ResourceTemplate, reach, updated = () => {}) {
     const tool = (name, input, run, more) =>
@@ -66,8 +66,14 @@ export function offer(server, ResourceTemplate, reach, updated = () => {}) {
         throw new Error("There is no more of it.");
     });
     tool("count", { to: z.number() }, async ({ to }, context) => {
-        for (let progress = 1; progress <= to; progress++) await tell(reach(context), { progress, total: to });
+        for (let progress = 1; progress <= to; progress++) {
+            await tell(reach(context), { progress, total: to, message: `at ${progress}` });
+        }
         return words(`counted to ${to}`);
+    });
+    tool("mutter", {}, async (_, context) => {
+        for (const level of ["debug", "warning"]) await reach(context).log(level, `a line of ${level}`, "mutter");
+        return words("muttered");
     });
     tool("hang", { ticket: z.string() }, async ({ ticket }, context) => {
         const { promise, resolve } = Promise.withResolvers();
@@ -83,7 +89,7 @@ export function offer(server, ResourceTemplate, reach, updated = () => {}) {
     });
     tool("rewrite", { name: z.string(), value: z.string() }, async ({ name, value }) => {
         texts.set(name, value);
-        updated(`text://${name}`);
+        await updated(`text://${name}`);
         await tellSubscribers(`text://${name}`);
         return words("rewritten");
     });
