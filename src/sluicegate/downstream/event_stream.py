@@ -58,6 +58,10 @@ class EventStream:
             session.shared.keepalive.watch(self)
             request.on_disconnect(lambda: self._lost(request))
 
+    def ended_with(self, position: int) -> bool:
+        """Whether nothing has come after this event, and nothing will."""
+        return self.finished and position >= self._sent
+
     def _tell_missed(self, request: HttpRequest, seen: int) -> None:
         journal = self._session.journal
         remembered = [] if journal is None else journal.of(self.number, seen)

@@ -38,6 +38,10 @@ from sluicegate.protocol.message import Notification, Reply, Request, RequestId
 
 UNKNOWN: Final = Refusal(404, "unknown_session", "There is no such session; send initialize to open one.")
 _FORGOTTEN: Final = Refusal(400, "unknown_event", "Nothing is remembered of the stream that Last-Event-ID names.")
+# The one status by which a client is told that there is nothing to read; at an empty stream official SDKs come again.
+_ENDED: Final = Refusal(
+    405, "stream_ended", "The stream that Last-Event-ID names has ended with that event.", (("Allow", "POST, DELETE"),)
+)
 
 
 class Shared(msgspec.Struct):
@@ -234,6 +238,10 @@ class HttpSession:
         stream = self.pushes if number == 0 else self._streams.get(number) if number is not None else None
         if stream is None:
             refuse(request, _FORGOTTEN)
+            self.rest()
+            return
+        if position is not None and stream.ended_with(position):
+            refuse(request, _ENDED)
             self.rest()
             return
         # First of all the one that it replaces goes: its place is free then, so that nobody is kept from coming back.
