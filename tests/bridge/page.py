@@ -10,7 +10,8 @@ from typing import Final
 
 from tests.bridge.checks import CHECKS, NOTES
 from tests.bridge.matrix import Matrix, run_matrix
-from tests.bridge.sdk import SdkMatrix, run_sdks
+from tests.bridge.sdk import SdkMatrix, by_hand, run_sdks
+from tests.bridge.sdk_sides import CLIENTS, OURS, THEIRS, Server
 from tests.bridge.stage import ROOT, SIDES, Side
 
 PAGE: Final = ROOT / "docs" / "bridge.md"
@@ -59,9 +60,20 @@ Counted where it is lost: *progress of tasks*, *extensions that the caller does 
 _SDKS: Final = """\
 ## Official SDKs
 
-The Python SDK before and from 2.0 on as clients, which from 2.0 on can be made to speak any revision; and as servers.
-With each pair a list, a call, progress, a log line, cancelling, a form, a model's answer and a resource were tried.
+The SDKs for Python and TypeScript, each before and from 2.0 on, as clients and as servers, with each other and with
+those of our own hand; that for Python can be made to speak any revision from 2.0 on. Clients over stdio start the
+gateway themselves. With each pair these were tried: a list, a call, progress, a log line, cancelling, a form, a
+model's answer, a resource, an update of one that is subscribed to (told once, of that one only, and not after the
+subscription has ended) and a change of the list of tools. The letters are those above.
 
+All four have all of it. What they leave to whoever writes a server or a client:
+
+- In the session era a server answers `resources/subscribe` only by a handler of its own, on the low-level server: none
+  of `FastMCP`, `MCPServer` and `McpServer` has one. Python 1.x moreover says that it has no subscriptions, whatever
+  handlers there are; the server here says that it does. Those of 2026-07-28 answer `subscriptions/listen` themselves.
+- A server of TypeScript 2.x without sessions can in the session era neither ask nor tell: here it has sessions.
+- Clients of both TypeScript SDKs do not show their caller what arrives in one piece with the result: over stdio and
+  HTTP+SSE that is progress. What is compared is what has arrived.
 """
 
 
@@ -86,16 +98,22 @@ def raw_part(matrix: Matrix) -> str:
 
 def sdk_part(matrix: SdkMatrix) -> str:
     """The part of the page that is about the official SDKs."""
-    servers = list(dict.fromkeys(server for _, server in matrix))
-    clients = list(dict.fromkeys(client for client, _ in matrix))
-    rows = {
-        client: [
-            "" if (found := matrix.get((client, server))) is None else _cell(found.failures, found.marks)
-            for server in servers
-        ]
-        for client in clients
+    sdks = [client.title for client in CLIENTS]
+    all_clients = [*(by_hand(side) for side in SIDES), *sdks]
+    python, typescript = ([server for server in THEIRS if server.is_python is wanted] for wanted in (True, False))
+    parts = {
+        "Servers made with the Python SDK": _sdk_table(matrix, all_clients, python),
+        "Servers made with the TypeScript SDK": _sdk_table(matrix, all_clients, typescript),
+        "Servers written by hand, by HTTP": _sdk_table(matrix, sdks, OURS),
     }
-    return "\n".join([_SDKS.rstrip(), "", _table("client ↓ server →", servers, rows), ""])
+    tables = [line for title, table in parts.items() for line in ("", f"### {title}", "", table)]
+    return "\n".join([_SDKS.rstrip(), *tables, ""])
+
+
+def _sdk_table(matrix: SdkMatrix, clients: Sequence[str], servers: Sequence[Server]) -> str:
+    cells = {client: [matrix[client, server.title] for server in servers] for client in clients}
+    rows = {client: [_cell(cell.failures, cell.marks) for cell in row] for client, row in cells.items()}
+    return _table("client ↓ server →", [server.title for server in servers], rows)
 
 
 def _wrapped(text: str) -> str:

@@ -5,209 +5,145 @@ Each does less than the clients of our own hand do, for it does not let everythi
 
 import asyncio
 import json
-import os
-import sys
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from tests.bridge.clients import PATIENCE, Client
-from tests.bridge.http_servers import over_http
-from tests.bridge.matrix import Cell
-from tests.bridge.servers import REVISIONS
-from tests.bridge.stage import ROOT, SIDES, Stage, opened_stage
+from tests.bridge.checks import whole
+from tests.bridge.clients import Client
+from tests.bridge.matrix import CHANGED, UPDATED, Cell
+from tests.bridge.sdk_sides import (
+    CLIENTS,
+    OURS,
+    THEIRS,
+    VERSIONS,
+    Json,
+    SdkClient,
+    Server,
+    own_entries,
+    own_gateway,
+    their_entries,
+    visits,
+    write_eras,
+)
+from tests.bridge.stage import SIDES, Side, Stage, opened_stage
 
-Json = dict[str, Any]
-
-STRANGERS: Final = ROOT / ".strangers"
-PEERS: Final = ROOT / "tests" / "strangers" / "peers"
-LONGEST_VISITS: Final = 150.0
-
-
-class Server(NamedTuple):
-    """A server that SDK clients visit, or an SDK's."""
-
-    name: str
-    revision: str
-    title: str
-    sdk: str = ""
-
-    @property
-    def asks(self) -> bool:
-        """Whether it can show a form."""
-        return self.revision >= "2025-06-18"
-
-
-class SdkClient(NamedTuple):
-    """A client of an SDK, made to speak one revision."""
-
-    sdk: str
-    mode: str
-    revision: str
-    over: str
-
-    @property
-    def title(self) -> str:
-        return f"{_VERSIONS[self.sdk]} {self.revision} {_TRANSPORTS[self.over]}"
-
-
-_VERSIONS: Final = {"mcp1": "SDK 1.x", "mcp2": "SDK 2.x"}
-_TRANSPORTS: Final = {"/mcp": "HTTP", "/sse": "HTTP+SSE", "stdio": "stdio"}
-
-OURS: Final = [Server(f"own-{revision}", revision, f"{revision} by hand") for revision in REVISIONS]
-THEIRS: Final = [
-    Server("mcp1-stdio", "2025-11-25", "SDK 1.x 2025-11-25 stdio", "mcp1"),
-    Server("mcp1-http", "2025-11-25", "SDK 1.x 2025-11-25 HTTP", "mcp1"),
-    Server("mcp1-sse", "2025-11-25", "SDK 1.x 2025-11-25 HTTP+SSE", "mcp1"),
-    Server("mcp2-session", "2025-11-25", "SDK 2.x 2025-11-25 stdio", "mcp2"),
-    Server("mcp2-stdio", "2026-07-28", "SDK 2.x 2026-07-28 stdio", "mcp2"),
-    Server("mcp2-http", "2026-07-28", "SDK 2.x 2026-07-28 HTTP", "mcp2"),
-]
-CLIENTS: Final = [
-    SdkClient("mcp1", "", "2025-11-25", "/mcp"),
-    *(SdkClient("mcp2", revision, revision, "/mcp") for revision in REVISIONS),
-    SdkClient("mcp2", "2024-11-05", "2024-11-05", "/sse"),
-    SdkClient("mcp1", "", "2025-11-25", "stdio"),
-    SdkClient("mcp2", "2026-07-28", "2026-07-28", "stdio"),
-]
+OFFERED: Final = {"echo", "count", "mutter", "hang", "ended", "ponder"}
+"""What every server has, of our own hand or an SDK's."""
 
 SdkMatrix = dict[tuple[str, str], Cell]
 
 
-def missing() -> list[str]:
-    """The SDKs that are not installed."""
-    return [name for name in ("mcp1", "mcp2") if not (STRANGERS / f"{name}.lock").exists()]
-
-
 async def run_sdks(folder: Path) -> SdkMatrix:
     """What comes of all pairs with an SDK in them."""
-    cells: SdkMatrix = {}
     async with AsyncExitStack() as stack:
-        entries: dict[str, Json] = await _own_entries(stack)
-        for server in THEIRS:
-            entries[server.name] = await _their_entry(stack, server)
-        (folder / "sluicegate.toml").write_text('[servers.mcp2-session]\nera = "session"\n')
-        ready = await stack.enter_async_context(opened_stage(folder, entries))
-        # One at a time: a line of a server's log says nothing of the call that it belongs to.
-        for side in SIDES:
-            await ready.enter(side)
-            for server in THEIRS:
-                cell = cells[f"by hand {side.revision} {side.transport}", server.title] = Cell()
+        theirs = await their_entries(stack)
+        write_eras(folder)
+        ready = await stack.enter_async_context(opened_stage(folder, {**await own_entries(stack), **theirs}))
+        versions = {status.name: status.version for status in ready.gateway.status()}
+        assert versions == {server.name: server.revision for server in (*OURS, *THEIRS)}
+        # Clients over stdio start gateways of their own, which have nothing to do with the one that all others share.
+        gateways = {
+            client: own_gateway(folder / client.ticket, {**await own_entries(stack), **theirs})
+            for client in CLIENTS
+            if client.over == "stdio"
+        }
+        origin = ready.address.removesuffix("/mcp")
+        others = {client: origin + client.over for client in CLIENTS if client.over != "stdio"}
+        (cells, met), over_stdio = await asyncio.gather(_in_turn(_by_hand(ready), _met(others)), _met(gateways))
+    return cells | met | over_stdio
+
+
+async def _in_turn(first: Awaitable[SdkMatrix], second: Awaitable[SdkMatrix]) -> tuple[SdkMatrix, SdkMatrix]:
+    return await first, await second
+
+
+async def _met(places: Mapping[SdkClient, object]) -> SdkMatrix:
+    """What comes of the SDKs' clients, each of which finds the gateway at its place."""
+    cells: SdkMatrix = {}
+    for sdk in VERSIONS:
+        clients = [client for client in places if client.sdk == sdk]
+        reports = await visits(sdk, [_work(client, places[client]) for client in clients])
+        for client, report in zip(clients, reports, strict=True):
+            for server in (*OURS, *THEIRS):
+                cell = cells[client.title, server.title] = Cell()
                 with cell.noting("visit"):
-                    saw = await raw_visit(ready.clients[side], server, f"{side.name}")
-                    cell.marks = compared(saw, side.revision, server, "42")
-        for sdk in ("mcp1", "mcp2"):
-            clients = [client for client in CLIENTS if client.sdk == sdk]
-            places = [await _place(stack, folder, client, ready) for client in clients]
-            reports = await _visits(sdk, [_work(client, *place) for client, place in zip(clients, places, strict=True)])
-            for client, (_, servers), report in zip(clients, places, reports, strict=True):
-                for server in servers:
-                    cell = cells[client.title, server.title] = Cell()
-                    with cell.noting("visit"):
-                        _judge(report, client, server, cell)
+                    _judge(report, client, server, cell)
     return cells
+
+
+def _work(client: SdkClient, place: object) -> Json:
+    number = CLIENTS.index(client)
+    servers = [
+        {"name": each.name, "own": each.sdk is None, "asks": each.asks, "trick": f"{_trick(each)}-{number}"}
+        for each in (*OURS, *THEIRS)
+    ]
+    over = {"stdio": "stdio", "/sse": "sse"}.get(client.over, "http")
+    return {"mode": client.mode, "over": over, "place": place, "servers": servers, "ticket": client.ticket}
+
+
+def _trick(server: Server) -> str:
+    """The name of a tool that a server is to learn; two that are one process learn one each."""
+    return f"trick-{server.revision[:4]}"
 
 
 def _judge(report: Json, client: SdkClient, server: Server, cell: Cell) -> None:
     assert "failed" not in report, report["failed"]
     assert report["version"] == client.revision
-    assert report["noise"] == []
+    assert report["noise"] == [], report["noise"]
     saw = report[server.name]
     assert "failed" not in saw, saw["failed"]
-    cell.marks = compared(saw, client.revision, server, "Why? Indeed." if server.sdk else "What is the answer? Indeed.")
-
-
-async def _own_entries(stack: AsyncExitStack) -> dict[str, Json]:
-    entries: dict[str, Json] = {}
-    for server in OURS:
-        url = await stack.enter_async_context(over_http(server.revision))
-        entries[server.name] = {"type": "sse" if url.endswith("/sse") else "http", "url": url}
-    return entries
-
-
-async def _their_entry(stack: AsyncExitStack, server: Server) -> Json:
-    program = str(STRANGERS / server.sdk / "bin" / "python")
-    if server.name.endswith(("-http", "-sse")):
-        transport = "sse" if server.name.endswith("-sse") else "mcp"
-        port = await stack.enter_async_context(_http_server(program, server.sdk, transport))
-        return {"type": "sse" if transport == "sse" else "http", "url": f"http://127.0.0.1:{port}/{transport}"}
-    return {"command": program, "args": [str(PEERS / f"server_{server.sdk}.py")]}
-
-
-@asynccontextmanager
-async def _http_server(program: str, sdk: str, transport: str) -> AsyncGenerator[int]:
-    """An SDK's server over HTTP, as a process of its own; its port."""
-    process = await asyncio.create_subprocess_exec(
-        program,
-        str(PEERS / "http_server.py"),
-        sdk,
-        transport,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        env=_environment(),
-    )
-    assert process.stdin is not None and process.stdout is not None
-    try:
-        async with asyncio.timeout(PATIENCE):
-            port = int(await process.stdout.readline())
-        yield port
-    finally:
-        process.stdin.close()
-        try:
-            async with asyncio.timeout(PATIENCE):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-
-
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-
-
-async def _place(
-    stack: AsyncExitStack, folder: Path, client: SdkClient, ready: Stage
-) -> tuple[object, Sequence[Server]]:
-    """Where a client finds the gateway, and which servers are behind it: one that it starts itself has ours only."""
-    if client.over != "stdio":
-        return ready.address.removesuffix("/mcp") + client.over, [*OURS, *THEIRS]
-    own = folder / client.title.replace(" ", "-")
-    own.mkdir()
-    (own / ".mcp.json").write_text(json.dumps({"mcpServers": await _own_entries(stack)}))
-    program = str(Path(__file__).with_name("gateway_stdio.py"))
-    return [[sys.executable, program, str(own)], {"PYTHONPATH": str(ROOT / "src")}], OURS
-
-
-def _work(client: SdkClient, place: object, servers: Sequence[Server]) -> Json:
-    visited = [{"name": each.name, "own": not each.sdk, "asks": each.asks, "ticket": client.title} for each in servers]
-    return {"mode": client.mode, "place": place, "servers": visited}
-
-
-async def _visits(sdk: str, works: Sequence[Json]) -> list[Json]:
-    """What the clients of an SDK saw, one after the other: to start Python with it takes longer than a visit."""
-    process = await asyncio.create_subprocess_exec(
-        str(STRANGERS / sdk / "bin" / "python"),
-        str(Path(__file__).with_name("sdk_client.py")),
-        sdk,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=_environment(),
-    )
-    try:
-        async with asyncio.timeout(LONGEST_VISITS):
-            output, errors = await process.communicate(json.dumps(works).encode())
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        raise
-    assert process.returncode == 0, errors.decode(errors="replace")
-    return json.loads(output)
+    said = "What is the answer? Indeed." if server.sdk is None else "Why? Indeed."
+    cell.marks = compared(saw, client.revision, server, said)
 
 
 # ------------------------------------------------------------------------------------------- our client with theirs
+
+
+async def _by_hand(ready: Stage) -> SdkMatrix:
+    """What comes of the clients of our own hand with the SDKs' servers."""
+    await asyncio.gather(*(ready.enter(side) for side in SIDES))
+    meetings = {(side, server): _Meeting(ready.clients[side]) for side in SIDES for server in THEIRS}
+    # In each round every client has a server for itself: a line of a server's log does not say whose call it is of.
+    for turn in range(len(THEIRS)):
+        pairs = [(side, THEIRS[(number + turn) % len(THEIRS)]) for number, side in enumerate(SIDES)]
+        await asyncio.gather(*(meetings[side, server].visit(server, side.name) for side, server in pairs))
+    listed = await _learned(ready)
+    for (side, server), meeting in meetings.items():
+        meeting.judge(side.revision, server, listed[side])
+    return {(by_hand(side), server.title): meeting.cell for (side, server), meeting in meetings.items()}
+
+
+def by_hand(side: Side) -> str:
+    """What a client of our own hand is called."""
+    return f"by hand {side.revision} {side.transport}"
+
+
+class _Meeting:
+    """A client of our own hand with an SDK's server: what it saw, and what is to be said of that."""
+
+    def __init__(self, client: Client) -> None:
+        self.cell = Cell()
+        self._client = client
+        self._saw: Json = {}
+
+    async def visit(self, server: Server, ticket: str) -> None:
+        with self.cell.noting("visit"):
+            self._saw = await raw_visit(self._client, server, ticket)
+            assert self._client.complaints == [], self._client.complaints
+
+    def judge(self, revision: str, server: Server, names: Sequence[str]) -> None:
+        if self.cell.failures:
+            return
+        with self.cell.noting("visit"):
+            updates = [notice["params"]["uri"] for notice in self._client.notices if notice["method"] == UPDATED]
+            self._saw["updates"] = sum(uri.startswith(f"{server.name}+") for uri in updates)
+            self._saw["learned"] = _trick(server)
+            prefix = f"{server.name}__"
+            self._saw["listed"] = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+            assert self._client.complaints == [], self._client.complaints
+            self.cell.marks = compared(self._saw, revision, server, "42")
 
 
 async def raw_visit(client: Client, server: Server, ticket: str) -> Json:
@@ -241,10 +177,54 @@ async def raw_visit(client: Client, server: Server, ticket: str) -> Json:
     model = await client.call(tool("ponder"), {"question": "Why?"})
     saw["model"] = model.first
     saw["asked"] = len(form.questions) + len(model.questions)
-    (contents,) = (await client.request("resources/read", {"uri": f"{server.name}+text://second"})).result["contents"]
-    saw["resource"] = [contents["uri"], contents["text"]]
-    assert client.complaints == [], client.complaints
+    saw["resource"] = await _read(client, f"{server.name}+text://second")
+    uri = f"{server.name}+text://{ticket}"
+    seen = client.count(UPDATED)
+    listening = await client.subscribe(uri)
+    # The first is nobody's business here; if it were told of, it would come first.
+    await client.call(tool("rewrite"), {"name": "unheard", "value": "whatever"})
+    await client.call(tool("rewrite"), {"name": ticket, "value": "new"})
+    await client.heard(UPDATED, seen + 1)
+    saw["updated"] = client.last(UPDATED)["params"]["uri"].endswith(f"+text://{ticket}")
+    saw["rewritten"] = await _read(client, uri)
+    await client.unsubscribe(uri, listening)
+    await client.call(tool("rewrite"), {"name": ticket, "value": "newer"})
     return saw
+
+
+async def _read(client: Client, uri: str) -> list[str]:
+    (contents,) = (await client.request("resources/read", {"uri": uri})).result["contents"]
+    return [contents["uri"], contents["text"]]
+
+
+async def _learned(ready: Stage) -> Mapping[Side, list[str]]:
+    """What each client lists when it was told that the list changed, as often as it has to be told.
+
+    All servers change at once: a client is told of changes of one kind once a second at most.
+    """
+    for client in ready.clients.values():
+        if client.is_modern:
+            await client.listen({"toolsListChanged": True})
+    told = {side: client.count(CHANGED) for side, client in ready.clients.items()}
+    someone = ready.clients[SIDES[0]]
+    for server in THEIRS:
+        assert (await someone.call(f"{server.name}__learn", {"name": _trick(server)})).first == "learned"
+    wanted = {f"{server.name}__{_trick(server)}" for server in THEIRS}
+    found = await asyncio.gather(*(_list_with(client, wanted, told[side]) for side, client in ready.clients.items()))
+    return dict(zip(ready.clients, found, strict=True))
+
+
+async def _list_with(client: Client, wanted: set[str], told: int) -> list[str]:
+    """The names of all tools once these are among them, or when nothing more is told."""
+    names: list[str] = []
+    try:
+        while not wanted <= set(names):
+            await client.heard(CHANGED, told + 1)
+            told = client.count(CHANGED)
+            names = [tool["name"] for tool in await whole(client, "tools/list", "tools")]
+    except TimeoutError:
+        pass  # What is missing is seen in what there is.
+    return names
 
 
 # ------------------------------------------------------------------------------------------------ what there is to see
@@ -253,7 +233,7 @@ async def raw_visit(client: Client, server: Server, ticket: str) -> Json:
 def compared(saw: Mapping[str, Any], revision: str, server: Server, said: str) -> set[str]:
     """Hold what a client of a revision saw of a server against what it should have; what was not carried as it is."""
     marks: set[str] = set()
-    own = not server.sdk
+    own = server.sdk is None
     assert saw["echo"] == "hello"
     structured = {"total": 3} if own else {"total": 3, "terms": [1, 2]}
     has_structured = server.revision >= "2025-06-18"
@@ -267,6 +247,8 @@ def compared(saw: Mapping[str, Any], revision: str, server: Server, said: str) -
     words = revision >= "2025-03-26" <= server.revision
     marks |= {"e"} if revision < "2025-03-26" <= server.revision else set()
     assert saw["progress"] == [[n, 20, f"at {n}" if words else None] for n in range(1, 21)], saw
+    # Not every SDK shows its caller all that arrives.
+    assert saw.get("seen", []) == saw["progress"][: len(saw.get("seen", []))], saw
     assert saw["count"] == ("counted" if own else "counted to 20")
     assert saw["log"] == [["warning", "a line of warning"]], saw
     assert saw["cancelled"] == "ended"
@@ -293,4 +275,8 @@ def compared(saw: Mapping[str, Any], revision: str, server: Server, said: str) -
         assert saw["model"].endswith(f": {said}"), saw
     uri, text = ("note://one", "one") if own else ("text://second", "two")
     assert saw["resource"] == [f"{server.name}+{uri}", text], saw
+    assert saw["updated"] is True and saw["updates"] == 1, saw
+    assert own or saw["rewritten"][1] == "new", saw
+    assert len(saw["listed"]) == len(set(saw["listed"])), saw["listed"]
+    assert {*OFFERED, saw["learned"]} <= set(saw["listed"]), saw["listed"]
     return marks

@@ -8,6 +8,7 @@ it saw; what it should have seen is said by sdk.py.
 import json
 import sys
 import traceback
+from collections import Counter
 from pathlib import Path
 
 import anyio
@@ -15,6 +16,10 @@ import anyio
 sys.path.insert(0, str(Path(__file__).parents[1] / "strangers" / "peers"))
 sdk = sys.argv.pop(1)
 import scenarios  # noqa: E402 - it is only there now
+
+CHANGED = "notifications/tools/list_changed"
+UPDATED = "notifications/resources/updated"
+LONGEST_STAY = 100
 
 
 def filled(field):
@@ -36,7 +41,35 @@ def elicitation(self, params):
 scenarios.Peer.elicitation = elicitation
 
 
-async def visit(peer, server):
+class Told:
+    """How often a client was told of each change."""
+
+    def __init__(self, peer):
+        self._hear, peer.hear = peer.hear, self.hear
+        self._counts = Counter()
+        self._stirred = anyio.Event()
+
+    def hear(self, notification):
+        if notification["method"] == "notifications/message":
+            self._hear(notification)
+        else:
+            self._counts[notification["method"], notification.get("params", {}).get("uri")] += 1
+            self._stirred.set()
+
+    def times(self, method, uri=None):
+        return self._counts[method, uri]
+
+    def of_server(self, name):
+        """How often it was told of a resource of this server, whichever it was."""
+        return sum(times for (_, uri), times in self._counts.items() if uri is not None and uri.startswith(f"{name}+"))
+
+    async def more_often(self, times, *change):
+        while self.times(*change) <= times:
+            self._stirred = anyio.Event()
+            await self._stirred.wait()
+
+
+async def visit(peer, told, server, ticket):
     """What the client sees of one server; `own` are our servers, the others are the SDK's."""
     name, own = server["name"], server["own"]
     saw, ticks = {}, []
@@ -67,11 +100,11 @@ async def visit(peer, server):
         async def at_work(*progress):
             begun.set()
 
-        ticket = {"text" if own else "ticket": server["ticket"]}
-        cancel = await peer.start_call(tasks, tool("hang"), ticket, at_work, outcome)
+        work = {"text" if own else "ticket": ticket}
+        cancel = await peer.start_call(tasks, tool("hang"), work, at_work, outcome)
         await begun.wait()
         await cancel()
-        saw["cancelled"] = await text("ended", ticket)
+        saw["cancelled"] = await text("ended", work)
     peer.questions.clear()
     if server["asks"]:
         try:
@@ -80,9 +113,26 @@ async def visit(peer, server):
             saw["form"] = refusal.wire
     saw["model"] = await text("ponder", {} if own else {"question": "Why?"})
     saw["asked"] = len(peer.questions)
-    uri = "note://one" if own else "text://second"
-    contents = (await peer.read(f"{name}+{uri}"))["contents"]
-    saw["resource"] = [contents[0]["uri"], contents[0]["text"]]
+
+    async def read(uri):
+        (contents,) = (await peer.read(uri))["contents"]
+        return [contents["uri"], contents["text"]]
+
+    async def rewrite(which, value):
+        await text("rewrite", {"name": which, "value": value})
+
+    saw["resource"] = await read(f"{name}+note://one" if own else f"{name}+text://second")
+    uri = f"{name}+note://one" if own else f"{name}+text://{ticket}"
+    async with peer.watch(uris=[uri]):
+        if own:
+            await text("touch", {})
+        else:
+            await rewrite("unheard", "whatever")  # which is nobody's business here
+            await rewrite(ticket, "new")
+        await told.more_often(0, UPDATED, uri)
+        saw["updated"] = True
+        saw["rewritten"] = await read(uri)
+    await (text("touch", {}) if own else rewrite(ticket, "newer"))
     return saw
 
 
@@ -101,28 +151,54 @@ async def run(visits):
     for work in visits:
         sys.argv[1:] = [work["mode"]]  # where the SDK's client looks for it
         try:
-            with anyio.fail_after(50):
+            with anyio.fail_after(LONGEST_STAY):
                 async with module.connect(work["place"]) as peer:
-                    reports.append(await stay(peer, work["servers"]))
+                    reports.append(await stay(peer, **work))
         except BaseException:
             reports.append({"failed": traceback.format_exc()})
     print(json.dumps(reports))
 
 
-async def stay(peer, servers):
-    wanted = {f"{server['name']}__echo" for server in servers}
+async def stay(peer, servers, ticket, **rest):
+    report = {"version": peer.about["version"]}
+    told = Told(peer)
+    names = [server["name"] for server in servers]
     async with peer.watch(tools=True):
         # A gateway that was started just now tells when its servers are there.
-        while not wanted <= set(await tools(peer)):
-            await peer.next_change("notifications/tools/list_changed")
-    report = {"version": peer.about["version"]}
+        await list_with(peer, told, {f"{name}__echo" for name in names})
+        # Of changes of one kind it tells once a second at most: here that passes with the visits.
+        times = told.times(CHANGED)
+        for server in servers:
+            learn, name = ("grow", "text") if server["own"] else ("learn", "name")
+            await peer.call(f"{server['name']}__{learn}", {name: server["trick"]})
+        for server in servers:
+            try:
+                report[server["name"]] = await visit(peer, told, server, ticket)
+            except Exception:
+                report[server["name"]] = {"failed": traceback.format_exc()}
+        await told.more_often(times, CHANGED)
+        listed = await list_with(peer, told, {f"{server['name']}__{server['trick']}" for server in servers})
     for server in servers:
-        try:
-            report[server["name"]] = await visit(peer, server)
-        except Exception:
-            report[server["name"]] = {"failed": traceback.format_exc()}
+        name = server["name"]
+        seen = report[name]
+        seen["learned"] = server["trick"]
+        seen["updates"] = told.of_server(name)
+        seen["listed"] = [tool.removeprefix(f"{name}__") for tool in listed if tool.startswith(f"{name}__")]
     report["noise"] = peer.noise
     return report
+
+
+async def list_with(peer, told, wanted):
+    """The names of all tools once these are among them, or when nothing more is told."""
+    found = []
+    with anyio.move_on_after(scenarios.DEADLINE):
+        while True:
+            times = told.times(CHANGED)
+            found = await tools(peer)
+            if wanted <= set(found):
+                break
+            await told.more_often(times, CHANGED)
+    return found
 
 
 if __name__ == "__main__":

@@ -8,11 +8,12 @@ import pytest
 from tests.bridge.checks import NOTES
 from tests.bridge.matrix import Matrix, run_matrix
 from tests.bridge.page import PAGE, TASKS, raw_part, sdk_part
-from tests.bridge.sdk import SdkMatrix, missing, run_sdks
+from tests.bridge.sdk import SdkMatrix, run_sdks
+from tests.bridge.sdk_sides import missing
 from tests.bridge.stage import SIDES, Side
 
 # The first test of each kind waits for the whole run.
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture(scope="session")
