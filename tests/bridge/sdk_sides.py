@@ -242,9 +242,9 @@ async def visits(sdk: Sdk, works: Sequence[Json]) -> list[Json]:
     try:
         async with asyncio.timeout(LONGEST_VISITS):
             output, errors = await process.communicate(json.dumps(works).encode())
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        raise
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
     assert process.returncode == 0, errors.decode(errors="replace")
     return json.loads(output)
