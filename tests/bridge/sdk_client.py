@@ -153,9 +153,10 @@ async def run(visits):
         try:
             with anyio.fail_after(LONGEST_STAY):
                 async with module.connect(work["place"]) as peer:
-                    reports.append(await stay(peer, **work))
+                    report = await stay(peer, **work)
         except BaseException:
-            reports.append({"failed": traceback.format_exc()})
+            report = {"failed": traceback.format_exc()}
+        reports.append(report)
     print(json.dumps(reports))
 
 

@@ -46,6 +46,7 @@ class Dual:
         """The status with which it refuses a session."""
         self.welcome: asyncio.Event | None = None
         """What it waits for before it gives one."""
+        self.names_sessions = True
         self.tools = ["echo", "ask"]
         self.capabilities: Json = {"tools": {}}
         self.subscribed = asyncio.Event()
@@ -84,7 +85,7 @@ class Dual:
         if asked.method == "DELETE":
             self.alive.discard(asked.header("mcp-session-id") or "")
             asked.status(200)
-        elif asked.header("mcp-session-id") not in self.alive:
+        elif self.names_sessions and asked.header("mcp-session-id") not in self.alive:
             asked.status(404)
         elif asked.method == "GET":
             return self._push(asked)
@@ -118,7 +119,7 @@ class Dual:
         self.sessions += 1
         self.alive.add(name := f"s{self.sessions}")
         welcome: Json = {"protocolVersion": "2025-11-25", "capabilities": self.capabilities, "serverInfo": INFO}
-        asked.result(welcome, ("Mcp-Session-Id", name))
+        asked.result(welcome, *((("Mcp-Session-Id", name),) if self.names_sessions else ()))
 
 
 @asynccontextmanager
@@ -216,6 +217,16 @@ async def test_a_server_of_one_era_is_asked_for_a_session_once(status: int) -> N
     async with mounted(dual) as (hub, _):
         assert [await call(hub) for _ in range(3)] == ["modern"] * 3
         assert dual.asked["session", "initialize"] == 1
+
+
+async def test_a_server_that_speaks_the_older_era_without_sessions_is_asked_in_the_newer_one() -> None:
+    """As TypeScript SDK 2.x serves without a store: there it could ask nobody."""
+    dual = Dual()
+    dual.names_sessions = False
+    async with mounted(dual) as (hub, _):
+        assert [await call(hub) for _ in range(3)] == ["modern"] * 3
+        assert dual.asked["session", "initialize"] == 1
+        assert dual.asked["session", "tools/list"] == 0
 
 
 async def test_a_server_that_had_no_time_for_a_session_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,7 +178,9 @@ class HttpUpstream:
                 return await open_sse(site, host, tasks, self._open_timeout)
 
     async def _begin_session(self, site: Site, host: Host, tasks: TaskScope) -> SessionHttp | None:
-        """A session with a server that speaks 2026-07-28; None if it speaks nothing else.
+        """A session with a server that speaks 2026-07-28; None if it has none to give.
+
+        One that speaks the older era without sessions has less there: it can ask nobody, and tell of nothing.
 
         Raises:
             UpstreamError: nothing can be said of that.
@@ -190,7 +192,12 @@ class HttpUpstream:
                 return None
             self._mask.put_on(problem)
             raise
-        return outcome if isinstance(outcome, SessionHttp) else None
+        if not isinstance(outcome, SessionHttp):
+            return None
+        if not outcome.is_remembered:
+            await outcome.aclose()
+            return None
+        return outcome
 
     async def _probe(self, connection: ModernHttp) -> ModernHttp | str:
         version = LATEST_VERSION

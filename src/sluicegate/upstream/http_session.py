@@ -106,6 +106,11 @@ class SessionHttp:
         self._doubts_from = self._tells_from = 0.0
         self._tells = False
 
+    @property
+    def is_remembered(self) -> bool:
+        """Whether the server named the session: else nothing that comes later belongs to it."""
+        return self._id is not None
+
     # ----------------------------------------------------------------------------------------- opening and closing
 
     async def open(self) -> str | None:
