@@ -58,7 +58,8 @@ NOTES: Final = {
     ),
     "l": Note(
         "2026-07-28 has no way to refuse a model's answer: a client that will not answer does not come back, and the"
-        " server is told so when its time is over. Nothing of this is tried here."
+        " server is told so when its time is over. Nothing of this is tried here. *questions whose caller did not come"
+        " back*"
     ),
     "m": Note(
         "A client of 2026-07-28 asks for log lines with each call. What an older server writes all the same, over a"
@@ -77,7 +78,10 @@ NOTES: Final = {
         " so (−32602), one of 2026-07-28 that the capability is missing.",
         "questions that the caller cannot be asked",
     ),
-    "j": Note("A model's answer in several blocks is one text, for the server's revision has one block."),
+    "j": Note(
+        "A model's answer in several blocks is one text, for the server's revision has one block.",
+        "blocks of a model's answer joined into one text",
+    ),
 }
 
 

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from itertools import count
 from typing import cast
 
+import msgspec
 import pytest
 
 import sluicegate
@@ -39,6 +40,8 @@ class Server:
         self.cancelled = asyncio.Event()
         self.problem: Exception | None = None
         self.exchange: Exchange | None = None
+        self.abandoned = asyncio.Event()
+        """That the client was asked, and stayed away."""
         self._tasks = tasks
 
     async def __call__(self, exchange: Exchange) -> Reply:
@@ -63,8 +66,9 @@ class Server:
 
     async def _ask(self) -> None:
         assert self.exchange is not None
+        question = msgspec.structs.replace(QUESTION, abandoned=self.abandoned.set)
         try:
-            self.outcomes.put_nowait(await self.exchange.request_input({"which": QUESTION}))
+            self.outcomes.put_nowait(await self.exchange.request_input({"which": question}))
         except InputRefused as refusal:
             self.outcomes.put_nowait(refusal)
         except asyncio.CancelledError:
@@ -134,6 +138,7 @@ async def test_a_call_that_ended_without_the_answer_gives_its_result_to_the_retr
         question = await asked(call)
         await server.finish(call)
         check_outcome(await call(retry(question, YES)))
+        assert not server.abandoned.is_set()
         # Whichever call the server asked for: the answer reaches it under the question's own id.
         assert await server.outcomes.get() == {"which": YES}
         assert error_of(await call(retry(question, YES)))["code"] == -32602
@@ -220,6 +225,19 @@ async def test_after_the_hold_nobody_is_asked_any_more(over: str) -> None:
         assert isinstance(await server.outcomes.get(), InputRefused)
 
 
+@fronts
+@pytest.mark.parametrize("is_taken_back", [False, True], ids=["asked", "taken back"])
+async def test_who_asked_hears_of_a_client_that_stays_away_though_it_has_gone_on_without(
+    over: str, is_taken_back: bool
+) -> None:
+    async with scene(over, hold=0.05) as (server, call):
+        await asked(call)
+        if is_taken_back and server.outcomes.empty():
+            await server.take_back()
+            await server.finish(call)
+        await server.abandoned.wait()
+
+
 async def test_a_tool_of_ours_that_waits_no_longer_for_the_answer_gives_its_result_to_the_retry() -> None:
     server, gave_up = sluicegate.Server("impatient"), asyncio.Event()
 
@@ -250,6 +268,7 @@ async def test_a_parked_call_that_is_cancelled_takes_its_state_along() -> None:
             question = result_of(await (await client.modern("tools/call", first())).json())
             client.endpoint.give_up()
             await server.cancelled.wait()
+            assert not server.abandoned.is_set()
             answer = await client.modern("tools/call", retry(question, YES))
             assert error_of(await answer.json())["code"] == -32602
         tasks.cancel_all()

@@ -11,7 +11,7 @@ from sluicegate.errors import INTERNAL_ERROR, MISSING_CAPABILITY, URL_ELICITATIO
 from sluicegate.exchange import Exchange
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.links_required import settle_links
-from sluicegate.hub.losses import PAGES
+from sluicegate.hub.losses import ABANDONED, PAGES
 from sluicegate.hub.mount import Mount
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result, opened
@@ -155,3 +155,12 @@ async def test_visits_that_nobody_waited_for_do_not_keep_us_from_seeing_the_next
         await mount.visits.note(str(number))
     async with asyncio.timeout(10):
         await mount.visits.completed({"2999"}, 60)
+
+
+async def test_pages_to_which_a_caller_was_sent_and_did_not_come_back_from_are_counted() -> None:
+    server, person = Server(DONE), Person("away")
+    await settled(server, person)
+    ((question,),) = (asked.values() for asked in person.asked)
+    assert question.abandoned is not None and server.losses == []
+    question.abandoned()
+    assert server.losses == [ABANDONED]

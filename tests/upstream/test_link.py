@@ -699,6 +699,23 @@ async def test_a_question_that_is_nested_as_deeply_as_may_be_is_asked() -> None:
         assert (await table.server.next())["result"] == said
 
 
+@pytest.mark.parametrize(("version", "times"), [("2024-11-05", 1), ("2025-06-18", 1), ("2025-11-25", 0)])
+async def test_blocks_of_a_models_answer_that_are_made_one_text_are_counted(version: str, times: int) -> None:
+    async with session_bench(version) as table:
+        lost: list[str] = []
+        table.link.host.lost = lost.append
+        one, two = ({"type": "text", "text": text} for text in ("4", "2"))
+        said: Json = {"role": "assistant", "model": "m"}
+        sink = Recorder({**said, "content": one}, {**said, "content": [one]}, {**said, "content": [one, two]})
+        table.start(exchange(sink=sink, capabilities={"sampling": {}}))
+        await table.server.next("tools/call")
+        for number in range(3):
+            asked: Json = {"messages": [], "maxTokens": 1}
+            table.server.send(id=number, method="sampling/createMessage", params=asked)
+            assert "result" in await table.server.next()
+        assert lost == ["blocks of a model's answer joined into one text"] * times
+
+
 async def test_context_that_a_question_is_not_given_is_counted() -> None:
     async with session_bench() as table:
         lost: list[str] = []

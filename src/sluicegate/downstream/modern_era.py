@@ -6,6 +6,7 @@ The call's own task stays alive between the two (see `parked`); only the request
 import asyncio
 import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -100,7 +101,8 @@ class ModernSink(msgspec.Struct, eq=False):
             raise InputRefused("Nobody is there any more to be asked.")
         stream, exchange = self.stream, self.exchange
         binding = binding_of(exchange.caller, exchange.method, exchange.params, self.headers)
-        round = self._round = self._parked.park(binding, self._hold, self._take_up)
+        abandoned = partial(_abandon, questions)
+        round = self._round = self._parked.park(binding, self._hold, self._take_up, abandoned)
         # Before anything is sent: from here on a withdrawal of this request must not find the call any more.
         self._tasks.rekey(stream, round)
         self.stream = None
@@ -134,6 +136,13 @@ class ModernSink(msgspec.Struct, eq=False):
         if self._round is not None:
             self._parked.end(self._round)
             self._round = None  # It knows us, too.
+
+
+def _abandon(questions: Questions) -> None:
+    """Tell whoever asked that the client stayed away."""
+    for question in questions.values():
+        if question.abandoned is not None:
+            question.abandoned()
 
 
 def _size(params: Params, reply: Reply) -> int:

@@ -36,17 +36,24 @@ class Comeback(msgspec.Struct, frozen=True):
     answers: Params
 
 
+def _ignore() -> None:
+    pass
+
+
 class Round:
     """A call between two requests of its client: the one that it has asked by, and the retry."""
 
-    __slots__ = ("key", "over", "state", "take_up", "timer")
+    __slots__ = ("abandoned", "key", "over", "state", "take_up", "timer")
 
-    def __init__(self, key: bytes, state: str, take_up: Callable[[Comeback], None]) -> None:
+    def __init__(
+        self, key: bytes, state: str, take_up: Callable[[Comeback], None], abandoned: Callable[[], None]
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.key = key
         self.state = state
         """The token for the client."""
         self.take_up = take_up
+        self.abandoned = abandoned
         self.over: asyncio.Future[Comeback | None] = loop.create_future()
         """The retry, or None if there will be none. Several wait for it: to be awaited in a shield."""
         self.timer: asyncio.TimerHandle | None = None
@@ -83,8 +90,16 @@ class Parked:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def park(self, binding: Binding, hold: float, take_up: Callable[[Comeback], None]) -> Round:
+    def park(
+        self,
+        binding: Binding,
+        hold: float,
+        take_up: Callable[[Comeback], None],
+        abandoned: Callable[[], None] = _ignore,
+    ) -> Round:
         """A round that ends with the client's retry, which is handed to `take_up` at once, or after `hold` seconds.
+
+        Only in the latter case is `abandoned` called: who withdraws the call, or is refused, has not just stayed away.
 
         Raises:
             InputRefused: too many calls wait already.
@@ -94,10 +109,14 @@ class Parked:
         if len(self._waiting) >= self._most:
             raise InputRefused(f"More than {self._most} calls wait for input already; try again later.")
         key = os.urandom(16)
-        round = Round(key, PREFIX + self._sealer.seal(key, binding), take_up)
-        round.timer = asyncio.get_running_loop().call_later(hold, self.end, round)
+        round = Round(key, PREFIX + self._sealer.seal(key, binding), take_up, abandoned)
+        round.timer = asyncio.get_running_loop().call_later(hold, self._expire, round)
         self._waiting[key] = round
         return round
+
+    def _expire(self, round: Round) -> None:
+        round.abandoned()
+        self.end(round)
 
     def keep(self, round: Round, size: int) -> None:
         """Count the bytes of a reply that waits for the retry. Where there are too many, the oldest are given up."""

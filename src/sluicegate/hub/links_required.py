@@ -4,11 +4,12 @@ Clients of that very revision know the error themselves and get it as it is; tho
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from sluicegate.errors import INTERNAL_ERROR, URL_ELICITATION_REQUIRED, ErrorObject, InputRefused
 from sluicegate.exchange import Exchange
-from sluicegate.hub.losses import PAGES, revision_of
+from sluicegate.hub.losses import ABANDONED, PAGES, revision_of
 from sluicegate.hub.mount import Mount
 from sluicegate.hub.relay import labelled
 from sluicegate.protocol.input_required import Question, missing_capability
@@ -35,7 +36,7 @@ async def settle_links(mount: Mount, exchange: Exchange, params: Params, error: 
         # It could not say that it can: its revision has no such thing. A person can still read where to go.
         mount.calls.lost(PAGES)
         return _declined(exchange, _said(mount, wanted))
-    questions = {str(number): _question(entry, mount.prefix) for number, entry in enumerate(wanted, 1)}
+    questions = {str(number): _question(entry, mount) for number, entry in enumerate(wanted, 1)}
     try:
         answers = await exchange.request_input(questions)
     except InputRefused as refusal:
@@ -51,9 +52,10 @@ async def settle_links(mount: Mount, exchange: Exchange, params: Params, error: 
     return reply
 
 
-def _question(entry: Params, label: str) -> Question:
+def _question(entry: Params, mount: Mount) -> Question:
     shown = {key: value for key, value in entry.items() if key in ("message", "url")}
-    return labelled(Question("elicitation/create", {"mode": "url", **shown}), label)
+    abandoned = partial(mount.calls.lost, ABANDONED)
+    return labelled(Question("elicitation/create", {"mode": "url", **shown}, abandoned=abandoned), mount.prefix)
 
 
 def _said(mount: Mount, wanted: Sequence[Params]) -> str:

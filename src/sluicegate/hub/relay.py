@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import ClassVar, Final
 
 import msgspec
 
 from sluicegate.deadlines import Deadline
 from sluicegate.exchange import NOBODY, Sink
-from sluicegate.hub.losses import BETWEEN_ROUNDS, WORDS, losses_in_question
+from sluicegate.hub.losses import ABANDONED, BETWEEN_ROUNDS, WORDS, losses_in_question
 from sluicegate.protocol.input_required import Answers, Question, Questions
 from sluicegate.protocol.message import Notification, Params
 from sluicegate.protocol.versions import Revision
@@ -67,11 +68,12 @@ class Relay(Deadline, kw_only=True):
         """Pass questions on, with the name of the server that asks: the client sees nobody but us."""
         keys: dict[str, str] = {}
         asked: dict[str, Question] = {}
+        abandoned = partial(self.lost, ABANDONED)
         for own, question in questions.items():
             # A server names its questions for itself; behind one endpoint two must never have one name.
             self.questions += 1
             key = f"{self.label or 'server'}-{self.questions}"
-            keys[key], asked[key] = own, labelled(question, self.label)
+            keys[key], asked[key] = own, msgspec.structs.replace(labelled(question, self.label), abandoned=abandoned)
             for loss in losses_in_question(question, self.revision):
                 self.lost(loss)
         self.waits += 1

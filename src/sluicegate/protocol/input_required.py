@@ -1,6 +1,6 @@
 """Results of 2026-07-28 that are no answer yet: what a server asks its caller, and the request that answers it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import jiter
@@ -30,6 +30,9 @@ class Question(msgspec.Struct, frozen=True):
     params: Params = {}  # `roots/list` may leave them out
     elicitation: str | None = None
     """By what the server will say that a page was visited, which 2025-11-25 has; 2026-07-28 does not tell."""
+    abandoned: Callable[[], None] | None = None
+    """Hears that the client was asked and did not come back in time, which only one of 2026-07-28 may do.
+    Not an error of the asking: whoever asked may have given up long before."""
 
 
 Questions = Mapping[str, Question]

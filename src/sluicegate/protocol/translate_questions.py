@@ -239,6 +239,11 @@ def asks_for_context(method: str, params: Params) -> bool:
     return method == SAMPLING and params.get("includeContext", "none") != "none"
 
 
+def is_joined(question: Question, answer: Params, revision: Revision) -> bool:
+    """Whether `answer_for_session` makes one text of several blocks."""
+    return question.method == SAMPLING and not revision.rich_sampling and len(_blocks(answer.get("content"))) > 1
+
+
 def answer_for_session(question: Question, answer: Params, revision: Revision) -> Params:
     """A client's answer as the session-era server that asked understands it: before 2025-11-25 it has one block."""
     if question.method != SAMPLING or revision.rich_sampling:

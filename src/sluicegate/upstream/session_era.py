@@ -43,7 +43,12 @@ from sluicegate.protocol.modern import ACKNOWLEDGED, PENDING, SERVER_INFO_KEY, c
 from sluicegate.protocol.pending import Pending
 from sluicegate.protocol.spelling import Spellings
 from sluicegate.protocol.translate import params_for_session, reply_from_session
-from sluicegate.protocol.translate_questions import answer_for_session, asks_for_context, question_from_session
+from sluicegate.protocol.translate_questions import (
+    answer_for_session,
+    asks_for_context,
+    is_joined,
+    question_from_session,
+)
 from sluicegate.protocol.versions import SUPPORTED_VERSIONS
 from sluicegate.upstream.attribution import Asking, Attribution
 from sluicegate.upstream.pages import Pages
@@ -56,6 +61,7 @@ _LISTEN: Final = "subscriptions/listen"
 _SET_LEVEL: Final = "logging/setLevel"
 
 CONTEXT: Final = "context that a server wanted its question to have"
+JOINED: Final = "blocks of a model's answer joined into one text"
 
 RESTORES_WITHIN: Final = 10.0
 """Seconds in which another session is told what the lost one knew: until then, everybody waits for it."""
@@ -423,8 +429,10 @@ class SessionEra:
         return partial(self._ask, question, put)
 
     async def _ask(self, question: Question, put: Callable[[Question], Awaitable[Answers]]) -> Params:
-        answers = await put(question)
-        return answer_for_session(question, answers["question"], self._session.revision)
+        answer = (await put(question))["question"]
+        if is_joined(question, answer, self._session.revision):
+            self._line.host.lost(JOINED)
+        return answer_for_session(question, answer, self._session.revision)
 
     def forget_question(self, request_id: RequestId) -> None:
         """Know that the server has taken a question back."""
