@@ -2,7 +2,10 @@
 
 from typing import cast
 
+import pytest
+
 from sluicegate.protocol.message import Result
+from sluicegate.upstream import session_era
 from tests.upstream.raw_server import Bench, Json, Recorder, exchange, session_bench
 
 
@@ -66,7 +69,8 @@ async def test_a_server_that_does_not_log_is_told_no_level() -> None:
         assert isinstance(await outcome, Result)
 
 
-async def test_a_level_that_is_to_be_kept_is_the_least_until_nobody_wants_it() -> None:
+async def test_a_level_that_is_to_be_kept_is_the_least_until_nobody_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_era, "QUIETS_AFTER", 0.01)
     async with session_bench() as table:
         kept = table.start(exchange("logging/setLevel", {"level": "debug"}))
         assert await told(table) == "debug"
@@ -75,6 +79,52 @@ async def test_a_level_that_is_to_be_kept_is_the_least_until_nobody_wants_it() -
         request_id = await call_under_way(table)  # and nothing was said of the level: debug it stays
         table.server.send(id=request_id, result={"content": []})
         assert isinstance(await modest, Result)
-        assert isinstance(await table.start(exchange("logging/setLevel", {})), Result)
+        unwanted = table.start(exchange("logging/setLevel", {}))
+        assert await told(table) == "emergency"  # The nearest to silence that there is a word for.
+        assert isinstance(await unwanted, Result)
         table.start(exchange(log_level="error"))
         assert await told(table) == "error"
+
+
+async def test_when_nobody_listens_any_more_the_level_is_that_of_those_who_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_era, "QUIETS_AFTER", 0.01)
+    async with session_bench() as table:
+        table.start(exchange("logging/setLevel", {"level": "debug"}))
+        assert await told(table) == "debug"
+        table.start(exchange(log_level="error"))
+        await call_under_way(table)
+        table.start(exchange("logging/setLevel", {}))
+        assert await told(table) == "error"
+
+
+async def test_nothing_is_said_of_a_listener_that_left_when_another_has_come_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_era, "QUIETS_AFTER", 0.01)
+    async with session_bench() as table:
+        table.start(exchange("logging/setLevel", {"level": "debug"}))
+        assert await told(table) == "debug"
+        gone = table.start(exchange("logging/setLevel", {}))
+        come = table.start(exchange("logging/setLevel", {"level": "debug"}))
+        for outcome in (gone, come):
+            assert isinstance(await outcome, Result)
+        table.start(exchange())
+        assert (await table.server.next())["method"] == "tools/call"
+
+
+async def test_who_comes_while_the_server_is_told_that_nobody_listens_is_told_of_after_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_era, "QUIETS_AFTER", 0.01)
+    async with session_bench() as table:
+        table.start(exchange("logging/setLevel", {"level": "debug"}))
+        assert await told(table) == "debug"
+        table.start(exchange("logging/setLevel", {}))
+        quieting = await table.server.next("logging/setLevel")
+        table.start(exchange("logging/setLevel", {"level": "info"}))
+        table.start(exchange())
+        assert (await table.server.next())["method"] == "tools/call"  # Else it would have been told by now.
+        table.server.send(id=quieting["id"], result={})
+        assert await told(table) == "info"

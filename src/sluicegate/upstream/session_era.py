@@ -59,9 +59,13 @@ log = logging.getLogger("sluicegate")
 
 _LISTEN: Final = "subscriptions/listen"
 _SET_LEVEL: Final = "logging/setLevel"
+_QUIETEST: Final = LOG_LEVELS[-1]
 
 CONTEXT: Final = "context that a server wanted its question to have"
 JOINED: Final = "blocks of a model's answer joined into one text"
+
+QUIETS_AFTER: Final = 1.0
+"""Seconds until a server is told that nobody listens to its log: who wants another level leaves and comes back."""
 
 RESTORES_WITHIN: Final = 10.0
 """Seconds in which another session is told what the lost one knew: until then, everybody waits for it."""
@@ -142,6 +146,7 @@ class SessionEra:
         self._line = line
         self._session = session
         self._level: str | None = None
+        self._keeping = asyncio.Lock()
         self._least: str | None = None
         self._curious: dict[str, int] = {}  # how many of those who wait now want to be told of each level
         self._subscriptions: dict[str, _Subscription] = {}
@@ -264,17 +269,21 @@ class SessionEra:
     async def _keep_level(self, exchange: Exchange) -> Reply:
         """Let the server log at least so much, whoever calls it: somebody wants its lines that belong to no call.
 
-        Without a level, nobody does any more: then it logs what the next call wants.
+        Without a level, nobody does any more: then it logs what those want who wait now, and if there are none, as
+        little as there is a level for. After a call it is left as it is: they come and go by the thousand.
         """
         level = exchange.params.get("level")
         self._least = cast(str, level) if level in LOG_LEVELS else None
-        if self._least is not None:
+        if self._least is None:
+            await asyncio.sleep(QUIETS_AFTER)
+        # In turn: over HTTP, what is posted later may arrive first. Whoever has come meanwhile counts.
+        async with self._keeping:
             await self._set_level(self._most_curious())
         return Result(complete({}))
 
     def _most_curious(self) -> str:
-        least = () if self._least is None else (self._least,)
-        return min((*self._curious, *least), key=LOG_LEVELS.index)
+        least = _QUIETEST if self._least is None else self._least
+        return min((*self._curious, least), key=LOG_LEVELS.index)
 
     async def _set_level(self, wanted: str) -> None:
         if wanted != self._level:
