@@ -898,6 +898,41 @@ async def test_two_listeners_share_one_subscription_of_a_session_server() -> Non
         await table.server.next("resources/unsubscribe")
 
 
+async def test_two_spellings_of_a_resource_are_both_subscribed_to_until_nobody_listens_to_either() -> None:
+    # The server may know one of them only; or both as the same, and then tell of it no more when one is ended.
+    spellings = ["file:///a b", "file:///a%20b"]
+    async with session_bench() as table:
+        for uri in spellings:
+            sink = Recorder()
+            params: Json = {"notifications": {"resourceSubscriptions": [uri]}}
+            table.start(exchange("subscriptions/listen", params, sink), key=uri)
+            await listening(table.server, [uri])
+            await sink.heard.wait()
+        table.tasks.cancel(spellings[0])
+        table.server.send(id="p", method="ping")
+        assert (await table.server.next())["id"] == "p"  # nothing was unsubscribed
+        sink = Recorder()
+        params = {"notifications": {"resourceSubscriptions": spellings}}
+        table.start(exchange("subscriptions/listen", params, sink), key="both")
+        await sink.heard.wait()  # and nothing was subscribed twice
+        for key in (spellings[1], "both"):
+            table.tasks.cancel(key)
+        for uri in spellings:
+            assert (await table.server.answer("resources/unsubscribe", {}))["params"] == {"uri": uri}
+
+
+async def test_a_server_is_asked_for_few_spellings_of_one_resource(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sluicegate.upstream.session_era.MOST_SPELLINGS", 2)
+    async with session_bench() as table:
+        spellings = ["n://a/b", "n://a/%62", "N://a/b"]
+        sink = Recorder()
+        params: Json = {"notifications": {"resourceSubscriptions": spellings}}
+        table.start(exchange("subscriptions/listen", params, sink))
+        await listening(table.server, spellings[:2])
+        await sink.heard.wait()
+        assert sink.notices[0].params["notifications"] == {"resourceSubscriptions": spellings}
+
+
 async def test_two_listeners_that_come_at_once_share_one_subscription_until_the_last_has_left() -> None:
     async with session_bench() as table:
         sinks = [Recorder(), Recorder()]

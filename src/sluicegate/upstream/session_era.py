@@ -41,7 +41,7 @@ from sluicegate.protocol.message import (
 from sluicegate.protocol.methods import LIST_CHANGES, LOG_LEVELS
 from sluicegate.protocol.modern import ACKNOWLEDGED, PENDING, SERVER_INFO_KEY, complete
 from sluicegate.protocol.pending import Pending
-from sluicegate.protocol.spelling import Spellings
+from sluicegate.protocol.spelling import Spellings, plain
 from sluicegate.protocol.translate import params_for_session, reply_from_session
 from sluicegate.protocol.translate_questions import (
     answer_for_session,
@@ -73,6 +73,9 @@ RESTORES_WITHIN: Final = 10.0
 UNSUBSCRIBES_WITHIN: Final = 4.0
 """Seconds that a server has to answer that it tells of a resource no more: who wants to hear of it again waits."""
 
+MOST_SPELLINGS: Final = 8
+"""Spellings of one resource that a server is asked for; who has yet another shares what these tell."""
+
 MOST_ASKED: Final = 64
 """Resources that one who listens to many subscribes to at a time."""
 
@@ -102,11 +105,16 @@ class Line(Protocol):
 
 
 class _Subscription:
-    """One resource, whoever listens to it: the server knows of one subscription at most."""
+    """One resource, whoever listens to it and however they spell it.
+
+    The server is asked for each spelling, for it may know one only; and all end together, for to another server they
+    are the same: it would tell nobody any more when one is ended.
+    """
 
     def __init__(self) -> None:
         self.listeners = 0
-        self.is_held = False
+        self.held: set[str] = set()
+        """The spellings that the server has accepted."""
         self.is_ending = False
         self.asking = asyncio.Lock()
 
@@ -229,9 +237,9 @@ class SessionEra:
         Who listens to what it does not take, now or in time, is told so, and may listen again.
         """
         self._session = session
-        held = {uri: subscription for uri, subscription in self._subscriptions.items() if subscription.is_held}
+        held = {uri: subscription for subscription in self._subscriptions.values() for uri in subscription.held}
         for subscription in held.values():
-            subscription.is_held = False
+            subscription.held.clear()
         try:
             async with asyncio.timeout(RESTORES_WITHIN):
                 await self._restore_level(request)
@@ -239,11 +247,11 @@ class SessionEra:
                     # Not under its lock: whoever has that may wait for this session.
                     with suppress(UpstreamError):
                         if isinstance(await request("resources/subscribe", {"uri": uri}), Result):
-                            subscription.is_held = True
+                            subscription.held.add(uri)
         except TimeoutError:
             pass  # Whoever waits for the session need not wait for the rest.
         finally:
-            lost = {uri for uri, subscription in held.items() if not subscription.is_held}
+            lost = {uri for uri, subscription in held.items() if uri not in subscription.held}
             for waiter in self._line.pending:
                 if not lost.isdisjoint(waiter.uris):
                     waiter.post(UpstreamClosed("The server lost the session, and does not tell of all as before."))
@@ -307,7 +315,7 @@ class SessionEra:
         request_id = await self._line.enter(waiter)
         # Counted before anything is awaited: nobody may end a subscription that another is about to share.
         for uri in asked:
-            self._subscriptions.setdefault(uri, _Subscription()).listeners += 1
+            self._subscriptions.setdefault(plain(uri), _Subscription()).listeners += 1
         try:
             async with TaskScope() as tasks:
                 asking = _Asking(asked, flags)
@@ -371,32 +379,38 @@ class SessionEra:
         resources = as_object(self._line.discovery.capabilities.get("resources")) or {}
         if resources.get("subscribe") is not True:
             return False
-        subscription = self._subscriptions[uri]
+        subscription = self._subscriptions[plain(uri)]
         async with subscription.asking:
-            if not subscription.is_held:
-                reply = await self._line.request("resources/subscribe", {"uri": uri})
-                subscription.is_held = isinstance(reply, Result)
-            return subscription.is_held
+            held = subscription.held
+            if uri in held or len(held) >= MOST_SPELLINGS:
+                return True
+            if isinstance(await self._line.request("resources/subscribe", {"uri": uri}), Result):
+                held.add(uri)
+            return uri in held
 
     def _unsubscribe(self, uri: str) -> None:
-        subscription = self._subscriptions[uri]
+        name = plain(uri)
+        subscription = self._subscriptions[name]
         subscription.listeners -= 1
         if subscription.listeners == 0 and not subscription.is_ending:
             subscription.is_ending = True
-            self._line.attend(self._end(uri, subscription))
+            self._line.attend(self._end(name, subscription))
 
-    async def _end(self, uri: str, subscription: _Subscription) -> None:
+    async def _end(self, name: str, subscription: _Subscription) -> None:
         """Let the server tell of a resource no more, unless somebody listens to it again."""
         # In turn with those who subscribe: over HTTP, what is posted later may arrive first.
         async with subscription.asking:
             subscription.is_ending = False
-            if subscription.is_held and not subscription.listeners:
-                subscription.is_held = False  # Whatever the answer is, and whether one comes or not.
-                with suppress(TimeoutError, UpstreamError):
-                    async with asyncio.timeout(UNSUBSCRIBES_WITHIN):
-                        await self._line.request("resources/unsubscribe", {"uri": uri})
-        if not subscription.listeners and self._subscriptions.get(uri) is subscription:
-            del self._subscriptions[uri]
+            # Who comes while one is ended is asked for again after the others: to the server they may be the same.
+            held = [] if subscription.listeners else sorted(subscription.held)
+            subscription.held.difference_update(held)  # Whatever the answers are, and whether they come or not.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(UNSUBSCRIBES_WITHIN):
+                    for uri in held:
+                        with suppress(UpstreamError):
+                            await self._line.request("resources/unsubscribe", {"uri": uri})
+        if not subscription.listeners and self._subscriptions.get(name) is subscription:
+            del self._subscriptions[name]
 
     # ----------------------------------------------------------------------------------------------- questions
 
