@@ -101,6 +101,36 @@ async def test_silence_leads_to_initialize_and_a_late_probe_answer_is_dropped() 
         assert isinstance(await outcome, Result)
 
 
+@pytest.mark.parametrize("is_one_piece", [True, False])
+async def test_a_server_that_reads_late_what_it_was_asked_is_of_the_era_it_answers_first(is_one_piece: bool) -> None:
+    async with bench(probe_timeout=0.01) as (table, ready):
+        probe, initialize = [await table.server.next(method) for method in ("server/discover", "initialize")]
+        welcome: Json = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "both"}}
+        answers: list[Json] = [
+            {"jsonrpc": "2.0", "id": probe["id"], "result": DISCOVERED},
+            {"jsonrpc": "2.0", "id": initialize["id"], "result": welcome},
+        ]
+        pieces = [json.dumps(answer).encode() for answer in answers]
+        for piece in [b"\n".join(pieces)] if is_one_piece else pieces:
+            table.server.send_bytes(piece)
+        await ready
+        assert table.link.era == "modern"
+        outcome = table.start(exchange())
+        await table.server.answer("tools/call", {"resultType": "complete", "content": []})  # and nothing before it
+        assert isinstance(await outcome, Result)
+
+
+async def test_a_server_that_refuses_late_what_it_does_not_know_is_met_in_the_older_way() -> None:
+    async with bench(probe_timeout=0.01) as (table, ready):
+        probe, initialize = [await table.server.next(method) for method in ("server/discover", "initialize")]
+        table.server.send(id=probe["id"], error={"code": -32601, "message": "What?"})
+        welcome: Json = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "old"}}
+        table.server.send(id=initialize["id"], result=welcome)
+        await table.server.next("notifications/initialized")
+        await ready
+        assert table.link.era == "session"
+
+
 async def test_a_server_that_never_answers_the_handshake_is_unavailable_in_time() -> None:
     async with bench(probe_timeout=0.01, open_timeout=0.02) as (_, ready):
         with pytest.raises(sluicegate.UpstreamUnavailable, match="raw did not answer the handshake"):
