@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from sluicegate.upstream.mask import Mask
+from sluicegate.upstream.probe_words import ProbeWords
 
 log: Final = logging.getLogger("sluicegate.stderr")
 
@@ -44,11 +45,17 @@ class StderrLog:
         name: str,
         secrets: Iterable[str],
         on_lines: Callable[[list[str]], object] | None = None,
+        *,
+        is_probed: bool = False,
     ) -> None:
-        """`on_lines` hears the lines, of a flood only some; what is secret is masked."""
+        """`on_lines` hears the lines, of a flood only some; what is secret is masked.
+
+        `is_probed` says that it is asked for its era, of which some servers write much.
+        """
         self._name = name
         self._on_lines = on_lines
         self._masked = Mask(secrets)
+        self._without_probe = ProbeWords() if is_probed else None
         longest = max((len(os.fsencode(part)) for part in self._masked.secrets), default=0)
         self._most_held = LONGEST_LINE + min(longest, _LONGEST_SECRET)
         self._held = b""  # A line that has not ended yet,
@@ -85,6 +92,11 @@ class StderrLog:
             self._tell(self._held[: self._most_held])
             self._held, self._is_cut = b"", True
 
+    def end_probe(self) -> None:
+        """Know that the server's era is known."""
+        if self._without_probe is not None:
+            self._without_probe.end()
+
     def _tell(self, data: bytes) -> None:
         now = int(time.monotonic())
         if now != self._second:
@@ -94,6 +106,8 @@ class StderrLog:
         # Each cut before it is looked at; all looked at together, which takes a tenth of the time.
         text = self._masked(visible(b"\n".join([line[: self._most_held] for line in lines])))
         told = [line[:LONGEST_LINE] for line in text.split("\n") if line and not line.isspace()]
+        if self._without_probe is not None:
+            told = self._without_probe(told)
         if self._on_lines is not None:
             begins = self._heard < FLOOD <= self._heard + len(told)
             self._on_lines([*told, _PASSED_OVER] if begins else told)

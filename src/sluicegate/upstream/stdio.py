@@ -118,7 +118,7 @@ class StdioUpstream:
 
     async def _attempt(self, host: Host, tasks: TaskScope, era: Era) -> tuple[Link, Child]:
         link = Link(self._name, host, tasks, self._skipped, ceiling=self._ceiling)
-        stderr = StderrLog(self._name, self._mask.values, self._on_lines)
+        stderr = StderrLog(self._name, self._mask.values, self._on_lines, is_probed=era != "session")
         launched, self._launched = self._launched, None
         child = await Child.open(
             self._command,
@@ -140,6 +140,7 @@ class StdioUpstream:
                 details = link.last_words() or "; run its command in a shell to see why"
                 raise UpstreamClosed(problem.message, details=details, delivered="no") from None
             raise
+        stderr.end_probe()
         return link, child
 
 
