@@ -5,6 +5,7 @@ that must never see what was refused.
 """
 
 import asyncio
+import re
 import socket
 import sys
 from collections.abc import AsyncGenerator
@@ -153,6 +154,34 @@ async def test_a_reader_who_takes_nothing_holds_up_nobody_at_the_same_server(tmp
                     await check_undisturbed(server)
         finally:
             sock.close()
+
+
+async def test_a_client_over_http_sse_who_takes_nothing_holds_up_nobody_at_the_same_server(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        await check_undisturbed(server)
+        stream = b"GET /sse HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
+        (sock,) = await slow_readers(server, 1, stream)
+        try:
+            received = b""
+            async with asyncio.timeout(PATIENCE):
+                while (told := re.search(rb"event: endpoint\ndata: (\S+)\n", received)) is None:
+                    received += await asyncio.get_running_loop().sock_recv(sock, 1024)
+            wire = await server.wire()
+            params: Json = {"name": "pour", "arguments": {}, "_meta": {"progressToken": "p"}}
+            for message in (
+                initialize(),  # The words of progress, which make it much, are of a later revision than the transport.
+                notification("notifications/initialized"),
+                request(1, "tools/call", params),
+            ):
+                assert (await wire.ask(raw_post(encoded(message), path=told[1].decode()))).status == 202
+            await server.wait_census(lambda census: census.begun == 1)
+            async with asyncio.timeout(10):
+                for _ in range(10):
+                    await check_undisturbed(server)
+            assert (await server.census()).running == 1  # It was not cut off instead.
+        finally:
+            sock.close()
+        await server.wait_census(lambda census: census.running == 0)
 
 
 async def test_a_slow_reader_that_reads_at_last_gets_every_event_in_order(tmp_path: Path) -> None:
