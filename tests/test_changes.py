@@ -1,6 +1,7 @@
 """Listening to changes: acknowledged first, told once, coalesced while the listener is slow."""
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from itertools import pairwise
@@ -396,3 +397,46 @@ async def test_wrong_filter_is_invalid_params_and_not_acknowledged(server: Serve
     with pytest.raises(InvalidParams):
         await ask(server, "subscriptions/listen", params, sink)
     assert sink.seen == []
+
+
+async def test_nothing_is_told_that_a_listener_gave_up_while_a_thread_was_about_to_tell_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lock_of, has_come = threading.Lock, threading.Event()
+
+    class Lock:
+        """A lock that says when somebody has to wait for it."""
+
+        def __init__(self) -> None:
+            self._lock = lock_of()
+
+        def __enter__(self) -> None:
+            if not self._lock.acquire(blocking=False):
+                has_come.set()
+                self._lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self._lock.release()
+
+    def narrow() -> None:
+        listener.narrow(Filter())
+        has_come.set()
+
+    class Uris(tuple[str, ...]):
+        """Those of a listener, which gives them up as soon as they are looked at."""
+
+        def __getitem__(self, place: object) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+            if not thread.is_alive():
+                thread.start()
+                assert has_come.wait(10)
+            return "note://1"
+
+    thread = threading.Thread(target=narrow)
+    monkeypatch.setattr(threading, "Lock", Lock)
+    changes = Changes()
+    with changes.listener(Filter((), Uris(["note://1"]))) as listener:
+        monkeypatch.undo()
+        changes.note(RESOURCE_UPDATED, "note://1")
+        thread.join()
+        listener.close()
+        assert await listener.wait() is None

@@ -7,7 +7,8 @@ run in one.
 
 import asyncio
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Final, Generic, TypeVar, cast
 
@@ -159,12 +160,13 @@ class Listener:
 
     def narrow(self, filter: Filter) -> None:
         """Hear only what this filter names: what has been heard so far, and from now on."""
-        if filter == self.filter:
-            return
-        self._changes.narrow(self, filter)
+        if filter != self.filter:
+            self._changes.narrow(self, filter)
+
+    def keep(self, concerns: Callable[[str, str | None], bool]) -> None:
+        """Forget the notices that do not concern it."""
         with self._lock:
-            kept = ((method, uri) for method, uri in self._pending if self._changes.concerns(self, method, uri))
-            self._pending = dict.fromkeys(kept)
+            self._pending = dict.fromkeys(notice for notice in self._pending if concerns(*notice))
 
     def note(self, method: str, uri: str | None = None, subscribed: str | None = None) -> None:
         """Remember a notice, of a resource together with what was subscribed to. From any thread."""
@@ -193,7 +195,7 @@ class Changes:
         self._listeners: set[Listener] = set()
         self._subscriptions = Subtrees[tuple[Listener, int]]()
         """Each with its place in the listener's filter."""
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # Taken before that of a listener, never after it.
         self._closed = False
 
     def listener(self, filter: Filter) -> Listener:
@@ -221,13 +223,12 @@ class Changes:
             self._unsubscribe(listener)
             listener.filter = filter
             self._subscribe(listener)
+            listener.keep(partial(self._concerns, listener))
 
-    def concerns(self, listener: Listener, method: str, uri: str | None) -> bool:
-        """Whether a notice is for this listener."""
+    def _concerns(self, listener: Listener, method: str, uri: str | None) -> bool:
         if uri is None:
             return method in listener.filter.lists
-        with self._lock:
-            return any(each is listener for each, _ in self._subscriptions.of(uri))
+        return any(each is listener for each, _ in self._subscriptions.of(uri))
 
     def _subscribe(self, listener: Listener) -> None:
         for place, uri in enumerate(listener.filter.uris):
@@ -239,18 +240,18 @@ class Changes:
 
     def note(self, method: str, uri: str | None = None) -> None:
         """Tell everybody who wants to know. From any thread."""
-        if uri is None:
-            for listener in list(self._listeners):
-                if method in listener.filter.lists:
-                    listener.note(method)
-            return
         with self._lock:
-            found = self._subscriptions.of(uri)
-        places: dict[Listener, int] = {}
-        for listener, place in found:
-            places[listener] = min(place, places.get(listener, place))
-        for listener, place in places.items():
-            listener.note(method, uri, listener.filter.uris[place])
+            # All of it: what somebody hears may be settled in this very moment, and their filter be another one.
+            if uri is None:
+                for listener in self._listeners:
+                    if method in listener.filter.lists:
+                        listener.note(method)
+                return
+            places: dict[Listener, int] = {}
+            for listener, place in self._subscriptions.of(uri):
+                places[listener] = min(place, places.get(listener, place))
+            for listener, place in places.items():
+                listener.note(method, uri, listener.filter.uris[place])
 
     def close(self) -> None:
         """End all listening, now and later."""
