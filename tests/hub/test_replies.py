@@ -15,6 +15,7 @@ from sluicegate.hub.states import States
 from sluicegate.protocol.input_required import Question, input_required
 from sluicegate.protocol.message import Params, Result
 from sluicegate.protocol.modern import complete
+from sluicegate.protocol.usual import read_answer
 from sluicegate.protocol.versions import REVISIONS
 from tests.upstream.raw_server import Recorder
 
@@ -130,3 +131,33 @@ def test_a_long_result_is_looked_at_for_all_that_a_short_one_is(around: bytes) -
 def test_a_long_text_of_json_passes(meta: bytes) -> None:
     raw = b'{"resultType":"complete",' + meta + b'"content":[{"type":"text","text":"%b"}]}' % LONG_JSON
     assert is_plain(Result(msgspec.Raw(raw)), "tools/call", "2025-11-25")
+
+
+TYPED = b'{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete","content":[],"structuredContent":%b}}'
+
+
+@pytest.mark.parametrize("version", [*REVISIONS, "2031-01-01"])
+@pytest.mark.parametrize(
+    ("value", "is_bare"), [(b'{"result":5}', True), (b'{"uri":"a://b"}', False), (b'{"ui":{}}', False), (b"[5]", False)]
+)
+def test_a_structured_value_passes_to_whoever_knows_such_if_it_is_like_no_resource(
+    value: bytes, is_bare: bool, version: str
+) -> None:
+    answer = read_answer(TYPED % value)
+    assert answer is not None
+    if value.startswith(b"["):
+        assert answer[1].words is None
+    else:
+        assert is_plain(answer[1], "tools/call", version) is (is_bare and revision_of(version).structured_content)
+
+
+def test_words_of_a_tool_that_failed_are_counted_and_those_without_a_mark_get_one() -> None:
+    for words, plain, failed in [
+        (b'{"resultType":"complete","content":[],"isError":true}', False, True),
+        (b'{"content":[],"isError":false}', False, False),
+        (b'{"resultType":"complete","content":[]}', True, False),
+    ]:
+        answer = read_answer(b'{"jsonrpc":"2.0","id":1,"result":%b}' % words)
+        assert answer is not None and answer[1].words is not None
+        assert is_plain(answer[1], "tools/call", "2026-07-28") is plain
+        assert says_error(answer[1]) is failed

@@ -14,7 +14,6 @@ from sluicegate.protocol.input_required import read_input_required
 from sluicegate.protocol.message import Reply, Result, opened
 from sluicegate.protocol.modern import marked
 from sluicegate.protocol.translate import reply_for_session
-from sluicegate.protocol.translate_openings import Openings
 from sluicegate.protocol.versions import Revision
 
 log = logging.getLogger("sluicegate")
@@ -27,7 +26,6 @@ class Answering:
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
-        self._openings = Openings()
         self._lists: dict[tuple[str, str], tuple[object, Reply]] = {}
 
     async def reply_to(self, exchange: Exchange) -> Reply:
@@ -56,8 +54,6 @@ class Answering:
         except Exception as problem:  # As in `_safely`, without a coroutine in between: this is everybody's way.
             reply = failure(exchange, problem)
         try:
-            if method == "tools/call":
-                return self._openings.reply_for_session(exchange.params, reply, revision)
             if method in _LISTS and isinstance(reply, Result):
                 return self._list_for_session(exchange, reply, revision)
             return reply_for_session(method, exchange.params, reply, revision)

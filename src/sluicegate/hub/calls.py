@@ -37,6 +37,7 @@ from sluicegate.protocol.input_required import may_have_two_types
 from sluicegate.protocol.message import Params, Reply, Result, opened
 from sluicegate.protocol.modern import Profile
 from sluicegate.protocol.tasks import may_have_tasks, without_tasks
+from sluicegate.protocol.translate import with_mark
 from sluicegate.protocol.translate_content import without
 
 # What we say to servers of the session era, once for all callers: a connection outlives any of them. Whether the
@@ -147,6 +148,8 @@ class Calls:
         """
         if not isinstance(reply, Result) or not isinstance(reply.value, msgspec.Raw):
             return reply
+        if reply.words is not None:
+            return with_mark(reply, reply.words)
         try:
             return _typed(self._name, reply.value)
         except UpstreamProtocolError:

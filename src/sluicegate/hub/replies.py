@@ -9,8 +9,8 @@ from typing import Final, TypeGuard
 import msgspec
 
 from sluicegate.hub import losses, rewriting, states
-from sluicegate.protocol.message import LONG, Reply, Result, few_quotes, may_escape_names
-from sluicegate.protocol.result_shapes import is_in_shape, is_words
+from sluicegate.protocol.message import Reply, Result, few_quotes, may_escape_names, mentions
+from sluicegate.protocol.result_shapes import is_in_shape
 from sluicegate.protocol.versions import REVISIONS
 
 _FAILED: Final = (b'"isError":true', b'"isError": true')
@@ -38,52 +38,29 @@ def is_plain(reply: Reply, method: str, version: str) -> TypeGuard[Result]:
     """
     if type(reply) is not Result or type(reply.value) is not msgspec.Raw:
         return False
-    if reply.words is not None and method == "tools/call":
-        begin, end = reply.words
-        return begin > 1 or end < len(reply.value) - 1  # Whether it is marked as final, in front or behind.
+    words = reply.words
+    if words is not None and method == "tools/call":
+        if words.is_structured and not _may_be_structured(reply.value, version):
+            return False
+        return words.is_marked and not words.failed
     raw = bytes(reply.value)
     begins = _is_complete.match(raw)
     if begins is None:
         return False
     pattern = _remarkable.get(version) or _remarkable[losses.revision_of(version).version]
     end = begins.end()
-    # Nearly all are short, and then nothing else has to be asked.
-    if len(raw) < LONG and b"\\" not in raw:
-        return pattern.search(raw, end) is None and is_in_shape(method, raw)
     quotes = few_quotes(raw)
     if quotes is None:
-        if is_words(method, raw):
-            return True
-        return pattern.search(raw, end) is None and not may_escape_names(raw) and is_in_shape(method, raw)
-    if any(at >= end and pattern.match(raw, at) for at in quotes) or may_escape_names(raw, quotes):
+        if pattern.search(raw, end) is not None:
+            return False
+    elif any(at >= end and pattern.match(raw, at) for at in quotes):
         return False
-    return _is_one_text(method, raw, end, quotes) or is_in_shape(method, raw)
+    return not may_escape_names(raw, quotes) and is_in_shape(method, raw)
 
 
-_INFO: Final = rb'"_meta":\{"io\.modelcontextprotocol/serverInfo":\{[^{}\[\]\\]*\}\}'
-_one_text: Final = re.compile(rb'(?:,%b)?,"content":\[\{"type":"text","text":"' % _INFO)
-_AFTER_TEXT: Final = (b'"}]}', b'"}],"isError":false}')
-
-
-def _is_one_text(method: str, raw: bytes, begins: int, quotes: list[int]) -> bool:
-    """Whether a long result of a tool is one text and nothing else: to read it all again would take long."""
-    opening = _one_text.match(raw, begins)
-    after = next((after for after in _AFTER_TEXT if raw.endswith(after)), None)
-    if method != "tools/call" or opening is None or after is None:
-        return False
-    end = len(raw) - len(after)
-    inside = (at for at in quotes if opening.end() <= at < end)
-    return all(_is_escaped(raw, at) for at in inside) and not _is_escaped(raw, end)
-
-
-def _is_escaped(raw: bytes, at: int) -> bool:
-    size = 64
-    while True:  # Once, nearly always: nobody writes so many of them in a row.
-        before = raw[max(at - size, 0) : at]
-        rest = before.rstrip(b"\\")
-        if rest or size >= at:
-            return (len(before) - len(rest)) % 2 == 1
-        size *= 8
+def _may_be_structured(raw: msgspec.Raw, version: str) -> bool:
+    """Whether a structured value may pass: the revision has such, and nothing in it is like the name of a resource."""
+    return losses.revision_of(version).structured_content and not mentions(bytes(raw), rewriting.HINTS)
 
 
 class _Outcome(msgspec.Struct):
@@ -95,6 +72,8 @@ _decoder: Final = msgspec.json.Decoder(_Outcome)
 
 def says_error(reply: Result) -> bool:
     """Whether a tool says that it failed."""
+    if reply.words is not None:
+        return reply.words.failed
     value = reply.value
     if not isinstance(value, msgspec.Raw):
         return value.get("isError") is True

@@ -45,15 +45,36 @@ class Notification(msgspec.Struct, frozen=True, tag_field="jsonrpc", tag="2.0"):
     params: Params
 
 
+MARK: Final = b'"resultType":"complete",'
+"""What 2026-07-28 has in every final result, as nearly everybody writes it."""
+
+
+class Words(msgspec.Struct, frozen=True, gc=False):
+    """That a result, of which the bytes are left as they came, is of the words of a tool.
+
+    It is final, compact, and has texts for content, perhaps an object of the same meaning, perhaps whether the tool
+    failed, once each. Else there is nothing in it but what 2026-07-28 adds: the mark, and who says it.
+    """
+
+    begin: int
+    """Where the members begin that older revisions have, too."""
+    end: int
+    is_marked: bool
+    """Whether it says that it is final, in front of these, behind, or among them."""
+    mark: int
+    """Where it does, behind a comma, if that is behind the beginning; else 0."""
+    is_structured: bool
+    failed: bool
+
+
 class Result(msgspec.Struct, frozen=True):
     """A successful reply. `value` is a plain dict where we made or opened it, and bytes where nobody looked inside."""
 
     value: msgspec.Raw | Mapping[str, object]
     is_final: bool = False
     """Whether somebody has seen that it asks for nothing, so that nobody has to look again."""
-    words: tuple[int, int] | None = None
-    """Of one that was seen to be the words of a tool that did not fail, and nothing else: from where to where in its
-    bytes the members stand that every revision has. Around them is nothing but what 2026-07-28 adds."""
+    words: Words | None = None
+    """Of one that came as bytes and was seen to be nothing but words of a tool, if it answers a call."""
 
 
 Reply = Result | ErrorObject

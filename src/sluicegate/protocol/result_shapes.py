@@ -7,7 +7,7 @@ others is then found out the long way.
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -70,25 +70,6 @@ class _ReadResult(msgspec.Struct):
     contents: list[_Contents]
 
 
-class _Words(msgspec.Struct, tag="text", forbid_unknown_fields=True):
-    text: str
-
-
-class _Said(msgspec.Struct, forbid_unknown_fields=True):
-    info: dict[str, str] = msgspec.field(name="io.modelcontextprotocol/serverInfo")
-
-
-class _WordsOfTool(msgspec.Struct, forbid_unknown_fields=True):
-    content: list[_Words]
-    resultType: Literal["complete"]  # noqa: N815 - the name on the wire
-    isError: bool = False  # noqa: N815 - the name on the wire
-    meta: _Said | None = msgspec.field(name="_meta", default=None)
-
-
-_MEMBERS: Final = (b'"content"', b'"resultType"', b'"isError"', b'"_meta"')
-
-
-_decode_words: Final = msgspec.json.Decoder(_WordsOfTool).decode
 _usual: Final[Mapping[str, Callable[[bytes], object]]] = {
     "tools/call": msgspec.json.Decoder(_ToolResult).decode,
     "prompts/get": msgspec.json.Decoder(_PromptResult).decode,
@@ -104,17 +85,6 @@ _ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
 def is_in_shape(method: str, data: bytes) -> bool:
     """Whether a result is certainly as it should be. False says nothing: `in_shape` knows."""
     return not is_deep(data) and _decodes(method, data)
-
-
-def is_words(method: str, data: bytes) -> bool:
-    """Whether a result is certainly final, and the words of a tool that did not fail, and nothing else."""
-    # Of two members of one name, however spelled, another reader might take the other (T1).
-    if method != "tools/call" or b"\\u" in data or any(data.count(member) > 1 for member in _MEMBERS):
-        return False
-    try:
-        return not _decode_words(data).isError
-    except (msgspec.DecodeError, RecursionError):
-        return False
 
 
 def _decodes(method: str, data: bytes) -> bool:
@@ -135,7 +105,7 @@ def in_shape(method: str, result: Result) -> Result:
         RemoteProtocolError: it is something else than what was asked for.
     """
     find = _FAULTS.get(method)
-    if find is None:
+    if find is None or (result.words is not None and method == "tools/call"):
         return result
     if isinstance(result.value, msgspec.Raw):
         data = bytes(result.value)

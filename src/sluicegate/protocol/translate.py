@@ -22,7 +22,7 @@ from sluicegate.errors import (
     ErrorObject,
     UpstreamProtocolError,
 )
-from sluicegate.protocol.message import Notification, Params, Reply, Result
+from sluicegate.protocol.message import MARK, Notification, Params, Reply, Result, Words
 from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.modern import SERVER_INFO_KEY, SUBSCRIPTION_KEY, subscription_of
 from sluicegate.protocol.translate_content import (
@@ -56,8 +56,9 @@ def reply_for_session(method: str, params: Params, reply: Reply, revision: Revis
     if isinstance(reply, ErrorObject):
         return _error_for_session(method, params, reply)
     raw = reply.value
-    if reply.words is not None and isinstance(raw, msgspec.Raw) and method == "tools/call":
-        return _without_mark(raw, reply.words)
+    words = reply.words
+    if words is not None and method == "tools/call" and (revision.structured_content or not words.is_structured):
+        return _without_mark(reply, words)
     try:
         value = raw if isinstance(raw, dict) else _members_of(raw)
         changed = _result_for_session(method, value, revision)
@@ -175,12 +176,12 @@ def reply_from_session(method: str, params: Params, reply: Reply) -> Reply:
     """
     if isinstance(reply, ErrorObject):
         return error_to_pass(method, params, reply, ())
+    if reply.words is not None and method == "tools/call":
+        return with_mark(reply, reply.words)
     raw = reply.value
     if method == "tools/call" and isinstance(raw, dict) and "resultType" not in raw:
         return Result({"resultType": "complete", **raw})  # As below, for one that came opened.
     if method == "tools/call" and isinstance(raw, msgspec.Raw) and len(raw) < _SHORT:
-        if reply.words == (1, len(raw) - 1):  # Nothing is around them, as in every older revision.
-            return _with_mark(raw)
         data = bytes(raw)
         if data.startswith(b'{"') and b'"resultType"' not in data and b"\\u" not in data:
             # Nearly all answers of tools: it lacks the mark, however that might be spelled, and nothing else.
@@ -193,18 +194,29 @@ def reply_from_session(method: str, params: Params, reply: Reply) -> Reply:
         raise _not_decoded(method) from None
 
 
-def _with_mark(raw: msgspec.Raw) -> Result:
-    """The words of a tool with the mark of a final result, which they lack."""
-    data = _MARK + bytes(raw)[1:]
-    return Result(msgspec.Raw(data), True, (len(_MARK), len(data) - 1))
+def with_mark(result: Result, words: Words) -> Result:
+    """The words of a tool, marked as final: the same if they are."""
+    if words.is_marked:
+        return result
+    raw = result.value
+    assert isinstance(raw, msgspec.Raw)  # As wherever there are words.
+    data = _MARK + memoryview(raw)[1:]  # Once copied: it may be long.
+    begin, end = words.begin + _ADDED, words.end + _ADDED
+    return Result(msgspec.Raw(data), True, Words(begin, end, True, 0, words.is_structured, words.failed))
 
 
-def _without_mark(raw: msgspec.Raw, words: tuple[int, int]) -> Result:
-    begin, end = words
-    return Result(msgspec.Raw(b"{%b}" % bytes(raw)[begin:end]), True, (1, 1 + end - begin))
+def _without_mark(result: Result, words: Words) -> Result:
+    raw = result.value
+    assert isinstance(raw, msgspec.Raw)  # As wherever there are words.
+    data, end = memoryview(raw), words.end
+    front = data[words.begin : words.mark or end]
+    back = data[words.mark + _ADDED : end] if words.mark else b""
+    older = b"".join((b"{", front, back, b"}"))
+    return Result(msgspec.Raw(older), True, Words(1, len(older) - 1, False, 0, words.is_structured, words.failed))
 
 
-_MARK: Final = b'{"resultType":"complete",'
+_ADDED: Final = len(MARK)
+_MARK: Final = b"{" + MARK
 
 
 def _result_from_session(method: str, value: Params) -> Params:
