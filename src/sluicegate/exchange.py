@@ -181,6 +181,10 @@ class OfBothEras(Protocol):
         """The session, if there is one that has this tool."""
         ...
 
+    def do_without(self, session: Connection) -> None:
+        """Learn that the session is of no use; after a while another is asked for."""
+        ...
+
 
 class Upstream(Protocol):
     """Something that can be connected to: a child process, a URL, a server in this very process."""

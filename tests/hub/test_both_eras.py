@@ -5,12 +5,15 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import cast
 
 import pytest
 
+from sluicegate.concurrency import TaskScope
 from sluicegate.errors import InputRefused, UpstreamError
 from sluicegate.exchange import NOBODY, Caller, Exchange, Host
 from sluicegate.hub.hub import Hub
+from sluicegate.hub.treatment import State
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Result, opened
 from sluicegate.protocol.modern import ACKNOWLEDGED, Profile
@@ -49,6 +52,7 @@ class Dual:
         self.names_sessions = True
         self.tools = ["echo", "ask"]
         self.capabilities: Json = {"tools": {}}
+        self.listed = asyncio.Event()
         self.subscribed = asyncio.Event()
         self.pushes: Asked | None = None
         self.pushing = asyncio.Event()
@@ -92,7 +96,10 @@ class Dual:
         elif asked.id is None:
             asked.status(202)
         elif asked.called == "tools/list":
-            asked.result(listed(*self.tools))
+            tasks: Json = {"name": "task", "inputSchema": {"type": "object"}, "execution": {"taskSupport": "required"}}
+            tools = listed(*(name for name in self.tools if name != "task"))
+            asked.result({"tools": [*cast(list[Json], tools["tools"]), tasks]})
+            self.listed.set()
         elif asked.called == "tools/call":
             asked.result({"content": [{"type": "text", "text": "session"}]})
         elif asked.called == "resources/subscribe":
@@ -368,3 +375,70 @@ async def test_updates_of_resources_come_by_the_session_where_2026_has_none() ->
         finally:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
+
+
+async def test_a_session_that_cannot_be_had_again_harms_nobody_and_is_done_without() -> None:
+    """The server has forgotten it and has no other to give now, but answers in 2026-07-28 as ever."""
+    dual = Dual()
+    async with mounted(dual) as (hub, _):
+        assert await call(hub) == "session"
+        dual.alive.clear()
+        dual.refuses = 503
+        for _ in range(6):
+            assert await call(hub) == "modern"
+            assert await call(hub, profile=NEWER) == "modern"
+        assert dual.asked["session", "initialize"] == 2
+        mount = hub.find("s")
+        assert mount is not None and mount.condition().state is State.READY
+
+
+async def test_a_tool_that_is_a_task_in_the_session_is_called_without_it() -> None:
+    dual = Dual()
+    dual.tools.append("task")
+    async with mounted(dual) as (hub, _):
+        assert await call(hub) == "session"
+        assert await call(hub, "task") == "modern"
+
+
+async def test_what_changes_while_it_is_decided_is_looked_at_again() -> None:
+    dual = Dual()
+    dual.welcome = asyncio.Event()
+    async with asyncio.timeout(30), scripted(dual) as script, TaskScope() as tasks:
+        async with HttpUpstream(script.url).connect(Host({}, INFO, NOBODY)) as connection:
+            assert isinstance(connection, both_eras.BothEras)
+            tasks.start(connection.decide())
+            await until(lambda: dual.asked["session", "initialize"] == 1)
+            connection._doubt()  # pyright: ignore[reportPrivateUsage]
+            dual.welcome.set()
+            await dual.listed.wait()
+            await until(lambda: connection.session_for("echo") is not None)
+            assert not connection.is_decided
+
+
+async def test_a_call_that_waits_for_a_session_has_its_place_and_gives_it_back() -> None:
+    dual = Dual()
+    dual.welcome = asyncio.Event()
+    async with mounted(dual) as (hub, _), TaskScope() as tasks:
+        mount = hub.find("s")
+        assert mount is not None
+
+        async def waits() -> None:
+            await call(hub)
+
+        tasks.start(waits(), key="waits")
+        await until(lambda: mount.in_flight == 1)
+        tasks.cancel("waits")
+        await mount.wait_idle()
+        assert mount.in_flight == 0
+
+
+async def test_a_line_of_the_session_is_told_to_nobody_once_two_callers_are_known_in_either_era() -> None:
+    dual = Dual()
+    async with mounted(dual) as (hub, _):
+        mount = hub.find("s")
+        assert mount is not None
+        await call(hub)
+        assert mount.calls.callers == {"somebody"}
+        params: Params = {"name": "s__echo", "arguments": {}}
+        await hub(Exchange("tools/call", params, Person(), NEWER, Caller("another")))
+        assert len(mount.calls.callers) == 2

@@ -1672,3 +1672,13 @@ async def test_a_body_that_is_no_json_is_none_line_by_line_either(body: bytes) -
     async with opened_to(modern(answer)) as (connection, _, _):
         with pytest.raises(UpstreamProtocolError):
             await connection(exchange("tools/call", {"name": "x", "arguments": {}}))
+
+
+async def test_a_refusal_to_tell_of_changes_is_read_however_it_is_laid_out() -> None:
+    def refuse(asked: Asked) -> None:
+        body = json.dumps({"jsonrpc": "2.0", "id": asked.id, "error": {"code": -32601, "message": "no"}}, indent=2)
+        asked.request.respond(200, (("Content-Type", "application/json"),), body.encode())
+
+    async with opened_to(modern(refuse)) as (connection, _, _):
+        reply = await connection(exchange("subscriptions/listen", {"notifications": {"toolsListChanged": True}}))
+        assert isinstance(reply, ErrorObject) and reply.code == -32601

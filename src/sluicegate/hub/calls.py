@@ -197,14 +197,16 @@ class Calls:
         profile = exchange.profile
         revision = revision_of(profile.version)
         session = connection if self.is_session_era else None
-        if not revision.modern and (both := self.of_both_eras) is not None and _may_change_era(exchange, params):
-            if not both.is_decided:
-                await both.decide()
-            session = both.session_for(params.get("name"))
         if not places.take_now():
             await places.take()
         figures.calls += 1
         began = monotonic()
+        if (both := self.of_both_eras) is not None:
+            self.know_caller(exchange.caller)
+            if not revision.modern and _may_change_era(exchange, params):
+                if not both.is_decided:
+                    await self._decide(both)
+                session = both.session_for(params.get("name"))
         seconds = settings.timeout_of(exchange.method, params) if settings.tool_timeouts else settings.timeout
         # A server of the session era asks what it was told that can be asked; its relay looks whether this caller can.
         relay = (Relay if session is None else AskingRights)(
@@ -241,7 +243,10 @@ class Calls:
             return reply
         except UpstreamError as problem:
             figures.errors += 1
-            await self._note(problem, connection)
+            if both is not None and session is not None and _is_without_session(problem):
+                both.do_without(session)  # Which says nothing of the server: it is asked in the other era from now on.
+            else:
+                await self._note(problem, connection)
             if before is not None or not self._may_make_again(exchange, params, problem):
                 raise _in_doubt(exchange, problem) from problem.__cause__
         except OutOfTime:
@@ -251,6 +256,14 @@ class Calls:
             figures.seconds += monotonic() - began
             places.free()
         return await self._ask_when_possible(exchange, params, check, relay)
+
+    async def _decide(self, both: OfBothEras) -> None:
+        """Wait until it is known whether a server has a session, in the place of a call that waits for that."""
+        try:
+            await both.decide()
+        except BaseException:  # Handed on, a cancellation mostly: but the call is over.
+            self.places.free()
+            raise
 
     def _ask_session(
         self, exchange: Exchange, params: Params, connection: Connection, relay: Relay
@@ -313,6 +326,11 @@ def _may_change_era(exchange: Exchange, params: Params) -> bool:
     Not one that goes on with what was begun in 2026-07-28 because there was no session then.
     """
     return exchange.method == "tools/call" and "requestState" not in params and "inputResponses" not in params
+
+
+def _is_without_session(problem: UpstreamError) -> bool:
+    """Whether a call in a session was refused unseen, for there is none any more and no other to be had."""
+    return isinstance(problem, UpstreamClosed) and problem.delivered == "no"
 
 
 def _in_doubt(exchange: Exchange, problem: UpstreamError) -> UpstreamError:

@@ -391,7 +391,7 @@ class Hub:
                 view.told(mount, notices)
 
     def _logged(self, mount: Mount, line: Notification) -> bool:
-        # Of a newer server nobody notes who called it: its lines come with the calls that want them.
+        # Of one that is certainly newer nobody notes who called it: its lines come with the calls that want them.
         return mount.calls.may_be_in_session and self.log.tell(mount.name, mount.calls.callers, line)
 
     def _log_at(self, level: str | None) -> None:

@@ -20,7 +20,7 @@ from sluicegate.concurrency import TaskScope, Turns
 from sluicegate.errors import RemoteProtocolError, SluicegateError, UpstreamError
 from sluicegate.exchange import NOBODY, Connection, Exchange
 from sluicegate.protocol.discovery import Discovery
-from sluicegate.protocol.gathering import MOST_PAGES
+from sluicegate.protocol.gathering import MOST_ENTRIES, MOST_PAGES
 from sluicegate.protocol.message import Params, Reply, Result, as_object
 from sluicegate.protocol.modern import complete
 from sluicegate.protocol.pages import entries_of, own_name, page_of, value_of
@@ -59,7 +59,9 @@ class BothEras:
         self._tools: frozenset[str] = frozenset()
         """Those of the session."""
         self._deciding: asyncio.Event | None = None
-        self._level: Params | None = None
+        self._doubts = 0
+        self._asking_again: asyncio.TimerHandle | None = None
+        self._level: object = None
 
     @property
     def discovery(self) -> Discovery:
@@ -70,7 +72,7 @@ class BothEras:
         """The server's reply to an exchange; in 2026-07-28, but for what only the session has."""
         method = exchange.method
         if method == "tools/list" and self._session is not None and "cursor" not in exchange.params:
-            self.is_decided = False  # They may have changed, in the session too.
+            self._doubt()  # They may have changed, in the session too.
         elif method == "logging/setLevel":
             return self._keep_level(exchange)
         elif method == "subscriptions/listen" and self._lacks_updates(exchange.params):
@@ -80,6 +82,8 @@ class BothEras:
     async def aclose(self) -> None:
         """End the session."""
         self._tasks.cancel(self)
+        if self._asking_again is not None:
+            self._asking_again.cancel()
         session, self._session = self._session, None
         if session is not None:
             await session.aclose()
@@ -95,30 +99,45 @@ class BothEras:
         """The session, if there is one that has this tool."""
         return self._session if tool in self._tools else None
 
+    def do_without(self, session: Connection) -> None:
+        """Learn that the session is of no use; after a while another is asked for."""
+        if self._session is not None and self._session is session:
+            with suppress(RuntimeError):  # The connection is about to end, and ends it then.
+                self._tasks.start(self._session.aclose())
+                self._session, self._tools = None, frozenset()
+                self._doubt_later()
+
     async def decide(self) -> None:
         """Find out whether there is a session, and which tools it has; whoever asks does not wait for long."""
         if self._deciding is None:
-            self._deciding = asyncio.Event()
-            self._tasks.start(self._decide(self._deciding), key=self)
-        with suppress(TimeoutError):
+            deciding = asyncio.Event()
+            try:
+                self._tasks.start(self._decide(deciding), key=self)
+            except RuntimeError:
+                return  # The connection is about to end.
+            self._deciding = deciding
+        try:
             async with asyncio.timeout(WAITS_FOR_SESSION):
                 await self._deciding.wait()
-        self.is_decided = True
+        except TimeoutError:
+            self.is_decided = True  # For now: when it answers after all, there is a session.
 
     async def _decide(self, decided: asyncio.Event) -> None:
+        doubts = self._doubts
         try:
             async with asyncio.timeout(OPENS_WITHIN):
                 if self._session is None and (session := await self._open_session()) is not None:
                     self._session = session
                     self._tasks.start(self._outlive(session))
-                    await self._set_level(session)
+                    if self._level is not None:
+                        await self._set_level(session)
                 if self._session is not None:
                     self._tools = await _tools_of(self._session)
         except (TimeoutError, SluicegateError) as problem:
             log.debug("%s does not say whether it has a session: %r", self._name, problem)
-            asyncio.get_running_loop().call_later(ASKS_AGAIN, self._doubt)
+            self._doubt_later()
         finally:
-            self.is_decided = True
+            self.is_decided = self._doubts == doubts  # Else something has changed meanwhile.
             self._deciding = None
             decided.set()
 
@@ -130,7 +149,11 @@ class BothEras:
             self._doubt()
 
     def _doubt(self) -> None:
+        self._doubts += 1
         self.is_decided = False
+
+    def _doubt_later(self) -> None:
+        self._asking_again = asyncio.get_running_loop().call_later(ASKS_AGAIN, self._doubt)
 
     # -------------------------------------------------------------------------------------- what only it may have
 
@@ -147,19 +170,19 @@ class BothEras:
 
     async def _keep_level(self, exchange: Exchange) -> Reply:
         """Let the session log so much, now or once there is one: in 2026-07-28 each call says it for itself."""
-        self._level = exchange.params
+        self._level = exchange.params.get("level")
         if self._session is not None:
             await self._set_level(self._session)
         return Result(complete({}))
 
     async def _set_level(self, session: SessionHttp) -> None:
-        if self._level is not None and "logging" in session.discovery.capabilities:
+        if "logging" in session.discovery.capabilities:
             with suppress(UpstreamError):
-                await session(Exchange("logging/setLevel", self._level, NOBODY))
+                await session(Exchange("logging/setLevel", {"level": self._level}, NOBODY))
 
 
 async def _tools_of(session: SessionHttp) -> frozenset[str]:
-    """The names of the tools of a session; of a list that cannot be read, those up to there.
+    """The names of the tools of a session that can just be called; of a list that cannot be read, those up to there.
 
     Raises:
         UpstreamError: it cannot be asked.
@@ -174,7 +197,10 @@ async def _tools_of(session: SessionHttp) -> frozenset[str]:
             page = page_of(reply) if isinstance(reply, Result) else None
             await turns.share()
             for tool in entries_of((page or {}).get("tools")) or []:
-                names.add(own_name(tool, "name"))
+                if len(names) >= MOST_ENTRIES:
+                    return frozenset(names)
+                if not _has_to_be_a_task(tool):
+                    names.add(own_name(tool, "name"))
                 await turns.share()
             following = value_of((page or {}).get("nextCursor", _NULL))
         except RemoteProtocolError:
@@ -183,3 +209,11 @@ async def _tools_of(session: SessionHttp) -> frozenset[str]:
             break
         cursor = following
     return frozenset(names)
+
+
+def _has_to_be_a_task(tool: msgspec.Raw) -> bool:
+    """Whether a tool of 2025-11-25 can be called as a task only, of which the catalog, of 2026-07-28, says nothing."""
+    if b"taskSupport" not in bytes(tool):
+        return False
+    execution = as_object((as_object(value_of(tool)) or {}).get("execution")) or {}
+    return execution.get("taskSupport") == "required"

@@ -124,8 +124,10 @@ class Messages:
         self._kind = answer.head.media_type
         is_events = self._kind == EVENTS
         self.events = Events(answer, site.patience, last_id, endless=endless) if is_events else None
-        # What tells of changes without end is no single body. The suite's reference server sends lines of JSON.
-        self._lines = LineDecoder(site.patience.message) if endless and self._kind == JSON else None
+        # What tells of changes without end is no single body, and has no length. The suite's reference server sends
+        # lines of JSON.
+        is_lines = endless and self._kind == JSON and answer.head.length < 0
+        self._lines = LineDecoder(site.patience.message) if is_lines else None
         self.streams = is_events or self._lines is not None
         """Whether messages may come ahead of the reply."""
         if self._lines is not None:
@@ -185,6 +187,7 @@ class Messages:
         """The lines or events that end in a chunk."""
         if self._lines is not None:
             yield from self._lines.feed(chunk)
+            self._answer.allow_silence(self._site.patience.idle if self._lines.buffered else FOREVER)
         elif self.events is not None:
             for event in self.events.read(chunk):
                 if isinstance(event, TooLong):
