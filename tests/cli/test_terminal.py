@@ -169,19 +169,6 @@ def test_a_question_ends_with_the_server_that_asked(folder: Folder) -> None:
     assert "the call may have run" in plain(terminal.drawn)
 
 
-def test_a_question_ends_with_the_server_that_asked_though_the_gateway_goes_on(folder: Folder) -> None:
-    folder.write("leaving.py", LEAVING)
-    folder.servers(leaving={"command": sys.executable, "args": [str(folder.path / "leaving.py")]})
-    with folder.serving(), folder.terminal("call", "leaving__ask") as terminal:
-        terminal.until(r"name: ")
-        terminal.type("half of")
-        (folder.path / "leave").touch()
-        assert terminal.ended() == 1
-    said = plain(terminal.drawn)
-    assert "leaving exited with status 3; the call may have run" in said
-    assert "Traceback" not in said
-
-
 # Of the session era, where a call is under way while it asks; it leaves when told so by a file.
 LEAVING = """
 import json, os, sys, time

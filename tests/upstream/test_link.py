@@ -120,6 +120,16 @@ async def test_a_server_that_reads_late_what_it_was_asked_is_of_the_era_it_answe
         assert isinstance(await outcome, Result)
 
 
+async def test_a_server_that_says_late_that_it_speaks_nothing_of_ours_is_not_waited_for() -> None:
+    async with bench(probe_timeout=0.01) as (table, ready):
+        probe = await table.server.next("server/discover")
+        await table.server.next("initialize")
+        data: Json = {"supported": ["2031-01-01"], "requested": "2026-07-28"}
+        table.server.send(id=probe["id"], error={"code": -32022, "message": "Unsupported", "data": data})
+        with pytest.raises(sluicegate.UpstreamUnavailable, match="2031-01-01.*2026-07-28"):
+            await ready
+
+
 async def test_a_server_that_refuses_late_what_it_does_not_know_is_met_in_the_older_way() -> None:
     async with bench(probe_timeout=0.01) as (table, ready):
         probe, initialize = [await table.server.next(method) for method in ("server/discover", "initialize")]

@@ -41,10 +41,31 @@ def test_a_second_complaint_is_about_something_else() -> None:
     assert shown([*COMPLAINT, *COMPLAINT]) == ["MARK", *COMPLAINT]
 
 
-@pytest.mark.parametrize("at", range(1, len(COMPLAINT)))
-def test_from_what_does_not_belong_to_it_on_everything_is_told(at: int) -> None:
-    rest = ["something else", *COMPLAINT[at:]]
-    assert shown([*COMPLAINT[:at], *rest]) == ["MARK", *rest]
+@pytest.mark.parametrize("at", range(3, len(COMPLAINT)))
+@pytest.mark.parametrize("strange", ["something else", "HandleRequest", "RefreshRequest.done"])
+def test_from_what_does_not_belong_to_it_on_everything_is_told(at: int, strange: str) -> None:
+    # What begins an error is about the probe only if its second line says so.
+    begun = at - 1 if at % 3 == 2 else at
+    rest = [*COMPLAINT[begun:at], strange, *COMPLAINT[at:]]
+    assert shown([*COMPLAINT[:at], strange, *COMPLAINT[at:]]) == ["MARK", *rest]
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_complaint_that_does_not_say_what_it_is_about_is_told(at: int) -> None:
+    lines = [*COMPLAINT[:at], "something else", *COMPLAINT[at:]]
+    assert shown(lines) == lines
+
+
+def test_a_complaint_about_another_request_is_told() -> None:
+    lines = [line.replace("server/discover", "initialize") for line in COMPLAINT[:4]]
+    assert shown(lines) == lines
+
+
+def test_after_something_else_nothing_is_left_out_any_more() -> None:
+    words = ProbeWords()
+    assert shown([*COMPLAINT[:4], "something else"], words) == ["MARK", "something else"]
+    words.end()
+    assert shown(["CreateRequest"], words) == ["CreateRequest"]
 
 
 def test_more_errors_than_were_announced_are_told() -> None:

@@ -128,3 +128,23 @@ async def test_who_comes_while_the_server_is_told_that_nobody_listens_is_told_of
         assert (await table.server.next())["method"] == "tools/call"  # Else it would have been told by now.
         table.server.send(id=quieting["id"], result={})
         assert await told(table) == "info"
+
+
+async def test_a_level_that_a_call_sets_while_the_server_is_quieted_is_said_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Over HTTP one may overtake the other, and the call's lines would be lost."""
+    monkeypatch.setattr(session_era, "QUIETS_AFTER", 0.01)
+    async with session_bench() as table:
+        table.start(exchange("logging/setLevel", {"level": "info"}))
+        assert await told(table) == "info"
+        table.start(exchange("logging/setLevel", {}))
+        quieting = await table.server.next("logging/setLevel")
+        assert quieting["params"] == {"level": "emergency"}
+        table.start(exchange(log_level="debug"))
+        loud = await table.server.next("logging/setLevel")
+        assert loud["params"] == {"level": "debug"}
+        table.server.send(id=loud["id"], result={})
+        await table.server.next("tools/call")
+        table.server.send(id=quieting["id"], result={})
+        assert await told(table) == "debug"

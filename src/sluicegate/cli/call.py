@@ -4,7 +4,6 @@ import json
 import sys
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -222,12 +221,9 @@ async def _called(gateway: "Reached", name: str, arguments: "Params", bar: "Bar"
         await gateway.hub.wait_closed()
         terminal.end()
 
-    asking = await _asking(gateway, name)
     try:
         async with TaskScope() as tasks:
             tasks.start(end_with_gateway())
-            if asking is not None:
-                tasks.start(_end_with_server(gateway, asking, terminal))
             try:
                 return await gateway.hub.call(name, arguments, on_progress=bar.progress)
             finally:
@@ -236,43 +232,6 @@ async def _called(gateway: "Reached", name: str, arguments: "Params", bar: "Bar"
         if gateway.is_running and isinstance(problem, UpstreamClosed):
             raise Failure("the gateway stopped before the call was answered; it may have run.") from None
         raise Failure(why_it_failed(problem)) from None
-
-
-LOOKS_EVERY: Final = 0.5
-"""Seconds between two looks at the server whose question a person answers."""
-
-
-async def _asking(gateway: "Reached", name: str) -> "ServerStatus | None":
-    """The server of a tool as it is before the call, if it can be seen by it that a question of it is void.
-
-    One of 2026-07-28 may know what it asked when it is back; and one that is not here yet may end before it asks.
-    """
-    from sluicegate.protocol.versions import SESSION_VERSIONS
-
-    if not gateway.is_running or not sys.stdin.isatty():
-        return None
-    owners = [offer.server for offer in await gateway.offers("tools") if offer.definition["name"] == name]
-    servers = [server for server in (await gateway.report()).servers if server.name in owners]
-    return next((each for each in servers if each.state == "ready" and each.version in SESSION_VERSIONS), None)
-
-
-async def _end_with_server(gateway: "Reached", before: "ServerStatus", terminal: "Terminal") -> None:
-    """End a question when the server that asked has ended: its call is over, and the gateway keeps what came of it.
-
-    Nobody tells us while a person is asked, so we look.
-    """
-    import asyncio
-
-    from sluicegate.errors import SluicegateError
-
-    with suppress(Failure, SluicegateError):  # Whatever is wrong with the gateway, the call itself will tell.
-        while True:
-            await terminal.is_asking.wait()
-            now = await gateway.server(before.name)
-            if now.state == "starting" or now.restarts != before.restarts:
-                terminal.end()
-                return
-            await asyncio.sleep(LOOKS_EVERY)
 
 
 def why_it_failed(problem: "SluicegateError") -> str:

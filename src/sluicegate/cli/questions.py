@@ -24,8 +24,6 @@ class Terminal:
         self._paused = paused
         self._keyboard = Keyboard()
         self._turn = asyncio.Lock()
-        self.is_asking = asyncio.Event()
-        """Set while a person fills in a form; not for a page, which may be asked for after the call."""
 
     async def __call__(self, request: ElicitRequest) -> ElicitAnswer:
         """What the person at the terminal does with the question."""
@@ -33,8 +31,6 @@ class Terminal:
             self._paused(True)  # Also where nobody is asked: only stderr may be a terminal, with a bar on it.
             try:
                 if sys.stdin.isatty() and sys.stderr.isatty():
-                    if request.mode != "url":
-                        self.is_asking.set()
                     return await self._asked(request)
                 say(f"the server asks: {clean(request.message)} (Declined: nobody can be asked here.)")
                 return _DECLINED
@@ -43,7 +39,6 @@ class Terminal:
             except NoLonger:
                 return ElicitAnswer("cancel")
             finally:
-                self.is_asking.clear()
                 self._paused(False)
 
     def end(self) -> None:

@@ -115,8 +115,8 @@ class Parked:
         return round
 
     def _expire(self, round: Round) -> None:
-        round.abandoned()
         self.end(round)
+        round.abandoned()
 
     def keep(self, round: Round, size: int) -> None:
         """Count the bytes of a reply that waits for the retry. Where there are too many, the oldest are given up."""

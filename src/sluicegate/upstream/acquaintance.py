@@ -76,6 +76,8 @@ async def _find_out(server: Newcomer, probe_timeout: float, tasks: TaskScope) ->
         tasks.start(_tell(met, _initialize(server, probed=True)), key=met)
         await asyncio.wait([probed, met], return_when=asyncio.FIRST_COMPLETED)
         outcome = probed.result() if probed.done() else None
+        if isinstance(outcome, UpstreamUnavailable):
+            raise outcome  # It said what it speaks, and that we do not.
         if isinstance(outcome, Discovery):
             tasks.cancel(met)
             server.end_session()

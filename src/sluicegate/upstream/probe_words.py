@@ -27,10 +27,11 @@ class ProbeWords:
     def __init__(self) -> None:
         self._is_over = False
         self._left = 0  # Lines that are still to come of those that were announced.
+        self._held: list[str] = []  # What is about the probe only if the next lines say so.
 
     def end(self) -> None:
         """Know that it is asked other things from now on: only what has begun is about the probe."""
-        self._is_over = not self._left
+        self._is_over |= not self._left
 
     def __call__(self, lines: list[str]) -> list[str]:
         """The lines that are to be told."""
@@ -39,18 +40,28 @@ class ProbeWords:
         told: list[str] = []
         for place, line in enumerate(lines):
             if self._left:
-                if _ERROR[-self._left % 3].fullmatch(line) is None:  # Something else: all that follows is told.
-                    self._is_over = True
-                    return told + lines[place:]
+                part = -self._left % 3
+                self._held.append(line)
+                if _ERROR[part].fullmatch(line) is None:
+                    return told + self._give_up() + lines[place + 1 :]  # Something else: all that follows is told.
+                if part == 1 and _BEGINNING in self._held[0]:
+                    told.append(f"({_REASON}: its lines on it are left out.)")
+                if part:
+                    self._held.clear()  # Its second line says what it is about.
                 self._left -= 1
                 self._is_over = not self._left
             elif not self._is_over and _BEGINNING in line:
+                self._held.append(line)
                 listed = _LISTED.search(line)
                 if listed is None or listed.end() < len(line):  # Laid out in some way of its own.
-                    self._is_over = True
-                    return [*told, f"({_REASON}: what follows is its word on it.)", *lines[place:]]
+                    said = f"({_REASON}: what follows is its word on it.)"
+                    return [*told, said, *self._give_up(), *lines[place + 1 :]]
                 self._left = 3 * int(listed[1])
-                told.append(f"({_REASON}: its lines on it are left out.)")
             else:
                 told.append(line)
         return told
+
+    def _give_up(self) -> list[str]:
+        held, self._held = self._held, []
+        self._left, self._is_over = 0, True
+        return held

@@ -286,7 +286,12 @@ class SessionEra:
             await asyncio.sleep(QUIETS_AFTER)
         # In turn: over HTTP, what is posted later may arrive first. Whoever has come meanwhile counts.
         async with self._keeping:
-            await self._set_level(self._most_curious())
+            wanted = self._most_curious()
+            await self._set_level(wanted)
+            if self._level not in (wanted, None):
+                # A call has set another meanwhile, and nobody knows which of the two the server heard last.
+                self._level = None
+                await self._set_level(self._most_curious())
         return Result(complete({}))
 
     def _most_curious(self) -> str:
