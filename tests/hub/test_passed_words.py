@@ -185,8 +185,9 @@ async def test_other_codes_pass(code: int) -> None:
     st.integers(0, 3),
 )
 def test_depth_is_told_of_whatever_shape(value: object, levels: int, beside: int) -> None:
+    empty: list[object] = []
     for _ in range(levels):
-        around: list[object] = [*([()] * beside), value]
+        around: list[object] = [*([empty] * beside), value]
         value = around
     assert is_deep(msgspec.json.encode(value)) is (depth_of(value) > 100)
 
