@@ -202,7 +202,8 @@ class Calls:
         figures.calls += 1
         began = monotonic()
         if (both := self.of_both_eras) is not None:
-            self.know_caller(exchange.caller)
+            if len(self.callers) < 2:
+                self.know_caller(exchange.caller)
             if not revision.modern and _may_change_era(exchange, params):
                 if not both.is_decided:
                     await self._decide(both)

@@ -71,6 +71,8 @@ class BothEras:
     def __call__(self, exchange: Exchange) -> Awaitable[Reply]:
         """The server's reply to an exchange; in 2026-07-28, but for what only the session has."""
         method = exchange.method
+        if method == "tools/call":  # as nearly always; those of the session come by `session_for`
+            return self._modern(exchange)
         if method == "tools/list" and self._session is not None and "cursor" not in exchange.params:
             self._doubt()  # They may have changed, in the session too.
         elif method == "logging/setLevel":
