@@ -82,7 +82,10 @@ def _ours_with_all(web: Gate, pids: Path) -> AbstractContextManager[Gate]:
     url = {"url": f"http://127.0.0.1:{web.port}/mcp"}
     servers: dict[str, object] = {"web": url, "oldweb": url, "pipe": by_pipe(pids), "oldpipe": by_pipe(pids)}
     # Two entries for one URL are told apart by nothing but the revision that they are asked in.
-    return ours(servers, pids, '[servers.oldweb]\nera = "session"\n[servers.oldpipe]\nera = "session"\n')
+    # Both are said, for a server of both eras would be asked in that of each caller.
+    eras = {"web": "modern", "oldweb": "session", "oldpipe": "session"}
+    settings = "".join(f'[servers.{name}]\nera = "{era}"\n' for name, era in eras.items())
+    return ours(servers, pids, settings)
 
 
 def _peers(stack: ExitStack, present: Sequence[Peer], way: str, web: Gate) -> tuple[list[Entrant], Absent]:
