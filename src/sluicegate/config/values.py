@@ -87,8 +87,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     prefix: str | None = None
     """What stands before its names; without it, its key. Empty for one server at most."""
     era: Era = "auto"
-    """Which protocol it speaks: found out ("auto"), or "session" (2024-11-05 to 2025-11-25) or "modern"
-    (2026-07-28)."""
+    """Which protocol it speaks: found out ("auto"; that of the caller, if a URL has it), "session" (to
+    2025-11-25), "modern" (2026-07-28)."""
     concurrency: Count = 64
     """Calls under way at once."""
     queue: Annotated[int, Meta(ge=0, le=1_000_000)] = 256
