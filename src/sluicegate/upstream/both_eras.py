@@ -122,7 +122,7 @@ class BothEras:
             async with asyncio.timeout(WAITS_FOR_SESSION):
                 await self._deciding.wait()
         except TimeoutError:
-            self.is_decided = True  # For now: when it answers after all, there is a session.
+            self.is_decided = True  # Nobody else waits; if it answers after all, there is a session.
 
     async def _decide(self, decided: asyncio.Event) -> None:
         doubts = self._doubts
