@@ -9,8 +9,8 @@ import msgspec
 from bench.measure import Contestant, Effort, Row, loop, race
 from bench.samples import ANSWER, ANSWER_BYTES, LARGE_ANSWER, LARGE_ANSWER_BYTES, REQUEST, REQUEST_BYTES
 from sluicegate.protocol.message import Params, Request, Response, Result, encode
-from sluicegate.protocol.strict import decode_strict
-from sluicegate.protocol.tolerant import decode_tolerant
+from sluicegate.protocol.parse_request import decode_strict
+from sluicegate.protocol.parse_response import decode_tolerant
 
 
 class _Envelope(msgspec.Struct):
@@ -36,9 +36,7 @@ def _read_request(effort: Effort) -> list[Row]:
     contestants = [
         Contestant("json.loads", loop(partial(json.loads, REQUEST_BYTES))),
         Contestant("msgspec, envelope only", loop(partial(envelope.decode, REQUEST_BYTES)), remark="checks nothing"),
-        Contestant(
-            "decode_strict", loop(partial(decode_strict, REQUEST_BYTES)), remark="every level, threats T1 and T4"
-        ),
+        Contestant("decode_strict", loop(partial(decode_strict, REQUEST_BYTES)), remark="validates every level"),
     ]
     return race(f"read a request, {len(REQUEST_BYTES)} B", contestants, effort)
 

@@ -8,8 +8,8 @@ from functools import partial
 
 from bench.measure import Contestant, Effort, Row, Turn, loop, race
 from bench.samples import compact, of_size
-from sluicegate.protocol.events import SseDecoder, encode_event
-from sluicegate.protocol.lines import LineDecoder, encode_line
+from sluicegate.protocol.framing import LineDecoder, encode_line
+from sluicegate.protocol.sse import SseDecoder, encode_event
 
 MESSAGE = compact(of_size(300))
 LONG_MESSAGE = compact(of_size(64 * 1024))

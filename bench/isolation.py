@@ -71,9 +71,11 @@ for line in sys.stdin.buffer:
 
 GATEWAY: Final = """
 import sys, logging
-from sluicegate.config import HttpFront, Places, load
-from sluicegate.fronts import serve_gateway
-from sluicegate.serving import run_in_loop
+from sluicegate.config.load import load
+from sluicegate.config.model import HttpFront
+from sluicegate.config.paths import Places
+from sluicegate.serve.process import serve_gateway
+from sluicegate.run_server import run_in_loop
 
 logging.basicConfig(level=logging.CRITICAL)
 places = Places.here(root=sys.argv[1])

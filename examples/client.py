@@ -1,4 +1,4 @@
-"""A client: what a server offers, from Python. `python examples/client.py` starts examples/notes.py and uses it."""
+"""A client that starts examples/notes.py and uses it. Run it with `python examples/client.py`."""
 
 import asyncio
 import sys
@@ -10,7 +10,7 @@ NOTES = [sys.executable, str(Path(__file__).with_name("notes.py"))]
 
 
 async def main() -> None:
-    # What the server may ask is answered by callbacks; without one it is refused.
+    # Callbacks answer the server's questions; without one, a question is refused.
     async with sluicegate.connect(NOTES, elicit=lambda question: {"sure": True}) as server:
         for tool in await server.tools():
             print(tool.name, "-", tool.description)

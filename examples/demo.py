@@ -1,4 +1,4 @@
-"""The smallest server: one tool, streamed. Run it with `python examples/demo.py`; a client speaks to it over stdio."""
+"""The smallest server: one tool that streams. `python examples/demo.py` serves a client over stdio."""
 
 import sluicegate
 

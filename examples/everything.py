@@ -1,6 +1,6 @@
-"""The everything-server: what the scenarios of the official conformance suite name, and nothing else.
+"""The server for the official conformance suite: what its scenarios use, and nothing else.
 
-`python examples/everything.py` serves a client over stdio, and with `--http [PORT]` any number of them over HTTP.
+`python examples/everything.py` serves a client over stdio, and with `--http [PORT]` any number of clients over HTTP.
 tests/conformance runs the suite against it.
 """
 
@@ -68,7 +68,7 @@ def test_error_handling() -> str:
     raise sluicegate.ToolError("This tool intentionally returns an error for testing")
 
 
-# ------------------------------------------------------------------------------------- tools: what leaves ahead of them
+# ---------------------------------------------------------------------------------------- tools: sent before the result
 
 
 @server.tool
@@ -98,8 +98,8 @@ async def test_tool_with_progress():
 
 @server.tool
 async def test_reconnection(call: sluicegate.Call) -> str:
-    """Let go of the connection in the middle; the result waits for the client to come back."""
-    call.let_go()
+    """Release the connection during the call; the result waits until the client returns."""
+    call.end_response_early()
     await asyncio.sleep(0.1)
     return "Reconnection test completed successfully."
 
@@ -119,7 +119,7 @@ async def test_sampling(prompt: str, call: sluicegate.Call) -> str:
 
 @server.tool
 async def test_missing_capability(call: sluicegate.Call) -> str:
-    """Ask the client's model, which the client must have said that it has."""
+    """Ask the client's model; the client must have declared sampling."""
     return (await call.sample("Are you there?", max_tokens=10)).text
 
 
@@ -254,14 +254,14 @@ async def test_input_required_result_list_roots(call: sluicegate.Call) -> str:
 
 @server.tool
 async def test_input_required_result_request_state(call: sluicegate.Call) -> str:
-    """Ask the user to confirm; what comes back must bring our state."""
+    """Ask the user to confirm; the retry must contain the server's state."""
     answer = (await call.ask_all({"confirm": questions.form("Please confirm", Confirmation)}))["confirm"]
     return f"state-ok: the user chose to {answer.action}"
 
 
 @server.tool
 async def test_input_required_result_tampered_state(call: sluicegate.Call) -> str:
-    """Ask the user to confirm; a state that is not ours is refused."""
+    """Ask the user to confirm; a state of another origin is refused."""
     answer = (await call.ask_all({"confirm": questions.form("Please confirm", Confirmation)}))["confirm"]
     return f"integrity-ok: the user chose to {answer.action}"
 
@@ -290,7 +290,7 @@ async def test_input_required_result_multi_round(call: sluicegate.Call) -> str:
 
 @server.tool
 async def test_input_required_result_capabilities(call: sluicegate.Call) -> str:
-    """Ask only what the client said it can be asked."""
+    """Ask only the questions that the client declared to support."""
     asks: dict[str, questions.Ask[object]] = {}
     if "elicitation" in call.client.capabilities:
         asks["elicit_input"] = questions.form("Elicitation input", Name)
@@ -298,7 +298,7 @@ async def test_input_required_result_capabilities(call: sluicegate.Call) -> str:
         asks["sample_input"] = questions.sampling("Sample request", max_tokens=50)
     received: list[str] = []
     for name, ask in asks.items():
-        with suppress(sluicegate.InputRefused):  # What was declared may be a gateway's word for many clients.
+        with suppress(sluicegate.InputRefused):  # A gateway may declare it on behalf of many clients.
             received += await call.ask_all({name: ask})
     return f"capabilities-ok: received {', '.join(received) or 'nothing'}"
 
@@ -310,7 +310,7 @@ async def test_input_required_result_capabilities(call: sluicegate.Call) -> str:
 def test_custom_headers(
     region: Annotated[str, msgspec.Meta(description="Where.", extra_json_schema={"x-mcp-header": "Region"})],
 ) -> str:
-    """Take an argument that travels as the header Mcp-Param-Region, too."""
+    """Take an argument that is also sent as the header Mcp-Param-Region."""
     return f"Region: {region}"
 
 
@@ -340,7 +340,7 @@ def test_custom_headers(
     }
 )
 def json_schema_2020_12_tool(**arguments: object) -> str:
-    """Take arguments by a schema of many keywords."""
+    """Take arguments with a schema of many keywords."""
     return f"JSON Schema 2020-12 tool called with: {json.dumps(arguments)}"
 
 
@@ -365,19 +365,19 @@ def test_trigger_prompt_change() -> str:
 
 @server.resource("test://static-text", mime_type="text/plain")
 def static_text() -> str:
-    """A text that stays the same."""
+    """A fixed text."""
     return "This is the content of the static text resource."
 
 
 @server.resource("test://static-binary", mime_type="image/png")
 def static_binary() -> bytes:
-    """A picture that stays the same."""
+    """A fixed image."""
     return PNG
 
 
 @server.resource("test://template/{id}/data", mime_type="application/json")
 def template(id: str) -> str:
-    """As many resources as there are ids."""
+    """One resource per id."""
     return json.dumps({"id": id, "templateTest": True, "data": f"Data for ID: {id}"})
 
 
@@ -414,7 +414,7 @@ def complete_arg1(value: str) -> list[str]:
 
 @server.prompt
 def test_prompt_with_embedded_resource(resourceUri: str) -> list[sluicegate.UserMessage]:
-    """A prompt that holds a resource.
+    """A prompt that contains a resource.
 
     Args:
         resourceUri: URI of the resource to embed
@@ -428,7 +428,7 @@ def test_prompt_with_embedded_resource(resourceUri: str) -> list[sluicegate.User
 
 @server.prompt
 def test_prompt_with_image() -> list[sluicegate.UserMessage]:
-    """A prompt that holds an image."""
+    """A prompt that contains an image."""
     return [
         sluicegate.UserMessage(sluicegate.Image(PNG, "image/png")),
         sluicegate.UserMessage("Please analyze the image above."),
@@ -437,7 +437,7 @@ def test_prompt_with_image() -> list[sluicegate.UserMessage]:
 
 @server.prompt
 async def test_input_required_result_prompt(call: sluicegate.Call) -> str:
-    """A prompt that asks the user what it is to be about."""
+    """A prompt that asks the user for its topic."""
     ask = questions.form("What context should the prompt use?", Context)
     answer = (await call.ask_all({"user_context": ask}))["user_context"]
     return f"Prompt with context: {answer.content.context if answer.content else 'none'}"

@@ -1,4 +1,4 @@
-"""Several servers behind one, in a program of one's own: `python examples/hub.py`."""
+"""Several servers behind one hub, inside a program. Run it with `python examples/hub.py`."""
 
 import asyncio
 from pathlib import Path

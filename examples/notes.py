@@ -1,6 +1,6 @@
-"""A whole server: tools, resources fixed and templated, a prompt, completion, log lines, updates, and a question.
+"""A complete server: tools, resources and a template, a prompt, completion, log messages, updates and a question.
 
-Everything here works the same for clients of 2024-11-05 to 2025-11-25 and of 2026-07-28; the author writes it once.
+It works the same for clients of 2024-11-05 to 2025-11-25 and of 2026-07-28.
 """
 
 from dataclasses import dataclass
@@ -27,11 +27,11 @@ class Confirmation:
 
 @server.tool(annotations={"readOnlyHint": False, "idempotentHint": True})
 def write(day: Day, text: str) -> Written:
-    """Write the note of a day, in place of the one it had.
+    """Write the note of a day and replace the old one.
 
     Args:
-        day: whose note it is.
-        text: what it is to say.
+        day: the day of the note.
+        text: the text of the note.
     """
     notes[day] = text
     server.resource_updated(f"note://{day}")
@@ -69,7 +69,7 @@ def plan(day: str) -> str:
     """Make a plan out of a note.
 
     Args:
-        day: whose note is to be planned.
+        day: the day of the note.
     """
     return f"Make a plan for {day} out of this note: {notes.get(day, 'nothing yet')}"
 

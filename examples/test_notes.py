@@ -1,4 +1,4 @@
-"""How to test a server: directly, or through the bytes of an era. `pytest examples/test_notes.py` runs this."""
+"""How to test a server: directly, or through the protocol of an era. Run it with `pytest examples/test_notes.py`."""
 
 import pytest
 

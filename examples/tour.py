@@ -1,7 +1,6 @@
-"""A tour in one command: meet the demo server over stdio, see what travels, call a tool from Python.
+"""A tour: talk to the demo server over stdio, print the messages, and call a tool from Python.
 
-Run it with `python examples/tour.py`. Arrows show the protocol as it is: `→` is what a client writes, `←` what the
-server answers.
+Run it with `python examples/tour.py`. `→` marks messages of the client, `←` those of the server.
 """
 
 import asyncio
@@ -48,7 +47,7 @@ MODERN: list[Message] = [
 
 
 def show(messages: list[Message]) -> None:
-    """Send the messages to a fresh demo server and print both directions, each answer behind its question."""
+    """Send the messages to a new demo server and print both directions, each response after its request."""
     with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdin is not None and server.stdout is not None
         for message in messages:
@@ -59,7 +58,7 @@ def show(messages: list[Message]) -> None:
             while "id" in message:
                 answer = server.stdout.readline()
                 if not answer:
-                    raise SystemExit("The demo server ended early; its words above say why.")
+                    raise SystemExit("The demo server ended early; its output above says why.")
                 print("  ←", answer.strip())
                 if json.loads(answer).get("id") == message["id"]:
                     break
@@ -75,9 +74,9 @@ async def call() -> None:
 
 
 def main() -> None:
-    print("A client of the session era shakes hands, then calls a tool:")
+    print("A client of the session era initializes, then calls a tool:")
     show(SESSION_ERA)
-    print("\nA client of 2026-07-28 just calls it, on the same server, and asks for progress:")
+    print("\nA client of 2026-07-28 calls it at once, on the same server, and asks for progress:")
     show(MODERN)
     print("\nThe same from Python, with sluicegate.connect():")
     asyncio.run(call())

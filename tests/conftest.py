@@ -1,4 +1,4 @@
-"""What every test may lean on."""
+"""Options, fixtures and settings of all tests."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,55 @@ import pytest
 hypothesis.settings.register_profile("sluicegate", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("sluicegate")
 
+# The longest tests come first, so that no worker is still busy with one of them when all others are done.
+LONGEST = ("tests/bridge/test_bridge.py", "tests/test_bench.py", "tests/conformance/")
+
+# Fixtures that take a second or more to make. Tests that share one run in the same worker.
+SHARED = {"command_of", "everything", "gateway", "house", "named", "place_of", "port_of", "programs", "run_of", "saw"}
+
 STRANGERS = Path(__file__).parents[1] / ".strangers"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak", action="store_true", help="run the tests marked `soak` at their full length")
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook, too.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--soak"):
+        long = [item for item in items if _is_only_for_soaks(item)]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
+    for item in items:
+        if isinstance(item, pytest.Function) and SHARED.intersection(item.fixturenames):
+            item.add_marker(pytest.mark.xdist_group(_group_of(item)))
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+
+
+def _is_only_for_soaks(item: pytest.Item) -> bool:
+    marker = item.get_closest_marker("soak")
+    return marker is not None and "short" not in marker.kwargs
+
+
+def _group_of(item: pytest.Function) -> str:
+    """The group of a test with such a fixture: the peer that its parameters name, else its module."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    peer = params.get("client", params.get("server"))
+    return item.nodeid.partition("::")[0] if peer is None else str(peer)
+
+
+@pytest.fixture(scope="session")
+def is_full_length(pytestconfig: pytest.Config) -> bool:
+    """Whether `--soak` was given."""
+    return bool(pytestconfig.getoption("--soak"))
+
+
+@pytest.fixture
+def repeats(request: pytest.FixtureRequest, is_full_length: bool) -> int:
+    """Return how often a test marked `soak` repeats what it does."""
+    marker = request.node.get_closest_marker("soak")
+    assert marker is not None, "only tests marked `soak` know how often"
+    return marker.kwargs["full" if is_full_length else "short"]
 
 
 @pytest.fixture(scope="session")

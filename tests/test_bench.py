@@ -17,7 +17,13 @@ from bench.report import table
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+# Those with many processes take half a minute each.
+LONG = ("gateway", "http")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.soak] if name in LONG else []) for name in BENCHMARKS]
+)
 def test_every_contestant_is_measured_or_says_why_it_is_not(name: str) -> None:
     rows = BENCHMARKS[name](QUICK)
     assert rows
@@ -25,7 +31,7 @@ def test_every_contestant_is_measured_or_says_why_it_is_not(name: str) -> None:
         assert row.cpu_us is not None or row.remark.startswith("skipped: "), row
 
 
-@pytest.mark.parametrize("name", ["memory", "stdio", "http", "import"])
+@pytest.mark.parametrize("name", ["memory", "http"])
 def test_without_the_official_sdk_it_is_skipped_with_a_word(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,7 +86,7 @@ def test_a_turn_does_enough_to_be_measured() -> None:
     assert asked[-2:] == [1000, 1000]
 
 
-def test_the_table_is_aligned_and_names_who_did_not_come() -> None:
+def test_the_table_is_aligned_and_names_missing_contestants() -> None:
     row = Row("it", "we", "with a remark", cpu_us=12.34, ratio=1.0, low=0.5, high=1234.5)
     head, _, title, figures, absent = table([row, skipped("it", "they", "not here")]).splitlines()
     assert title == "it"
@@ -112,6 +118,14 @@ async def test_an_answer_without_the_right_words_ends_the_race() -> None:
         with pytest.raises(RuntimeError, match="not the answer"):
             await ask_all([asker], echo(Place(port, "2026-07-28")), 1)
         await hang_up([asker])
+
+
+def test_the_modules_of_a_call_are_counted() -> None:
+    done = subprocess.run([sys.executable, "-m", "bench.trace_call"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    counted = [line.split() for line in done.stdout.splitlines()]
+    assert [words[1] for words in counted] == ["modules:"] * 3
+    assert all(10 < int(words[0]) < 100 for words in counted), done.stdout
 
 
 def costs(*nanoseconds: int) -> Turn:

@@ -1,7 +1,6 @@
 """The examples work, and the documents show nothing that is not in them."""
 
 import asyncio
-import socket
 import subprocess
 import sys
 import textwrap
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import sluicegate
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -67,11 +67,16 @@ async def test_the_everything_server_serves_stdio_too() -> None:
         assert (await client.call("test_reconnection")).text == "Reconnection test completed successfully."
 
 
+async def test_the_state_example_keeps_its_database_between_calls() -> None:
+    async with asyncio.timeout(20), sluicegate.connect([sys.executable, "examples/state.py"], cwd=ROOT) as client:
+        assert (await client.call("learn", word="sluice")).text == "1"
+        assert (await client.call("learn", word="gate")).structured_content == {"result": 2}
+
+
 @pytest.fixture
 def mounted() -> Generator[str]:
     """Where the mounted example runs, under uvicorn."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     command = [sys.executable, "-m", "uvicorn", "mounted:app", "--port", port]
     with subprocess.Popen(command, cwd=ROOT / "examples", stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -98,7 +103,7 @@ async def test_the_mounted_server_and_the_app_around_it_share_one_state(mounted:
 def test_every_example_is_run_by_a_test() -> None:
     named = {
         *("demo.py", "notes.py", "first_client.py", "client.py", "tour.py", "test_notes.py", "everything.py"),
-        *("mounted.py", "hub.py"),
+        *("mounted.py", "hub.py", "state.py"),
     }
     assert {example.name for example in EXAMPLES} == named, (
         "run the new example in a test of its own, then name it here"

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 import sluicegate
-from sluicegate.concurrency import TaskScope
-from sluicegate.config import GatewayConfig, Loaded, Places, PythonFile, ServerConfig, load
-from sluicegate.config.values import Catalog, Limits, Profile, ServerSettings
+from sluicegate.config.load import Loaded, load
+from sluicegate.config.model import Catalog, GatewayConfig, Limits, Profile, PythonFile, ServerConfig, ServerSettings
+from sluicegate.config.paths import Places
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Upstream
-from sluicegate.fronts import Running
 from sluicegate.gateway import Gateway
+from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.serve.process import Running
 from sluicegate.testing import MemoryUpstream
 
 release: asyncio.Event

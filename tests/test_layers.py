@@ -13,26 +13,10 @@ SRC = Path(__file__).parents[1] / "src" / "sluicegate"
 LAYERS = {
     "errors": {"errors"},
     "protocol": {"protocol"},
-    "shared": {
-        *("exchange", "changes", "claims", "concurrency", "deadlines", "asking", "opening", "wire", "sockets"),
-        *("http1", "store"),
-    },
+    "shared": {"exchange", "globs", "http1", "runtime", "store"},
     "rooms": {"downstream", "gate", "delivery", "hub", "upstream", "activation"},
     "composition": {
-        "demo",
-        "gateway",
-        "fronts",
-        "control",
-        "causes",
-        "loading",
-        "mounting",
-        "server",
-        "serving",
-        "standard_streams",
-        "starting",
-        "client",
-        "toolbox",
-        "config",
+        *("asgi", "client", "config", "demo", "gateway", "load_file", "run_server", "serve", "server", "toolbox"),
     },
     "programs": {"cli", "web", "testing", "__main__"},
 }
@@ -50,7 +34,7 @@ IMPURE_STDLIB = {
 }
 
 # Calls that only these may make: a task needs an owner, and stdout may carry the protocol.
-SOLE_CALLERS = {"create_task": "concurrency", "ensure_future": "concurrency", "print": "cli"}
+SOLE_CALLERS = {"create_task": "runtime", "ensure_future": "runtime", "print": "cli"}
 
 
 def imports(source: str, module: str, *, is_package: bool = False) -> Iterator[tuple[int, str]]:
@@ -154,8 +138,8 @@ def test_sources_keep_to_the_layers() -> None:
         ("gateway.py", "from sluicegate.cli.main import main", "cli is above gateway"),
         ("gateway.py", "import sluicegate", "sluicegate comes by way of the package's face: import its home"),
         ("gateway.py", "from . import Hub", "sluicegate.Hub comes by way of the package's face: import its home"),
-        ("gateway.py", "async def f(g):\n    g.create_task(f(g))", "only concurrency may call create_task()"),
-        ("gateway.py", "asyncio.ensure_future(1)", "only concurrency may call ensure_future()"),
+        ("gateway.py", "async def f(g):\n    g.create_task(f(g))", "only runtime may call create_task()"),
+        ("gateway.py", "asyncio.ensure_future(1)", "only runtime may call ensure_future()"),
         ("web/api.py", "print(1)", "only cli may call print()"),
     ],
 )
@@ -170,13 +154,13 @@ def test_breach_is_found(tmp_path: Path, file: str, source: str, fault: str) -> 
         ("__init__.py", "from .gateway import Gateway\nfrom .errors import Denied"),
         ("__main__.py", "from sluicegate.cli.main import main"),
         ("protocol/pending.py", "import re, msgspec, jiter\nfrom .message import Message\nfrom ..errors import Denied"),
-        ("exchange.py", "import asyncio\nfrom . import concurrency\nfrom .protocol.message import Message"),
+        ("exchange.py", "import asyncio\nfrom . import runtime\nfrom .protocol.message import Message"),
         ("store/sqlite.py", "from .base import Journal"),
         ("gate/audit.py", "from ..store.base import Journal\nfrom .policy import judge"),
         ("gateway.py", "from . import __version__, config\nfrom .hub.hub import Hub"),
         ("cli/main.py", "import sluicegate\nprint(sluicegate.__version__)"),
         ("web/api.py", "table.print(1)"),
-        ("concurrency.py", "async def f(g):\n    g.create_task(f(g))"),
+        ("runtime/task_scope.py", "async def f(g):\n    g.create_task(f(g))"),
     ],
 )
 def test_what_the_picture_allows_is_not_a_breach(tmp_path: Path, file: str, source: str) -> None:

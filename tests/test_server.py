@@ -8,13 +8,12 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from sluicegate.activation.define import Data, Image, Progress, ToolError
+from sluicegate.activation.values import Data, Image, Progress, ToolError
 from sluicegate.errors import InvalidParams, MethodNotFound
 from sluicegate.exchange import Host, Upstream
-from sluicegate.protocol.conversation import Outgoing, ServerConversation
-from sluicegate.protocol.discovery import Discovery, judge_probe
 from sluicegate.protocol.message import Params, Request, Result, encode
-from sluicegate.protocol.modern import CAPABILITIES_KEY, VERSION_KEY
+from sluicegate.protocol.modern_era import CAPABILITIES_KEY, VERSION_KEY, Discovery, judge_probe
+from sluicegate.protocol.server_connection import Outgoing, ServerConversation
 from sluicegate.server import Server
 from tests.activation.helpers import Recorder, ask, call, text
 
@@ -35,7 +34,7 @@ def server() -> Server:
     return server
 
 
-async def test_server_says_who_it_is_and_what_it_offers(server: Server) -> None:
+async def test_server_says_its_name_and_what_it_offers(server: Server) -> None:
     assert await ask(server, "server/discover") == {
         "resultType": "complete",
         "supportedVersions": ["2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"],
@@ -134,11 +133,11 @@ async def test_definition_tells_all_that_was_said(server: Server) -> None:
 
 
 def test_names_are_checked_when_they_are_given(server: Server) -> None:
-    with pytest.raises(ValueError, match="there is a tool 'count' already"):
+    with pytest.raises(ValueError, match="there is already a tool 'count'"):
         server.add_tool(lambda: None, name="count")
-    with pytest.raises(ValueError, match="has no name of its own"):
+    with pytest.raises(ValueError, match="has no name"):
         server.add_tool(lambda: None)
-    with pytest.raises(ValueError, match="no name for a tool"):
+    with pytest.raises(ValueError, match="not a valid tool name"):
         server.add_tool(lambda: None, name="with space")
     with pytest.raises(KeyError):
         server.remove_tool("unknown")
@@ -150,7 +149,7 @@ def test_names_are_checked_when_they_are_given(server: Server) -> None:
 
 def test_option_that_there_is_not_is_named(server: Server) -> None:
     slip: Any = {"descripton": "A slip of the pen."}
-    with pytest.raises(TypeError, match="a tool has no option 'descripton'; there are name, .*description"):
+    with pytest.raises(TypeError, match="a tool has no option 'descripton'; the options are name, .*description"):
         server.tool(**slip)(lambda: None)
     with pytest.raises(TypeError, match="a resource has no option 'descripton'"):
         server.resource("a://b", **slip)(lambda: None)
@@ -160,7 +159,7 @@ def test_option_that_there_is_not_is_named(server: Server) -> None:
 
 @pytest.mark.parametrize("uri", ["", "note", "/srv/share", "://x", "1a://b", "a:", "note://two words", "{kind}://x"])
 def test_resource_needs_a_uri_with_a_scheme(server: Server, uri: str) -> None:
-    with pytest.raises(ValueError, match="no URI for a resource: it begins with a scheme"):
+    with pytest.raises(ValueError, match="not a URI of a resource: it should begin with a scheme"):
         server.add_resource(uri, lambda: "", name="r")
     server.add_resource("urn:isbn:1", lambda: "", name="r")
 
@@ -189,7 +188,7 @@ async def test_lists_come_in_pages_in_the_order_of_registration() -> None:
 
 async def test_state_that_is_not_ours_is_refused(server: Server) -> None:
     params = {"name": "count", "arguments": {"to": 1}, "requestState": "x"}
-    with pytest.raises(InvalidParams, match="requestState is not one that this server gave"):
+    with pytest.raises(InvalidParams, match="requestState was not issued by this server"):
         await ask(server, "tools/call", params)
     del params["requestState"]
     assert text(await ask(server, "tools/call", {**params, "inputResponses": {}})) == "counted to 1"

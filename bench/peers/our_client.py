@@ -9,7 +9,7 @@ import sluicegate
 from bench.peers.our_server import server
 from bench.peers.turns import EVENTS, ServerCpu, Work, in_flight, take_turns
 from bench.samples import TEXT
-from sluicegate.client.opening import Era
+from sluicegate.client.connect import Era
 from sluicegate.testing import MemoryUpstream
 
 Cases = dict[str, tuple[Work, ServerCpu | None]]

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import sluicegate
 from bench.peers.our_client import Cases, count, echo
 from bench.peers.turns import in_flight, take_turns
-from sluicegate.client.opening import Era
+from sluicegate.client.connect import Era
 
 
 async def main() -> None:

@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 import sluicegate
 from sluicegate import http1
 from sluicegate.downstream.http import HttpEndpoint
-from sluicegate.downstream.http_streams import HttpRequest
-from sluicegate.serving import run_in_loop
+from sluicegate.downstream.http_response import HttpRequest
+from sluicegate.run_server import run_in_loop
 
 SERVERS = 20
 TOOLS = 50

@@ -1,4 +1,4 @@
-"""sluicegate: one governed MCP endpoint in front of every MCP server, and the toolkit it is made of.
+"""sluicegate: all MCP servers behind one address, and the toolkit that the gateway is built with.
 
 A server made of functions, and a client for it:
 
@@ -20,12 +20,12 @@ from importlib import import_module
 
 __version__ = "0.1.0.dev0"
 
-# A name is loaded when it is first used: a program that only calls tools never pays for writing them, and a command
-# that only prints its help pays for nothing. Type checkers read `__init__.pyi`, which a test keeps in step with this.
+# Names are loaded at their first use, which keeps the import cheap. Type checkers read `__init__.pyi`; a test compares
+# both.
 _HOMES = {
     "activation": ("questions",),
     "activation.call": ("Call",),
-    "activation.define": (
+    "activation.values": (
         "AssistantMessage",
         "Audio",
         "Contents",
@@ -38,14 +38,13 @@ _HOMES = {
         "ResourceLink",
         "Structured",
         "Text",
-        "ToolError",
         "UserMessage",
     ),
     "activation.questions": ("Elicited", "Root", "Sampled"),
-    "client.answers": ("ElicitAnswer", "ElicitRequest", "SampleRequest"),
+    "client.handlers": ("ElicitAnswer", "ElicitRequest", "SampleRequest"),
     "client.client": ("Client",),
-    "client.opening": ("Era", "connect"),
-    "downstream.asgi": ("AsgiApp",),
+    "client.connect": ("Era", "connect"),
+    "asgi": ("AsgiApp",),
     "errors": (
         "ConfigError",
         "InputRefused",
@@ -57,6 +56,7 @@ _HOMES = {
         "Refused",
         "RpcError",
         "SluicegateError",
+        "ToolError",
         "UnknownTarget",
         "UpstreamClosed",
         "UpstreamError",
@@ -72,9 +72,11 @@ _HOMES = {
         "Upstream",
     ),
     "hub.hub": ("Hub",),
-    "mounting": ("http", "stdio"),
+    "protocol.types": ("DataEvent", "LogEvent", "ProgressEvent", "ToolResult"),
+    "upstream.http": ("http",),
+    "upstream.stdio": ("stdio",),
     "server": ("Server",),
-    "serving": ("run",),
+    "run_server": ("run",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -83,7 +85,7 @@ def __getattr__(name: str) -> object:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'sluicegate' has no attribute {name!r}")
     home = import_module(f"sluicegate.{_HOME_OF[name]}")
-    # Only a module is not there before it is imported by its own name.
+    # A submodule is no attribute before it is imported.
     value: object = getattr(home, name) if hasattr(home, name) else import_module(f"{home.__name__}.{name}")
     globals()[name] = value
     return value

@@ -2,5 +2,5 @@
 
 from sluicegate.cli.main import main
 
-if __name__ == "__main__":  # Not so in the processes that a tool starts by multiprocessing.
+if __name__ == "__main__":  # False in the processes that multiprocessing starts.
     main()

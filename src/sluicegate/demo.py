@@ -1,4 +1,4 @@
-"""A server to try things with, for a gateway that has none yet: `sluicegate serve` offers it as `demo`."""
+"""A demo server. `sluicegate serve` offers it as `demo` when no servers are configured."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -8,21 +8,21 @@ import msgspec
 from msgspec import Meta
 
 from sluicegate.activation.call import Call
-from sluicegate.activation.define import Log, Progress, ToolError
+from sluicegate.activation.values import Log, Progress, ToolError
 from sluicegate.server import Server
 
-server = Server("demo", version="1.0", title="Demo", instructions="Tools that do no harm, to see a gateway at work.")
+server = Server("demo", version="1.0", title="Demo", instructions="Harmless tools for trying out a gateway.")
 
 
 @server.tool(annotations={"readOnlyHint": True})
 def echo(text: str, times: Annotated[int, Meta(ge=1, le=100)] = 1) -> str:
-    """Say the text again, as often as you like."""
+    """Repeat the text."""
     return "\n".join([text] * times)
 
 
 @server.tool(annotations={"readOnlyHint": True})
 async def count(to: Annotated[int, Meta(ge=1, le=10_000)], pause: Annotated[float, Meta(ge=0, le=10)] = 0.1):
-    """Count aloud, one number at a time: progress on its way to you."""
+    """Count aloud, one number at a time, with progress."""
     for number in range(1, to + 1):
         yield Progress(number, total=to, message=f"{number} of {to}")
         await asyncio.sleep(pause)
@@ -37,14 +37,14 @@ def clock(form: Literal["iso", "unix"] = "iso") -> str:
 
 
 class Person(msgspec.Struct):
-    """The form that `greet` asks to have filled in."""
+    """The form that `greet` asks the user to fill in."""
 
     name: str
 
 
 @server.tool(annotations={"readOnlyHint": True})
 async def greet(call: Call):
-    """Ask you for your name in the middle of the call, and greet you."""
+    """Ask for your name during the call, and greet you."""
     yield Log("info", "asking for a name")
     answer = await call.elicit("Who are you?", Person)
     yield "Hello, whoever you are." if answer.content is None else f"Hello, {answer.content.name}."
@@ -52,14 +52,14 @@ async def greet(call: Call):
 
 @server.tool(annotations={"readOnlyHint": True})
 def fail(reason: str = "you asked for it") -> str:
-    """Fail, to see what that looks like."""
+    """Fail, to show what an error looks like."""
     raise ToolError(f"This tool always fails: {reason}.")
 
 
 @server.resource("demo://about", mime_type="text/plain")
 def about() -> str:
-    """What this server is."""
-    return "A server in the gateway's own process, there to be tried. It goes when you configure servers of your own."
+    """About this server."""
+    return "A demo server in the gateway's own process. It disappears when you configure servers of your own."
 
 
 @server.prompt

@@ -1,6 +1,6 @@
-"""Every exception of sluicegate and the JSON-RPC error it becomes, on one page.
+"""All exceptions of sluicegate and the JSON-RPC errors they become.
 
-The one rule: a message here is a sentence that is safe to show to anybody: no path of the host, no secret, no trace.
+The one rule: messages are safe to show to any peer: no path of the host, no secret, no traceback.
 """
 
 from collections.abc import Mapping
@@ -29,15 +29,23 @@ Delivered = Literal["no", "yes", "unknown"]
 
 
 class ErrorObject(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The `error` member of a JSON-RPC response: an answer like any other, ours or a peer's."""
+    """The `error` member of a JSON-RPC response."""
 
     code: int
     message: str
     data: object = msgspec.UNSET
 
 
+STOPPED: Final = ErrorObject(
+    SHUTTING_DOWN,
+    "The server is about to stop; the request was cancelled and may have run in part.",
+    {"source": "sluicegate", "reason": "shutting_down", "delivered": "unknown", "retryable": False},
+)
+"""The reply to a request that was in progress when we stopped (R29)."""
+
+
 class SluicegateError(Exception):
-    """Anything sluicegate raises: `reason` is the cause's stable name, `delivered` whether a call may have run."""
+    """Base class: `reason` is a stable name of the cause, `delivered` whether the call may have run."""
 
     code: int = INTERNAL_ERROR
     reason: str = "internal"
@@ -49,8 +57,18 @@ class SluicegateError(Exception):
         self.data: dict[str, object] = dict(data or {})
 
 
+class ToolError(SluicegateError):
+    """Raised by a tool that failed; the caller sees the message as it is. Also raised for it by a client, if asked to.
+
+    `result` is the whole result that the client got.
+    """
+
+    delivered = "yes"
+    result: object = None
+
+
 class ConfigError(SluicegateError):
-    """Something was set up wrongly, found before serving: says where, and what would be right."""
+    """The configuration is invalid. The message says where, and what would be right."""
 
     reason = "config"
 
@@ -63,11 +81,11 @@ class ProtocolError(SluicegateError):
 
 
 class LocalProtocolError(ProtocolError):
-    """We were about to break the protocol: our own bug, or a wrong use of the API."""
+    """We were about to break the protocol: a bug of ours, or a wrong use of the API."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer broke the protocol. `request_id` is the id to answer with, where it could be read."""
+    """The peer broke the protocol. `request_id` is the id to answer with, if it could be read."""
 
     def __init__(
         self,
@@ -84,7 +102,7 @@ class RemoteProtocolError(ProtocolError):
 
 
 class InvalidParams(SluicegateError):
-    """The request's parameters are wrong: an unknown name, a bad cursor, a missing field."""
+    """The params are invalid: an unknown name, a bad cursor, a missing field."""
 
     code = INVALID_PARAMS
     reason = "invalid_params"
@@ -102,39 +120,46 @@ class MethodNotFound(SluicegateError):
 
 
 class MissingCapability(SluicegateError):
-    """The client must be able to do something that it did not declare."""
+    """The request needs a capability that the client did not declare."""
 
     code = MISSING_CAPABILITY
     reason = "missing_capability"
 
 
 class Refused(SluicegateError):
-    """The request is well formed and was not let through."""
+    """The request is valid but not allowed."""
 
     code = POLICY_DENIED
     reason = "policy_denied"
 
 
 class LimitExceeded(Refused):
-    """Too much at once; the same request may pass later."""
+    """Too many requests at once; the same request may pass later."""
 
     code = OVERLOADED
     reason = "overloaded"
 
 
+class RateLimited(LimitExceeded):
+    """Too many requests of one caller; the same request may pass later."""
+
+    code = RATE_LIMITED
+    reason = "rate_limited"
+
+
 class ThreadsBusy(LimitExceeded):
-    """Every thread for plain functions is at work, so that this one was not begun."""
+    """All threads for plain functions are busy, so the function was not called."""
 
 
 class ShuttingDown(Refused):
-    """We are about to stop and take no new work."""
+    """The gateway is stopping and accepts no new requests."""
 
     code = SHUTTING_DOWN
     reason = "shutting_down"
 
 
 class InputRefused(Refused):
-    """The client was asked something in the middle of a call and did not answer; `error` is its refusal, if any."""
+    """The client did not answer a question during a call; `error` is its refusal, if any."""
 
     reason = "input_refused"
     delivered = "yes"
@@ -147,8 +172,7 @@ class InputRefused(Refused):
 class UpstreamError(SluicegateError):
     """A server could not answer; `delivered` says whether the call may have run.
 
-    `details` is what the server itself said of it, in its log: for whoever runs it, and for nobody at the other end
-    of a wire. It is part of the exception's text, not of its message.
+    `details` are the server's own words, for the operator only: part of the exception's text, not of its message.
     """
 
     reason = "backend_unavailable"
@@ -189,20 +213,20 @@ class UpstreamTimeout(UpstreamError):
 
 
 class UpstreamProtocolError(UpstreamError):
-    """The server's answer cannot be read, or is not an answer to what was asked."""
+    """The server's answer is invalid, or does not answer the request."""
 
     reason = "backend_protocol"
     delivered = "yes"
 
 
 class Truncated(UpstreamProtocolError):
-    """The server's answer began, and ended before it was complete: what it answers may have run."""
+    """The server's answer ended before it was complete: the call may have run."""
 
     delivered = "unknown"
 
 
 class RpcError(SluicegateError):
-    """A peer answered with a JSON-RPC error. Only `Client` raises it: elsewhere an error is an answer and passes."""
+    """A peer answered with a JSON-RPC error. Only `Client` raises it; elsewhere an error is a normal answer."""
 
     reason = "rpc_error"
     delivered = "yes"
@@ -212,7 +236,7 @@ class RpcError(SluicegateError):
         self.code = error.code
         self.error = error
         data = error.data
-        # A gateway of ours knows more than that it answered: whether the server behind it may have run the call.
+        # A gateway of ours says whether the server behind it may have run the call.
         if isinstance(data, dict) and data.get("source") == "sluicegate":  # pyright: ignore[reportUnknownMemberType]
             for known in _DELIVERED:
                 if known == data.get("delivered"):  # pyright: ignore[reportUnknownMemberType]
@@ -239,10 +263,7 @@ _MAY_PASS_LATER: Final = frozenset({"overloaded", "rate_limited", "shutting_down
 
 
 def error_object(exc: BaseException) -> ErrorObject:
-    """The JSON-RPC error for an exception: the only place where exceptions are written for the wire.
-
-    An exception that is not ours says nothing about itself: its text may hold paths and secrets.
-    """
+    """The JSON-RPC error for an exception. The text of a foreign exception is not shown: it may contain secrets."""
     if isinstance(exc, RpcError):
         return exc.error
     if not isinstance(exc, SluicegateError):

@@ -1,9 +1,8 @@
-"""The contract all rooms share: one request and all that answers it, and the two callables that meet it.
+"""The contract all rooms share: `Exchange`, one request; `Handler`, which answers it; `Step`, which stands in front.
 
-Everything that answers is a `Handler`; everything that stands in its way is a `Step`. The return value is the final
-reply; what comes before it goes out with `exchange.emit`; a question to the client is `exchange.request_input`. How
-either leaves is the sink's business, so that upstreams and activations never know which era or transport the client
-speaks.
+The return value is the final reply; notifications before it go out with `exchange.emit`; a question to the client is
+`exchange.request_input`. The sink knows how they are sent, so upstreams and activations are independent of the client's
+era and transport.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -14,56 +13,55 @@ from typing import Final, Protocol, runtime_checkable
 import msgspec
 
 from sluicegate.errors import InputRefused, UpstreamError
-from sluicegate.protocol.discovery import Discovery
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply
 from sluicegate.protocol.methods import METHODS
-from sluicegate.protocol.modern import Profile
+from sluicegate.protocol.modern_era import Discovery, Profile
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who asks. On a pipe that is the one local user."""
+    """The identity behind a request. On a pipe that is the one local user."""
 
     id: str = "local"
 
 
-# Awaitable rather than `async def`: whoever only hands on to another need not make a coroutine of its own.
+# Awaitable rather than `async def`: an implementation that only forwards needs no coroutine of its own.
 
 
 class Sink(Protocol):
     """The way back to the client while a request is being answered."""
 
     def emit(self, notification: Notification) -> Awaitable[None]:
-        """Send a notification ahead of the reply; waits while the client is slow."""
+        """Send a notification before the reply; waits while the client is slow."""
         ...
 
     def ask(self, questions: Questions) -> Awaitable[Answers]:
         """The client's answers, under the keys of the questions.
 
         Raises:
-            InputRefused: the client cannot or will not answer one of them, or nobody came back in time.
+            InputRefused: the client cannot or will not answer one of them, or did not answer in time.
         """
         ...
 
 
 class Nobody:
-    """The sink of an exchange of our own making, or of one that has been answered: there is nobody to tell or ask."""
+    """The sink of an exchange without a client: one of our own, or one that has been answered."""
 
     async def emit(self, notification: Notification) -> None:
         """Drop it."""
 
     async def ask(self, questions: Questions) -> Answers:
         """Refuse."""
-        raise InputRefused("Nobody is there to be asked.")
+        raise InputRefused("There is no client to ask.")
 
 
 NOBODY: Final[Sink] = Nobody()
 
 
-# A Struct, though nothing of it is ever on a wire: one is made for every request, which takes half the time of a
-# dataclass, and to define a dataclass takes half a millisecond of everybody's import.
+# A Struct, though it is never encoded: creating one takes half the time of a dataclass, and defining a dataclass takes
+# half a millisecond at import.
 class Exchange(msgspec.Struct):
-    """One request on its way, in the shape of 2026-07-28: what is wanted, by whom, and the way back."""
+    """One request in the shape of 2026-07-28, with its caller and the way back to the client."""
 
     method: str
     params: Params
@@ -71,9 +69,18 @@ class Exchange(msgspec.Struct):
     profile: Profile = Profile()
     caller: Caller = Caller()
     headers: Callable[[str], Sequence[str]] | None = None
-    """All values of a header of the HTTP request that brought it, where one did; for those who must compare them."""
-    let_go: Callable[[], None] | None = None
-    """Ends the HTTP response that waits for the reply, where the client will come back for the rest of it."""
+    """Returns all values of a header of the HTTP request; None without one. Not passed on by a hub."""
+    end_response_early: Callable[[], None] | None = None
+    """Ends the HTTP response before the reply, if the client can resume it later."""
+    resume: "Callable[[Exchange], Awaitable[Reply]] | None" = None
+    """Set on a retry with answers for a call in progress: attaches the retry to that call.
+
+    A retry passes the steps like any other exchange; `Chain` then calls this in place of the handler.
+    """
+    is_continued: bool = False
+    """Whether it is a later round of a request that has run already: it must not be refused as if it were new."""
+    state: object = None
+    """What the lifespan of the `Server` that answers it has made."""
 
     @property
     def name(self) -> str | None:
@@ -84,19 +91,22 @@ class Exchange(msgspec.Struct):
         target = self.params.get(row.target)
         return target if isinstance(target, str) else None
 
-    # Both hand on what is to be awaited: a coroutine of their own would do nothing but cost.
+    # Both return the awaitable of the sink: a coroutine of their own would only cost time.
 
     def emit(self, notification: Notification) -> Awaitable[None]:
-        """Send a notification ahead of the reply."""
+        """Send a notification before the reply."""
         return self.sink.emit(notification)
 
     def request_input(self, questions: Questions) -> Awaitable[Answers]:
-        """Ask the client something in the middle of the request, and wait for its answers."""
+        """Ask the client during the request, and wait for its answers."""
         return self.sink.ask(questions)
 
     def again(self, params: Params) -> "Exchange":
         """The same exchange with other params: the next round of a request that was asked for input."""
-        return Exchange(self.method, params, self.sink, self.profile, self.caller, self.headers, self.let_go)
+        early = self.end_response_early
+        return Exchange(
+            self.method, params, self.sink, self.profile, self.caller, self.headers, early, is_continued=True
+        )
 
 
 Handler = Callable[[Exchange], Awaitable[Reply]]
@@ -107,11 +117,40 @@ def _step_into(step: Step, proceed: Handler, exchange: Exchange) -> Awaitable[Re
     return step(exchange, proceed)
 
 
-def chain(steps: Sequence[Step], handler: Handler) -> Handler:
-    """Put the steps around the handler, the first one outermost. Done once, when the gateway is built."""
+def _resume(exchange: Exchange) -> Awaitable[Reply]:
+    if exchange.resume is None:
+        raise RuntimeError("only retries come here")
+    return exchange.resume(exchange)
+
+
+def _behind(steps: Sequence[Step], handler: Handler) -> Handler:
     for step in reversed(steps):
         handler = partial(_step_into, step, handler)
     return handler
+
+
+class Chain:
+    """A handler with steps in front of it. Retries pass the same steps and then go to the call that they continue."""
+
+    __slots__ = ("_calls", "_retries")
+
+    def __init__(self, steps: Sequence[Step], handler: Handler) -> None:
+        self._calls = _behind(steps, handler)
+        self._retries = _behind(steps, handler if isinstance(handler, Chain) else _resume)
+
+    def __call__(self, exchange: Exchange) -> Awaitable[Reply]:
+        """The reply of the first step that answers, of the handler, or of the call that a retry continues."""
+        return self._calls(exchange) if exchange.resume is None else self._retries(exchange)
+
+
+def chain(steps: Sequence[Step], handler: Handler) -> Chain:
+    """Put the steps around the handler, the first one outermost. Done once, when the gateway is built."""
+    return Chain(steps, handler)
+
+
+def accepting_retries(handler: Handler) -> Chain:
+    """The handler itself if it is a chain, else one without steps: for edges that make retries."""
+    return handler if isinstance(handler, Chain) else Chain((), handler)
 
 
 def _ignore(*_: object) -> None:
@@ -119,27 +158,27 @@ def _ignore(*_: object) -> None:
 
 
 class Host(msgspec.Struct):
-    """The asking side of a connection: what it can be asked, and where things go that belong to no exchange."""
+    """The client side of a connection: its capabilities, and callbacks for what belongs to no exchange."""
 
     capabilities: Mapping[str, object]
     client_info: Mapping[str, object]
     sink: Sink
-    noticed: Callable[[UpstreamError | None], None] = _ignore
-    """Hears why the server cannot be reached, or None once it can, where that shows without its being asked."""
-    renewed: Callable[[], None] = _ignore
-    """Hears that the server has lost all it knew of us, and knows it again: what it offers may be something else."""
-    lost: Callable[[str], None] = _ignore
-    """Counts what could not be handed on as it was meant, by the words for it."""
-    sinks_refuse: bool = False
-    """Whether the sinks of its exchanges refuse by themselves what their callers did not say they can be asked."""
+    on_unreachable: Callable[[UpstreamError | None], None] = _ignore
+    """Called with the problem when the connection notices that the server is unreachable, with None once it is back."""
+    on_session_lost: Callable[[], None] = _ignore
+    """Called when the server lost our session and has a new one: its lists may have changed."""
+    on_loss: Callable[[str], None] = _ignore
+    """Counts what could not be passed on unchanged, by a description."""
+    is_shared: bool = False
+    """Whether its exchanges belong to several callers, which must not see each other's data."""
 
 
 class Connection(Protocol):
-    """A server that is ready to be asked: a `Handler` that knows what it offers."""
+    """A connected server: a `Handler` that knows its capabilities."""
 
     @property
     def discovery(self) -> Discovery:
-        """What the server said of itself."""
+        """The version, capabilities and instructions of the server."""
         ...
 
     def __call__(self, exchange: Exchange) -> Awaitable[Reply]:
@@ -147,47 +186,32 @@ class Connection(Protocol):
         ...
 
     async def wait_closed(self) -> None:
-        """Return when the connection is of no more use; one that needs no connection never returns."""
+        """Return when the connection is closed; never without one."""
         ...
 
 
 @runtime_checkable
 class Carried(Protocol):
-    """A connection that says what carries it, where its upstream has to find out."""
+    """A connection whose upstream had to find out the transport."""
 
     @property
     def transport(self) -> str:
-        """The word for it, as `type` in .mcp.json has it."""
+        """As `type` in .mcp.json."""
         ...
 
 
 @runtime_checkable
-class OfBothEras(Protocol):
-    """A connection in 2026-07-28 to a server that may have a session for callers of the session era as well."""
-
-    is_decided: bool
-    """Whether there is no use in waiting for `decide`."""
+class WithSession(Protocol):
+    """A connection in 2026-07-28 that may call tools in a session, for session-era callers."""
 
     @property
     def session_version(self) -> str:
-        """The revision that is spoken in the session; empty if there is none."""
-        ...
-
-    async def decide(self) -> None:
-        """Find out whether there is a session, and which tools it has."""
-        ...
-
-    def session_for(self, tool: object) -> Connection | None:
-        """The session, if there is one that has this tool."""
-        ...
-
-    def do_without(self, session: Connection) -> None:
-        """Learn that the session is of no use; after a while another is asked for."""
+        """The revision of the session; empty while there is none."""
         ...
 
 
 class Upstream(Protocol):
-    """Something that can be connected to: a child process, a URL, a server in this very process."""
+    """Something that can be connected to: a child process, a URL, a server in this process."""
 
     def connect(self, host: Host) -> AbstractAsyncContextManager[Connection]:
         """A connection for as long as the `async with` lasts."""

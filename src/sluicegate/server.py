@@ -1,30 +1,36 @@
-"""`Server`: tools, resources and prompts in this very process, for those who just write them.
+"""`Server`: an MCP server in this process, made of functions.
 
-It is a `Handler`, and at the same time the `Upstream` and the `Connection` that lead to it: there is nothing to open.
+It is a `Handler`, and also the `Upstream` and the `Connection` to it, since there is nothing to open.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any, Final, TypeVar, Unpack, overload
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from typing import Any, Final, Self, TypeVar, Unpack, overload
 
+from sluicegate.activation.catalog import Catalog
 from sluicegate.activation.content import members
-from sluicegate.activation.offer import Offer
-from sluicegate.activation.prompts import Completer, Prompt, PromptOptions
-from sluicegate.activation.resources import Resource, ResourceOptions
-from sluicegate.activation.tools import Tool, ToolOptions
-from sluicegate.asking import refused_reply
-from sluicegate.concurrency import forever
-from sluicegate.errors import InputRefused
-from sluicegate.exchange import Connection, Exchange, Host
-from sluicegate.protocol.discovery import Discovery
+from sluicegate.activation.definitions import (
+    Completer,
+    Prompt,
+    PromptOptions,
+    Resource,
+    ResourceOptions,
+    Tool,
+    ToolOptions,
+)
+from sluicegate.errors import ConfigError, InputRefused
+from sluicegate.exchange import Connection, Exchange, Handler, Host, Step, chain
 from sluicegate.protocol.message import Params, Reply, Result
-from sluicegate.protocol.modern import SERVER_INFO_KEY
+from sluicegate.protocol.modern_era import SERVER_INFO_KEY, Discovery
 from sluicegate.protocol.versions import LATEST_VERSION, SUPPORTED_VERSIONS
+from sluicegate.runtime.input_rounds import refused_reply
+from sluicegate.runtime.task_scope import forever
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# How long a result may be kept, and by whom. Lists are the same for every caller, but may change without notice to
-# those who do not listen; what a resource holds may depend on anything.
+# Cache lifetime and scope of results. Lists are the same for every caller, but may change, and clients without a
+# subscription are not notified. The contents of a resource may depend on anything.
 _CACHE: Final[Mapping[str, tuple[int, str]]] = {
     "server/discover": (60_000, "public"),
     "tools/list": (5_000, "public"),
@@ -38,15 +44,19 @@ _CACHE: Final[Mapping[str, tuple[int, str]]] = {
 class Server:
     """An MCP server made of functions.
 
-    What is offered may change at any time and from any thread; whoever listens is told. But only those kinds are
-    announced of which something is there when a client comes: a server that will have prompts should have one from
-    the start.
+    Tools, resources and prompts may be added and removed at any time and from any thread; subscribed clients are
+    notified. Only kinds that exist when a client connects are announced to it: a server that adds prompts later should
+    have one from the start.
 
     Args:
-        name: how it calls itself to clients; not shown to people if there is a title.
-        instructions: how its tools are best used, for the model.
-        page_size: how many definitions one page of a list holds.
+        name: its name in the protocol; users see the title, if there is one.
+        instructions: how to use its tools, for the model.
+        page_size: the number of definitions in one page of a list.
         icons: such as `{"src": "https://…", "mimeType": "image/png"}`.
+        lifespan: a function that gets the server and returns an async context manager, such as one made with
+            `asynccontextmanager`. It is open while the server runs; functions get its value as `call.state`.
+        steps: middleware for all requests, the first one outermost: `async def step(exchange, proceed)` returns
+            `await proceed(exchange)`, or a reply of its own.
     """
 
     def __init__(
@@ -60,24 +70,32 @@ class Server:
         description: str | None = None,
         website_url: str | None = None,
         icons: Sequence[Mapping[str, object]] | None = None,
+        lifespan: "Callable[[Server], AbstractAsyncContextManager[object]] | None" = None,
+        steps: Sequence[Step] = (),
     ) -> None:
         self.name = name
         self._instructions = instructions
         self._info = members(
             name=name, version=version, title=title, description=description, website_url=website_url, icons=icons
         )
-        # Most results only say who speaks; who wants to know more discovers it.
+        # Most results contain only name and version; `server/discover` has the rest.
         self._speaker = members(name=name, version=version)
-        self._offer = Offer(page_size)
+        self._catalog = Catalog(page_size)
+        self._lifespan = lifespan
+        self._users = 0
+        self._open = AsyncExitStack()
+        self._opening = asyncio.Lock()
+        self._state: object = None
+        self._handler: Handler = chain(steps, self._answer) if steps else self._answer
 
-    # ------------------------------------------------------------------------------------------------- for its author
+    # ----------------------------------------------------------------------------------------------------- registration
 
     @overload
     def tool(self, function: F, /) -> F: ...
     @overload
     def tool(self, /, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
     def tool(self, function: F | None = None, /, **options: Unpack[ToolOptions]) -> F | Callable[[F], F]:
-        """Offer a function as a tool: `@server.tool`, or with options as `ToolOptions` has them. It stays as it is."""
+        """Add a function as a tool: `@server.tool`, or with the options of `ToolOptions`. Returns the function."""
 
         def offer(function: F) -> F:
             self.add_tool(function, **options)
@@ -86,7 +104,7 @@ class Server:
         return offer if function is None else offer(_function("tool", function))
 
     def resource(self, uri: str, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
-        """Offer what a function returns as a resource; with `{variables}` in the URI, as many resources."""
+        """Add a function as a resource, or as a template if the URI has `{variables}`."""
         if not isinstance(uri, str):  # pyright: ignore[reportUnnecessaryIsInstance] - the easiest mistake to make
             raise TypeError('a resource needs its URI: @server.resource("scheme://path")')
 
@@ -101,7 +119,7 @@ class Server:
     @overload
     def prompt(self, /, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
     def prompt(self, function: F | None = None, /, **options: Unpack[PromptOptions]) -> F | Callable[[F], F]:
-        """Offer the messages that a function returns as a prompt: `@server.prompt`, or with options."""
+        """Add a function that returns messages as a prompt: `@server.prompt`, or with options."""
 
         def offer(function: F) -> F:
             self.add_prompt(function, **options)
@@ -110,99 +128,126 @@ class Server:
         return offer if function is None else offer(_function("prompt", function))
 
     def complete(self, reference: str, argument: str) -> Callable[[F], F]:
-        """Offer values for an argument of a prompt (by its name) or for a variable of a URI template (by the template).
+        """Add a completer for an argument of a prompt (by its name) or a variable of a URI template (by the template).
 
         The function gets the text typed so far and, if it takes two, the other arguments; it returns a list of strings.
         """
 
         def offer(function: F) -> F:
-            self._offer.add_completer(reference, argument, Completer(function))
+            self._catalog.add_completer(reference, argument, Completer(function))
             return function
 
         return offer
 
     def add_tool(self, function: Callable[..., object], **options: Unpack[ToolOptions]) -> None:
-        """Offer a function as a tool, also while serving.
+        """Add a function as a tool, also while serving.
 
         Raises:
             TypeError: its signature or a schema cannot be described.
-            ValueError: there is a tool of that name already, or it is no name for a tool.
+            ValueError: the name is taken or not valid.
         """
-        self._offer.add_tool(Tool(function, options))
+        self._catalog.add(Tool(function, options))
 
     def remove_tool(self, name: str) -> None:
-        """Offer the tool no more; calls under way go on. Raises KeyError if there is none."""
-        self._offer.remove_tool(name)
+        """Remove the tool; running calls continue. Raises KeyError if there is none."""
+        self._catalog.remove("tools", name)
 
     def add_resource(self, uri: str, function: Callable[..., object], **options: Unpack[ResourceOptions]) -> None:
-        """Offer what a function returns as a resource, also while serving.
+        """Add a function as a resource, also while serving.
 
         Raises:
             TypeError: its parameters are not the variables of the URI.
-            ValueError: there is such a resource already, or the template cannot be read.
+            ValueError: the URI is taken, or the template is invalid.
         """
-        self._offer.add_resource(Resource(uri, function, options))
+        self._catalog.add(Resource(uri, function, options))
 
     def remove_resource(self, uri: str) -> None:
-        """Offer the URI or template no more. Raises KeyError if there is none."""
-        self._offer.remove_resource(uri)
+        """Remove the resource or template. Raises KeyError if there is none."""
+        self._catalog.remove("resources", uri)
 
     def resource_updated(self, uri: str) -> None:
-        """Tell those who listen to this resource, or to one whose path it extends, that it changed."""
-        self._offer.resource_updated(uri)
+        """Notify subscribers of this resource, or of one whose path it extends, that it changed."""
+        self._catalog.resource_updated(uri)
 
     def add_prompt(self, function: Callable[..., object], **options: Unpack[PromptOptions]) -> None:
-        """Offer the messages that a function returns as a prompt, also while serving.
+        """Add a function that returns messages as a prompt, also while serving.
 
         Raises:
             TypeError: its signature cannot be described.
-            ValueError: there is a prompt of that name already.
+            ValueError: the name is taken.
         """
-        self._offer.add_prompt(Prompt(function, options))
+        self._catalog.add(Prompt(function, options))
 
     def remove_prompt(self, name: str) -> None:
-        """Offer the prompt no more. Raises KeyError if there is none."""
-        self._offer.remove_prompt(name)
+        """Remove the prompt. Raises KeyError if there is none."""
+        self._catalog.remove("prompts", name)
 
     def close(self) -> None:
-        """End all subscriptions, in order: each gets its result."""
-        self._offer.close()
+        """End all subscriptions; each gets its result."""
+        self._catalog.close()
 
-    # ------------------------------------------------------------------------------------------------ for who asks it
+    # ------------------------------------------------------------------------------------------------------- connection
 
     def connect(self, host: Host) -> AbstractAsyncContextManager[Connection]:
-        """The server itself: it needs no connection, and learns of its client with every request."""
-        return nullcontext(self)
+        """The server itself, while it runs: it needs no connection, since every request describes its client."""
+        return nullcontext(self) if self._lifespan is None else self.running()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[Self]:
+        """Keep the lifespan open. `run`, `connect` and hubs do this; it is opened once and closed after the last."""
+        if self._lifespan is None:
+            yield self
+            return
+        async with self._opening:
+            if not self._users:
+                self._state = await self._open.enter_async_context(self._lifespan(self))
+            self._users += 1
+        try:
+            yield self
+        finally:
+            async with self._opening:
+                self._users -= 1
+                if not self._users:
+                    self._state = None
+                    await self._open.aclose()
 
     @property
     def discovery(self) -> Discovery:
-        """What the server says of itself now."""
-        return Discovery(LATEST_VERSION, self._offer.capabilities, dict(self._info), self._instructions)
+        """The current capabilities, name, version and instructions."""
+        return Discovery(LATEST_VERSION, self._catalog.capabilities, dict(self._info), self._instructions)
 
     async def __call__(self, exchange: Exchange) -> Reply:
         """The reply to an exchange.
 
         Raises:
-            SluicegateError: what kept it from being answered, with the code of the JSON-RPC error to answer with.
+            ConfigError: the server has a lifespan and does not run.
+            SluicegateError: the request failed; has the code of the JSON-RPC error.
         """
+        if self._lifespan is not None:
+            if not self._users:
+                raise ConfigError("This Server has a lifespan that is not open; write `async with server.running():`.")
+            exchange.state = self._state
+        return await self._handler(exchange)
+
+    async def _answer(self, exchange: Exchange) -> Reply:
         try:
-            value = self._discover() if exchange.method == "server/discover" else await self._offer.answer(exchange)
+            value = self._discover() if exchange.method == "server/discover" else await self._catalog.answer(exchange)
         except InputRefused as refusal:
             return refused_reply(exchange.method, refusal)
-        # As `complete` has it, which would copy all of it once more.
+        # The same as `complete`, without another copy.
         value = {"resultType": "complete", "_meta": {SERVER_INFO_KEY: self._speaker}, **value}
         if exchange.method in _CACHE:
             value["ttlMs"], value["cacheScope"] = _CACHE[exchange.method]
         return Result(value)
 
     async def wait_closed(self) -> None:
-        """Never return: what is in this very process has no connection to lose."""
+        """Never returns: a server in this process has no connection to lose."""
         await forever()
 
     def _discover(self) -> Params:
         value: Params = {
             "supportedVersions": list(SUPPORTED_VERSIONS),
-            "capabilities": self._offer.capabilities,
+            "capabilities": self._catalog.capabilities,
             "_meta": {SERVER_INFO_KEY: dict(self._info)},
         }
         return value if self._instructions is None else value | {"instructions": self._instructions}
@@ -210,5 +255,5 @@ class Server:
 
 def _function(kind: str, function: F) -> F:
     if not callable(function):
-        raise TypeError(f"@server.{kind} takes a function; a name is given as @server.{kind}(name=...)")
+        raise TypeError(f"@server.{kind} takes a function; set a name with @server.{kind}(name=...)")
     return function

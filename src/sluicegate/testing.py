@@ -1,23 +1,24 @@
-"""Help for tests, ours and yours: a server met over a wire in memory, with real bytes in either era.
+"""Helpers for tests: connects to a server through memory, with real bytes in either era.
 
     async with sluicegate.connect(sluicegate.testing.MemoryUpstream(server, era="session")) as client: ...
 
-shows what a client of that era sees, without a process. `MemoryWire.pair()` is the wire itself.
+shows what a client of that era sees, without a process. `MemoryWire.pair()` is the byte channel itself.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
-from sluicegate.concurrency import TaskScope
-from sluicegate.downstream.duplex import LONGEST_HOLD, serve_duplex
+from sluicegate.downstream.duplex import INPUT_TIMEOUT, serve_duplex
 from sluicegate.exchange import Handler, Host
-from sluicegate.upstream.link import Era, Link
-from sluicegate.wire import Receiver
+from sluicegate.runtime.byte_channel import Receiver
+from sluicegate.runtime.lifespan import running
+from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.upstream.duplex import DuplexConnection, Era
 
 
 class MemoryWire:
-    """One end of a channel in memory. Bytes arrive at the other end in the next turn of the loop, in order."""
+    """One end of a channel in memory. Bytes arrive at the other end in order, in the next turn of the loop."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -31,22 +32,21 @@ class MemoryWire:
         self._room = asyncio.Event()
         self._room.set()
         self.sent: list[bytes] = []
-        """All that was written at this end, for tests that look at the bytes."""
+        """Everything written at this end, for assertions on bytes."""
 
     @classmethod
     def pair(cls, capacity: int = 65536) -> "tuple[MemoryWire, MemoryWire]":
-        """Two ends of one channel; a writer that can wait does so while `capacity` bytes are unread."""
+        """The two ends of a channel; `drain` waits while `capacity` bytes are unread."""
         left, right = cls(capacity), cls(capacity)
         left._other, right._other = right, left
         return left, right
 
     def attach(self, receiver: Receiver) -> None:
-        """Hand what arrives at this end to the receiver."""
         self._receiver = receiver
         self._schedule()
 
     def write(self, data: bytes) -> None:
-        """Send bytes to the other end; dropped once this end has hung up."""
+        """Send bytes to the other end; dropped after `hang_up`."""
         if self._hung_up:
             return
         self.sent.append(data)
@@ -58,20 +58,18 @@ class MemoryWire:
         other._schedule()
 
     async def drain(self) -> None:
-        """Wait while the other end has more unread than the wire holds."""
+        """Wait while the other end has `capacity` unread bytes."""
         await self._room.wait()
 
     def pause_reading(self) -> None:
-        """Let what arrives wait."""
         self._paused = True
 
     def resume_reading(self) -> None:
-        """Take it again."""
         self._paused = False
         self._schedule()
 
     def hang_up(self) -> None:
-        """Say nothing more, like a closed stdin: the other end reads what is on its way, then the end. It may go on."""
+        """Close this direction, like a closed stdin: the other end reads the rest and may still write."""
         self._hung_up = True
         self._room.set()
         self._other._schedule()
@@ -96,24 +94,24 @@ class MemoryWire:
 
 
 class MemoryUpstream:
-    """A handler as an `Upstream`, met through real bytes in the era of your choice."""
+    """A handler as an `Upstream`, reached through real bytes in the given era."""
 
-    def __init__(self, handler: Handler, *, era: Era = "auto", hold: float = LONGEST_HOLD) -> None:
+    def __init__(self, handler: Handler, *, era: Era = "auto", hold: float = INPUT_TIMEOUT) -> None:
         self._handler = handler
         self._era: Era = era
         self._hold = hold
         self.wires: list[MemoryWire] = []
-        """The client's end of each connection made so far."""
+        """The client's end of each connection so far."""
 
     @asynccontextmanager
-    async def connect(self, host: Host) -> AsyncGenerator[Link]:
-        """A connection for as long as the `async with` lasts."""
+    async def connect(self, host: Host) -> AsyncGenerator[DuplexConnection]:
+        """A connection, open while the `async with` lasts."""
         ours, theirs = MemoryWire.pair()
         self.wires.append(ours)
-        async with TaskScope() as tasks:
+        async with running(self._handler), TaskScope() as tasks:
             attach: Callable[[Receiver], None] = theirs.attach
             tasks.start(serve_duplex(self._handler, theirs, attach, hold=self._hold))
-            link = Link("memory", host, tasks)
+            link = DuplexConnection("memory", host, tasks)
             ours.attach(link)
             try:
                 await link.open(ours, self._era, probe_timeout=10.0, open_timeout=30.0)

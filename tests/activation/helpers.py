@@ -1,4 +1,4 @@
-"""A client for one request at a time: it asks a server and writes down all that it is told meanwhile."""
+"""A client for one request at a time, which records all notifications of the server."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -7,7 +7,7 @@ from typing import Any
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Result, opened
-from sluicegate.protocol.modern import Profile
+from sluicegate.protocol.modern_era import Profile
 from sluicegate.server import Server
 
 EVERYTHING: Mapping[str, object] = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}}, "roots": {}}

@@ -1,4 +1,4 @@
-"""What a running tool may ask of its client, and what becomes of the answers."""
+"""Questions of a running tool to its client, and their answers."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,8 +8,8 @@ import pytest
 
 from sluicegate.activation import questions
 from sluicegate.activation.call import Call
-from sluicegate.activation.define import AssistantMessage, Image, UserMessage
 from sluicegate.activation.questions import Root
+from sluicegate.activation.values import AssistantMessage, Image, UserMessage
 from sluicegate.errors import InputRefused, MissingCapability, error_object
 from sluicegate.protocol.input_required import Answers, Question, Questions
 from sluicegate.server import Server
@@ -79,8 +79,8 @@ async def test_user_may_say_no(server: Server, action: str) -> None:
     [
         ({"action": "accept", "content": {"drink": "wine"}}, "field 'drink' should be one of 'tea', 'coffee'"),
         ({"action": "accept"}, "missing required field 'drink'"),
-        ({"action": "accept", "content": []}, "its content is no object"),
-        ({"action": "maybe"}, "its action is none of accept, decline and cancel"),
+        ({"action": "accept", "content": []}, "its content is not an object"),
+        ({"action": "maybe"}, "its action is not accept, decline or cancel"),
     ],
 )
 async def test_answer_that_does_not_fit_is_none(server: Server, answer: dict[str, Any], problem: str) -> None:
@@ -179,7 +179,7 @@ async def test_roots_are_read_and_nonsense_is_refused(server: Server) -> None:
 
     await call(server, "where", sink=Recorder(answering({"roots": [{"uri": "file:///a", "name": "A"}]})))
     assert found == [Root("file:///a", "A")]
-    assert "no list of roots" in failure(await call(server, "where", sink=Recorder(answering({"roots": [1]}))))
+    assert "not a list of roots" in failure(await call(server, "where", sink=Recorder(answering({"roots": [1]}))))
 
 
 async def test_several_questions_go_out_together(server: Server) -> None:

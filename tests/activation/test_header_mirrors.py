@@ -1,4 +1,4 @@
-"""Arguments that travel as HTTP headers, too: these are compared with the body, which alone is believed."""
+"""Arguments that are repeated in HTTP headers must match the body, which is used."""
 
 from typing import Annotated
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from sluicegate.activation.content import messages_of
-from sluicegate.activation.define import AssistantMessage, Image, ToolError, UserMessage
+from sluicegate.activation.values import AssistantMessage, Image, ToolError, UserMessage
 from sluicegate.errors import InvalidParams, MethodNotFound, UnknownTarget
 from sluicegate.server import Server
 from tests.activation.helpers import ask
@@ -91,8 +91,8 @@ def test_content_that_is_no_block_is_refused(content: object) -> None:
         ({"name": "review", "arguments": {"code": 1}}, "argument 'code' should be a string"),
         ({"name": "review", "arguments": {"code": "", "kode": ""}}, "unknown argument 'kode'"),
         ({"name": "review", "arguments": {"code": "", "times": "many"}}, "argument 'times' should be int"),
-        ({"name": "review", "arguments": "code"}, "arguments is missing, or no object"),
-        ({}, "name is missing, or no string"),
+        ({"name": "review", "arguments": "code"}, "arguments is missing or not an object"),
+        ({}, "name is missing or not a string"),
     ],
 )
 async def test_wrong_arguments_are_invalid_params(server: Server, params: dict[str, object], problem: str) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from sluicegate.activation.call import Call
-from sluicegate.activation.define import Contents, ToolError
+from sluicegate.activation.values import Contents, ToolError
 from sluicegate.errors import InputRefused, UnknownTarget, error_object
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.input_required import Answers, Questions
@@ -118,7 +118,7 @@ def test_function_and_uri_must_agree(server: Server) -> None:
     with pytest.raises(TypeError, match="has no variable for the parameter 'id' of its function"):
         server.add_resource("a://b", lambda id: id, name="b")  # pyright: ignore
     server.add_resource("a://c", lambda: "", name="c")
-    with pytest.raises(ValueError, match="there is a resource 'a://c' already"):
+    with pytest.raises(ValueError, match="there is already a resource 'a://c'"):
         server.add_resource("a://c", lambda: "", name="c")
 
 

@@ -48,13 +48,13 @@ def test_template_means_these_uris_and_no_others(template: str, uri: str, values
     [
         ("a://{b", "brace"),
         ("a://b}", "brace"),
-        ("a://{}", "known are"),
-        ("a://{b*}", "known are"),
-        ("a://{b,c}", "known are"),
-        ("a://{#b}", "known are"),
+        ("a://{}", "supported are"),
+        ("a://{b*}", "supported are"),
+        ("a://{b,c}", "supported are"),
+        ("a://{#b}", "supported are"),
         ("a://{b}{c}", "nothing between two variables"),
         ("a://{b}/{b}", "twice"),
-        ("a://{+b}/{+c}", "two variables that may hold slashes"),
+        ("a://{+b}/{+c}", "two variables that may contain slashes"),
         ("a://{?b}/c", "before its end"),
     ],
 )

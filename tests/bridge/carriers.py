@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any, Final, Protocol
 
-from sluicegate.concurrency import TaskScope
 from sluicegate.downstream.duplex import serve_duplex
 from sluicegate.downstream.stdio import StdioWire
 from sluicegate.exchange import Handler
 from sluicegate.http1 import Answer, Pool
+from sluicegate.runtime.task_scope import TaskScope
 
 Json = dict[str, Any]
 Hear = Callable[[Any], None]

@@ -24,62 +24,61 @@ class Note(NamedTuple):
 
 NOTES: Final = {
     "a": Note(
-        "Structured content that the client's revision cannot hold is said in a text block, as JSON. Before 2025-06-18"
-        " that is all of it, up to 2025-11-25 what is no object.",
+        "Structured content that the client's revision does not have becomes a text block with JSON. Before 2025-06-18"
+        " this is all structured content, up to 2025-11-25 everything but objects.",
         "structured content said as text",
     ),
-    "b": Note("Links to resources are said in text blocks: name, URI and type.", "links to resources said as text"),
-    "c": Note("Sounds are embedded resources with the same bytes.", "sounds embedded as resources"),
+    "b": Note("Links to resources become text blocks with name, URI and type.", "links to resources said as text"),
+    "c": Note("Audio becomes an embedded resource with the same bytes.", "sounds embedded as resources"),
     "d": Note(
-        "The client's revision has no elicitation. A session-era server is told so (−32601) and its call goes on; one"
-        " of 2026-07-28 is shown that the capability is missing, and the client is told which (−32603).",
+        "The client's revision has no elicitation. A session-era server gets an error (−32601), and its call continues."
+        " For a server of 2026-07-28 the capability is missing, and the client gets an error that names it (−32603).",
         "questions that the caller cannot be asked",
     ),
-    "e": Note("Progress arrives without its words: the client's revision has numbers only.", "words of progress"),
+    "e": Note("Progress arrives without its message: the client's revision has only numbers.", "words of progress"),
     "f": Note(
-        "A form's choice of several is shown as one switch for each, and folded back.", "choices shown as switches"
+        "A multiple choice in a form becomes one yes-or-no field per option, and the answer becomes one list again.",
+        "choices shown as switches",
     ),
     "g": Note(
-        "A page that has to be visited first (−32042) is named in the text of a failed result.",
+        "A page that must be visited first (−32042) becomes a failed result with its address in the text.",
         "pages to visit said as text",
     ),
     "h": Note(
-        "Definitions of tools come without what the client's revision has no word for: titles, annotations, icons,"
-        " `_meta`, schemas of results."
+        "Definitions of tools come without fields that the client's revision does not have: titles, annotations, icons,"
+        " `_meta`, output schemas."
     ),
     "i": Note(
-        "An error code whose meaning is the server's own becomes −32603; the code, message and data are kept in"
-        " `data.upstream`."
+        "An error code that only this server defines becomes −32603; its code, message and data are in `data.upstream`."
     ),
     "k": Note(
-        "The client can be shown forms but not sent to pages. A session-era server is told so (−32602), one of"
-        " 2026-07-28 that the capability is missing.",
+        "The client can show forms but not open pages. A session-era server gets an error (−32602); for a server of"
+        " 2026-07-28 the capability is missing.",
         "questions that the caller cannot be asked",
     ),
     "l": Note(
-        "2026-07-28 has no way to refuse a model's answer: a client that will not answer does not come back, and the"
-        " server is told so when its time is over. Nothing of this is tried here. *questions whose caller did not come"
+        "In 2026-07-28 a client cannot refuse to sample. A client that does not want to answer does not retry the call,"
+        " and the server gets an error after a time-out. This is not tried here. *questions whose caller did not come"
         " back*"
     ),
     "m": Note(
-        "A client of 2026-07-28 asks for log lines with each call. What an older server writes all the same, over a"
-        " channel that does not say for which call, is dropped. Older clients are told what belongs to no call, from"
-        " the level on that they set, where nobody else has called the server: what such a line is about, none can"
-        " tell.",
+        "A client of 2026-07-28 asks for log messages with each call. Log messages of an older server are dropped where"
+        " its transport does not show which call they belong to. Older clients get such messages from the level on that"
+        " they set, unless another client has used the server.",
         "log messages that belong to no call",
     ),
     "n": Note(
-        "That a page was visited is a word of 2025-11-25 only. Clients of that revision are told, under the id that"
-        " they know the page by; no other is.",
+        "The notification that a page was visited exists only in 2025-11-25. Clients of that revision get it, with the"
+        " id that they know the page by; others do not.",
         "visits to pages that the caller cannot be told of",
     ),
     "o": Note(
-        "A model cannot be given tools: the client's revision has none in its questions. A session-era server is told"
-        " so (−32602), one of 2026-07-28 that the capability is missing.",
+        "The client's revision has no tools in sampling. A session-era server gets an error (−32602); for a server of"
+        " 2026-07-28 the capability is missing.",
         "questions that the caller cannot be asked",
     ),
     "j": Note(
-        "A model's answer in several blocks is one text, for the server's revision has one block.",
+        "A model's answer of several blocks becomes one text, because the server's revision has one block.",
         "blocks of a model's answer joined into one text",
     ),
 }
@@ -106,7 +105,7 @@ VISITED: Final = "notifications/elicitation/complete"
 
 
 async def listing(pair: Pair) -> set[str]:
-    """Lists: every page of the server, its definitions as the client's revision has them."""
+    """Lists: all pages, with definitions in the shape of the client's revision."""
     tools = {tool["name"]: tool for tool in await whole(pair.client, "tools/list", "tools")}
     own = [name for name in tools if name.startswith(pair.tool(""))]
     expected = [pair.tool(tool["name"]) for tool in tools_of(pair.theirs)]
@@ -190,7 +189,7 @@ def _block(pair: Pair, block: Json, marks: set[str]) -> Json:
 
 
 async def progress(pair: Pair) -> set[str]:
-    """Progress: the caller's own token with its type, in order, none lost."""
+    """Progress: with the caller's own token, in order, none lost."""
     has_words = pair.theirs >= "2025-03-26"
     for token in (0, "0", "a token"):
         outcome = await pair.client.call(pair.tool("count"), token=token)
@@ -209,7 +208,7 @@ async def progress(pair: Pair) -> set[str]:
 
 
 async def logging(pair: Pair) -> set[str]:
-    """Log lines: those of the level that the client asked for, on the call that caused them, or on none."""
+    """Log messages: of the level that the client asked for, with the call that caused them or with none."""
     for level, lines in (("info", ["info", "warning"]), ("debug", ["debug", "info", "warning"])):
         outcome = await pair.client.call(pair.tool("mutter"), level=level)
         found = lines_of(outcome.notices, "peer")  # All session-era clients are told what belongs to no call.
@@ -239,7 +238,7 @@ def lines_of(notices: Sequence[Json], logger: str) -> list[Json]:
 
 
 async def cancelling(pair: Pair) -> set[str]:
-    """Cancelling: the server's work ends, and nothing more is said of it."""
+    """Cancelling: the server's work ends, and the client gets nothing more."""
     client, ticket = pair.client, f"{pair.ours} {client_over(pair)}"
     params = {"name": pair.tool("hang"), "arguments": {"text": ticket}}
     request = client.message("tools/call", params, token="hanging")
@@ -257,7 +256,7 @@ def client_over(pair: Pair) -> str:
 
 
 async def eliciting(pair: Pair) -> set[str]:
-    """Forms: shown to the client in the middle of a call, and its answer brought back."""
+    """Forms: the server asks during a call and gets the client's answer."""
     if pair.theirs < "2025-06-18":
         return set()
     outcome = await pair.client.call(pair.tool("choose"))
@@ -276,7 +275,7 @@ async def eliciting(pair: Pair) -> set[str]:
 
 
 async def sampling(pair: Pair) -> set[str]:
-    """Sampling: the client's model asked in the middle of a call."""
+    """Sampling: the server asks the client's model during a call."""
     outcome = await pair.client.call(pair.tool("ponder"))
     (question,) = outcome.questions
     assert question["method"] == "sampling/createMessage" and question["params"]["maxTokens"] == 10
@@ -291,7 +290,7 @@ async def sampling(pair: Pair) -> set[str]:
 
 
 async def arming(pair: Pair) -> set[str]:
-    """Sampling with tools: the client's model given tools of the server's, where both revisions have that."""
+    """Sampling with tools, where both revisions have it."""
     if pair.theirs < "2025-11-25":
         return set()
     outcome = await pair.client.call(pair.tool("arm"))
@@ -310,7 +309,7 @@ async def arming(pair: Pair) -> set[str]:
 
 
 async def rooting(pair: Pair) -> set[str]:
-    """Roots: the client's folders, told to a server that asks for them in a call."""
+    """Roots: a server that asks for them during a call gets the client's folders."""
     outcome = await pair.client.call(pair.tool("folders"))
     assert [question["method"] for question in outcome.questions] == ["roots/list"]
     assert json.loads(outcome.text) == FOLDERS
@@ -318,7 +317,7 @@ async def rooting(pair: Pair) -> set[str]:
 
 
 async def refusing(pair: Pair) -> set[str]:
-    """Refusals: the client's own error reaches the server, or where that cannot be told, the client again."""
+    """Refusals: the client's error reaches the server or, where the revision has no such error, the client."""
     if pair.client.is_modern:
         return {"l"} if pair.theirs != "2026-07-28" else set()
     pair.client.refusal = {"code": -1, "message": "The user said no."}
@@ -334,7 +333,7 @@ async def refusing(pair: Pair) -> set[str]:
 
 
 async def leaving(pair: Pair) -> set[str]:
-    """Leaving: a call cancelled while its question is open; the question is taken back, the server's work ends."""
+    """Cancelling during a question: the question is withdrawn, and the server's work ends."""
     client, ticket = pair.client, f"left by {pair.ours} {client_over(pair)}"
     if client.is_modern:
         return set()  # Its request has ended with the question: there is nothing that it could cancel.
@@ -355,7 +354,7 @@ async def leaving(pair: Pair) -> set[str]:
 
 
 async def browsing(pair: Pair) -> set[str]:
-    """Pages: the client sent to a URL in the middle of a call, where both revisions have that."""
+    """Pages: the server sends the client to a URL during a call, where both revisions have it."""
     if pair.theirs < "2025-11-25":
         return set()
     seen = pair.client.count(VISITED)
@@ -379,7 +378,7 @@ async def browsing(pair: Pair) -> set[str]:
 
 
 async def visiting(pair: Pair) -> set[str]:
-    """Pages that a server of 2025-11-25 wants visited before it does anything (−32042)."""
+    """Pages that a server of 2025-11-25 demands to be visited first (−32042)."""
     if pair.theirs != "2025-11-25":
         return set()
     seen, visitor = pair.client.count(VISITED), f"visitor {client_over(pair)}"
@@ -403,7 +402,7 @@ async def visiting(pair: Pair) -> set[str]:
 
 
 async def reading(pair: Pair) -> set[str]:
-    """Resources, prompts and completion, under the names of the gateway."""
+    """Resources, prompts and completion, with the names that the gateway gives them."""
     client = pair.client
     read = (await client.request("resources/read", {"uri": pair.uri})).result
     assert read["contents"] == [{"uri": pair.uri, "mimeType": "text/plain", "text": "one"}]
@@ -422,7 +421,7 @@ async def reading(pair: Pair) -> set[str]:
 
 
 async def failing(pair: Pair) -> set[str]:
-    """Errors: mapped where the two eras number them differently, else as they are."""
+    """Errors: mapped where the eras have different codes, unchanged otherwise."""
     client, marks = pair.client, set[str]()
     missing = f"{pair.server.name}+note://none"
     error = (await client.request("resources/read", {"uri": missing})).error
@@ -443,7 +442,7 @@ async def failing(pair: Pair) -> set[str]:
 
 
 async def batching(pair: Pair) -> set[str]:
-    """Batches: several messages as one, which only 2025-03-26 has."""
+    """Batches of messages, which only 2025-03-26 has."""
     if pair.ours != "2025-03-26":
         return set()
     client = pair.client

@@ -2,9 +2,10 @@
 
 import sys
 
-from sluicegate.config import Places, load
-from sluicegate.fronts import serve_gateway
-from sluicegate.serving import run_in_loop
+from sluicegate.config.load import load
+from sluicegate.config.paths import Places
+from sluicegate.run_server import run_in_loop
+from sluicegate.serve.process import serve_gateway
 
 places = Places(root=sys.argv[1], home=sys.argv[1])
 run_in_loop(serve_gateway(load(places), places, http=None, stdio=True))

@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from sluicegate.concurrency import TaskScope
 from sluicegate.http1 import Request, serve
+from sluicegate.runtime.task_scope import TaskScope
 from tests.bridge.servers import MODERN, Json, Peer
 
 JSON: Final = (("Content-Type", "application/json"),)

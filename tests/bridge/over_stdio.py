@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from sluicegate.concurrency import TaskScope
+from sluicegate.runtime.task_scope import TaskScope
 
 
 class Program(Protocol):

@@ -1,4 +1,4 @@
-"""docs/bridge.md, made of what came of a run: a table cannot say more than was seen."""
+"""Writes docs/bridge.md from the results of a run."""
 
 import asyncio
 import sys
@@ -19,66 +19,67 @@ PAGE: Final = ROOT / "docs" / "bridge.md"
 _HEAD: Final = """\
 # Every revision with every other
 
-Made by `python -m tests.bridge.matrix`; `tests/bridge` fails when it is not what a run gives.
+`python -m tests.bridge.matrix` generates this page. `tests/bridge` fails if a run gives other results.
 
-A client and a server that speak different revisions of the protocol meet through the gateway, over whatever transport
-each of them has. Rows are clients, columns are servers. All of these speak exactly one revision; they are written by
-hand, and each message that a client gets is held against the official schema of its revision.
+Clients and servers of different revisions communicate through the gateway, each over its own transport. Rows are
+clients, columns are servers. Each of them speaks exactly one revision and is written by hand for these tests, and each
+message that a client receives is validated against the official schema of its revision.
 
-✓ means that everything in the list below was tried and came out as it should. A letter behind it is something that
-the two revisions do not have in common; what comes of it is said under the table, and seen in every run.
+✓ means that everything in the list of tested features works. A letter stands for a feature that the two revisions do
+not share; the notes below the table say what the gateway does then. Every run checks that, too.
 """
 
 _TRIED: Final = """\
-## What is tried
+## Tested features
 
 """
 
 _NOTES: Final = """\
 ## What the letters mean
 
-What is in italics is counted for each server, under these words; `sluicegate status` shows it.
+`sluicegate status` counts losses for each server, under the words in italics.
 
 """
 
 TASKS: Final = """\
 ## Tasks
 
-In 2025-11-25 tasks are part of the protocol, for 2026-07-28 they are an extension (`io.modelcontextprotocol/tasks`).
-The two have the word in common, and no message. What comes of a call, by what client and server have of them:
+In 2025-11-25 tasks are part of the protocol; for 2026-07-28 they are an extension (`io.modelcontextprotocol/tasks`).
+The two share the name and no message. What a call becomes depends on what client and server support:
 
-| client ↓ server → | 2025-11-25, a tool that takes a task only | 2026-07-28 with the extension | without |
+| client ↓ server → | 2025-11-25, a tool that must be called as a task | 2026-07-28 with the extension | without |
 | --- | --- | --- | --- |
-| 2026-07-28 that declares the extension | a plain call | a plain call, or a task that passes | a plain call |
-| every other | a plain call | a plain call, or the server's word that it cannot | a plain call |
+| 2026-07-28 that declares the extension | a plain call | a plain call, or a task of the client | a plain call |
+| every other | a plain call | a plain call, or the server's error that it cannot | a plain call |
 
-A task that passes is begun, asked about, answered, cancelled and listened to by the client itself, under an id that is
-good for its caller only. A tool that takes a task only is called as one by the gateway, which fetches the result.
-Counted where it is lost: *progress of tasks*, *extensions that the caller does not know*.
+A client that controls a task polls, answers, cancels and listens itself. Only the caller that got the task's id can use
+it. A tool that must be called as a task is called so by the gateway, which fetches the result. Losses are counted as
+*progress of tasks* and *extensions that the caller does not know*.
 """
 
 _SDKS: Final = """\
 ## Official SDKs
 
-The SDKs for Python and TypeScript, each before and from 2.0 on, as clients and as servers, with each other and with
-those of our own hand; that for Python can be made to speak any revision from 2.0 on. Clients over stdio start the
-gateway themselves. With each pair these were tried: a list, a call, progress, a log line, cancelling, a form, a
-model's answer, a resource, an update of one that is subscribed to (told once, of that one only, and not after the
-subscription has ended) and a change of the list of tools. The letters are those above.
+The official SDKs for Python and TypeScript, in versions before 2.0 and from 2.0 on, as clients and as servers, with
+each other and with those written by hand. The Python SDK from 2.0 on can be made to speak any revision. Clients over
+stdio start the gateway themselves. These features are tested with each pair: a list, a call, progress, a log message,
+cancelling, a form, sampling, a resource, an update of a subscribed resource (once, of that resource only, and not after
+the subscription has ended) and a change of the list of tools. The letters are those above.
 
-All four have all of it. What they leave to whoever writes a server or a client:
+All four SDKs support all of it, with these limits:
 
-- In the session era a server answers `resources/subscribe` only by a handler of its own, on the low-level server: none
-  of `FastMCP`, `MCPServer` and `McpServer` has one. Python 1.x moreover says that it has no subscriptions, whatever
-  handlers there are; the server here says that it does. Those of 2026-07-28 answer `subscriptions/listen` themselves.
-- A server of TypeScript 2.x without sessions can in the session era neither ask nor tell: here it has sessions.
-- Clients of both TypeScript SDKs do not show their caller what arrives in one piece with the result: over stdio and
-  HTTP+SSE that is progress. What is compared is what has arrived.
+- In the session era a server needs a handler of its own for `resources/subscribe`, on the low-level server: `FastMCP`,
+  `MCPServer` and `McpServer` have none. Python 1.x does not declare subscriptions whatever handlers there are; the
+  server here declares them. Servers of 2026-07-28 handle `subscriptions/listen` without such code.
+- A server of TypeScript 2.x without sessions cannot send requests or notifications in the session era. Here it has
+  sessions.
+- Clients of both TypeScript SDKs do not report progress that arrives together with the result, over stdio and HTTP+SSE.
+  The comparison is made with what arrived.
 """
 
 
 def raw_part(matrix: Matrix) -> str:
-    """The part of the page that is about servers and clients of our own hand."""
+    """The part of the page about servers and clients written by hand."""
     used = {mark for cell in matrix.values() for mark in cell.marks}
     table = _table(
         "client ↓ server →",
@@ -89,7 +90,7 @@ def raw_part(matrix: Matrix) -> str:
         },
     )
     tried = [check.__doc__ or "" for check in CHECKS.values()]
-    tried.append("Changes: an update of a resource and a change of a list, told to each client that wants it, once.")
+    tried.append("Changes: each client that subscribed gets an update of a resource and a change of a list once.")
     notes = [_wrapped(f"- **{mark}** {_note(mark)}") for mark in sorted(NOTES) if mark in used]
     return "\n".join(
         [_HEAD, table, "", _NOTES.rstrip(), "", *notes, "", _TRIED.rstrip(), "", *(f"- {line}" for line in tried), ""]
@@ -97,14 +98,14 @@ def raw_part(matrix: Matrix) -> str:
 
 
 def sdk_part(matrix: SdkMatrix) -> str:
-    """The part of the page that is about the official SDKs."""
+    """The part of the page about the official SDKs."""
     sdks = [client.title for client in CLIENTS]
     all_clients = [*(by_hand(side) for side in SIDES), *sdks]
     python, typescript = ([server for server in THEIRS if server.is_python is wanted] for wanted in (True, False))
     parts = {
         "Servers made with the Python SDK": _sdk_table(matrix, all_clients, python),
         "Servers made with the TypeScript SDK": _sdk_table(matrix, all_clients, typescript),
-        "Servers written by hand, by HTTP": _sdk_table(matrix, sdks, OURS),
+        "Servers written by hand, over HTTP": _sdk_table(matrix, sdks, OURS),
     }
     tables = [line for title, table in parts.items() for line in ("", f"### {title}", "", table)]
     return "\n".join([_SDKS.rstrip(), *tables, ""])
@@ -139,10 +140,10 @@ def _table(corner: str, columns: Sequence[str], rows: Mapping[str, Sequence[str]
 
 
 def write_page() -> None:
-    """Run everything and write the page; a failure is shown and leaves the page as it was."""
+    """Run everything and write the page. Failures are printed, and the page stays as it is."""
     with tempfile.TemporaryDirectory() as raw, tempfile.TemporaryDirectory() as sdks:
         matrix = asyncio.run(run_matrix(Path(raw)))
-        strangers = asyncio.run(run_sdks(Path(sdks)))
+        strangers = asyncio.run(run_sdks(Path(sdks), every_pair=True))
     failures = {
         f"{client} → {server}": cell.failures
         for cells in (matrix, strangers)

@@ -35,23 +35,38 @@ OFFERED: Final = {"echo", "count", "mutter", "hang", "ended", "ponder"}
 SdkMatrix = dict[tuple[str, str], Cell]
 
 
-async def run_sdks(folder: Path) -> SdkMatrix:
-    """What comes of all pairs with an SDK in them."""
+async def run_sdks(folder: Path, *, every_pair: bool) -> SdkMatrix:
+    """What comes of all pairs with an SDK in them.
+
+    Without `every_pair`, clients over stdio visit no servers over stdio, and their cells are those of the same client
+    over HTTP. Each such client has a gateway of its own that would start all those servers again, which takes as long
+    as everything else together.
+    """
     async with AsyncExitStack() as stack:
         theirs = await their_entries(stack)
-        write_eras(folder)
+        write_eras(folder, theirs)
         ready = await stack.enter_async_context(opened_stage(folder, {**await own_entries(stack), **theirs}))
         versions = {status.name: status.version for status in ready.gateway.status()}
         assert versions == {server.name: server.revision for server in (*OURS, *THEIRS)}
         # Clients over stdio start gateways of their own, which have nothing to do with the one that all others share.
+        everyone = [*OURS, *THEIRS]
+        visited = everyone if every_pair else [server for server in everyone if server.over != "stdio"]
+        names = {server.name for server in visited}
+        behind = {name: entry for name, entry in theirs.items() if name in names}
         gateways = {
-            client: own_gateway(folder / client.ticket, {**await own_entries(stack), **theirs})
+            client: own_gateway(folder / client.ticket, {**await own_entries(stack), **behind})
             for client in CLIENTS
             if client.over == "stdio"
         }
         origin = ready.address.removesuffix("/mcp")
         others = {client: origin + client.over for client in CLIENTS if client.over != "stdio"}
-        (cells, met), over_stdio = await asyncio.gather(_in_turn(_by_hand(ready), _met(others)), _met(gateways))
+        (cells, met), over_stdio = await asyncio.gather(
+            _in_turn(_by_hand(ready), _met(others, everyone)), _met(gateways, visited)
+        )
+    for client in gateways:
+        (same,) = [other for other in CLIENTS if other == client._replace(over="/mcp")]
+        for server in everyone:
+            over_stdio.setdefault((client.title, server.title), met[same.title, server.title])
     return cells | met | over_stdio
 
 
@@ -59,28 +74,28 @@ async def _in_turn(first: Awaitable[SdkMatrix], second: Awaitable[SdkMatrix]) ->
     return await first, await second
 
 
-async def _met(places: Mapping[SdkClient, object]) -> SdkMatrix:
-    """What comes of the SDKs' clients, each of which finds the gateway at its place."""
+async def _met(places: Mapping[SdkClient, object], servers: Sequence[Server]) -> SdkMatrix:
+    """What comes of the SDKs' clients with these servers; each client finds the gateway at its place."""
     cells: SdkMatrix = {}
     for sdk in VERSIONS:
         clients = [client for client in places if client.sdk == sdk]
-        reports = await visits(sdk, [_work(client, places[client]) for client in clients])
+        reports = await visits(sdk, [_work(client, places[client], servers) for client in clients])
         for client, report in zip(clients, reports, strict=True):
-            for server in (*OURS, *THEIRS):
+            for server in servers:
                 cell = cells[client.title, server.title] = Cell()
                 with cell.noting("visit"):
                     _judge(report, client, server, cell)
     return cells
 
 
-def _work(client: SdkClient, place: object) -> Json:
+def _work(client: SdkClient, place: object, servers: Sequence[Server]) -> Json:
     number = CLIENTS.index(client)
-    servers = [
+    visits = [
         {"name": each.name, "own": each.sdk is None, "asks": each.asks, "trick": f"{_trick(each)}-{number}"}
-        for each in (*OURS, *THEIRS)
+        for each in servers
     ]
     over = {"stdio": "stdio", "/sse": "sse"}.get(client.over, "http")
-    return {"mode": client.mode, "over": over, "place": place, "servers": servers, "ticket": client.ticket}
+    return {"mode": client.mode, "over": over, "place": place, "servers": visits, "ticket": client.ticket}
 
 
 def _trick(server: Server) -> str:

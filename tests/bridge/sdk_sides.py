@@ -5,7 +5,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -153,9 +153,10 @@ async def their_entries(stack: AsyncExitStack) -> dict[str, Json]:
     return entries
 
 
-def write_eras(folder: Path) -> None:
-    """Have the gateway of a folder speak to each server as its revision wants it, where it would not by itself."""
-    lines = [f'[servers.{server.name}]\nera = "session"\n' for server in THEIRS if server.is_held_back]
+def write_eras(folder: Path, entries: Collection[str]) -> None:
+    """Make the gateway of a folder speak to these servers in their revision, where it would choose another."""
+    held_back = [server.name for server in THEIRS if server.is_held_back and server.name in entries]
+    lines = [f'[servers.{name}]\nera = "session"\n' for name in held_back]
     (folder / "sluicegate.toml").write_text("\n".join(lines))
 
 
@@ -218,7 +219,7 @@ def _environment() -> dict[str, str]:
 def own_gateway(folder: Path, entries: Mapping[str, Json]) -> object:
     """How a client over stdio starts a gateway, which has all of these servers to itself."""
     folder.mkdir()
-    write_eras(folder)
+    write_eras(folder, entries)
     (folder / ".mcp.json").write_text(json.dumps({"mcpServers": entries}))
     program = str(Path(__file__).with_name("gateway_stdio.py"))
     return [[sys.executable, program, str(folder)], {"PYTHONPATH": str(ROOT / "src")}]

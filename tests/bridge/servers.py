@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from sluicegate.concurrency import TaskScope
+from sluicegate.runtime.task_scope import TaskScope
 from tests.bridge.over_stdio import over_stdio
 
 Json = dict[str, Any]

@@ -9,13 +9,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from sluicegate.concurrency import TaskScope
-from sluicegate.config import HttpFront, Places, load
+from sluicegate.config.load import load
+from sluicegate.config.model import HttpFront
+from sluicegate.config.paths import Places
 from sluicegate.exchange import Handler
-from sluicegate.fronts import Running, as_loaded
 from sluicegate.gateway import Gateway
 from sluicegate.http1 import Pool
 from sluicegate.hub.mount import Mount
+from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.serve.process import Running
+from sluicegate.serve.reload import as_loaded
 from tests.bridge.carriers import Carrier, Http, Pipe, Sse
 from tests.bridge.clients import PATIENCE, Client
 from tests.bridge.http_servers import over_http
@@ -53,7 +56,7 @@ class Stage:
         self.gateway = running.gateway
         self.address = running.address
         self.clients: dict[Side, Client] = {}
-        self._handler: Handler = running.beginning.handler("")
+        self._handler: Handler = running.gateway.handler()
         self._pool = pool
         self._tasks = tasks
 

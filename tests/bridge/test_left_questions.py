@@ -15,7 +15,7 @@ from sluicegate.exchange import Exchange
 from sluicegate.gateway import Gateway
 from sluicegate.protocol.input_required import Question, input_required
 from sluicegate.protocol.message import Reply, Result
-from sluicegate.protocol.modern import complete
+from sluicegate.protocol.modern_era import complete
 from tests.bridge.stage import ROOT, opened_stage
 from tests.downstream.http_client import http_client
 from tests.downstream.raw_client import Json, RawClient, error_of, modern, raw_client, result_of

@@ -51,5 +51,5 @@ async def test_over_the_oldest_transport_nothing_is_said_to_who_has_gone(caplog:
                 stream.hang_up()
                 await asking.ended.wait()
             (mount,) = hub.mounts
-            await mount.wait_idle()
+            await mount.calls.limit.wait_idle()
     assert not caplog.records, [record.getMessage() for record in caplog.records]

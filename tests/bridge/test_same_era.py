@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sluicegate.concurrency import TaskScope
 from sluicegate.http1 import Pool, serve
+from sluicegate.runtime.task_scope import TaskScope
 from tests.bridge.carriers import Sse
 from tests.bridge.checks import VISITED, Check, Pair, arming, browsing, logging, rooting, visiting
 from tests.bridge.clients import PATIENCE, Client

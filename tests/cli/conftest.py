@@ -1,4 +1,4 @@
-"""Folders to run commands in, empty or with a gateway that runs."""
+"""Folders to run commands in: an empty one, and one with a running gateway."""
 
 from collections.abc import Generator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A folder of a user's, with a home of its own: commands are run in it as a shell would, with or without a terminal."""
+"""A folder with a home of its own, to run commands in as a shell does, with or without a terminal."""
 
 import json
 import os
@@ -27,7 +27,8 @@ ENDING: dict[str, object] = {
     "args": ["-c", "import sys; print('it is broken', file=sys.stderr); sys.exit(4)"],
 }
 ENDED = "(exited with status 4|closed its output)"
-"""What is said of that one, as a pattern: a machine out of breath may see its output end well before its exit."""
+"""A pattern for the sentence about ENDING: on a loaded machine its output may be seen to end before its exit."""
+NO_GATEWAY = "sluicegate: no gateway runs for this folder; start one with `sluicegate serve`."
 DEMO = ROOT / "src" / "sluicegate" / "demo.py"
 
 
@@ -58,7 +59,7 @@ class Folder:
         return self.path / name
 
     def run(self, *words: str, stdin: str = "", **env: str) -> "subprocess.CompletedProcess[str]":
-        """What a command said and how it ended."""
+        """Run a command and return its output and exit status."""
         return subprocess.run(
             [*COMMAND, *words],
             cwd=self.path,
@@ -71,7 +72,7 @@ class Folder:
         )
 
     def invoke(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        """The same in this process, for commands to which one of their own adds nothing but time."""
+        """The same inside this process, which is faster."""
         from sluicegate.cli.main import sluicegate
 
         hidden: dict[str, str | None] = {name: None for name in os.environ if name not in self.env}
@@ -81,13 +82,13 @@ class Folder:
         return subprocess.CompletedProcess(words, result.exit_code, result.stdout, result.stderr)
 
     def out(self, *words: str) -> str:
-        """What a command that ends well printed."""
+        """The stdout of a command that succeeds."""
         done = self.run(*words)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def out_once(self, expected: str, *words: str) -> None:
-        """Run a command until it prints this: what it tells of takes a moment to be so."""
+        """Run a command until it prints this."""
         deadline = time.monotonic() + PROMPTLY
         while (out := self.out(*words)) != expected:
             assert time.monotonic() < deadline, out
@@ -112,7 +113,7 @@ class Folder:
 
     @contextmanager
     def serving(self, *words: str) -> Generator[tuple["subprocess.Popen[str]", str, list[str]]]:
-        """A gateway that all servers of have come up or failed, its URL, and what it said so far."""
+        """A gateway whose servers are all ready or have failed, its URL, and its output so far."""
         with self.started("serve", "--port", "0", *words) as process:
             said = lines_until(process, r"servers? ready")
             url = re.search(r"serving at (\S+)", "".join(said))
@@ -145,7 +146,7 @@ def lines_until(process: "subprocess.Popen[str]", pattern: str) -> list[str]:
 
 
 class Terminal:
-    """A command that believes it runs on a terminal, and what it draws there."""
+    """A command on a pseudo-terminal, and what it draws there."""
 
     def __init__(self, command: list[str], cwd: Path, env: Mapping[str, str]) -> None:
         self._ours, theirs = pty.openpty()

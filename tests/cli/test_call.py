@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -73,7 +74,7 @@ def test_a_tool_that_is_not_there_is_status_1_with_the_nearest_or_the_reason(
 def test_a_url_is_no_tool_and_nothing_is_started_for_it(folder: Folder, url: str) -> None:
     done = folder.run("call", url)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"'{url}' is no name of a tool" in done.stderr and "http or https" in done.stderr
+    assert f"'{url}' is a URL, not the name of a tool. Put the server into .mcp.json" in done.stderr
     assert "started" not in done.stderr
 
 
@@ -81,11 +82,11 @@ def test_a_url_is_no_tool_and_nothing_is_started_for_it(folder: Folder, url: str
     ("words", "sentence"),
     [
         ([], "text is missing. It takes: text=<string> [times=<integer>]"),
-        (["text=a", "times=often"], "times is a whole number; 'often' is not."),
+        (["text=a", "times=often"], "times must be a whole number; 'often' is not."),
         (["text=a", "tims=2"], "the tool has no argument 'tims'. Did you mean 'times'?"),
-        (["text"], "'text' is no argument: write key=value."),
-        (["--text", "a"], "there is no option --text. If the tool has an argument text, it is written text=a"),
-        (["--text=a"], "an argument text, it is written text=a"),
+        (["text"], "'text' is not an argument: write key=value."),
+        (["--text", "a"], "there is no option --text. If text is an argument of the tool, write text=a"),
+        (["--text=a"], "If text is an argument of the tool, write text=a"),
         (["text=@nowhere.txt"], "text: nowhere.txt cannot be read: No such file or directory."),
         (["--json", "{"], "the arguments are not JSON"),
         (["--json", "[]"], "the arguments are not a JSON object."),
@@ -184,3 +185,30 @@ def test_a_call_whose_server_dies_may_have_run_and_that_is_said(folder: Folder) 
 )
 def test_only_of_what_may_have_run_that_is_said_and_once(problem: SluicegateError, sentence: str) -> None:
     assert why_it_failed(problem) == sentence
+
+
+# Runs the command, and prints which of our modules it has imported.
+IMPORTED = """
+import subprocess
+import sys
+from sluicegate.cli.main import main
+sys.argv = ["sluicegate", *sys.argv[1:]]
+try:
+    main()
+finally:
+    print(*(name for name in sys.modules if name.startswith(("sluicegate", "rich"))))
+"""
+
+
+def test_a_call_to_a_running_gateway_imports_nothing_of_a_gateway(gateway: Folder) -> None:
+    command = [sys.executable, "-c", IMPORTED, "call", "demo__echo", "text=hello"]
+    done = subprocess.run(
+        command, cwd=gateway.path, env=gateway.env, capture_output=True, text=True, timeout=PROMPTLY, check=True
+    )
+    text, modules = done.stdout.splitlines()
+    assert text == "hello" and "sluicegate.client.client" in modules.split()
+    parts = {".".join(name.split(".")[:2]) for name in modules.split()}
+    gateway_parts = ("hub", "gateway", "fronts", "control", "downstream", "http1", "server", "loading", "starting")
+    assert not parts & {"rich", *(f"sluicegate.{name}" for name in gateway_parts)}
+    assert not set(modules.split()) & {"sluicegate.upstream.process", "sluicegate.upstream.spawn"}
+    assert len(modules.split()) < 70

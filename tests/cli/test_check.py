@@ -73,8 +73,8 @@ def _forbidden(file: Path) -> None:
 
 UNUSABLE = {
     "This is not a file.": _a_folder,
-    "The file is not UTF-8 here.": _not_utf8,
-    "is it written only half?": _half,
+    "The file is not valid UTF-8.": _not_utf8,
+    "is it incomplete?": _half,
     "The file cannot be read: Permission denied.": _forbidden,
 }
 
@@ -109,3 +109,13 @@ def test_a_file_that_was_asked_for_and_is_not_there_is_status_3(folder: Folder) 
 def test_with_no_files_it_says_what_would_run(folder: Folder) -> None:
     done = folder.invoke("check")
     assert done.returncode == 0 and done.stdout.startswith("demo\tyes\tdemo\t") and "no configuration" in done.stderr
+
+
+def test_what_serve_would_refuse_is_an_error(folder: Folder) -> None:
+    folder.servers(notes=NOTES).write("sluicegate.toml", '[http]\nhost = "0.0.0.0"\n')
+    done = folder.invoke("check")
+    assert done.returncode == 3
+    assert 'error: With host = "0.0.0.0" anyone on the network could call every tool.' in done.stderr
+    assert json.loads(folder.invoke("check", "--json").stdout)["ok"] is False
+    folder.write("sluicegate.toml", '[http]\nhost = "0.0.0.0"\nanyone_may_connect = true\n')
+    assert folder.invoke("check").returncode == 0

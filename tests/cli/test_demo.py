@@ -24,6 +24,6 @@ async def test_counting_tells_how_far_it_is() -> None:
     assert [str(getattr(event, "progress", event)) for event in events] == ["1", "2", "3", "counted to 3"]
 
 
-async def test_nobody_is_greeted_by_name_who_does_not_say_it() -> None:
+async def test_without_a_name_the_greeting_has_none() -> None:
     async with asyncio.timeout(10), sluicegate.connect(server, elicit=lambda _: None) as client:
         assert (await client.call("greet")).text == "Hello, whoever you are."

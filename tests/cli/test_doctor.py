@@ -1,4 +1,4 @@
-"""`sluicegate doctor`: each thing that can be wrong is found, with what to do; and where nothing is, that is said."""
+"""`sluicegate doctor`: it finds each kind of problem, and says what to do."""
 
 import json
 import re
@@ -8,19 +8,18 @@ from contextlib import nullcontext
 
 import pytest
 
-from sluicegate.cli.findings import Finding, of_servers, of_tools
-from sluicegate.cli.reaching import Offered, Report
-from sluicegate.config import GatewayConfig
-from sluicegate.config.values import Naming
-from sluicegate.gateway import ServerStatus
+from sluicegate.cli.doctor import Finding, check_servers, check_tools
+from sluicegate.config.model import GatewayConfig, Naming
 from sluicegate.hub.naming import names_for
+from sluicegate.serve.control_protocol import Offered, Report, ServerStatus
 from tests.cli.folders import COUNTING, ENDED, ENDING, NOTES, Folder, lines_until
+from tests.ports import free_port
 
 LONG = "a_tool_with_a_name_that_goes_on_and_on_for_longer_than_any_model_api_takes"
 
 
 def findings(folder: Folder, status: int = 1, *words: str) -> list[Finding]:
-    done = folder.run("doctor", "--json", *words)
+    done = folder.run("doctor", "--start", "--json", *words)
     assert done.returncode == status, done.stdout + done.stderr
     return [Finding(**each) for each in json.loads(done.stdout)]
 
@@ -29,15 +28,10 @@ def about(found: list[Finding], name: str) -> str:
     return "\n".join(f"{each.severity}: {each.sentence} {each.remedy}" for each in found if each.about == name)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
-
-
 def test_where_nothing_is_wrong_it_says_so(folder: Folder) -> None:
     folder.servers(notes=NOTES).write("sluicegate.toml", f"[http]\nport = {free_port()}\n")
-    done = folder.run("doctor")
-    assert (done.returncode, done.stdout) == (0, "") and done.stderr.endswith("sluicegate: nothing is wrong.\n")
+    done = folder.run("doctor", "--start")
+    assert (done.returncode, done.stdout) == (0, "") and done.stderr.endswith("sluicegate: found no problems.\n")
 
 
 def test_servers_that_do_not_run_are_found_with_the_reason(folder: Folder) -> None:
@@ -63,15 +57,25 @@ def test_a_taken_port_is_found_only_if_it_is_not_ours(folder: Folder) -> None:
         port = taken.getsockname()[1]
         folder.servers(notes=NOTES).write("sluicegate.toml", f"[http]\nport = {port}\n")
         found = findings(folder)
-    assert "is taken by another program" in about(found, f"port {port}") and "--port" in about(found, f"port {port}")
+    assert "is in use." in about(found, f"port {port}") and "--port" in about(found, f"port {port}")
 
 
-def test_a_port_that_another_folders_gateway_has_is_told_with_that_folder(folder: Folder, gateway: Folder) -> None:
-    port = json.loads(gateway.out("status", "--json"))["address"].split(":")[2].split("/")[0]
-    folder.servers(notes=NOTES).write("sluicegate.toml", f"[http]\nport = {port}\n")
-    folder.env["XDG_RUNTIME_DIR"] = gateway.env["XDG_RUNTIME_DIR"]
-    said = about(findings(folder), f"port {port}")
-    assert f"is taken by the gateway of {gateway.path}. Stop that one, or choose another" in said
+@pytest.mark.parametrize("words", [(), ("--start",)])
+def test_what_serve_would_refuse_is_found(folder: Folder, words: tuple[str, ...]) -> None:
+    folder.servers(counting=COUNTING).write("sluicegate.toml", f'[http]\nhost = "0.0.0.0"\nport = {free_port()}\n')
+    done = folder.run("doctor", *words)
+    assert done.returncode == 1 and 'With host = "0.0.0.0" anyone on the network could call every tool.' in done.stdout
+    refused = folder.run("serve")
+    assert refused.returncode == 3 and "anyone_may_connect = true" in refused.stderr
+    folder.write("sluicegate.toml", '[control]\nsocket = "/dev/null/x.sock"\n')
+    assert "error:" in folder.run("doctor", *words).stdout and folder.run("serve", "--port", "0").returncode == 3
+
+
+def test_without_a_gateway_nothing_is_started_and_the_way_to_do_so_is_said(folder: Folder) -> None:
+    folder.servers(broken=ENDING).write("sluicegate.toml", f"[http]\nport = {free_port()}\n")
+    done = folder.run("doctor")
+    assert done.returncode == 0 and "note: servers: they were not checked" in done.stdout
+    assert "`sluicegate doctor --start`" in done.stdout and "broken" not in done.stdout
 
 
 @pytest.mark.parametrize("is_running", [False, True])
@@ -79,9 +83,9 @@ def test_a_command_that_is_not_there_is_counted_once_with_its_place(folder: Fold
     folder.servers(lost={"command": "no-such-program-anywhere"})
     folder.write("sluicegate.toml", f'[http]\nport = {free_port()}\n\n[activations.gone]\nfile = "gone.py"\n')
     with folder.serving() if is_running else nullcontext():
-        done = folder.run("doctor")
+        done = folder.run("doctor", "--start")
     lines = done.stdout.splitlines()
-    assert done.returncode == 1 and done.stderr.endswith("sluicegate: 2 things are wrong.\n")
+    assert done.returncode == 1 and done.stderr.endswith("sluicegate: found 2 problems.\n")
     assert [line.partition(" See ")[0] for line in lines] == [
         'error: lost: The command "no-such-program-anywhere" was not found; install it, or give its full path.',
         'error: gone: The file of the activation "gone" does not exist.',
@@ -89,18 +93,18 @@ def test_a_command_that_is_not_there_is_counted_once_with_its_place(folder: Fold
     assert lines[0].endswith(f" See {folder.path / '.mcp.json'}:4.")
 
 
-def test_a_file_that_broke_under_a_running_gateway_is_told_once_with_what_is_kept(folder: Folder) -> None:
+def test_a_file_that_broke_under_a_running_gateway_is_reported_once_with_what_is_kept(folder: Folder) -> None:
     folder.servers(notes=NOTES)
     with folder.serving() as (process, _, _):
         file = folder.write(".mcp.json", "{\n")
         lines_until(process, "stays as it was")
         done = folder.run("doctor")
-    assert (done.returncode, done.stderr) == (1, "sluicegate: 1 thing is wrong.\n")
+    assert (done.returncode, done.stderr) == (1, "sluicegate: found 1 problem.\n")
     assert done.stdout.startswith(f"warning: {file}:2: ") and done.stdout.count(str(file)) == 1
     assert done.stdout.endswith("The gateway goes on with what it had before.\n") and "is used" not in done.stdout
 
 
-def test_settings_that_broke_under_a_running_gateway_are_told_with_what_is_kept(folder: Folder) -> None:
+def test_settings_that_broke_under_a_running_gateway_are_reported_with_what_is_kept(folder: Folder) -> None:
     folder.servers(notes=NOTES)
     with folder.serving() as (process, _, _):
         folder.write("sluicegate.toml", "naming = 3\n")
@@ -109,7 +113,7 @@ def test_settings_that_broke_under_a_running_gateway_are_told_with_what_is_kept(
     assert found.severity == "error" and found.sentence.endswith("The gateway goes on with what it had before.")
 
 
-def test_without_a_gateway_nobody_is_sent_to_a_log_but_to_the_command_itself(folder: Folder) -> None:
+def test_without_a_gateway_the_remedy_is_the_command_and_not_the_log(folder: Folder) -> None:
     silent = {"command": sys.executable, "args": ["-c", "raise SystemExit", "--token", "s3cret-value"]}
     folder.servers(broken=ENDING, silent=silent).write("sluicegate.toml", f"[http]\nport = {free_port()}\n")
     found = findings(folder)
@@ -144,7 +148,7 @@ def test_floating_versions_and_the_same_server_twice_are_found(folder: Folder) -
 def test_a_file_that_others_may_write_to_is_found(folder: Folder) -> None:
     folder.servers(notes=NOTES)
     (folder.path / ".mcp.json").chmod(0o666)
-    assert "others may write to it" in about(findings(folder), str(folder.path / ".mcp.json"))
+    assert "other users may write to it" in about(findings(folder), str(folder.path / ".mcp.json"))
 
 
 def test_a_configuration_with_errors_is_status_3(folder: Folder) -> None:
@@ -169,66 +173,54 @@ def tool(server: str, own: str, name: str = "") -> Offered:
 
 def test_names_that_had_to_be_cut_are_found() -> None:
     config = GatewayConfig(root="/")
-    (found,) = of_tools(
+    (found,) = check_tools(
         [tool("files", LONG, "files__a_tool_12345678"), tool("files", "read")], report(ready("files")), config
     )
     assert LONG in found.sentence and "files__a_tool_12345678" in found.sentence and "prefix" in found.remedy
 
 
-@pytest.mark.parametrize(
-    ("naming", "length", "remedy"),
-    [
-        ("prefix", 58, 'a prefix of at most 4 characters: prefix = "…" under [servers.files]'),
-        ("prefix", 61, 'a prefix of at most 1 character: prefix = "…" under [servers.files]'),
-        ("claude", 55, 'a prefix of at most 2 characters: prefix = "…" under [servers.files]'),
-        ("prefix", 62, 'No prefix is short enough; one server can do without: prefix = "" under [servers.files]'),
-        ("claude", 57, 'No prefix is short enough; one server can do without: prefix = "" under [servers.files]'),
-        ("prefix", 65, "has 65 characters, so that no prefix helps: have it renamed in the server, or raise max_name"),
-        ("collide", 65, "has 65 characters, so that no prefix helps: have it renamed in the server, or raise max_name"),
-        ("prefix", 129, "has 129 characters, so that no prefix helps: have it renamed in the server."),
-    ],
-)
-def test_what_helps_against_a_long_name_is_said(naming: Naming, length: int, remedy: str) -> None:
+@pytest.mark.parametrize(("naming", "length"), [("prefix", 58), ("claude", 55), ("collide", 65)])
+def test_what_helps_against_a_long_name_is_said(naming: Naming, length: int) -> None:
     own = "a" * length
     shown = next(names_for("files", own, naming))
     assert len(shown) == 64
-    (found,) = of_tools([tool("files", own, shown)], report(ready("files"), naming=naming), GatewayConfig(root="/"))
-    assert remedy in found.remedy
+    (found,) = check_tools([tool("files", own, shown)], report(ready("files"), naming=naming), GatewayConfig(root="/"))
+    assert "a short prefix" in found.remedy and "[servers.files]" in found.remedy
 
 
 @pytest.mark.parametrize(("naming", "length"), [("prefix", 57), ("claude", 52), ("collide", 64)])
 def test_names_that_fit_are_not_found(naming: Naming, length: int) -> None:
     own = "a" * length
     tools = [tool("files", own, next(names_for("files", own, naming)))]
-    assert not list(of_tools(tools, report(ready("files"), naming=naming), GatewayConfig(root="/")))
+    assert not list(check_tools(tools, report(ready("files"), naming=naming), GatewayConfig(root="/")))
 
 
 def test_single_tools_that_two_servers_have_are_noted() -> None:
     tools = [tool("a", "search"), tool("a", "read"), tool("b", "search")]
-    (found,) = of_tools(tools, report(ready("a"), ready("b")), GatewayConfig(root="/"))
+    (found,) = check_tools(tools, report(ready("a"), ready("b")), GatewayConfig(root="/"))
     assert (found.severity, found.about) == ("note", "a, b") and "search" in found.sentence
 
 
 def test_more_tools_than_models_take_are_found() -> None:
     tools = [tool("a", f"tool{number}") for number in range(129)]
-    (found,) = of_tools(tools, report(ready("a")), GatewayConfig(root="/"))
+    (found,) = check_tools(tools, report(ready("a")), GatewayConfig(root="/"))
     assert "129" in found.sentence and "profiles" in found.remedy
 
 
 def test_what_was_left_out_of_the_catalog_is_found() -> None:
-    (found,) = of_tools([], report(findings=["b: 'x' of its tools is left out."]), GatewayConfig(root="/"))
+    (found,) = check_tools([], report(findings=["b: 'x' of its tools is left out."]), GatewayConfig(root="/"))
     assert found.severity == "warning" and "left out" in found.sentence
 
 
 def test_only_a_server_that_we_start_has_a_log_to_look_into() -> None:
     for kind, remedy in (("stdio", "See `sluicegate logs a`."), ("http", "")):
-        (found,) = of_servers([ServerStatus(name="a", kind=kind, state="failed", sentence="a is away.")], {})
+        (found,) = check_servers([ServerStatus(name="a", kind=kind, state="failed", sentence="a is away.")], {})
         assert found.remedy == remedy
 
 
 def test_slow_starts_old_eras_restarts_and_losses_are_found() -> None:
     server = ready("a", version="2025-11-25", restarts=2, lost={"log messages that belong to no call": 3})
-    said = [each.sentence for each in of_servers([server], {"a": 12.0})]
+    said = [each.sentence for each in check_servers([server], {"a": 12.0})]
     assert said == [
         "took 12 s to start.",
         "speaks 2025-11-25; newer clients reach it over a bridge.",
@@ -260,35 +252,32 @@ servers = ["nots"]
 
 
 @pytest.mark.parametrize("is_running", [True, False], ids=["running", "alone"])
-def test_rules_that_fit_no_tool_are_found_with_what_may_be_meant(folder: Folder, is_running: bool) -> None:
+def test_globs_that_match_no_tool_are_found_with_a_suggestion(folder: Folder, is_running: bool) -> None:
     counting = {**COUNTING, "excludeTools": ["cuont"]}
     folder.servers(notes=NOTES, counting=counting)
-    file = folder.write("sluicegate.toml", f"{RULES}[http]\nport = {free_port()}\n")
+    folder.write("sluicegate.toml", f"{RULES}[http]\nport = {free_port()}\n")
     with folder.serving() if is_running else nullcontext():
         found = findings(folder)
-    assert about(found, f"{file}:3") == 'warning: "nobody_*" of servers.*.resend fits no tool of any server. '
-    assert about(found, f"{file}:6") == (
-        'warning: "frget" of servers.notes.hide fits no tool of notes. Did you mean "forget"?'
-    )
-    assert about(found, f"{file}:7") == (
-        'warning: "wrte*" of servers.notes.tools fits no tool of notes. Did you mean "write*"?'
-    )
-    assert about(found, f"{file}:8") == 'warning: "slow" of servers.notes.tool_timeouts fits no tool of notes. '
-    assert about(found, f"{file}:10") == (
-        "warning: The profile 'empty' offers no tool: none of the tools of its servers is let through. "
-    )
-    assert about(found, f"{file}:11") == (
-        'warning: "notes__writ" of profiles.empty.tools fits no tool of its servers. Did you mean "notes__write"?'
-    )
-    assert about(found, f"{file}:12") == 'warning: "forgt_*" of profiles.empty.hide fits no tool of its servers. '
-    assert "The profile 'nobody' offers no tool: no server fits it." in about(found, f"{file}:18")
-    (entry,) = (each for each in found if "excludeTools" in each.sentence)
-    assert entry.about.startswith(f"{folder.path / '.mcp.json'}:") and 'Did you mean "count"?' in entry.remedy
-    assert not any("good" in each.sentence or '"cou*"' in each.sentence for each in found)
+    assert about(found, "notes, counting") == 'warning: "nobody_*" in resend matches no tool. '
+    assert about(found, "notes").splitlines() == [
+        'warning: "wrte*" in tools matches no tool. Did you mean "write"?',
+        'warning: "frget" in hide matches no tool. Did you mean "forget"?',
+        'warning: "slow" in tool_timeouts matches no tool. ',
+    ]
+    assert about(found, "counting") == 'warning: "cuont" in hide matches no tool. Did you mean "count"?'
+    assert about(found, "profile empty").splitlines() == [
+        'warning: "notes__writ" in tools matches no tool. Did you mean "notes__write"?',
+        'warning: "forgt_*" in hide matches no tool. Did you mean "forget"?',
+        "warning: it offers no tool: its globs exclude all tools of its servers. ",
+    ]
+    assert about(found, "profile nobody") == "warning: it offers no tool: no server matches it. "
+    assert not about(found, "profile good")
 
 
-def test_of_rules_for_a_server_that_is_not_ready_nothing_is_known(folder: Folder) -> None:
+def test_globs_for_a_server_that_is_not_ready_are_not_checked(folder: Folder) -> None:
     folder.servers(notes=NOTES, broken=ENDING)
-    rules = '[servers."*"]\nhide = ["delete_*"]\n[servers.broken]\nhide = ["x"]\n[profiles.p]\ntools = ["broken__x"]\n'
+    rules = (
+        '[servers."*"]\nhide = ["delete_*"]\n[servers.broken]\nresend = ["x"]\n[profiles.p]\ntools = ["broken__x"]\n'
+    )
     folder.write("sluicegate.toml", f"{rules}[http]\nport = {free_port()}\n")
-    assert not [each for each in findings(folder) if "fits no tool" in each.sentence or "offers no" in each.sentence]
+    assert not [each for each in findings(folder) if "matches no tool" in each.sentence or "offers no" in each.sentence]

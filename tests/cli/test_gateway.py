@@ -43,16 +43,6 @@ def test_it_says_what_to_try_and_that_works(folder: Folder) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n", "")
 
 
-def test_what_it_says_to_try_shows_no_secrets(folder: Folder) -> None:
-    head = "import sluicegate\nserver = sluicegate.Server('s')\n"
-    tool = "@server.tool(annotations={{'readOnlyHint': True}})\ndef {}() -> str:\n    return ''\n"
-    folder.write("sluicegate.toml", '[activations.own]\nfile = "own.py"\n')
-    for names, tried in ((["print_env", "get_time"], "call own__get_time"), (["print_env"], "tools")):
-        folder.write("own.py", head + "".join(map(tool.format, names)))
-        with folder.started("serve", "--port", "0") as process:
-            assert lines_until(process, "try:")[-1].endswith(f"sluicegate {tried}\n")
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_with_status_0(folder: Folder, number: signal.Signals) -> None:
     folder.servers(counting=COUNTING)
@@ -91,7 +81,7 @@ def test_a_server_called_demo_keeps_its_name(folder: Folder) -> None:
 def test_a_file_with_nothing_but_ourselves_in_it_is_served_with_a_word_on_what_to_do(folder: Folder) -> None:
     folder.servers(sluicegate={"type": "http", "url": "http://127.0.0.1:4747/mcp"})
     with folder.started("serve", "--port", "0") as process:
-        assert "sluicegate import" in lines_until(process, "nothing is there to run")[-1]
+        assert "sluicegate import" in lines_until(process, "there are no servers")[-1]
 
 
 def test_ourselves_in_the_file_are_left_out_also_at_a_port_that_only_the_command_line_knows(folder: Folder) -> None:
@@ -151,16 +141,16 @@ def test_what_a_changed_file_does_is_said(folder: Folder) -> None:
         folder.servers(counting=COUNTING, notes=NOTES)
         lines_until(process, r"notes is ready again, 2 tools\.")
         folder.write("sluicegate.toml", '[profiles.few]\nservers = ["notes"]\n')
-        assert "changed: profiles.few." in lines_until(process, "The settings were read again")[-1]
+        assert "changed: profiles.few." in lines_until(process, "Settings changed")[-1]
         folder.write(".mcp.json", "{")
         broken = "".join(lines_until(process, "stays as it was"))
         assert ".mcp.json:1" in broken and "No server of this file is used" not in broken
         folder.servers(counting=COUNTING, notes=NOTES)
-        said = "".join(lines_until(process, "read again; nothing is different"))
-        assert "What was wrong in the files is mended." in said
+        said = "".join(lines_until(process, "reloaded; nothing changed"))
+        assert "The problems in the files were fixed." in said
 
 
-def test_a_mended_file_is_told_also_where_other_things_are_still_wrong(folder: Folder) -> None:
+def test_a_mended_file_is_reported_also_where_other_things_are_still_wrong(folder: Folder) -> None:
     lost = {"command": "no-such-program-anywhere"}
     folder.servers(counting=COUNTING, lost=lost)
     with folder.serving() as (process, _, _):
@@ -171,15 +161,15 @@ def test_a_mended_file_is_told_also_where_other_things_are_still_wrong(folder: F
             folder.write(".mcp.json", broken)
             lines_until(process, mended)
             folder.servers(counting=COUNTING, lost=lost)
-            lines_until(process, "What was wrong in the files is mended")
-            lines_until(process, "read again; nothing is different")
+            lines_until(process, "The problems in the files were fixed")
+            lines_until(process, "reloaded; nothing changed")
         folder.write("sluicegate.toml", "[servers.conting]\ntimeout = 5\n")
         lines_until(process, 'no server "conting"')
         (folder.path / "sluicegate.toml").unlink()
-        lines_until(process, "read again; nothing is different")
+        lines_until(process, "reloaded; nothing changed")
 
 
-def test_a_server_that_ends_is_told_when_it_is_back(folder: Folder) -> None:
+def test_a_server_that_ends_is_reported_when_it_is_back(folder: Folder) -> None:
     ending = "import os, sluicegate\ns = sluicegate.Server('s')\n@s.tool\ndef end() -> None:\n    os._exit(3)\n"
     folder.write("ending.py", f"{ending}sluicegate.run(s)\n")
     folder.servers(ending={"command": sys.executable, "args": ["ending.py"]})
@@ -188,7 +178,7 @@ def test_a_server_that_ends_is_told_when_it_is_back(folder: Folder) -> None:
         lines_until(process, r"ending is ready again, 1 tool\.")
 
 
-def test_a_profile_that_is_not_there_is_told_with_those_that_are(gateway: Folder) -> None:
+def test_a_profile_that_is_not_there_is_reported_with_those_that_are(gateway: Folder) -> None:
     url = json.loads(gateway.out("status", "--json"))["address"]
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(f"{url}/raeding", b"{}", timeout=PROMPTLY)
@@ -223,7 +213,7 @@ def test_a_python_file_that_is_not_there_is_loaded_when_it_comes(folder: Folder)
         assert folder.out("call", "mine__hi") == "hi\n"
 
 
-def test_a_command_and_a_file_that_are_not_there_are_told_once_with_their_places(folder: Folder) -> None:
+def test_a_command_and_a_file_that_are_not_there_are_reported_once_with_their_places(folder: Folder) -> None:
     folder.servers(notes=NOTES, lost={"command": "no-such-program-anywhere"})
     folder.write("sluicegate.toml", '[activations.gone]\nfile = "gone.py"\n')
     with folder.serving() as (process, _, said):
@@ -309,7 +299,7 @@ def test_a_place_for_the_socket_that_cannot_be_had_is_status_3_and_said(folder: 
     assert "socket = under [control]" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_second_gateway_at_the_same_port_is_told_where_the_first_is(gateway: Folder) -> None:
+def test_a_second_gateway_at_the_same_port_is_reported_where_the_first_is(gateway: Folder) -> None:
     url = json.loads(gateway.out("status", "--json"))["address"]
     done = gateway.run("serve", "--port", url.split(":")[2].split("/")[0])
     assert done.returncode == 3 and f"already serves this folder at {url};" in done.stderr
@@ -322,9 +312,8 @@ def test_a_port_that_is_taken_is_status_3_and_no_server_was_started(folder: Fold
         port = str(taken.getsockname()[1])
         done = folder.run("serve", "--port", port)
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr == (
-        f"sluicegate: port {port} of 127.0.0.1 is taken by another program; "
-        "choose one with --port, or any with --port 0.\n"
+    assert (
+        done.stderr == f"sluicegate: port {port} is in use, perhaps by the gateway of another folder; use --port N.\n"
     )
     assert not mark.exists()
 
@@ -356,7 +345,7 @@ def test_errors_of_the_configuration_are_status_3_with_file_and_line(folder: Fol
         (["--folder", "nowhere"], 2),
     ],
 )
-def test_wrong_command_lines_are_told(folder: Folder, words: list[str], status: int) -> None:
+def test_wrong_command_lines_are_reported(folder: Folder, words: list[str], status: int) -> None:
     done = folder.run("serve", *words)
     assert (done.returncode, done.stdout) == (status, "") and "Traceback" not in done.stderr
 

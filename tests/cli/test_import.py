@@ -1,4 +1,4 @@
-"""`sluicegate import`: servers of other programs, into .mcp.json, and nothing that is there is lost."""
+"""`sluicegate import`: copies servers of other programs into .mcp.json, and changes nothing else in it."""
 
 import json
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_what_is_there_stays_with_its_comments(folder: Folder) -> None:
     put(folder.home, ".cursor/mcp.json", json.dumps({"mcpServers": {"found": ENTRY, "notes": ENTRY}}))
     mine = folder.write(".mcp.json", f'{{\n  // mine\n  "mcpServers": {{"notes": {json.dumps(NOTES)}}},\n}}\n')
     done = folder.invoke("import", "--yes")
-    assert done.returncode == 0 and "notes\tthe name is taken by another; left out" in done.stdout
+    assert done.returncode == 0 and "notes\tthe name is taken; left out" in done.stdout
     text = mine.read_text()
     assert "// mine" in text and json.dumps(NOTES) in text and '"found"' in text
     assert "read " in folder.invoke("check").stderr
@@ -74,26 +74,14 @@ def test_the_same_again_has_nothing_to_do(folder: Folder) -> None:
     assert (folder.path / ".mcp.json").read_bytes() == before
 
 
-def test_a_server_is_there_already_however_its_program_writes_it(folder: Folder) -> None:
-    folder.servers(found=ENTRY, away={"url": "https://x.example/mcp"}, old={"url": "https://x.example/sse"})
-    page = {"found": {"type": "stdio", **ENTRY}, "away": {"type": "http", "url": "https://x.example/mcp"}}
-    put(folder.home, ".config/Code/User/mcp.json", json.dumps({"servers": page}))
-    again = {"found": {**ENTRY, "trust": True, "timeout": 9000}, "away": {"httpUrl": "https://x.example/mcp"}}
-    other = {"old": {"type": "sse", "url": "https://x.example/sse"}}
-    put(folder.home, ".gemini/settings.json", json.dumps({"mcpServers": {**again, **other}}))
-    done = folder.invoke("import")
-    assert done.returncode == 0 and done.stdout.count("\tis there already\t") == 4
-    assert "old\tthe name is taken by another; left out\thttps://x.example/sse\tGemini CLI" in done.stdout
-
-
 def test_of_two_different_servers_with_one_name_the_first_counts_and_that_is_said(folder: Folder) -> None:
     other = {**ENTRY, "env": {"API_TOKEN": "another"}}
     put(folder.home, *_json("cursor"))
     put(folder.home, ".config/Code/User/mcp.json", json.dumps({"servers": {"found": ENTRY}}))
     put(folder.home, ".gemini/settings.json", json.dumps({"mcpServers": {"found": other}}))
     rows = json.loads(folder.invoke("import", "--json").stdout)
-    taken = "the name is taken by another; left out"
-    assert [row["outcome"] for row in rows] == ["is added", "is there already", taken]
+    taken = "the name is taken; left out"
+    assert [row["outcome"] for row in rows] == ["is added", taken, taken]
     assert [row["added"] for row in rows] == [True, False, False]
     assert folder.invoke("import", "--yes").returncode == 0 and servers_of(folder)["found"] == ENTRY
 
@@ -102,7 +90,7 @@ def test_a_gateway_in_our_own_file_keeps_its_name(folder: Folder) -> None:
     folder.servers(all={"command": "sluicegate", "args": ["serve", "--stdio"]})
     put(folder.home, ".cursor/mcp.json", json.dumps({"mcpServers": {"all": ENTRY}}))
     done = folder.invoke("import", "--yes")
-    assert done.returncode == 0 and "all\tthe name is taken by another" in done.stdout
+    assert done.returncode == 0 and "all\tthe name is taken" in done.stdout
     assert servers_of(folder)["all"]["command"] == "sluicegate"
 
 
@@ -121,7 +109,7 @@ def test_a_broken_file_of_a_client_does_not_stop_the_others(folder: Folder) -> N
 
 
 @pytest.mark.parametrize("how", [["gemini", "--yes"], ["gemini", "--json"], ["--yes"]])
-def test_where_a_file_cannot_be_read_nobody_says_that_there_is_nothing(folder: Folder, how: list[str]) -> None:
+def test_where_a_file_cannot_be_read_nothing_says_that_there_is_nothing(folder: Folder, how: list[str]) -> None:
     put(folder.home, ".gemini/settings.json", "{ broken")
     done = folder.invoke("import", *how)
     assert done.returncode == 1 and ".gemini/settings.json:1:3: " in done.stderr
@@ -136,7 +124,7 @@ def test_a_client_that_was_named_and_cannot_be_read_is_a_failure_also_where_anot
     put(folder.home, *_json("cursor"))
     done = folder.invoke("import", "cursor", "codex", "--yes")
     assert done.returncode == 1 and "found" in servers_of(folder)
-    why = "/.codex/config.toml could not be read, so that not everything is here.\n"
+    why = "/.codex/config.toml could not be read, so its servers were not imported.\n"
     assert done.stderr.endswith(why)
     shown = folder.invoke("import", "cursor", "codex", "--user", "--json")
     assert (shown.returncode, [row["added"] for row in json.loads(shown.stdout)]) == (1, [True])
@@ -163,7 +151,7 @@ def test_what_connect_wrote_is_left_out_and_said_so(folder: Folder, client: str,
     folder.servers(notes=NOTES)
     assert folder.invoke("connect", client, *how, "--yes").returncode == 0
     done = folder.invoke("import", "--yes")
-    assert done.returncode == 0 and "is sluicegate itself, and left out." in done.stderr
+    assert done.returncode == 0 and "is sluicegate itself, so it is left out." in done.stderr
     assert "nothing to import" in done.stderr and list(servers_of(folder)) == ["notes"]
 
 
@@ -192,16 +180,13 @@ def _json(client: str) -> tuple[str, str]:
     return file, json.dumps(page)
 
 
-def test_what_is_no_entry_is_left_out_with_the_reason_and_what_would_not_run_is_said(folder: Folder) -> None:
+def test_what_is_no_entry_is_left_out_with_the_reason(folder: Folder) -> None:
     page = {"bad": 3, "typo": {"cmd": "x"}, "gone": {"command": "no-such-program"}, "good": NOTES}
     put(folder.home, ".gemini/settings.json", json.dumps({"mcpServers": page}))
     done = folder.invoke("import", "gemini", "--yes")
     assert done.returncode == 0 and set(servers_of(folder)) == {"typo", "gone", "good"}
     said = done.stderr.splitlines()
     assert "sluicegate: bad of Gemini CLI is left out: it should be an object with a command or a url." in said
-    assert "sluicegate: typo would not run: It has neither a command nor a url." in said
-    assert "sluicegate: gone would not run: Its command was not found or cannot be run." in said
-    assert not any(line.startswith("sluicegate: good would") for line in said)
 
 
 def test_servers_that_are_no_object_at_all_are_left_out_with_a_sentence(folder: Folder) -> None:
@@ -213,13 +198,13 @@ def test_servers_that_are_no_object_at_all_are_left_out_with_a_sentence(folder: 
 @pytest.mark.parametrize(
     ("client", "file", "text", "place"),
     [
-        ("gemini", ".gemini/settings.json", '{\n  "a": 1,\n  b: 2\n}', "3:3: A key in double quotes"),
-        ("codex", ".codex/config.toml", "a = 1\nb = = 2\n", "2:5: The file is no TOML: Invalid value."),
-        ("codex", ".codex/config.toml", "a = 1\nb = [2,\n", "3:1: The file is no TOML: "),
+        ("gemini", ".gemini/settings.json", '{\n  "a": 1,\n  b: 2\n}', "3:3: Expected a key in double quotes"),
+        ("codex", ".codex/config.toml", "a = 1\nb = = 2\n", "2:5: The file is not valid TOML: Invalid value."),
+        ("codex", ".codex/config.toml", "a = 1\nb = [2,\n", "3:1: The file is not valid TOML: "),
     ],
     ids=["json", "toml", "toml-end"],
 )
-def test_a_broken_file_is_told_with_line_and_column_and_what_to_do(
+def test_a_broken_file_is_reported_with_line_and_column_and_what_to_do(
     folder: Folder, client: str, file: str, text: str, place: str
 ) -> None:
     put(folder.home, file, text)
@@ -227,24 +212,5 @@ def test_a_broken_file_is_told_with_line_and_column_and_what_to_do(
     for words in commands:
         done = folder.invoke(*words)
         assert done.returncode == 1, words
-        assert f"{folder.home / file}:{place}" in done.stderr and "Mend that, and try again." in done.stderr, words
+        assert f"{folder.home / file}:{place}" in done.stderr and "Correct that and try again." in done.stderr, words
         assert "(at line" not in done.stderr and (folder.home / file).read_text() == text
-
-
-def test_a_gateway_that_runs_has_taken_over_what_was_imported(folder: Folder) -> None:
-    put(folder.home, ".gemini/settings.json", json.dumps({"mcpServers": {"late": NOTES}}))
-    done = folder.invoke("import", "gemini", "--yes")
-    assert "`sluicegate serve` runs it." in done.stderr
-    folder.servers()
-    with folder.serving():
-        done = folder.invoke("import", "gemini", "--yes")
-        taken = "the gateway that runs for this folder has taken it over; `sluicegate status` shows how they are."
-        assert done.stderr.endswith(f"sluicegate: {taken}\n") and "sluicegate serve" not in done.stderr
-        assert folder.out("status").startswith("late\t")
-
-
-def test_a_gateway_that_reads_other_files_has_taken_over_nothing(folder: Folder) -> None:
-    put(folder.home, ".gemini/settings.json", json.dumps({"mcpServers": {"late": NOTES}}))
-    folder.write("other.json", '{"mcpServers": {}}')
-    with folder.serving("--config", "other.json"):
-        assert "`sluicegate serve` runs it." in folder.invoke("import", "gemini", "--yes").stderr

@@ -1,4 +1,4 @@
-"""`sluicegate init`: a file to begin with, and never over another."""
+"""`sluicegate init`: writes a file, and never over another."""
 
 from tests.cli.folders import Folder
 

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from sluicegate.cli.logs import _new as new_lines  # pyright: ignore[reportPrivateUsage]
+from sluicegate.cli.one_server import _new as new_lines  # pyright: ignore[reportPrivateUsage]
 from tests.cli.folders import PROMPTLY, Folder
 
 
@@ -16,16 +16,16 @@ def test_the_last_lines_of_a_server(gateway: Folder) -> None:
 
 def test_a_server_without_a_stderr_says_so(gateway: Folder) -> None:
     done = gateway.run("logs", "demo")
-    told = "sluicegate: demo runs inside the gateway, so that what it writes is on the gateway's own terminal.\n"
+    told = "sluicegate: demo runs inside the gateway, so its output is on the gateway's own terminal.\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, "", told)
 
 
 def test_a_server_that_cannot_have_written_anything_says_why(folder: Folder) -> None:
     folder.servers(typo={"comand": "python3"}, remote={"url": "http://127.0.0.1:9/mcp"})
     with folder.serving():
-        told = "typo has not run, since its entry is wrong; `sluicegate status` says how."
+        told = "typo has not run, because its entry is wrong; `sluicegate status` says why."
         assert told in folder.run("logs", "typo").stderr
-        assert "remote is at a URL, so that what it writes is where it runs." in folder.run("logs", "remote").stderr
+        assert "remote is at a URL, so its log is where it runs." in folder.run("logs", "remote").stderr
 
 
 def test_following_goes_on_with_what_it_writes(gateway: Folder) -> None:

@@ -89,6 +89,6 @@ def test_how_a_command_ends_is_its_exit_status(
     assert capsys.readouterr().err.endswith(said)
 
 
-def test_help_is_shown_also_to_those_who_take_it_for_a_command(folder: Folder) -> None:
+def test_help_is_shown_for_the_word_help_too(folder: Folder) -> None:
     assert folder.invoke("help").stdout == folder.invoke("--help").stdout != ""
     assert folder.invoke("help", "serve").stdout == folder.invoke("serve", "--help").stdout != ""

@@ -1,4 +1,4 @@
-"""`sluicegate restart`: one server anew, and what came of it."""
+"""`sluicegate restart`: restarts one server and reports the result."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from tests.cli.folders import ENDED, Folder
 
 
 @pytest.mark.parametrize("server", ["notes", "demo"])
-def test_a_server_is_started_anew_and_ready_again(gateway: Folder, server: str) -> None:
+def test_a_server_is_restarted_and_ready_again(gateway: Folder, server: str) -> None:
     done = gateway.run("restart", server)
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith(f"sluicegate: {server} is ready, with ")
@@ -19,7 +19,7 @@ def test_a_server_is_started_anew_and_ready_again(gateway: Folder, server: str) 
 
 def test_it_does_not_have_to_be_waited_for(gateway: Folder) -> None:
     done = gateway.run("restart", "notes", "--no-wait")
-    assert (done.returncode, done.stderr) == (0, "sluicegate: notes is being started anew.\n")
+    assert (done.returncode, done.stderr) == (0, "sluicegate: notes is being restarted.\n")
 
 
 def test_one_that_does_not_come_up_is_status_1_with_the_reason(gateway: Folder) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import sluicegate
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 DEMO = str(ROOT / "examples" / "demo.py")
@@ -143,9 +144,8 @@ def test_a_port_that_is_taken_is_status_3_and_one_sentence() -> None:
         port = str(taken.getsockname()[1])
         done = ended("serve", DEMO, "--port", port)
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr == (
-        f"sluicegate: port {port} of 127.0.0.1 is taken by another program; "
-        "choose one with --port, or any with --port 0.\n"
+    assert (
+        done.stderr == f"sluicegate: port {port} is in use, perhaps by the gateway of another folder; use --port N.\n"
     )
 
 
@@ -163,8 +163,7 @@ def test_an_address_that_this_machine_has_not_is_status_3() -> None:
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 async def test_it_serves_without_standard_streams(closed: str, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     # The file tells that it is loaded, and the tool answers until the signal comes.
     os.mkfifo(tmp_path / "loaded")
     write(tmp_path, f"{ONE}\nopen('loaded', 'w').close()\n")
@@ -244,7 +243,7 @@ async def test_a_hub_is_served_and_counts_more_than_the_servers_in_it(tmp_path: 
     [
         (TWO, "tools.py", "tools.py has several servers; say which: tools.py:first or tools.py:second."),
         (TWO, "tools.py:third", "tools.py has no variable third."),
-        (TWO, "tools.py:limit", "limit in tools.py is no sluicegate.Server or sluicegate.Hub, but of type int."),
+        (TWO, "tools.py:limit", "limit in tools.py has the type int, not sluicegate.Server or sluicegate.Hub."),
         (
             "x = 1\n",
             "tools.py",
@@ -254,12 +253,12 @@ async def test_a_hub_is_served_and_counts_more_than_the_servers_in_it(tmp_path: 
         ("x = 1\n", "tolls.py", "there is no file tolls.py."),
         ("x = 1\n", "tolls.py:server", "there is no file tolls.py."),
         ("x = 1\n", ".", ". is a folder; name a Python file."),
-        ("import sys\nsys.exit('no key')\n", "tools.py", "tools.py ends the program while it is loaded: no key."),
-        ("import sys\nsys.exit(4)\n", "tools.py", "tools.py ends the program while it is loaded: sys.exit(4)."),
+        ("import sys\nsys.exit('no key')\n", "tools.py", "tools.py exits while it is loaded: no key."),
+        ("import sys\nsys.exit(4)\n", "tools.py", "tools.py exits while it is loaded: sys.exit(4)."),
         (
             "import sluicegate\nsluicegate.run(sluicegate.Server('x'))\n",
             "tools.py",
-            'tools.py could not be loaded: put what calls sluicegate.run() under `if __name__ == "__main__":`.',
+            'tools.py could not be loaded: put the call of sluicegate.run() under `if __name__ == "__main__":`.',
         ),
     ],
 )

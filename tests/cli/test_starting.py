@@ -1,4 +1,4 @@
-"""Servers are started before all else, none is left if that was in vain, and what is said of one that takes long."""
+"""Servers are started before everything else is loaded, and ended if the gateway cannot start."""
 
 import asyncio
 import json
@@ -17,11 +17,11 @@ from typing import cast
 
 import pytest
 
-from sluicegate.claims import claimed
-from sluicegate.config import GatewayConfig, ServerConfig, ServerSettings, Stdio, control_socket
-from sluicegate.config.values import Secret
-from sluicegate.control import statuses
+from sluicegate.config.model import GatewayConfig, Secret, ServerConfig, ServerSettings, Stdio
+from sluicegate.config.paths import control_socket
 from sluicegate.gateway import Gateway, ServerStatus
+from sluicegate.runtime.lock import locked
+from sluicegate.serve.control_api import statuses
 from tests.cli.folders import COUNTING, NOTES, PROMPTLY, Folder, lines_until
 from tests.marks import new_mark, processes_with
 
@@ -45,21 +45,21 @@ FOR_LATER = {
     "jiter",
     "logging",
     "uvloop",
-    "sluicegate.activation.tools",
+    "sluicegate.activation.definitions",
     "sluicegate.client.client",
-    "sluicegate.control",
+    "sluicegate.serve.control_api",
     "sluicegate.downstream.duplex",
     "sluicegate.downstream.http",
     "sluicegate.exchange",
-    "sluicegate.fronts",
+    "sluicegate.serve.process",
     "sluicegate.gateway",
     "sluicegate.http1",
     "sluicegate.hub.hub",
-    "sluicegate.loading",
+    "sluicegate.load_file",
     "sluicegate.protocol.message",
     "sluicegate.server",
-    "sluicegate.serving",
-    "sluicegate.sockets",
+    "sluicegate.run_server",
+    "sluicegate.runtime.unix_socket",
     "sluicegate.upstream.http",
     "sluicegate.upstream.stdio",
     "anyio",
@@ -68,7 +68,7 @@ FOR_LATER = {
     "tomllib",
     "watchfiles",
 }
-"""What is needed to speak, to be reached, to be watched, to be pretty: the servers can start meanwhile."""
+"""Modules that are loaded while the servers start."""
 
 
 @pytest.mark.parametrize("words", [("--port", "0"), ("--stdio",)])
@@ -87,7 +87,7 @@ def test_servers_are_started_before_all_is_loaded_that_they_need_not_wait_for(
         check=False,
     )
     loaded = set(done.stdout.split())
-    assert "sluicegate.upstream.launching" in loaded, done.stderr
+    assert "sluicegate.upstream.spawn" in loaded, done.stderr
     assert loaded & FOR_LATER == set()
 
 
@@ -163,7 +163,7 @@ def test_a_signal_while_it_is_still_loading_leaves_no_server(
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         _, said = process.communicate(timeout=PROMPTLY)
-    assert (process.returncode, said.strip()) == (status, "")
+    assert process.returncode == status and re.fullmatch(r"(sluicegate: starting deaf: .*)?", said.strip()), said
     assert (folder.path / "witness1").exists()
     deadline = time.monotonic() + PROMPTLY
     while number is not signal.SIGINT and processes_with(mark) and time.monotonic() < deadline:
@@ -174,7 +174,7 @@ def test_a_signal_while_it_is_still_loading_leaves_no_server(
 @only_linux
 def test_a_gateway_whose_place_another_has_starts_no_server(folder: Folder, mark: str) -> None:
     folder.servers(deaf=witness(DEAF, mark), missing={"command": "no-such-program-anywhere"})
-    with claimed(socket_of(folder)):
+    with locked(socket_of(folder)):
         done = folder.run("serve", "--port", "0")
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.splitlines()[-1].startswith("sluicegate: Another gateway serves this folder already")
@@ -220,7 +220,7 @@ def test_each_server_is_started_once_and_a_restart_starts_it_in_the_same_way(fol
             assert processes_with(mark) == set()
 
 
-def test_one_that_cannot_be_started_is_told_as_ever(folder: Folder) -> None:
+def test_one_that_cannot_be_started_is_reported_as_ever(folder: Folder) -> None:
     folder.servers(missing={"command": "no-such-program-anywhere"}, homeless={**NOTES, "cwd": "nowhere"}, notes=NOTES)
     with folder.serving() as (process, _, said):
         assert "1 of 3 servers ready, 2 tools: notes" in said[-1]
@@ -228,7 +228,7 @@ def test_one_that_cannot_be_started_is_told_as_ever(folder: Folder) -> None:
         assert re.search(r"missing.* was not found", rest) and re.search(r"homeless.* does not exist", rest)
 
 
-def test_what_is_no_message_is_told_five_times_a_minute_however_often_the_server_is_started(folder: Folder) -> None:
+def test_what_is_no_message_is_reported_five_times_a_minute_however_often_the_server_is_started(folder: Folder) -> None:
     script = "print('Server running on stdio', flush=True)"
     folder.servers(chatty={"command": sys.executable, "args": ["-I", "-S", "-c", script]})
     with folder.serving() as (process, _, said):
@@ -236,7 +236,7 @@ def test_what_is_no_message_is_told_five_times_a_minute_however_often_the_server
             folder.run("restart", "chatty")
         process.send_signal(signal.SIGTERM)
         rest = process.communicate(timeout=PROMPTLY)[1]
-    line = "sluicegate: chatty: a line is skipped, for it is not a JSON object: b'Server running on stdio'"
+    line = "sluicegate: chatty: a line is skipped because it is not a JSON object: b'Server running on stdio'"
     assert [*"".join(said).splitlines(), *rest.splitlines()].count(line) == 5
 
 
@@ -270,7 +270,7 @@ async def starting(gateway: Gateway) -> ServerStatus:
 
 
 async def test_one_that_is_silent_is_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluicegate.control.LONG", 0.0)
+    monkeypatch.setattr("sluicegate.serve.control_api.SLOW_START", 0.0)
     async with Gateway(silent()) as gateway:
         (server,) = statuses(gateway)
     assert re.fullmatch(r"mute has not answered for \d+ s; is it an MCP server on stdio\?", server.sentence)
@@ -284,7 +284,7 @@ async def test_why_it_failed_the_last_time_is_still_said_while_it_is_tried_again
     )
 
 
-def test_who_waits_for_what_is_being_fetched_is_told(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_download_is_reported_while_it_is_waited_for(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     told = Event()
     said: list[str] = []
 
@@ -302,14 +302,14 @@ def test_who_waits_for_what_is_being_fetched_is_told(folder: Folder, monkeypatch
     npx.chmod(0o755)
     words = [str(COUNTING["command"]), *cast("list[str]", COUNTING["args"])]
     folder.servers(counting={"command": str(npx), "args": words})
-    monkeypatch.setattr("sluicegate.cli.reaching.say", say)
-    monkeypatch.setattr("sluicegate.cli.reaching.LONG", 0.2)
+    monkeypatch.setattr("sluicegate.cli.temporary_gateway.say", say)
+    monkeypatch.setattr("sluicegate.cli.temporary_gateway.SLOW_START", 0.2)
     monkeypatch.setattr("sluicegate.hub.mount.INSTALLS_AFTER", 0.0)
     delivering = Thread(target=deliver)
     delivering.start()
-    done = folder.invoke("tools")
+    done = folder.invoke("call", "counting__count", "to=1")
     delivering.join()
-    assert done.returncode == 0 and done.stdout.startswith("counting__count")
+    assert (done.returncode, done.stdout) == (0, "counted to 1\n")
     assert said[-1] == "still waiting for counting: it may have to be fetched first (Ctrl+C to give up)."
 
 
@@ -317,7 +317,7 @@ def test_who_waits_for_what_is_being_fetched_is_told(folder: Folder, monkeypatch
 AT_ONCE = """
 import os, sys
 from sluicegate.cli.main import main
-import sluicegate.cli.serve_folder
+import sluicegate.cli.serve
 ready, go = map(int, sys.argv[1:3])
 os.write(ready, b".")
 os.close(ready)
@@ -414,9 +414,9 @@ def test_of_two_that_begin_at_once_for_clients_of_their_own_both_serve_and_one_h
         assert counted.run("status").returncode == 0
         said = "".join(process.communicate(timeout=PROMPTLY)[1] for process in processes)
         assert [process.returncode for process in processes] == [0, 0]
-    assert [line for line in said.splitlines() if not line.endswith(" has stopped.")] == [
+    assert [line for line in said.splitlines() if " has stopped." not in line and ": starting notes: " not in line] == [
         f"sluicegate: Another gateway serves this folder already (its control socket is {socket_of(counted)})."
-        " This one serves its client all the same, and `sluicegate status` and the other commands ask that one."
+        " This one serves its client without a control socket; `sluicegate status` and other commands use that one."
     ]
     assert (counted.path / "starts").read_text() == "started\n" * 2
     assert os.listdir(os.path.dirname(socket_of(counted))) == []

@@ -1,4 +1,4 @@
-"""`sluicegate status`: how every server is."""
+"""`sluicegate status`: the state of every server."""
 
 import json
 import os
@@ -10,11 +10,10 @@ from typing import cast
 
 import pytest
 
-from sluicegate.cli.reaching import Report
-from sluicegate.cli.status import _Lines as Lines  # pyright: ignore[reportPrivateUsage]
-from sluicegate.gateway import ServerStatus
-from sluicegate.hub.condition import tried_singly
-from tests.cli.folders import COUNTING, ENDED, ENDING, NOTES, PROMPTLY, Folder, lines_until
+from sluicegate.cli.status import Lines
+from sluicegate.hub.supervise import tried_singly
+from sluicegate.serve.control_protocol import Report, ServerStatus
+from tests.cli.folders import COUNTING, ENDED, ENDING, NO_GATEWAY, NOTES, PROMPTLY, Folder, lines_until
 
 
 def test_a_line_for_each_server_with_the_reason_for_those_that_are_not_ready(gateway: Folder) -> None:
@@ -62,7 +61,7 @@ def post(url: str, message: dict[str, object], **headers: str) -> str:
         return answer.headers.get("Mcp-Session-Id") or ""
 
 
-def test_what_could_not_be_preserved_is_told_with_how_often(folder: Folder) -> None:
+def test_what_could_not_be_preserved_is_reported_with_how_often(folder: Folder) -> None:
     folder.servers(notes=NOTES, counting=COUNTING)
     with folder.serving() as (_, url, _):
         assert "preserved" not in folder.run("status").stderr
@@ -87,7 +86,7 @@ COUNTED = {**COUNTING, "args": ["-c", STARTS, *cast("list[str]", COUNTING["args"
 """A server that leaves a mark in the folder whenever it is started."""
 
 
-def test_who_watches_where_no_gateway_runs_waits_for_one_and_for_the_next(folder: Folder) -> None:
+def test_watch_without_a_gateway_waits_for_one_and_for_the_next(folder: Folder) -> None:
     folder.servers(counting=COUNTED)
     with folder.started("status", "--watch", "--json") as watching:
         assert watching.stdout is not None and watching.stderr is not None
@@ -140,24 +139,25 @@ def test_a_terminal_shows_that_it_waits_and_then_the_gateway(folder: Folder) -> 
         assert terminal.ended() == 130
 
 
-def test_watching_a_file_that_was_named_starts_its_servers(folder: Folder) -> None:
-    folder.servers(counting=COUNTING)
-    with folder.started("status", "--watch", "--json", "--config", ".mcp.json") as watching:
-        assert watching.stdout is not None
-        assert [each["state"] for each in json.loads(watching.stdout.readline())["servers"]] == ["ready"]
+def test_a_file_that_was_named_cannot_be_watched(folder: Folder) -> None:
+    done = folder.servers(counting=COUNTING).run("status", "--watch", "--config", ".mcp.json")
+    assert done.returncode == 2 and "leave --config out" in done.stderr
 
 
-def test_without_a_gateway_the_servers_are_started_looked_at_and_ended(folder: Folder) -> None:
-    folder.servers(notes=NOTES, counting=COUNTING, broken=ENDING, off={**NOTES, "disabled": True})
+def test_without_a_gateway_the_configuration_is_shown_with_the_tools_of_the_last_time(folder: Folder) -> None:
+    folder.servers(notes=NOTES, counting=COUNTING, off={**NOTES, "disabled": True})
+    assert folder.run("call", "counting__count", "to=1").returncode == 0
     done = folder.run("status")
     rows = {line.split("\t")[0]: line.split("\t") for line in done.stdout.splitlines()}
-    assert done.returncode == 0 and "started for this command alone" in done.stderr
-    states = {name: row[1] for name, row in rows.items()}
-    assert states.pop("broken") in ("degraded", "failed", "starting")
-    assert states == {"notes": "ready", "counting": "ready", "off": "disabled"}
+    assert (done.returncode, done.stderr) == (0, f"{NO_GATEWAY}\n")
+    assert {name: (row[1], row[4]) for name, row in rows.items()} == {
+        "notes": ("stopped", "0"),
+        "counting": ("stopped", "1"),
+        "off": ("disabled", "0"),
+    }
 
 
-def test_an_address_is_told_only_where_one_is(folder: Folder) -> None:
+def test_an_address_is_reported_only_where_one_is(folder: Folder) -> None:
     assert json.loads(folder.out("status", "--json"))["address"] == ""
 
 
@@ -170,14 +170,14 @@ def findings(folder: Folder) -> list[str]:
     return json.loads(folder.out("status", "--json"))["findings"]
 
 
-def test_a_file_that_broke_is_told_with_its_line_and_what_is_kept_until_it_is_mended(folder: Folder) -> None:
+def test_a_file_that_broke_is_reported_with_its_line_and_what_is_kept_until_it_is_mended(folder: Folder) -> None:
     folder.servers(counting=COUNTING)
     with folder.serving() as (process, _, _):
         assert findings(folder) == []
         file = folder.write(".mcp.json", '{\n  "mcpServers": {\n')
         lines_until(process, "stays as it was")
         (said,) = findings(folder)
-        assert said.startswith(f"{file}:3:1: warning: The file ends, and the {{ of line 2 is not closed")
+        assert said.startswith(f"{file}:3:1: warning: The file ends before the {{ of line 2 is closed")
         assert said.endswith("The gateway goes on with what it had before.") and "No server" not in said
         done = folder.run("status")
         assert done.stdout.startswith("counting\tready") and done.stderr == f"sluicegate: {said}\n"
@@ -185,11 +185,11 @@ def test_a_file_that_broke_is_told_with_its_line_and_what_is_kept_until_it_is_me
             assert terminal.ended() == 0
             assert "goes on with what it had before." in " ".join(terminal.drawn.split())
         folder.servers(counting=COUNTING)
-        lines_until(process, "is mended")
+        lines_until(process, "were fixed")
         assert findings(folder) == [] and folder.run("status").stderr == ""
 
 
-def test_settings_that_broke_are_told_too(folder: Folder) -> None:
+def test_settings_that_broke_are_reported_too(folder: Folder) -> None:
     folder.servers(counting=COUNTING)
     with folder.serving() as (process, _, _):
         file = folder.write("sluicegate.toml", "[http]\nhots = 3\n")
@@ -198,7 +198,7 @@ def test_settings_that_broke_are_told_too(folder: Folder) -> None:
         assert said.startswith(f"{file}:2") and said.endswith("The gateway goes on with what it had before.")
 
 
-def test_a_server_that_runs_on_since_its_entry_broke_is_told(folder: Folder) -> None:
+def test_a_server_that_runs_on_since_its_entry_broke_is_reported(folder: Folder) -> None:
     folder.servers(counting=COUNTING, notes=NOTES)
     with folder.serving() as (process, _, _):
         folder.servers(counting=COUNTING, notes={"command": 5})
@@ -208,7 +208,7 @@ def test_a_server_that_runs_on_since_its_entry_broke_is_told(folder: Folder) -> 
         assert [line.split("\t")[1] for line in folder.out("status").splitlines()] == ["ready", "ready"]
 
 
-def test_what_only_shows_when_it_is_to_be_taken_over_is_told(folder: Folder) -> None:
+def test_what_only_shows_when_it_is_to_be_taken_over_is_reported(folder: Folder) -> None:
     folder.servers(counting=COUNTING).write("sluicegate.toml", '[servers.late]\nprefix = "counting"\n')
     with folder.serving() as (process, _, _):
         # The one that broke would run on as it was, under the prefix that the other one is to have.
@@ -219,14 +219,14 @@ def test_what_only_shows_when_it_is_to_be_taken_over_is_told(folder: Folder) -> 
         assert folder.out("tools") == "counting__count\tto\tCount aloud, one number at a time.\n"
 
 
-def test_a_file_that_was_broken_from_the_start_is_told(folder: Folder) -> None:
+def test_a_file_that_was_broken_from_the_start_is_reported(folder: Folder) -> None:
     folder.write(".mcp.json", "{")
     with folder.serving():
         (said,) = findings(folder)
         assert ".mcp.json:1" in said and said.endswith("No server of this file is used.")
 
 
-def test_who_watches_is_told_of_a_file_that_breaks(folder: Folder) -> None:
+def test_watch_reports_a_file_that_breaks(folder: Folder) -> None:
     folder.servers(counting=COUNTING)
     with folder.serving(), folder.started("status", "--watch", "--json") as status:
         assert status.stdout is not None and json.loads(status.stdout.readline())["findings"] == []
@@ -235,13 +235,11 @@ def test_who_watches_is_told_of_a_file_that_breaks(folder: Folder) -> None:
             pass
 
 
-def test_of_a_server_that_was_started_for_this_alone_nobody_says_that_it_is_started_again(folder: Folder) -> None:
+def test_of_a_server_that_was_started_for_this_alone_nothing_says_that_it_is_started_again(folder: Folder) -> None:
     folder.servers(broken=ENDING)
-    done = folder.run("status")
-    name, state, *_, why = done.stdout.rstrip("\n").split("\t")
-    assert (name, state) == ("broken", "failed")
-    assert re.match(f"broken {ENDED}", why) and "it is broken" in why
-    assert "It was started for this command alone, and is not started again." in why
+    why = folder.run("doctor", "--start").stdout
+    assert re.search(f"error: broken {ENDED}", why) and "it is broken" in why
+    assert "It was started for this command only and is not restarted." in why
     assert "again in" not in why and "sluicegate logs" not in why
 
 
@@ -262,12 +260,12 @@ def test_the_gateways_own_entry_is_no_server_and_left_out_with_a_sentence(folder
 
 
 @pytest.mark.parametrize("command", [("status",), ("tools",), ("call", "mine__add", "a=1")])
-def test_a_file_of_which_nothing_can_be_read_is_told_where_no_gateway_runs(
+def test_a_file_of_which_nothing_can_be_read_is_reported_where_no_gateway_runs(
     folder: Folder, command: tuple[str, ...]
 ) -> None:
     (folder.path / ".mcp.json").write_text("hello, not json")
     done = folder.run(*command)
-    assert ".mcp.json:1:1: warning: 'hello' is no value" in done.stderr
+    assert ".mcp.json:1:1: warning: 'hello' is not a value" in done.stderr
     if command == ("status",):
         assert "no servers are configured" in done.stderr
 
@@ -284,7 +282,7 @@ def test_of_a_server_that_failed_only_news_is_printed(capsys: pytest.CaptureFixt
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-def test_a_whole_command_line_as_command_has_one_way_out_wherever_it_is_told(folder: Folder) -> None:
+def test_a_whole_command_line_as_command_has_one_way_out_wherever_it_is_reported(folder: Folder) -> None:
     folder.servers(weather={"command": "python3 weather.py --api-key sk-0123456789abcdef"})
     told = 'was not found: write "command": "python3" and "args": ["weather.py", "--api-key", "***"].'
     assert told in folder.invoke("check").stderr

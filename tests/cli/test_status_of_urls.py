@@ -1,4 +1,4 @@
-"""`sluicegate status` of a server at a URL: whether it can be reached, which no connection says."""
+"""`sluicegate status` of a server at a URL: whether it can be reached."""
 
 import asyncio
 import json
@@ -11,11 +11,7 @@ from contextlib import contextmanager, suppress
 
 import sluicegate
 from tests.cli.folders import COUNTING, PROMPTLY, ROOT, Folder, lines_until
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
+from tests.ports import free_port
 
 
 @contextmanager
@@ -100,7 +96,7 @@ async def refused_at_last(url: str) -> None:
                     return
 
 
-def test_a_url_that_comes_late_is_there_for_whoever_calls_it(folder: Folder) -> None:
+def test_a_url_that_comes_late_is_there_for_the_next_call(folder: Folder) -> None:
     port, call = free_port(), ("call", "remote__test_simple_text")
     folder.servers(remote={"type": "http", "url": f"http://127.0.0.1:{port}/mcp"})
     with folder.serving():
@@ -113,15 +109,15 @@ def test_a_url_that_comes_late_is_there_for_whoever_calls_it(folder: Folder) -> 
             assert shown(folder) == ("ready", "remote is ready.")
 
 
-def test_nobody_says_that_a_url_is_started(folder: Folder) -> None:
+def test_nothing_says_that_a_url_is_started(folder: Folder) -> None:
     folder.servers(remote={"type": "http", "url": f"http://127.0.0.1:{free_port()}/mcp"})
     with folder.serving() as (process, _, said):
         told = "".join(said) + "".join(lines_until(process, "remote"))
         assert "could not be reached" in told and "started again" not in told
         assert "started again" not in shown(folder)[1]
-    state, why = shown(folder)
-    assert (state, "could not be reached" in why) == ("failed", True)
-    assert why.endswith(" It was asked for this command alone, and is not tried again.")
+    why = folder.run("doctor", "--start").stdout
+    assert "error: remote could not be reached" in why or "error: remote: " in why
+    assert "It was contacted for this command only and is not tried again." in why
 
 
 def test_an_older_url_that_is_gone_is_shown_without_a_call_too(folder: Folder) -> None:

@@ -1,4 +1,4 @@
-"""A gateway that is told to stop while somebody's `sluicegate call` is under way."""
+"""A gateway that is stopped while a `sluicegate call` is in progress."""
 
 import json
 import os
@@ -44,30 +44,28 @@ def test_a_call_under_way_has_its_time_and_its_result(waiting: Folder, size: int
     with waiting.serving() as (gateway, _, _), waiting.started("call", "waiting__wait", f"size={size}") as call:
         wait_for_the_tool(waiting)
         gateway.send_signal(signal.SIGINT)
-        assert "1 call is under way, with 30 s to finish" in lines_until(gateway, "under way")[-1]
+        assert "1 call is in progress, with 30 s to finish" in lines_until(gateway, "in progress")[-1]
         late = waiting.run("call", "waiting__wait")
         assert (late.returncode, late.stdout) == (1, "")
-        assert "The gateway is about to stop and begins nothing new" in late.stderr
+        assert "The gateway is about to stop and takes no new requests" in late.stderr
         (waiting.path / "go").write_text("rested")
         out, err = call.communicate(timeout=PROMPTLY)
         assert (call.returncode, out, err) == (0, f"rested{size * '.'}\n", "")
         assert gateway.wait(PROMPTLY) == 0
 
 
-def test_a_call_that_takes_longer_is_told_that_it_may_have_run(waiting: Folder) -> None:
+def test_a_call_that_takes_longer_is_reported_that_it_may_have_run(waiting: Folder) -> None:
     waiting.write("sluicegate.toml", "[limits]\ndrain = 0.1\n")
     with waiting.serving() as (gateway, _, _), waiting.started("call", "waiting__wait") as call:
         wait_for_the_tool(waiting)
         gateway.send_signal(signal.SIGINT)
         out, err = call.communicate(timeout=PROMPTLY)
         assert (call.returncode, out) == (1, "")
-        assert err == (
-            "sluicegate: The gateway was stopped before the call was done; it was cancelled and may have run in part.\n"
-        )
+        assert err == ("sluicegate: The server is about to stop; the request was cancelled and may have run in part.\n")
         assert gateway.wait(PROMPTLY) == 0
 
 
-def test_a_call_of_a_gateway_that_is_killed_is_told_so(waiting: Folder) -> None:
+def test_a_call_of_a_gateway_that_is_killed_is_reported_so(waiting: Folder) -> None:
     with waiting.serving() as (gateway, _, _), waiting.started("call", "waiting__wait") as call:
         wait_for_the_tool(waiting)
         gateway.kill()
@@ -80,10 +78,10 @@ def test_with_nothing_under_way_it_says_nothing_of_it(waiting: Folder) -> None:
     with waiting.serving() as (gateway, _, _):
         gateway.send_signal(signal.SIGINT)
         assert gateway.wait(PROMPTLY) == 0
-        assert gateway.stderr is not None and "under way" not in gateway.stderr.read()
+        assert gateway.stderr is not None and "in progress" not in gateway.stderr.read()
 
 
-def test_who_watches_a_gateway_that_stops_is_told_so(waiting: Folder) -> None:
+def test_watch_reports_a_gateway_that_stops(waiting: Folder) -> None:
     with waiting.serving() as (gateway, _, _), waiting.started("status", "--watch", "--json") as status:
         assert status.stdout is not None and status.stdout.readline()
         gateway.send_signal(signal.SIGINT)
@@ -101,8 +99,8 @@ def test_meanwhile_status_and_doctor_say_so_and_name_no_address(waiting: Folder)
         before = json.loads(waiting.out("status", "--json"))
         assert (before["stopping"], before["address"], before["findings"]) == (False, url, [])
         gateway.send_signal(signal.SIGTERM)
-        lines_until(gateway, "under way")
-        sentence = "The gateway is about to stop and begins nothing new; 1 call is under way."
+        lines_until(gateway, "in progress")
+        sentence = "The gateway is shutting down and accepts no new requests; 1 call is still in progress."
         report = json.loads(waiting.out("status", "--json"))
         assert (report["stopping"], report["address"], report["findings"]) == (True, "", [sentence])
         shown = waiting.run("status")
@@ -110,7 +108,7 @@ def test_meanwhile_status_and_doctor_say_so_and_name_no_address(waiting: Folder)
         doctor = waiting.run("doctor")
         assert doctor.returncode == 1 and sentence.removeprefix("The ") in doctor.stdout
         another = waiting.run("serve", "--port", "0")
-        assert another.returncode == 3 and "is about to stop" in another.stderr and "try again" in another.stderr
+        assert another.returncode == 3 and "is shutting down" in another.stderr and "try again" in another.stderr
         (waiting.path / "go").write_text("rested")
         assert call.wait(PROMPTLY) == 0 and gateway.wait(PROMPTLY) == 0
 
@@ -139,4 +137,4 @@ def test_a_tool_that_does_not_let_itself_be_cancelled_does_not_keep_it(folder: F
         gateway.send_signal(signal.SIGTERM)
         assert call.wait(PROMPTLY) == 1
         assert gateway.wait(PROMPTLY) == 0
-        assert gateway.stderr is not None and "the gateway leaves without it" in gateway.stderr.read()
+        assert gateway.stderr is not None and "the gateway exits without waiting for it" in gateway.stderr.read()

@@ -1,4 +1,4 @@
-"""A gateway on a pipe and at a URL that ends, by a signal or because the client of its pipe has: all of it as one."""
+"""A gateway with stdio and HTTP that ends by a signal, or because its stdio client has ended."""
 
 import json
 import os
@@ -48,11 +48,11 @@ asyncio.run(main())
 """
 
 WHOLE = 20.0
-"""Seconds in which a gateway that is told to stop ends, whatever its servers do (R29)."""
+"""Seconds in which a gateway ends after a signal, whatever its servers do (R29)."""
 
 
 class Pair:
-    """A gateway with a call of its pipe's client under way, and one that came by HTTP."""
+    """A gateway with a call over stdio and a call over HTTP in progress."""
 
     def __init__(
         self, folder: Folder, gateway: "subprocess.Popen[str]", url: str, by_http: "subprocess.Popen[str]"
@@ -78,7 +78,7 @@ class Pair:
         return out
 
     def assert_takes_nobody(self) -> None:
-        """See that nobody new comes in by HTTP."""
+        """Check that HTTP accepts no new clients."""
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((self._url.hostname or "", self._url.port or 0), PROMPTLY).close()
 
@@ -120,8 +120,8 @@ def test_a_signal_closes_every_front_at_once_and_all_calls_have_their_time(folde
     folder.write("sluicegate.toml", f"[limits]\ndrain = {PROMPTLY}\n")
     with pair(folder) as both:
         both.gateway.send_signal(signal.SIGTERM)
-        (said,) = lines_until(both.gateway, "under way")[-1:]
-        assert "2 calls are under way, with 30 s to finish; Ctrl+C once more, or another signal, ends them now." in said
+        (said,) = lines_until(both.gateway, "in progress")[-1:]
+        assert "2 calls are in progress, with 30 s to finish; Ctrl+C or a second signal cancels them now." in said
         both.assert_takes_nobody()
         both.let_go(1, "by pipe")
         assert both.pipe_said()["result"]["content"] == [{"type": "text", "text": "by pipe"}]
@@ -135,8 +135,8 @@ def test_a_client_that_hangs_up_closes_the_other_fronts_whose_calls_have_their_t
     with pair(folder) as both:
         assert both.gateway.stdin is not None
         both.gateway.stdin.close()
-        (said,) = lines_until(both.gateway, "under way")[-1:]
-        assert said == "sluicegate: 1 call is under way, with 30 s to finish.\n"
+        (said,) = lines_until(both.gateway, "in progress")[-1:]
+        assert said == "sluicegate: 1 call is in progress, with 30 s to finish.\n"
         both.assert_takes_nobody()
         # Clients send one when they have hung up and we are still there; that is no second signal.
         both.gateway.send_signal(signal.SIGTERM)
@@ -157,6 +157,6 @@ def test_a_second_signal_ends_it_at_once(folder: Folder) -> None:
     folder.write("sluicegate.toml", "[limits]\ndrain = 3600\n")
     with pair(folder) as both:
         both.gateway.send_signal(signal.SIGTERM)
-        lines_until(both.gateway, "under way")
+        lines_until(both.gateway, "in progress")
         both.gateway.send_signal(signal.SIGINT)
         assert both.gateway.wait(PROMPTLY) == 1

@@ -1,4 +1,4 @@
-"""Commands on a terminal: bars, tables, colours and questions, which no pipe ever sees."""
+"""Commands on a terminal: progress bars, tables, colours and questions."""
 
 import json
 import re
@@ -113,13 +113,13 @@ def asking(folder: Folder) -> Folder:
 
 def test_a_form_is_asked_field_by_field_until_each_is_right(asking: Folder) -> None:
     with asking.terminal("call", "asking__form") as terminal:
-        terminal.until(r"Any of these, with commas between: red, blue\s+colours \[red\]: ")
+        terminal.until(r"Any of these, separated by commas: red, blue\s+colours \[red\]: ")
         terminal.type("\n")
         terminal.until(r"One of: h1 \(Superman\), h2 \(Batman\)\s+hero: ")
         terminal.type("h3\n")
-        terminal.until(r"hero is one of h1 \(Superman\), h2 \(Batman\); not 'h3'\.\s+hero: ")
+        terminal.until(r"hero must be one of h1 \(Superman\), h2 \(Batman\); not 'h3'\.\s+hero: ")
         terminal.type("Batman\n")
-        terminal.until(r"with commas between \(at least 1\): h1 \(Superman\)\s+heroes: ")
+        terminal.until(r"separated by commas \(at least 1\): h1 \(Superman\)\s+heroes: ")
         terminal.type("[]\n")
         terminal.until(r"field 'heroes' should have at least 1 items\.\s+heroes: ")
         terminal.type("Superman\n")
@@ -129,7 +129,7 @@ def test_a_form_is_asked_field_by_field_until_each_is_right(asking: Folder) -> N
         terminal.type("ada@example.org\n")
         terminal.until(r"sure \[y/N\]: ")
         terminal.type("perhaps\n")
-        terminal.until(r"Please say y or n\.\s+sure \[y/N\]: ")
+        terminal.until(r"Please answer y or n\.\s+sure \[y/N\]: ")
         terminal.type("y\n")
         assert terminal.ended() == 0
     answer = {"colours": ["red"], "hero": "h2", "heroes": ["h1"], "mail": "ada@example.org", "sure": True}
@@ -202,7 +202,10 @@ def test_what_a_server_says_never_moves_the_cursor(gateway: Folder) -> None:
     with gateway.terminal("call", "demo__echo", "text=\x1b[2Jgone") as terminal:
         assert terminal.ended() == 0
     assert "\x1b[2Jgone" not in terminal.drawn and "[2Jgone" in terminal.drawn
-    assert gateway.out("call", "demo__echo", "text=\x1b[2Jgone") == "\x1b[2Jgone\n"
+    # In a pipe, too: most of what is in one is shown on a terminal later (T23).
+    assert gateway.out("call", "demo__echo", "text=\x1b[2Jgone") == "\ufffd[2Jgone\n"
+    raw = gateway.out("call", "demo__echo", "text=\x9b2J\u202egone", "--raw")
+    assert "\\u009b2J\\u202egone" in raw and json.loads(raw)["content"][0]["text"] == "\x9b2J\u202egone"
 
 
 HOSTILE: dict[str, Mapping[str, object]] = {
@@ -281,7 +284,7 @@ def test_a_server_for_a_pipe_says_on_a_terminal_what_it_waits_for(
 ) -> None:
     terminal = Terminal([sys.executable, *words], folder.path, {**folder.env, "TERM": "xterm"})
     try:
-        terminal.until("this is an MCP server for the client that starts it")
+        terminal.until("this is an MCP server on stdin and stdout")
         terminal.until(instead)
         terminal.type("\x04")
         assert terminal.ended() == 0
@@ -304,6 +307,7 @@ def test_only_the_first_sentence_of_a_description_is_in_the_list(folder: Folder)
         "    '''Talk, e.g. of\n    nothing. And go on.\n\n    For long.'''\n    return ''\n",
     )
     folder.write("sluicegate.toml", '[activations.wordy]\nfile = "wordy.py"\n')
+    assert folder.run("call", "wordy__talk").returncode == 0
     with folder.terminal("tools") as terminal:
         assert terminal.ended() == 0
     page = plain(terminal.drawn)

@@ -1,14 +1,16 @@
-"""A home and a folder of work on disk, for tests that load what stands in them."""
+"""A home folder and a project folder on disk, for tests that load configurations."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from sluicegate.config import GatewayConfig, Loaded, Places, load
+from sluicegate.config.load import Loaded, load
+from sluicegate.config.model import GatewayConfig
+from sluicegate.config.paths import Places
 
 
 class Folders:
-    """Two folders with nothing in them, and the variables of a process."""
+    """Two empty folders and the environment of a process."""
 
     def __init__(self, base: Path) -> None:
         self.home = base / "home"
@@ -46,7 +48,7 @@ class Folders:
         return load(self.places(config))
 
     def config(self) -> GatewayConfig:
-        """What is loaded, if nothing but notes is said about it."""
+        """The loaded configuration; fails if there are problems other than notes."""
         loaded = self.load()
         assert not [str(problem) for problem in loaded.problems if problem.severity != "note"]
         assert loaded.config is not None

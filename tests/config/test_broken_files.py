@@ -1,11 +1,12 @@
-"""Files with something wrong in them: the place is named, the old state stays, nobody else suffers (R32)."""
+"""Broken files: the problem names its position, the old state stays, and other servers are not affected (R32)."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from sluicegate.config import GatewayConfig, settle
+from sluicegate.config.load import settle
+from sluicegate.config.model import GatewayConfig
 from tests.config.folders import Folders
 
 WHOLE = {
@@ -187,7 +188,7 @@ def test_broken_settings_are_not_applied_at_all(folders: Folders, text: str, lin
     ],
     ids=["the first", "the second, by its key", "an inline table", "all"],
 )
-def test_two_with_one_prefix_are_told_where_one_gets_it(folders: Folders, text: str) -> None:
+def test_two_with_one_prefix_are_reported_where_one_gets_it(folders: Folders, text: str) -> None:
     url = "http://a.example/"
     folders.servers({"a": {"url": url}, "B two": {"url": url}})
     file = folders.root / "mine.toml"
@@ -199,12 +200,12 @@ def test_two_with_one_prefix_are_told_where_one_gets_it(folders: Folders, text: 
 def test_an_unknown_key_names_the_nearest_known_one(folders: Folders) -> None:
     folders.settings("[http]\nprot = 1\n[servers.a]\nconcurency = 3\n")
     first, second = folders.load().problems
-    assert first.sentence == 'The key "http.prot" is not known. Did you mean "port"?'
+    assert first.sentence == 'The key "http.prot" is unknown. Did you mean "port"?'
     assert (second.key, second.line) == ("servers.a.concurency", 4)
     assert second.sentence.endswith('Did you mean "concurrency"?')
 
 
-def test_files_that_cannot_be_read_are_told(folders: Folders) -> None:
+def test_files_that_cannot_be_read_are_reported(folders: Folders) -> None:
     good(folders)
     os.remove(folders.root / ".mcp.json")
     (folders.root / ".mcp.json").mkdir()
@@ -220,10 +221,10 @@ def test_files_that_cannot_be_read_are_told(folders: Folders) -> None:
     assert problem.sentence.startswith("The file cannot be read: ")
 
 
-def test_a_file_that_is_no_text_is_told_with_its_line(folders: Folders) -> None:
+def test_a_file_that_is_no_text_is_reported_with_its_line(folders: Folders) -> None:
     (folders.root / ".mcp.json").write_bytes(b'{\n"mcpServers":\n"\xff"}')
     (problem,) = folders.load().problems
-    assert (problem.line, problem.sentence) == (3, "The file is not UTF-8 here.")
+    assert (problem.line, problem.sentence) == (3, "The file is not valid UTF-8.")
 
 
 def test_a_file_that_is_too_large_is_not_read(folders: Folders) -> None:
@@ -234,7 +235,7 @@ def test_a_file_that_is_too_large_is_not_read(folders: Folders) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_without_permission_is_told(folders: Folders) -> None:
+def test_a_file_without_permission_is_reported(folders: Folders) -> None:
     file = folders.servers({})
     file.chmod(0)
     (problem,) = folders.load().problems

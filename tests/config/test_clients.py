@@ -1,4 +1,4 @@
-"""Other programs' files: found, read, and written into."""
+"""Finding, reading and editing the files of MCP clients."""
 
 import json
 import tomllib
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from sluicegate.config import Http, Stdio
 from sluicegate.config.clients import (
     CLIENTS,
     OURS,
@@ -19,6 +18,8 @@ from sluicegate.config.clients import (
     without_entry,
 )
 from sluicegate.config.jsonc import Fault
+from sluicegate.config.model import Http, Stdio
+from sluicegate.config.paths import Places
 from tests.config.folders import Folders
 
 URL = "http://127.0.0.1:4747/mcp"
@@ -46,11 +47,11 @@ def imported(name: str, text: str, root: str = "") -> Imported:
     ],
 )
 def test_where_a_client_keeps_its_servers(name: str, platform: str, file: str) -> None:
-    assert client_file(CLIENTS[name], "user", home="/h", root="/w", environ={}, platform=platform) == file
+    assert client_file(CLIENTS[name], "user", Places(home="/h", root="/w"), platform=platform) == file
 
 
 def test_files_of_a_folder_and_variables_that_move_files() -> None:
-    files = {name: client_file(client, "project", home="/h", root="/w", environ={}) for name, client in CLIENTS.items()}
+    files = {name: client_file(client, "project", Places(home="/h", root="/w")) for name, client in CLIENTS.items()}
     assert files == {
         "claude-desktop": None,
         "claude-code": "/w/.mcp.json",
@@ -60,8 +61,8 @@ def test_files_of_a_folder_and_variables_that_move_files() -> None:
         "gemini": "/w/.gemini/settings.json",
     }
     environ = {"CODEX_HOME": "/c"}
-    assert client_file(CLIENTS["codex"], "user", home="/h", root="/w", environ=environ) == "/c/config.toml"
-    assert client_files(CLIENTS["vscode"], home="/h", root="/w", environ={}, platform="linux") == (
+    assert client_file(CLIENTS["codex"], "user", Places(home="/h", root="/w", environ=environ)) == "/c/config.toml"
+    assert client_files(CLIENTS["vscode"], Places(home="/h", root="/w"), platform="linux") == (
         "/h/.config/Code/User/settings.json",
         "/h/.config/Code/User/mcp.json",
         "/w/.vscode/mcp.json",
@@ -90,7 +91,7 @@ def test_vs_code_asks_a_person_and_we_use_a_variable() -> None:
     }"""
     found = imported("vscode", text)
     assert found.servers["gh"]["headers"] == {"Authorization": "Bearer ${GITHUB_TOKEN}"}
-    assert found.notes == ("gh: set the variable GITHUB_TOKEN, which VS Code asked you for.",)
+    assert found.notes == ("gh: set the variable GITHUB_TOKEN; VS Code asked you for its value.",)
 
 
 def test_older_settings_of_vs_code() -> None:
@@ -178,7 +179,7 @@ def test_we_are_not_imported_ourselves() -> None:
     text = json.dumps({"mcpServers": {"sluicegate": {"command": "sluicegate", "args": ["serve", "--stdio"]}}})
     found = imported("claude-desktop", text)
     assert found.servers == {}
-    assert found.notes == ("sluicegate of Claude Desktop is sluicegate itself, and left out.",)
+    assert found.notes == ("sluicegate of Claude Desktop is sluicegate itself, so it is left out.",)
 
 
 def test_one_server_in_a_file_that_we_serve_is_no_gateway() -> None:

@@ -1,13 +1,30 @@
-"""docs/configuration.md says what is so: its examples load, and its tables are made of the sources."""
+"""docs/configuration.md is correct: its examples load, and its tables match the sources."""
 
 import re
 from pathlib import Path
 
-from sluicegate.config import Http, Stdio
-from sluicegate.config.template import keys, reference, tables
+from sluicegate.config.model import Http, Stdio
+from sluicegate.config.template import keys, purpose, tables, toml_value
 from tests.config.folders import Folders
 
 PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
+
+
+def reference() -> str:
+    """Every key with its default as Markdown tables, for docs/configuration.md."""
+    parts: list[str] = []
+    for header, struct in tables().items():
+        rows = [f"| `{key}` | {_shown_default(default)} | {comment} |" for key, default, comment in keys(struct)]
+        parts.append(
+            "\n".join(
+                [f"### `[{header}]`", "", f"{purpose(struct)}", "", "| key | default | |", "|---|---|---|", *rows]
+            )
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+def _shown_default(value: object) -> str:
+    return "" if value is None else f"`{toml_value(value)}`"
 
 
 def example(language: str) -> str:

@@ -1,4 +1,4 @@
-"""JSON with comments: what plain JSON means is kept, what people add is skipped, and nothing raises."""
+"""JSON with comments: same values as plain JSON, comments are skipped, nothing raises."""
 
 import json
 from collections.abc import Callable

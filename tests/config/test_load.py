@@ -1,10 +1,11 @@
-"""What is read, in which order, and what comes of it together."""
+"""Loading: which files, in which order, and the merged result."""
 
 from pathlib import Path
 
 import pytest
 
-from sluicegate.config import GatewayConfig, Http, Loaded, PythonFile
+from sluicegate.config.load import Loaded
+from sluicegate.config.model import GatewayConfig, Http, PythonFile
 from tests.config.folders import Folders
 
 
@@ -31,7 +32,7 @@ def test_the_project_wins_per_server(folders: Folders) -> None:
     assert config.servers["both"].file == str(folders.root / ".mcp.json")
 
 
-def test_what_is_wrong_with_an_entry_that_the_project_replaces_is_not_told(folders: Folders) -> None:
+def test_what_is_wrong_with_an_entry_that_the_project_replaces_is_not_reported(folders: Folders) -> None:
     folders.servers({"both": {"url": "http://u.example/${NOT_SET}"}}, folders.home)
     folders.servers({"both": {"url": "http://project.example/"}})
     assert folders.config().servers["both"].enabled
@@ -123,7 +124,7 @@ def test_profiles_choose(folders: Folders) -> None:
     assert reading.offers(files, "read_text") and reading.offers(web, "search")
     assert not reading.offers(files, "write") and not reading.offers(web, "delete_all")
     assert only_files.offers(files, "write") and not only_files.offers(web, "search")
-    assert sentences(loaded, "warning") == ['No server fits "none" of the profile "odd".']
+    assert sentences(loaded, "warning") == ['No server matches "none" of the profile "odd".']
 
 
 def test_profiles_know_a_server_by_its_key_whatever_its_prefix(folders: Folders) -> None:
@@ -179,6 +180,6 @@ def test_one_server_may_be_without_prefix(folders: Folders) -> None:
         ('[servers.a]\ntools = "x"\n', '"servers.a.tools" should be a list, not text in quotes.'),
     ],
 )
-def test_a_value_of_another_kind_is_told_in_plain_words(folders: Folders, settings: str, told: str) -> None:
+def test_a_value_of_another_kind_is_reported_in_plain_words(folders: Folders, settings: str, told: str) -> None:
     folders.settings(settings)
     assert told in [problem.sentence for problem in folders.load().problems]

@@ -1,4 +1,4 @@
-"""A gateway that finds itself in its own files."""
+"""A gateway that is listed in its own files."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The file to begin with says what is so anyway."""
+"""The template contains the defaults."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""Files that change while somebody watches them, as editors, programs and people change them."""
+"""Watched files that change in the ways editors and other programs change them."""
 
 import asyncio
 import os
@@ -9,59 +9,57 @@ from pathlib import Path
 
 import pytest
 
-from sluicegate.concurrency import TaskScope
-from sluicegate.config import settle
-from sluicegate.config.watch import State, is_away, watch
+from sluicegate.config.load import settle
+from sluicegate.config.watch import watch
+from sluicegate.runtime.task_scope import TaskScope
 from tests.config.folders import Folders
 
 
 class Watched:
-    """What was told, and a way to wait for it."""
+    """Records what the files contain at each report, and waits for reports."""
 
     def __init__(self, read: Callable[[], object]) -> None:
         self._read = read
-        self._told: asyncio.Queue[object] = asyncio.Queue()
+        self._reports: asyncio.Queue[object] = asyncio.Queue()
 
     async def changed(self) -> None:
-        self._told.put_nowait(self._read())
+        self._reports.put_nowait(self._read())
 
     async def next(self) -> object:
-        """What was read when somebody was told the next time."""
-        return await self._told.get()
+        """What the files contain at the next report."""
+        return await self._reports.get()
 
     async def until(self, expected: object) -> None:
-        """Wait until what was read when somebody was told is this."""
+        """Wait for a report at which the files contain this."""
         async with asyncio.timeout(20):
-            while await self._told.get() != expected:
+            while await self._reports.get() != expected:
                 pass
 
     @property
     def quiet(self) -> bool:
-        return self._told.empty()
+        return self._reports.empty()
 
 
 @asynccontextmanager
-async def watching(*files: Path, polling: bool = False) -> AsyncGenerator[Watched]:
+async def watching(*files: Path, recheck: float = 60) -> AsyncGenerator[Watched]:
     def read() -> list[str | None]:
         return [file.read_text() if file.exists() else None for file in files]
 
     watched, started = Watched(read), asyncio.Event()
     async with TaskScope() as tasks:
         paths = [str(file) for file in files]
-        tasks.start(
-            watch(lambda: paths, watched.changed, started=started, polling=polling, recheck=60)
-        )  # So that it is told, or fails.
+        # By default no check comes in time: the events must do.
+        tasks.start(watch(lambda: paths, watched.changed, started=started, recheck=recheck))
         async with asyncio.timeout(20):
             await started.wait()
         yield watched
         tasks.cancel_all()
 
 
-@pytest.mark.parametrize("polling", [False, True], ids=["told", "polling"])
-async def test_a_file_is_written_moved_over_removed_and_written_again(tmp_path: Path, polling: bool) -> None:
+async def test_a_file_is_written_moved_over_removed_and_written_again(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     file.write_text("1")
-    async with watching(file, polling=polling) as watched:
+    async with watching(file) as watched:
         file.write_text("2")
         await watched.until(["2"])
         (tmp_path / "a.json.tmp").write_text("3")
@@ -73,25 +71,45 @@ async def test_a_file_is_written_moved_over_removed_and_written_again(tmp_path: 
         await watched.until(["4"])
 
 
-async def test_a_file_that_is_away_for_a_moment_was_never_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, other = tmp_path / "a.json", tmp_path / "b.json"
+async def test_a_file_that_is_missing_for_a_moment_is_not_reported_as_removed(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
     file.write_text("1")
-    missed, told = asyncio.Event(), list[bool]()
-
-    def is_away_and_then_back(now: State, before: State) -> bool:
-        told.append(file.exists())
-        found = is_away(now, before)
-        file.write_text("1")
-        missed.set()
-        return found
-
-    monkeypatch.setattr("sluicegate.config.watch.is_away", is_away_and_then_back)
-    async with watching(file, other) as watched, asyncio.timeout(20):
+    async with watching(file) as watched, asyncio.timeout(20):
         file.unlink()
-        await missed.wait()
-        assert told == [False], "it was seen that the file is not there"
-        other.write_text("2")
-        assert await watched.next() == ["1", "2"], "the first that is told of"
+        await asyncio.sleep(0.5)  # Longer than events need, shorter than the time that a file may be missing.
+        file.write_text("2")
+        assert await watched.next() == ["2"]
+
+
+async def test_each_absence_has_its_own_two_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sluicegate.config.watch.ABSENCE", 0.6)
+    file = tmp_path / "a.json"
+    file.write_text("1")
+    async with watching(file) as watched, asyncio.timeout(20):
+        for _ in range(3):  # Together longer than a file may be missing.
+            file.unlink()
+            await asyncio.sleep(0.35)
+            file.write_text("1")
+            await asyncio.sleep(0.15)
+        file.unlink()
+        await asyncio.sleep(0.3)
+        file.write_text("2")
+        reports = [await watched.next()]
+        while reports[-1] != ["2"]:
+            reports.append(await watched.next())
+        assert [None] not in reports
+
+
+async def test_a_file_that_is_cut_off_for_a_moment_is_not_reported(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text("a = 1\nhide = 2\n")
+    async with watching(file) as watched, asyncio.timeout(20):
+        file.write_text("a = 1\n")
+        await asyncio.sleep(0.5)  # Longer than events need.
+        file.write_text("a = 1\nhide = 3\n")
+        assert await watched.next() == ["a = 1\nhide = 3\n"]
+        file.write_text("a = 1\n")
+        assert await watched.next() == ["a = 1\n"]
 
 
 async def test_a_file_in_folders_that_do_not_exist_yet(tmp_path: Path) -> None:
@@ -124,7 +142,7 @@ async def test_a_link_whose_target_changes_or_is_another(tmp_path: Path) -> None
     (tmp_path / "real" / "y").write_text("7")
     file = tmp_path / "a.json"
     file.symlink_to(tmp_path / "real" / "x")
-    async with watching(file) as watched:
+    async with watching(file, recheck=0.1) as watched:
         (tmp_path / "real" / "x").write_text("2")
         await watched.until(["2"])
         (tmp_path / "next").symlink_to(tmp_path / "real" / "y")
@@ -132,15 +150,13 @@ async def test_a_link_whose_target_changes_or_is_another(tmp_path: Path) -> None
         await watched.until(["7"])
 
 
-async def test_what_does_not_change_the_content_is_not_told(tmp_path: Path) -> None:
-    file, other = tmp_path / "a.json", tmp_path / "b.json"
+async def test_other_files_of_the_folder_are_not_reported(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
     file.write_text("1")
-    async with watching(file, other) as watched:
-        file.write_text("1")
-        os.utime(file)
+    async with watching(file) as watched:
         (tmp_path / "unrelated").write_text("x")
-        other.write_text("now")  # The first thing to be told of.
-        await watched.until(["1", "now"])
+        file.write_text("2")
+        await watched.until(["2"])
         assert watched.quiet
 
 
@@ -177,7 +193,7 @@ async def test_a_half_written_file_never_becomes_the_state(folders: Folders) -> 
     assert states == [None, ["a"]]
 
 
-async def test_files_are_looked_at_where_nothing_tells_of_changes(
+async def test_files_are_polled_where_the_system_reports_no_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def refuses(*_: object, **__: object) -> AsyncGenerator[object, None]:
@@ -190,7 +206,7 @@ async def test_files_are_looked_at_where_nothing_tells_of_changes(
         file.write_text("1")
         await watched.until(["1"])
     assert [record.message for record in caplog.records] == [
-        "Files are looked at from time to time, since the system tells of no changes: no more watches"
+        "The system cannot report file changes (no more watches); files are checked once a second."
     ]
 
 
@@ -206,7 +222,7 @@ async def test_it_ends_when_it_is_cancelled(tmp_path: Path) -> None:
     assert len(tasks) == 0
 
 
-async def test_an_error_of_whoever_is_told_travels_on(tmp_path: Path) -> None:
+async def test_an_error_of_the_callback_propagates(tmp_path: Path) -> None:
     async def fails() -> None:
         raise OSError("mine")
 

@@ -3,9 +3,11 @@
 import os
 import sys
 
-from sluicegate.config import HttpFront, Places, load
-from sluicegate.fronts import Running, serve_gateway
-from sluicegate.serving import run_in_loop
+from sluicegate.config.load import load
+from sluicegate.config.model import HttpFront
+from sluicegate.config.paths import Places
+from sluicegate.run_server import run_in_loop
+from sluicegate.serve.process import Running, serve_gateway
 
 
 def say(sentence: str) -> None:

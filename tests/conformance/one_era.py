@@ -17,7 +17,7 @@ from typing import Final, cast
 import sluicegate
 from sluicegate import http1
 from sluicegate.downstream.http import HttpEndpoint
-from sluicegate.downstream.http_streams import JSON_FIELDS, HttpRequest
+from sluicegate.downstream.http_response import JSON_FIELDS, HttpRequest
 
 EVERYTHING: Final = Path(__file__).parents[2] / "examples" / "everything.py"
 MODERN: Final = "2026-07-28"

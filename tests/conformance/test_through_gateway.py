@@ -1,6 +1,7 @@
 """With the gateway in between, the conformance suite finds what it finds without it: of servers, and of our client.
 
-All combinations are run, each with every revision, and compared check by check with what is known to be lost.
+Each combination is run with every revision, and compared check by check with what is known to be lost. `--soak` runs
+all of them. Three show every era and every transport.
 """
 
 from pathlib import Path
@@ -16,7 +17,13 @@ pytestmark = pytest.mark.timeout(len(suite.SERVER_SCENARIOS) * suite.PROMPTLY)
 REVISIONS: Final = tuple(suite.SERVER_SCENARIOS)
 
 
-@pytest.mark.parametrize("server", through.SERVERS)
+SHORT: Final = ("both-http", "session-stdio", "modern-http")
+
+
+@pytest.mark.parametrize(
+    "server",
+    [pytest.param(server, marks=[] if server in SHORT else [pytest.mark.soak]) for server in through.SERVERS],
+)
 def test_a_server_behind_the_gateway_loses_no_other_check(server: str, npm: Path) -> None:
     assert through.run_servers(npm, server, REVISIONS) == through.known()["server"][server]
 

@@ -40,14 +40,12 @@ _NO_RESPONSE: Final = (
     "A server lets go of an HTTP response and is come back to only in the session era over HTTP; "
     "this one is on a pipe, or of 2026-07-28 only."
 )
-_NO_MARKS: Final = "Tools of the session era have no x-mcp-header: its servers offer none."
 _NO_KEYS: Final = "Questions of the session era have no names of their server's choice; the scenario expects one."
 _NO_ROOTS: Final = (
     "No session-era server is told of callers' roots: told once for all of them, many would take these "
     "in place of the folders that they were started with. Folders are configured instead."
 )
 _SESSION: Final[Mapping[str, str]] = {
-    "http-custom-header-server-validation": _NO_MARKS,
     "input-required-result-basic-elicitation": _NO_KEYS,
     "input-required-result-basic-list-roots": _NO_ROOTS,
     "input-required-result-ignore-extra-params": _NO_KEYS,

@@ -13,7 +13,8 @@ from typing import Literal, cast
 
 import sluicegate
 from sluicegate import http1
-from sluicegate.config import Places, load
+from sluicegate.config.load import load
+from sluicegate.config.paths import Places
 from sluicegate.downstream.http import HttpEndpoint
 from sluicegate.gateway import Gateway
 from tests.conformance import client

@@ -20,7 +20,7 @@ stage = Stage()
 
 
 def by_user(scope: Any) -> sluicegate.Caller:
-    """Who asks, as if somebody had checked it."""
+    """The caller, as an authenticating app would leave it."""
     return sluicegate.Caller(dict(scope["headers"]).get(b"x-user", b"nobody").decode())
 
 
@@ -33,7 +33,7 @@ alone = sluicegate.AsgiApp(
 
 
 async def reset(request: Request) -> JSONResponse:
-    """Begin anew: nothing has happened."""
+    """Forget everything that happened."""
     stage.started, stage.cancelled, stage.go = asyncio.Event(), asyncio.Event(), asyncio.Event()
     stage.said = 0
     return JSONResponse("reset")

@@ -6,11 +6,12 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple, cast
 
-from sluicegate.downstream.doors import Doors
-from sluicegate.downstream.http import LONGEST_HOLD, HttpEndpoint
-from sluicegate.downstream.http_streams import HttpRequest
-from sluicegate.downstream.places import HttpLimits
-from sluicegate.exchange import Caller, Handler
+from sluicegate.downstream.duplex import INPUT_TIMEOUT
+from sluicegate.downstream.http import HttpEndpoint
+from sluicegate.downstream.http_guard import HostPolicy, HttpLimits
+from sluicegate.downstream.http_response import HttpRequest
+from sluicegate.exchange import Caller, Handler, chain
+from sluicegate.gate.admission import Admission
 from sluicegate.http1 import Limits, Listener, serve
 from tests.downstream.raw_client import Json, modern
 
@@ -262,14 +263,16 @@ def by_token(request: HttpRequest) -> Caller:
 async def http_client(
     handler: Handler,
     *,
-    hold: float = LONGEST_HOLD,
-    doors: Doors | None = None,
+    hold: float = INPUT_TIMEOUT,
+    hosts: HostPolicy | None = None,
     limits: Limits | None = None,
     places: HttpLimits | None = None,
+    calls: Admission | None = None,
     sse: bool = True,
 ) -> AsyncGenerator[HttpClient]:
     """A client of a handler that is served over loopback; all connections are gone when both have ended."""
-    async with HttpEndpoint(handler, hold=hold, doors=doors, limits=places, caller=by_token, sse=sse) as endpoint:
+    handler = chain((calls or Admission(),), handler)
+    async with HttpEndpoint(handler, hold=hold, hosts=hosts, limits=places, caller=by_token, sse=sse) as endpoint:
         async with serve(endpoint, limits=limits) as listener:
             client = HttpClient(endpoint, listener)
             try:

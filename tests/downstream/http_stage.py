@@ -111,7 +111,7 @@ class Stage:
         async def slip(call: sluicegate.Call) -> AsyncGenerator[sluicegate.Progress | str]:
             """Let the client go in between."""
             yield sluicegate.Progress(1)
-            call.let_go()
+            call.end_response_early()
             self.started.set()
             await self.go.wait()
             yield sluicegate.Progress(2)

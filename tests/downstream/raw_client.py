@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import cast
 
-from sluicegate.concurrency import TaskScope
-from sluicegate.downstream.duplex import LONGEST_HOLD, serve_duplex
+from sluicegate.downstream.duplex import INPUT_TIMEOUT, serve_duplex
 from sluicegate.exchange import Handler
+from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.testing import MemoryWire
 
 Json = dict[str, object]
@@ -91,7 +91,7 @@ def error_of(answer: Json) -> Json:
 
 
 @asynccontextmanager
-async def raw_client(handler: Handler, *, hold: float = LONGEST_HOLD) -> AsyncGenerator[RawClient]:
+async def raw_client(handler: Handler, *, hold: float = INPUT_TIMEOUT) -> AsyncGenerator[RawClient]:
     """A raw client of a handler that is served over a memory wire."""
     ours, theirs = MemoryWire.pair()
     async with TaskScope() as tasks:

@@ -5,7 +5,7 @@ import asyncio
 from sluicegate.errors import InvalidParams
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.message import Notification, Params, Reply, Result
-from sluicegate.protocol.modern import ACKNOWLEDGED, SERVER_INFO_KEY, complete
+from sluicegate.protocol.modern_era import ACKNOWLEDGED, SERVER_INFO_KEY, complete
 from sluicegate.protocol.versions import SUPPORTED_VERSIONS
 from tests.downstream.http_client import Session, http_client
 
@@ -62,7 +62,7 @@ async def test_a_session_has_one_listener_whatever_else_it_subscribes_to_and_non
         await speaker.wait_for(0)
 
 
-async def test_a_line_is_told_to_who_listens_and_not_kept_for_who_may_come_back() -> None:
+async def test_a_log_line_is_sent_to_clients_that_listen_and_not_kept_for_replay() -> None:
     speaker = Speaker()
     async with http_client(speaker) as client:
         session = await client.initialize()

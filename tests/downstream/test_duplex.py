@@ -70,7 +70,7 @@ class Stage:
 
         @server.tool
         async def crash() -> str:
-            """Fail in a way nobody foresaw."""
+            """Fail with an unexpected exception."""
             raise RuntimeError("secret detail")
 
         @server.resource("note://a")
@@ -419,7 +419,7 @@ async def test_a_tampered_state_is_refused_wherever_it_was_changed() -> None:
         assert texts(result_of(await client.request(9999, "tools/call", retry(first, ADA)))) == ["accept Ada"]
 
 
-async def test_a_call_that_nobody_came_back_for_ends_and_its_state_with_it() -> None:
+async def test_a_call_without_a_retry_in_time_ends_and_its_state_with_it() -> None:
     stage = Stage()
     async with raw_client(stage.server, hold=0.01) as client, asyncio.timeout(10):
         first = await asked(client)
@@ -565,3 +565,31 @@ async def test_the_log_level_of_a_session_is_checked_and_kept() -> None:
         await client.initialize()
         assert error_of(await client.request(1, "logging/setLevel", {"level": "loud"}))["code"] == -32602
         assert result_of(await client.request(2, "logging/setLevel", {"level": "error"})) == {}
+
+
+@pytest.mark.parametrize("era", ["session", "modern"])
+async def test_requests_of_a_client_that_waits_for_none_of_them_are_refused_at_some_point(era: str) -> None:
+    """T4: each holds its arguments until it is answered."""
+    server, release = sluicegate.Server("stage"), asyncio.Event()
+
+    @server.tool
+    async def hold(text: str) -> str:
+        await release.wait()
+        return str(len(text))
+
+    params = call("hold", text="x" * 1_000_000)
+    params = params if era == "session" else modern(params)
+    async with raw_client(server) as client:
+        if era == "session":
+            await client.initialize()
+        for number in range(50):
+            client.send(id=number, method="tools/call", params=params)
+        refused = [await client.next() for _ in range(16)]  # 34 of them are more than 32 MiB.
+        assert [answer["id"] for answer in refused] == list(range(34, 50))
+        assert {error_of(answer)["code"] for answer in refused} == {1004}
+        client.send(method="notifications/cancelled", params={"requestId": 0})
+        release.set()
+        answers = [await client.next() for _ in range(33)]
+        assert {cast(int, answer["id"]) for answer in answers} == set(range(1, 34))
+        for number in range(40):  # All of it is free again.
+            assert texts(result_of(await client.request(number, "tools/call", params))) == ["1000000"]

@@ -9,10 +9,10 @@ from typing import cast
 import pytest
 
 import sluicegate
-from sluicegate.downstream import keepalive
-from sluicegate.downstream.doors import Doors
+from sluicegate.downstream import browser_page, http_response
 from sluicegate.downstream.http import HttpEndpoint
-from sluicegate.downstream.http_streams import HttpRequest
+from sluicegate.downstream.http_guard import LOOPBACK, HostPolicy
+from sluicegate.downstream.http_response import HttpRequest
 from sluicegate.errors import ErrorObject
 from sluicegate.exchange import Caller, Exchange
 from sluicegate.http1 import Limits, serve
@@ -172,7 +172,7 @@ async def test_an_argument_s_header_that_says_anything_else_is_a_mismatch_and_no
         assert stage.ran == []
 
 
-async def test_a_header_without_its_argument_is_a_mismatch_and_a_foreign_one_is_nobody_s_business() -> None:
+async def test_a_header_without_its_argument_is_a_mismatch_and_an_unrelated_one_is_ignored() -> None:
     stage = Stage()
     async with http_client(stage.server) as client:
         for arguments in ({}, {"size": None}):
@@ -280,11 +280,11 @@ async def test_only_the_exact_path_is_there(method: str, path: str) -> None:
 async def test_a_wrong_path_is_told_the_right_one_on_this_machine() -> None:
     async with http_client(Stage().server) as client:
         message = await (await client.post(request(1, "ping"), path="/")).json()
-        assert error_of(message)["message"] == "There is nothing here; MCP is spoken at /mcp."
+        assert error_of(message)["message"] == "There is nothing here; the MCP endpoint is /mcp."
 
 
 async def test_a_wrong_path_is_told_nothing_where_others_come_from_elsewhere() -> None:
-    async with http_client(Stage().server, doors=Doors(frozenset({"127.0.0.1", "example.test"}))) as client:
+    async with http_client(Stage().server, hosts=HostPolicy(frozenset({"127.0.0.1", "example.test"}))) as client:
         message = await (await client.post(request(1, "ping"), path="/")).json()
         assert error_of(message)["message"] == "There is nothing here."
 
@@ -325,7 +325,7 @@ async def test_a_posted_cancellation_withdraws_nothing() -> None:
 @pytest.mark.parametrize(
     ("versions", "code"), [(["2027-01-01"], -32022), (["2026-07-28", "2026-07-28"], -32020), ([""], -32022)]
 )
-async def test_a_notification_of_a_version_that_nobody_speaks_is_refused(versions: list[str], code: int) -> None:
+async def test_a_notification_of_an_unknown_version_is_refused(versions: list[str], code: int) -> None:
     async with http_client(Stage().server) as client:
         message = notification("notifications/unknown")
         await refused(await client.post(message, [("MCP-Protocol-Version", v) for v in versions]), 400, code)
@@ -431,7 +431,7 @@ async def test_a_handler_that_crashes_is_an_internal_error_that_tells_nothing() 
         assert (await client.modern("tools/list")).status == 500
 
 
-async def test_an_answer_that_json_cannot_express_costs_nobody_else_theirs() -> None:
+async def test_an_answer_that_json_cannot_express_does_not_affect_other_answers() -> None:
     async def handler(exchange: Exchange) -> Reply:
         return Result({"x": object()} if exchange.method == "tools/list" else {})
 
@@ -469,11 +469,13 @@ async def test_an_answer_whose_own_code_fails_is_an_internal_error_and_the_endpo
         assert (await client.modern("prompts/list")).status == 200
 
 
-async def test_who_asks_cannot_be_told_and_nothing_of_the_request_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_when_the_caller_cannot_be_determined_nothing_of_the_request_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def nobody(request: HttpRequest) -> Caller:
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr(keepalive, "KEEP_ALIVE", 0.0)
+    monkeypatch.setattr(http_response, "KEEP_ALIVE", 0.0)
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
     endpoint = HttpEndpoint(Stage().server, caller=nobody)
@@ -552,10 +554,35 @@ async def test_a_page_of_another_origin_may_not_speak_on_any_route(method: str, 
 
 
 async def test_an_allowed_origin_and_our_own_may_speak() -> None:
-    doors = Doors(origins=frozenset({"https://app.example"}))
-    async with http_client(Stage().server, doors=doors) as client:
+    hosts = HostPolicy(origins=frozenset({"https://app.example"}))
+    async with http_client(Stage().server, hosts=hosts) as client:
         for origin in ("https://app.example", f"http://{client.host}"):
             assert (await client.modern("tools/call", ECHO, headers=[("Origin", origin)])).status == 200
+
+
+BROWSER = [("Accept", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8")]
+
+
+@pytest.mark.parametrize("path", ["/", "/mcp"])
+async def test_a_browser_gets_a_page_with_the_endpoint(path: str) -> None:
+    async with http_client(Stage().server) as client:
+        answer = await client.open("GET", path, BROWSER)
+        assert answer.status == 200 and answer.headers["content-type"] == "text/html; charset=utf-8"
+        assert answer.headers["content-security-policy"].startswith("default-src 'none'; style-src 'unsafe-inline'")
+        page = (await answer.body()).decode()
+        assert f"<pre>http://{client.host}/mcp</pre>" in page and "<script" not in page
+        plain = await client.open("GET", "/")
+        assert plain.status == 404 and plain.headers["content-type"] == "application/json"
+
+
+async def test_a_browser_from_elsewhere_learns_no_path() -> None:
+    async with http_client(Stage().server, hosts=HostPolicy(LOOPBACK | {"gate.example"})) as client:
+        assert (await client.open("GET", "/", BROWSER)).status == 404
+
+
+def test_what_the_page_shows_is_escaped() -> None:
+    page = browser_page.page("localhost<b>", '/mcp"><script>')
+    assert b"localhost&lt;b&gt;/mcp&quot;&gt;&lt;script&gt;" in page and b"<script" not in page
 
 
 async def test_health_and_readiness_say_no_more_than_that() -> None:
@@ -628,12 +655,12 @@ async def test_a_thousand_progress_events_come_in_order_and_none_is_lost() -> No
 
 
 async def test_a_silent_call_becomes_a_stream_that_says_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keepalive, "KEEP_ALIVE", 0.0)
+    monkeypatch.setattr(http_response, "KEEP_ALIVE", 0.0)
     stage = Stage()
     async with http_client(stage.server) as client:
         answer = await client.modern("tools/call", modern(call("wait")))
         assert answer.headers["content-type"] == "text/event-stream"
-        monkeypatch.setattr(keepalive, "KEEP_ALIVE", 15.0)
+        monkeypatch.setattr(http_response, "KEEP_ALIVE", 15.0)
         stage.go.set()
         assert texts(result_of(await answer.message())) == ["waited"]
         assert answer.comments > 0
@@ -727,7 +754,7 @@ async def test_a_client_that_takes_nothing_is_cut_off_and_its_call_cancelled() -
 
 @pytest.mark.parametrize("path", ["/sse", "/messages", "/healthz", "/readyz"])
 def test_a_path_that_has_another_use_is_refused(path: str) -> None:
-    with pytest.raises(sluicegate.ConfigError, match=f"^{path} has another use"):
+    with pytest.raises(sluicegate.ConfigError, match=f"^{path} cannot be the MCP endpoint"):
         HttpEndpoint(Stage().server, path=path)
 
 
@@ -906,7 +933,7 @@ async def test_hanging_up_ends_a_subscription() -> None:
 # ------------------------------------------------------------------------------------------------------ stopping
 
 
-async def test_whoever_still_waits_when_the_endpoint_ends_is_told_that_it_stops() -> None:
+async def test_requests_in_progress_when_the_endpoint_ends_are_answered_that_it_stops() -> None:
     stage = Stage()
     endpoint = HttpEndpoint(stage.server)
     async with serve(endpoint) as listener, asyncio.timeout(10), asyncio.TaskGroup() as group:

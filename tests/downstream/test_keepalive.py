@@ -1,11 +1,11 @@
-"""One timer for all who wait."""
+"""One timer for all silent streams."""
 
 import asyncio
 
 import pytest
 
-from sluicegate.downstream import keepalive
-from sluicegate.downstream.keepalive import KeepAlive
+from sluicegate.downstream import http_response
+from sluicegate.downstream.http_response import KeepAlive
 
 PATIENCE = 10.0
 
@@ -30,7 +30,7 @@ class Stream:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keepalive, "KEEP_ALIVE", 0.001)
+    monkeypatch.setattr(http_response, "KEEP_ALIVE", 0.001)
 
 
 async def test_each_stream_speaks_again_and_again_until_it_is_forgotten() -> None:
@@ -49,7 +49,7 @@ async def test_each_stream_speaks_again_and_again_until_it_is_forgotten() -> Non
     rota.close()
 
 
-async def test_a_stream_that_comes_when_nobody_waited_any_more_is_heard_too() -> None:
+async def test_a_stream_that_is_watched_after_all_others_ended_gets_comments_too() -> None:
     rota, first, second = KeepAlive(), Stream(), Stream()
     rota.watch(first)
     await first.speaks()
@@ -79,11 +79,11 @@ async def test_a_stream_that_cannot_speak_leaves_the_others_their_turn() -> None
 async def test_one_that_is_watched_again_waits_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
     rota, early, late = KeepAlive(), Stream(), Stream()
     rota.watch(early)
-    monkeypatch.setattr(keepalive, "KEEP_ALIVE", 3600.0)
+    monkeypatch.setattr(http_response, "KEEP_ALIVE", 3600.0)
     rota.watch(late)
     rota.watch(early)
     turns = Stream()
-    monkeypatch.setattr(keepalive, "KEEP_ALIVE", 0.001)
+    monkeypatch.setattr(http_response, "KEEP_ALIVE", 0.001)
     other = KeepAlive()
     other.watch(turns)
     await turns.speaks()

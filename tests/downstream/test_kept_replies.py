@@ -11,15 +11,15 @@ import pytest
 
 import sluicegate
 from sluicegate import questions
-from sluicegate.concurrency import TaskScope
-from sluicegate.downstream.duplex import LONGEST_HOLD
-from sluicegate.downstream.parked import Comeback, Parked, Round
-from sluicegate.downstream.places import HttpLimits
+from sluicegate.downstream.duplex import INPUT_TIMEOUT
+from sluicegate.downstream.modern_client import Parked, Retry, Round
 from sluicegate.errors import InputRefused, InvalidParams, UpstreamTimeout
 from sluicegate.exchange import Exchange
+from sluicegate.gate.admission import Admission
 from sluicegate.protocol.input_required import Answers, Question
 from sluicegate.protocol.message import Notification, Reply, Result
-from sluicegate.protocol.modern import Profile, complete
+from sluicegate.protocol.modern_era import Profile, complete
+from sluicegate.runtime.task_scope import TaskScope
 from tests.downstream.http_client import http_client
 from tests.downstream.raw_client import Json, error_of, modern, raw_client, result_of
 
@@ -88,7 +88,7 @@ class Server:
 
 
 @asynccontextmanager
-async def scene(over: str, hold: float = LONGEST_HOLD) -> AsyncGenerator[tuple[Server, Call]]:
+async def scene(over: str, hold: float = INPUT_TIMEOUT) -> AsyncGenerator[tuple[Server, Call]]:
     """The server behind one of our fronts, and what makes a call there."""
     ids = count(1)
     async with asyncio.timeout(20), TaskScope() as tasks:
@@ -208,7 +208,7 @@ async def test_another_question_waits_for_the_retry_and_takes_no_answer_that_was
 
 
 @fronts
-async def test_nobody_comes_back_after_the_hold_for_a_result_either(over: str) -> None:
+async def test_a_result_cannot_be_fetched_after_the_hold_either(over: str) -> None:
     async with scene(over, hold=0.05) as (server, call):
         question = await asked(call)
         await server.finish(call)
@@ -217,7 +217,7 @@ async def test_nobody_comes_back_after_the_hold_for_a_result_either(over: str) -
 
 
 @fronts
-async def test_after_the_hold_nobody_is_asked_any_more(over: str) -> None:
+async def test_after_the_hold_no_question_is_asked(over: str) -> None:
     async with scene(over, hold=0.05) as (server, call):
         await asked(call)
         assert isinstance(await server.outcomes.get(), InputRefused)
@@ -227,9 +227,7 @@ async def test_after_the_hold_nobody_is_asked_any_more(over: str) -> None:
 
 @fronts
 @pytest.mark.parametrize("is_taken_back", [False, True], ids=["asked", "taken back"])
-async def test_who_asked_hears_of_a_client_that_stays_away_though_it_has_gone_on_without(
-    over: str, is_taken_back: bool
-) -> None:
+async def test_the_server_that_asked_is_notified_of_a_client_that_stays_away(over: str, is_taken_back: bool) -> None:
     async with scene(over, hold=0.05) as (server, call):
         await asked(call)
         if is_taken_back and server.outcomes.empty():
@@ -310,7 +308,7 @@ async def test_a_call_that_ended_gives_its_place_back_before_anybody_comes_for_i
     ada = [("Authorization", "ada")]
     async with asyncio.timeout(20), TaskScope() as tasks:
         server = Server(tasks)
-        async with http_client(server, places=HttpLimits(calls_of_one=1)) as client:
+        async with http_client(server, calls=Admission(most_per_caller=1)) as client:
 
             async def call(params: Json) -> Json:
                 return await (await client.modern("tools/call", params, headers=ada)).json()
@@ -333,14 +331,14 @@ class Nowhere:
     id = 1
 
     async def send(self, message: bytes) -> None: ...
-    def send_now(self, message: bytes) -> None: ...
-    async def reply(self, reply: Reply) -> None: ...
+    def reply(self, reply: Reply) -> None: ...
 
 
 def comes_back(parked: Parked, round: Round) -> bool:
     """Whether a client may come back."""
     try:
-        parked.resume(round.state, BOUND, Comeback(Nowhere(), Profile(), {}), TaskScope())
+        retry = Retry(Nowhere(), Profile(), {}, asyncio.get_running_loop().create_future())
+        parked.resume(round.state, BOUND, retry, TaskScope())
     except InvalidParams:
         return False
     return True

@@ -1,12 +1,12 @@
-"""That lists changed, as all sessions of an endpoint are told: by one subscription for those who are told the same."""
+"""List changes reach all sessions of an endpoint through one subscription for each caller and offer."""
 
 import asyncio
 from typing import cast
 
-from sluicegate.downstream.http_streams import HttpRequest
+from sluicegate.downstream.http_response import HttpRequest
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.message import Notification, Reply, Result
-from sluicegate.protocol.modern import ACKNOWLEDGED
+from sluicegate.protocol.modern_era import ACKNOWLEDGED
 from tests.downstream.http_client import Answer, http_client
 from tests.downstream.raw_client import Json
 
@@ -16,7 +16,7 @@ ADA, BOB = [("Authorization", "ada")], [("Authorization", "bob")]
 
 
 class Publisher:
-    """A handler that tells those who listen to it what the test says, and knows how many they are."""
+    """A handler that notifies its listeners of what the test says, and counts them."""
 
     def __init__(self) -> None:
         self.began = 0
@@ -45,7 +45,7 @@ class Publisher:
                 await asyncio.sleep(0)
 
     async def say(self, method: str, caller: str | None = None) -> None:
-        """Tell all who listen, or those that listen for this caller."""
+        """Notify all listeners, or those of this caller."""
         for exchange in self.listening:
             if caller is None or exchange.caller.id == caller:
                 await exchange.emit(Notification(method, {}))
@@ -57,7 +57,7 @@ async def listening(answer: Answer) -> Answer:
     return answer
 
 
-async def test_all_sessions_of_a_caller_are_told_by_one_subscription() -> None:
+async def test_one_subscription_notifies_all_sessions_of_a_caller() -> None:
     publisher = Publisher()
     async with http_client(publisher) as client:
         sessions = [await client.initialize(headers=ADA) for _ in range(5)]
@@ -69,7 +69,7 @@ async def test_all_sessions_of_a_caller_are_told_by_one_subscription() -> None:
         assert publisher.began == 1
 
 
-async def test_callers_are_told_apart() -> None:
+async def test_each_caller_has_a_subscription_of_its_own() -> None:
     publisher = Publisher()
     async with http_client(publisher) as client:
         ada, bob = await client.initialize(headers=ADA), await client.initialize(headers=BOB)
@@ -81,7 +81,7 @@ async def test_callers_are_told_apart() -> None:
         assert (await to_bob.message())["method"] == PROMPTS
 
 
-async def test_who_was_offered_more_has_a_subscription_that_brings_more() -> None:
+async def test_sessions_with_other_offers_have_another_subscription() -> None:
     publisher = Publisher()
     async with http_client(publisher) as client:
         await client.initialize()
@@ -111,7 +111,7 @@ async def test_the_last_session_ends_the_subscription_and_the_next_begins_anothe
         assert publisher.began == 2
 
 
-async def test_a_subscription_that_ended_is_begun_anew_for_who_comes_next() -> None:
+async def test_a_subscription_that_ended_is_opened_again_for_the_next_session() -> None:
     publisher = Publisher()
     async with http_client(publisher) as client:
         await client.initialize()
@@ -126,7 +126,7 @@ async def test_a_subscription_that_ended_is_begun_anew_for_who_comes_next() -> N
         assert (await stream.message())["method"] == TOOLS
 
 
-async def test_a_client_that_is_slow_to_read_keeps_nobody_from_being_told_and_hears_of_many_changes_as_one() -> None:
+async def test_a_slow_client_delays_no_other_and_gets_many_changes_as_one() -> None:
     publisher = Publisher()
     async with http_client(publisher) as client, asyncio.timeout(10):
         slow, quick = await client.initialize(), await client.initialize()

@@ -2,18 +2,17 @@
 
 import msgspec
 
-from sluicegate.downstream.answering import Answering
-from sluicegate.downstream.session_era import SessionSide
+from sluicegate.downstream.session_client import Replies, SessionSide
 from sluicegate.exchange import NOBODY, Exchange
 from sluicegate.protocol.message import Reply, Result, opened
-from sluicegate.protocol.versions import REVISIONS
+from sluicegate.protocol.versions import REVISIONS, Revision
 
 
 class NoSide:
     """A client that is owed nothing."""
 
-    def handler_of(self, method: str) -> None:
-        return None
+    def __init__(self, revision: Revision) -> None:
+        self.revision = revision
 
 
 def listed(*names: str) -> Result:
@@ -31,9 +30,9 @@ class Shelf:
         return self.reply
 
 
-async def ask(answering: Answering, version: str) -> Reply:
-    side: SessionSide = NoSide()  # pyright: ignore[reportAssignmentType] - all that is asked of it
-    return await answering.session_reply(Exchange("tools/list", {}, NOBODY), side, REVISIONS[version])
+async def ask(replies: Replies, version: str) -> Reply:
+    side: SessionSide = NoSide(REVISIONS[version])  # pyright: ignore[reportAssignmentType] - all that is asked of it
+    return await replies.answer(Exchange("tools/list", {}, NOBODY), side)
 
 
 def names_in(reply: Reply) -> list[object]:
@@ -45,28 +44,28 @@ def names_in(reply: Reply) -> list[object]:
 
 async def test_the_same_list_is_the_same_answer_and_another_is_another() -> None:
     shelf = Shelf(listed("one"))
-    answering = Answering(shelf)
-    first = await ask(answering, "2025-11-25")
+    replies = Replies(shelf)
+    first = await ask(replies, "2025-11-25")
     assert names_in(first) == ["one"]
-    assert await ask(answering, "2025-11-25") is first
+    assert await ask(replies, "2025-11-25") is first
     shelf.reply = listed("one", "two")
-    assert names_in(await ask(answering, "2025-11-25")) == ["one", "two"]
+    assert names_in(await ask(replies, "2025-11-25")) == ["one", "two"]
 
 
 async def test_each_revision_has_its_own() -> None:
     icon = {"src": "https://example.com/i.png"}
     tool = {"name": "one", "inputSchema": {"type": "object"}, "icons": [icon]}
-    answering = Answering(Shelf(Result(msgspec.Raw(msgspec.json.encode({"resultType": "complete", "tools": [tool]})))))
-    newer, older = await ask(answering, "2025-11-25"), await ask(answering, "2025-06-18")
+    replies = Replies(Shelf(Result(msgspec.Raw(msgspec.json.encode({"resultType": "complete", "tools": [tool]})))))
+    newer, older = await ask(replies, "2025-11-25"), await ask(replies, "2025-06-18")
     assert isinstance(newer, Result) and isinstance(older, Result)
     assert b"icons" in msgspec.json.encode(newer.value)
     assert b"icons" not in msgspec.json.encode(older.value)
 
 
-async def test_a_list_that_is_made_anew_each_time_is_not_kept() -> None:
+async def test_a_list_that_is_built_for_each_request_is_not_kept() -> None:
     tools = [{"name": "one", "inputSchema": {"type": "object"}}]
     shelf = Shelf(Result({"resultType": "complete", "tools": tools}))
-    answering = Answering(shelf)
-    assert names_in(await ask(answering, "2025-11-25")) == ["one"]
+    replies = Replies(shelf)
+    assert names_in(await ask(replies, "2025-11-25")) == ["one"]
     tools.append({"name": "two", "inputSchema": {"type": "object"}})
-    assert names_in(await ask(answering, "2025-11-25")) == ["one", "two"]
+    assert names_in(await ask(replies, "2025-11-25")) == ["one", "two"]

@@ -170,8 +170,8 @@ def test_a_last_line_without_a_newline_is_served(running: Running) -> None:
     assert text_of(json.loads(running.stdout.readline())) == "last"
 
 
-def test_the_pipes_are_blocking_again_for_those_who_share_them() -> None:
-    """O_NONBLOCK belongs to the pipe, not to the process: left on, it would break whoever reads on from it."""
+def test_the_pipes_are_blocking_again_for_processes_that_share_them() -> None:
+    """O_NONBLOCK belongs to the pipe, not to the process: left on, it would break the next reader."""
     read, write = os.pipe()
     try:
         process = subprocess.Popen(SERVER, stdin=read, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
@@ -183,7 +183,7 @@ def test_the_pipes_are_blocking_again_for_those_who_share_them() -> None:
         os.close(read)
 
 
-def test_a_signal_leaves_nobody_without_an_answer(running: Running) -> None:
+def test_a_signal_leaves_no_request_without_an_answer(running: Running) -> None:
     running.send(line(1, "wait"))
     assert b"waiting\n" in iter(running.stderr.readline, b"")
     running.process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""A gateway process whose wall clock somebody else sets: `python -m tests.faults.clock_gateway FOLDER`.
+"""A gateway process whose wall clock the test sets: `python -m tests.faults.clock_gateway FOLDER`.
 
 The file that CLOCK names holds the seconds that it is fast. All of Python's own ways to ask for the time of day are
 told so; there is nothing to fake about the monotonic clock, which is what this is about (threats R31).
@@ -47,17 +47,19 @@ def fake() -> None:
 def main(folder: str) -> None:
     """Serve the folder at any port, which is said on stdout."""
     fake()
-    from sluicegate.config import HttpFront, Places, load
-    from sluicegate.downstream import sessions
-    from sluicegate.fronts import Running, serve_gateway
-    from sluicegate.loading import load_server
-    from sluicegate.serving import run_in_loop
+    from sluicegate.config.load import load
+    from sluicegate.config.model import HttpFront
+    from sluicegate.config.paths import Places
+    from sluicegate.downstream import http_sessions
+    from sluicegate.load_file import load_server
+    from sluicegate.run_server import run_in_loop
+    from sluicegate.serve.process import Running, serve_gateway
 
     def opened(running: Running) -> None:
         print(running.address, flush=True)
 
     # A minute is much for a test that waits for the end of a session.
-    sessions._LOOK_EVERY = 0.05  # pyright: ignore[reportPrivateUsage, reportConstantRedefinition]
+    http_sessions._EXPIRY_INTERVAL = 0.05  # pyright: ignore[reportPrivateUsage, reportConstantRedefinition]
     places = Places.here(root=folder)
     front = HttpFront(port=0)
     run_in_loop(

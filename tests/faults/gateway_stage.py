@@ -23,13 +23,16 @@ import pytest
 
 import sluicegate
 from sluicegate import RpcError
-from sluicegate.config import GatewayConfig, HttpFront, Places, control_socket, load
+from sluicegate.config.load import load
+from sluicegate.config.model import GatewayConfig, HttpFront
+from sluicegate.config.paths import Places, control_socket
 from sluicegate.errors import ErrorObject
-from sluicegate.fronts import Running, as_loaded
+from sluicegate.gate.startup import StartupWait
 from sluicegate.gateway import Gateway, ServerStatus
 from sluicegate.hub.mount import Mount
-from sluicegate.upstream.link import Era
-from sluicegate.upstream.local import SocketUpstream
+from sluicegate.serve.process import Running
+from sluicegate.serve.reload import as_loaded
+from sluicegate.upstream.duplex import Era, SocketUpstream
 from tests.faults.load import Wire
 from tests.faults.promises import LEFT_OVER, STOPPED, assert_kept
 
@@ -41,13 +44,27 @@ Json = dict[str, object]
 T = TypeVar("T")
 
 
+class BriefStartup(StartupWait):
+    """A start-up in which requests wait for servers only for a moment."""
+
+    def __init__(
+        self,
+        settled: Callable[[], Awaitable[None]],
+        wait_change: Callable[[], Awaitable[None]],
+        is_offered: Callable[[str, str], bool],
+        are_known: Callable[[], bool],
+        seconds: float,
+    ) -> None:
+        super().__init__(settled, wait_change, is_offered, are_known, min(seconds, 0.2))
+
+
 def hostile(*words: str, **entry: object) -> Json:
     """The entry of a hostile server in `.mcp.json`; without a word, it behaves."""
     return {"command": sys.executable, "args": ["-I", "-S", HOSTILE, *words], **entry}
 
 
 class Folder:
-    """A folder with its configuration, and the variables of whoever serves it."""
+    """A folder with its configuration, and the environment of the gateway that serves it."""
 
     def __init__(self, base: Path, servers: Mapping[str, object], settings: str = "") -> None:
         self.root = base / "root"
@@ -149,7 +166,7 @@ async def wires(port: int, count: int) -> list[Wire]:
 
 
 async def until(look: Callable[[], T], is_so: Callable[[T], object]) -> T:
-    """What is seen when it is so, looked at again and again: there is nobody who would tell."""
+    """The value once it is true, by polling: no event announces it."""
     async with asyncio.timeout(PATIENCE):
         while not is_so(seen := look()):  # noqa: ASYNC110 - see above
             await asyncio.sleep(0.01)
@@ -185,9 +202,11 @@ async def staged(
 
 PROGRAM: Final = """
 import sys, logging
-from sluicegate.config import HttpFront, Places, load
-from sluicegate.fronts import serve_gateway
-from sluicegate.serving import run_in_loop
+from sluicegate.config.load import load
+from sluicegate.config.model import HttpFront
+from sluicegate.config.paths import Places
+from sluicegate.serve.process import serve_gateway
+from sluicegate.run_server import run_in_loop
 
 logging.basicConfig(level=logging.ERROR)
 root, stdio = sys.argv[1:]

@@ -1,6 +1,6 @@
 """Many clients at once of one server process: connections that cost a callback and no task, and what the process costs.
 
-async with load_server(places=HttpLimits(calls=2000)) as server:
+async with load_server(calls=2000) as server:
     answers = await server.calls("echo", [{"text": "a"}, {"text": "b"}])      # all at once
     assert (await server.census()).running == 0
 """
@@ -19,7 +19,6 @@ from typing import Final, NamedTuple, cast
 
 import msgspec
 
-from sluicegate.downstream.places import HttpLimits
 from sluicegate.http1 import Limits
 from tests.downstream.http_client import Headers, standard
 from tests.downstream.raw_client import Json, modern
@@ -253,10 +252,10 @@ def statuses(answers: Iterable[Answer]) -> dict[int, int]:
 
 
 @asynccontextmanager
-async def load_server(*, http: Limits | None = None, places: HttpLimits | None = None) -> AsyncGenerator[LoadServer]:
+async def load_server(*, http: Limits | None = None, calls: int = 1000) -> AsyncGenerator[LoadServer]:
     """A server process; it ends with status 0, whatever was done to it."""
     raise_descriptors()
-    options = msgspec.json.encode(Options(http or Limits(), places or HttpLimits())).decode()
+    options = msgspec.json.encode(Options(http or Limits(), calls)).decode()
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.faults.load_server", options, stdout=asyncio.subprocess.PIPE
     )

@@ -1,6 +1,7 @@
 """A server in a process of its own, to be overrun, cut off and stopped: `python -m tests.faults.load_server {…}`.
 
-Its one argument is JSON: `http` are limits of the HTTP module, `places` of the endpoint. Who calls is what the header
+Its one argument is JSON: `http` are limits of the HTTP module, `calls` how many may be in progress.
+Who calls is what the header
 `Authorization` says; without it, the local user. The first line on stdout has two ports: that of the endpoint, and that
 of a second one for the test's own questions, which are answered however full the first one is.
 """
@@ -17,11 +18,11 @@ import msgspec
 
 import sluicegate
 from sluicegate.downstream.http import HttpEndpoint
-from sluicegate.downstream.http_streams import HttpRequest
-from sluicegate.downstream.places import HttpLimits
-from sluicegate.exchange import Caller
+from sluicegate.downstream.http_response import HttpRequest
+from sluicegate.exchange import Caller, chain
+from sluicegate.gate.admission import Admission
 from sluicegate.http1 import Limits, serve
-from sluicegate.serving import run_in_loop
+from sluicegate.run_server import run_in_loop
 
 WORDS = "word " * 4000
 LONG_URI = "note://" + "long" * 4000
@@ -31,7 +32,7 @@ class Options(msgspec.Struct, frozen=True):
     """What a test may set."""
 
     http: Limits = Limits()
-    places: HttpLimits = HttpLimits()
+    calls: int = 1000
 
 
 class Census(msgspec.Struct):
@@ -125,7 +126,7 @@ def make_server() -> sluicegate.Server:
 
     @server.tool
     async def open_gate(name: str = "go") -> str:
-        """Let those go on who wait for it."""
+        """Release the waiting calls."""
         gate(name).set()
         return "open"
 
@@ -152,7 +153,7 @@ async def main(options: Options) -> None:
     async with (
         HttpEndpoint(server) as aside,
         serve(aside) as beside,
-        HttpEndpoint(server, limits=options.places, caller=by_header) as endpoint,
+        HttpEndpoint(chain((Admission(options.calls),), server), caller=by_header) as endpoint,
         serve(endpoint, limits=options.http, backlog=4096) as listener,
     ):
         sys.stdout.write(f"{listener.addresses[0][1]} {beside.addresses[0][1]}\n")

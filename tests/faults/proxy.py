@@ -32,7 +32,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sluicegate.concurrency import TaskScope
+from sluicegate.runtime.task_scope import TaskScope
 
 Direction = Literal["up", "down"]
 
@@ -188,7 +188,7 @@ class FaultProxy:
     # For connections, and for `fault_proxy`.
 
     def tell(self) -> None:
-        """Wake whoever waits for something to have happened."""
+        """Wake all waiters for an event."""
         self._changed.set()
 
     async def wait_until(self, is_so: Callable[[], bool]) -> None:

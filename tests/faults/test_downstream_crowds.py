@@ -1,4 +1,4 @@
-"""Many at once: everybody is answered, with what they asked for or with when to come back (R22, R23, R25)."""
+"""Many at once: each request gets its answer, or a refusal that says when to retry (R22, R23, R25)."""
 
 import asyncio
 import time
@@ -6,7 +6,6 @@ from typing import cast
 
 import pytest
 
-from sluicegate.downstream.places import HttpLimits
 from sluicegate.http1 import Limits
 from tests.downstream.http_client import initialize, notification, request
 from tests.downstream.raw_client import Json
@@ -24,16 +23,17 @@ from tests.faults.load import (
 from tests.faults.promises import assert_kept
 
 GIB = 1 << 30
-CALLS = 10_000
 ROOMY = Limits(connections=20_000)
 
+many = pytest.mark.soak(short=2000, full=10_000)
 
-def crowd() -> int:
+
+def crowd(calls: int) -> int:
     """How many connections there can be: one for each call, where the system allows so many."""
     most = raise_descriptors() - 500
     if most < 2000:
         pytest.skip("the system allows too few open files for a crowd")
-    return min(CALLS, most)
+    return min(calls, most)
 
 
 def check_refused(answer: Answer, status: int, code: int, reason: str) -> None:
@@ -44,7 +44,7 @@ def check_refused(answer: Answer, status: int, code: int, reason: str) -> None:
 
 
 async def check_recovered(server: LoadServer, tasks: int, descriptors: int) -> None:
-    """Nothing is left of the crowd, and whoever comes next is answered."""
+    """Nothing is left of the crowd, and the next request is answered."""
     over = time.monotonic()
     assert (await server.call("echo", text="next")).text == "next"
     server.hang_up()
@@ -72,10 +72,11 @@ async def first(done: int, waiting: "list[asyncio.Future[Answer]]") -> None:
         await enough.wait()
 
 
-async def test_of_10_000_calls_at_once_each_is_answered_or_told_to_come_back() -> None:
+@many
+async def test_of_many_calls_at_once_each_is_answered_or_refused_with_retry_after(repeats: int) -> None:
     async with load_server(http=ROOMY) as server:
         tasks, descriptors = (await server.census()).tasks, server.descriptors
-        wires = await server.wires(crowd())
+        wires = await server.wires(crowd(repeats))
         waiting = [wire.ask(call_of("hold", {"text": f"payload {n}"}, id=n)) for n, wire in enumerate(wires)]
         # Those for whom there is no place are told so while the others are still under way.
         await first(len(wires) - 1000, waiting)
@@ -93,10 +94,11 @@ async def test_of_10_000_calls_at_once_each_is_answered_or_told_to_come_back() -
         await check_recovered(server, tasks, descriptors)
 
 
-async def test_10_000_calls_under_way_at_once_all_get_their_own_result() -> None:
-    async with load_server(http=ROOMY, places=HttpLimits(calls=CALLS)) as server:
+@many
+async def test_many_calls_in_progress_at_once_all_get_their_own_result(repeats: int) -> None:
+    async with load_server(http=ROOMY, calls=repeats) as server:
         tasks, descriptors = (await server.census()).tasks, server.descriptors
-        wires = await server.wires(crowd())
+        wires = await server.wires(crowd(repeats))
         waiting = [wire.ask(call_of("hold", {"text": f"payload {n}"}, id=n)) for n, wire in enumerate(wires)]
         await server.wait_census(lambda census: census.running == len(wires))
         await server.aside("open_gate", name="go")
@@ -108,12 +110,13 @@ async def test_10_000_calls_under_way_at_once_all_get_their_own_result() -> None
         await check_recovered(server, tasks, descriptors)
 
 
-async def test_10_000_calls_in_a_row_on_200_connections_cross_no_answers() -> None:
+@many
+async def test_many_calls_in_a_row_on_200_connections_cross_no_answers(repeats: int) -> None:
     async with load_server() as server:
         wires = await server.wires(200)
 
         async def ask_often(wire: Wire, number: int) -> None:
-            for n in range(CALLS // len(wires)):
+            for n in range(repeats // len(wires)):
                 text = f"{number}/{n}"
                 # All use the same ids: 2026-07-28 has no memory in which they could meet (R22).
                 answer = await wire.ask(call_of("echo", {"text": text}, id=n))
@@ -127,7 +130,7 @@ async def test_10_000_calls_in_a_row_on_200_connections_cross_no_answers() -> No
 # ------------------------------------------------------------------------------------------------- one who floods
 
 
-async def test_one_who_floods_meets_their_own_limit_and_the_others_do_not_notice() -> None:
+async def test_a_client_that_floods_meets_its_own_limit_and_others_do_not_notice() -> None:
     async with load_server() as server:
         flooder = [("Authorization", "flooder")]
         held = [wire.ask(call_of("hold", {"text": "mine"}, flooder)) for wire in await server.wires(100)]

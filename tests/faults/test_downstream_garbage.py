@@ -128,7 +128,7 @@ async def test_1_200_broken_messages_in_a_session_leave_it_and_its_connection_us
         assert (await wire.ask(raw_post(good, headers))).text == "good"
 
 
-async def test_1_000_broken_heads_harm_nobody_else() -> None:
+async def test_1_000_broken_heads_harm_no_other_client() -> None:
     good = call_of("echo", {"text": "good"})
     async with load_server() as server, asyncio.timeout(50):
         assert (await server.call("echo", text="first")).text == "first"

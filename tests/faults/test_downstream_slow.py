@@ -1,4 +1,4 @@
-"""Slow readers, slow senders and those who say nothing at all cost us little, and others nothing (R24)."""
+"""Slow readers, slow senders and silent clients cost us little, and others nothing (R24)."""
 
 import asyncio
 import json
@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from sluicegate.downstream.places import HttpLimits
 from sluicegate.http1 import Limits, Request, serve
 from tests.downstream.raw_client import modern
 from tests.faults.load import LoadServer, Wire, call_of, encoded, load_server, post_of, raise_descriptors
@@ -37,7 +36,7 @@ async def check_undisturbed(server: LoadServer, rounds: int = 20) -> None:
 
 
 async def warm(server: LoadServer) -> int:
-    """How many descriptors are open once the server has seen its first clients, and nobody is there."""
+    """How many descriptors are open once the server has seen its first clients, and all have left."""
     await check_undisturbed(server)
     await server.census()
     server.hang_up()
@@ -60,10 +59,10 @@ async def slow_readers(server: LoadServer, count: int, request: bytes) -> list[s
     return sockets
 
 
-async def test_2_000_readers_who_take_nothing_of_a_running_call_are_held_back_then_cut_off() -> None:
+async def test_2_000_clients_that_do_not_read_a_running_call_are_held_back_then_cut_off() -> None:
     room_for(READERS)
     limits = Limits(connections=20_000, blocked_time=3.0, unsent_to_all=128 * MIB)
-    async with load_server(http=limits, places=HttpLimits(calls=2 * READERS)) as server:
+    async with load_server(http=limits, calls=2 * READERS) as server:
         descriptors, tasks = await warm(server), (await server.census()).tasks
         sockets = await slow_readers(server, READERS, call_of("pour", {}, accept=EVENTS))
         try:
@@ -81,7 +80,7 @@ async def test_2_000_readers_who_take_nothing_of_a_running_call_are_held_back_th
                 sock.close()
 
 
-async def test_2_000_readers_who_leave_large_answers_with_us_are_cut_off_before_the_memory_is_full() -> None:
+async def test_2_000_clients_that_do_not_read_large_answers_are_cut_off_before_the_memory_is_full() -> None:
     room_for(READERS)
     limits = Limits(connections=20_000, unsent_to_all=128 * MIB)
     async with load_server(http=limits) as server:
@@ -94,7 +93,7 @@ async def test_2_000_readers_who_leave_large_answers_with_us_are_cut_off_before_
                 sock.close()
 
 
-async def test_listeners_who_do_not_read_keep_nothing_from_those_who_do() -> None:
+async def test_listeners_that_do_not_read_keep_nothing_from_those_that_do() -> None:
     wanted = modern({"notifications": {"resourceSubscriptions": [LONG_URI]}})
     listen = post_of("subscriptions/listen", wanted, accept=EVENTS)
     async with load_server(http=Limits(unsent=64 * 1024)) as server:
@@ -134,7 +133,7 @@ async def test_5_000_connections_that_say_nothing_disturb_nobody() -> None:
 @pytest.mark.parametrize(
     "beginning", [b"POST /mcp HTTP/1.1\r\nHost: localh", call_of("echo", {"text": "x"})[:-20]], ids=["head", "body"]
 )
-async def test_500_slow_senders_are_told_that_time_is_up_and_disturb_nobody(beginning: bytes) -> None:
+async def test_500_slow_senders_time_out_and_disturb_no_other(beginning: bytes) -> None:
     async with load_server(http=Limits(header_time=1.0, body_time=1.0)) as server:
         descriptors = await warm(server)
         waiting = [wire.ask(beginning) for wire in await server.wires(500)]

@@ -11,14 +11,14 @@ from tests.faults.load import Answer, LoadServer, Wire, call_of, post_of
 from tests.faults.load_server import LONG_URI
 
 PROGRAM = """
-import sluicegate, sluicegate.serving
+import sluicegate, sluicegate.run_server
 from tests.faults.load_server import make_server
-sluicegate.serving.DRAIN = 4.0
+sluicegate.run_server.DRAIN = 4.0
 sluicegate.run(make_server(), http=True, port=0)
 """
 
 
-async def test_sigterm_under_load_answers_or_tells_everybody_and_exits_0() -> None:
+async def test_sigterm_under_load_answers_all_requests_and_exits_0() -> None:
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, stderr=asyncio.subprocess.PIPE)
     assert process.stderr is not None
     try:

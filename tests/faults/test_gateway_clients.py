@@ -128,7 +128,7 @@ async def test_the_same_id_in_flight_at_once_is_refused_in_a_session_and_the_fir
 # -------------------------------------------------------------------------------------------------- slow readers (R24)
 
 
-async def test_readers_who_take_nothing_hold_up_nobody_at_another_server(tmp_path: Path) -> None:
+async def test_clients_that_do_not_read_delay_no_client_of_another_server(tmp_path: Path) -> None:
     async with served(tmp_path) as server:
         assert (await server.call("echo", text="first")).text == "first"
         sockets = await slow_readers(server, 50, call_of("pour", {}, accept=EVENTS))
@@ -144,7 +144,7 @@ async def test_readers_who_take_nothing_hold_up_nobody_at_another_server(tmp_pat
         await check_undisturbed(server)
 
 
-async def test_a_reader_who_takes_nothing_holds_up_nobody_at_the_same_server(tmp_path: Path) -> None:
+async def test_a_client_that_does_not_read_delays_no_client_of_the_same_server(tmp_path: Path) -> None:
     async with served(tmp_path) as server:
         await check_undisturbed(server)
         (sock,) = await slow_readers(server, 1, call_of("pour", {}, accept=EVENTS))
@@ -156,7 +156,7 @@ async def test_a_reader_who_takes_nothing_holds_up_nobody_at_the_same_server(tmp
             sock.close()
 
 
-async def test_a_client_over_http_sse_who_takes_nothing_holds_up_nobody_at_the_same_server(tmp_path: Path) -> None:
+async def test_a_client_over_http_sse_that_does_not_read_delays_no_client_of_the_same_server(tmp_path: Path) -> None:
     async with served(tmp_path) as server:
         await check_undisturbed(server)
         stream = b"GET /sse HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
@@ -206,7 +206,7 @@ async def test_a_slow_reader_that_reads_at_last_gets_every_event_in_order(tmp_pa
 # ------------------------------------------------------------------------------------------------ one who floods (R25)
 
 
-async def test_one_who_floods_meets_their_own_limit_and_the_others_do_not_notice(tmp_path: Path) -> None:
+async def test_a_client_that_floods_meets_its_own_limit_and_others_do_not_notice(tmp_path: Path) -> None:
     async with (
         gateway_stage.staged(tmp_path, {"behind": BEHIND}, ROOMY) as stage,
         # The gateway knows one caller; this endpoint of it knows them by what they say they are.

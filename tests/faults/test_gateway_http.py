@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -11,9 +10,10 @@ import pytest
 import sluicegate
 from sluicegate import RpcError, Server
 from sluicegate.http1 import serve
-from sluicegate.hub import plan
-from tests.faults.gateway_stage import Stage, data_of, hostile, refusal, staged, until_called, why
+from sluicegate.hub import supervise as plan
+from tests.faults.gateway_stage import BriefStartup, Stage, data_of, hostile, refusal, staged, until_called, why
 from tests.faults.proxy import fault_proxy
+from tests.ports import free_port
 from tests.upstream.http_server import DISCOVERED, INFO, Answer, Asked, Json, Script, endpoint, message, scripted
 
 TOOLS: Json = {
@@ -30,7 +30,7 @@ QUICK = "[servers.bad]\ntool_timeouts = { wait = 1 }\nqueue_wait = 0.5\n"
 def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let what failed be tried again sooner than a person would want."""
     monkeypatch.setattr(plan, "SHORTEST_PAUSE", 0.05)
-    monkeypatch.setattr("sluicegate.fronts.beginning.PATIENCE", 0.2)
+    monkeypatch.setattr("sluicegate.gateway.StartupWait", BriefStartup)
     monkeypatch.setattr(plan, "CIRCUIT_PAUSE", 0.3)
 
 
@@ -201,7 +201,7 @@ async def test_a_server_that_says_when_to_come_again_is_left_alone_until_then(tm
             assert await until_called(lambda: runs(stage), bool)
 
 
-async def test_a_lost_session_is_made_anew_and_the_call_that_was_not_run_is_sent_again(tmp_path: Path) -> None:
+async def test_a_lost_session_is_opened_again_and_the_call_that_was_not_run_is_sent_again(tmp_path: Path) -> None:
     remote = Remote("session")
 
     def forgetful(asked: Asked) -> None:
@@ -225,8 +225,7 @@ async def test_a_server_that_is_not_there_yet_is_found_when_it_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "PROBE_PAUSE", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as place:
-        port = place.getsockname()[1]
+    port = free_port()
     url = f"http://127.0.0.1:{port}/mcp"
     async with staged(tmp_path, {"bad": entry(url), "good": hostile()}, ready=["good"]) as stage:
         status = await stage.until("bad", lambda status: status.state == "failed")

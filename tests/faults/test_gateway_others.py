@@ -8,14 +8,16 @@ import pytest
 
 import sluicegate
 from sluicegate.client import Changes
-from sluicegate.concurrency import TaskScope
 from sluicegate.exchange import Host
-from sluicegate.hub import listening, lists, plan
+from sluicegate.hub import fetch_catalog as lists
+from sluicegate.hub import subscriptions as listening
+from sluicegate.hub import supervise as plan
 from sluicegate.protocol.message import Result
 from sluicegate.protocol.types import ResourceUpdated, ToolsChanged
+from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.upstream import http_session
 from sluicegate.upstream.http import HttpUpstream
-from sluicegate.upstream.site import Patience
+from sluicegate.upstream.http_endpoint import Timeouts
 from tests.faults.gateway_stage import PATIENCE, Stage, refusal, staged, until, until_called
 from tests.upstream.http_server import DISCOVERED, INFO, Asked, Json, scripted
 from tests.upstream.raw_server import Recorder, exchange
@@ -26,8 +28,9 @@ DONE: Json = {"resultType": "complete", "content": [{"type": "text", "text": "do
 @pytest.fixture(autouse=True)
 def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let what failed be tried again sooner than a person would want."""
-    for module in (listening, lists, plan):
-        monkeypatch.setattr(module, "SHORTEST_PAUSE", 0.05)
+    for module in (listening, lists):
+        monkeypatch.setattr(module, "FIRST_RETRY", 0.05)
+    monkeypatch.setattr(plan, "SHORTEST_PAUSE", 0.05)
 
 
 class Changing:
@@ -110,10 +113,10 @@ def entry(url: str) -> Json:
     return {"it": {"type": "http", "url": url}}
 
 
-async def test_a_session_that_was_lost_and_begun_again_has_the_lists_fetched_anew_and_each_client_told_once(
+async def test_after_a_lost_session_lists_are_fetched_again_and_each_client_is_notified_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_session, "DOUBTS_AGAIN", 0.0)
+    monkeypatch.setattr(http_session, "NEW_SESSION_INTERVAL", 0.0)
     server, heard = Changing("session", "old"), list[object]()
     async with scripted(server) as script, staged(tmp_path, entry(script.url)) as stage, stage.client() as client:
         await listed(stage, "old")
@@ -138,8 +141,8 @@ async def test_a_server_that_forgets_session_after_session_is_not_asked_for_its_
     server, told = Changing("session", "old"), list[None]()
     server.is_forgetful = True
     async with scripted(server) as script, asyncio.timeout(PATIENCE):
-        host = Host({}, INFO, Recorder(), renewed=lambda: told.append(None))
-        upstream = HttpUpstream(script.url, era="session", name="it", patience=Patience(retry=0.01))
+        host = Host({}, INFO, Recorder(), on_session_lost=lambda: told.append(None))
+        upstream = HttpUpstream(script.url, era="session", name="it", timeouts=Timeouts(retry=0.01))
         async with upstream.connect(host) as connection:
             for _ in range(5):
                 assert isinstance(await connection(exchange()), Result)

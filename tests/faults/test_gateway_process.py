@@ -14,9 +14,9 @@ from typing import cast
 import pytest
 
 import sluicegate
-from sluicegate.fronts import hub_socket
 from sluicegate.protocol.types import ProgressEvent, ToolResult
-from sluicegate.upstream.local import SocketUpstream
+from sluicegate.serve.control_protocol import hub_socket
+from sluicegate.upstream.duplex import SocketUpstream
 from tests.config import test_broken_files
 from tests.downstream.raw_client import Json, modern
 from tests.faults.gateway_stage import (
@@ -96,7 +96,7 @@ async def begun(gateway: Process, calls: int) -> None:
 # ------------------------------------------------------------------------------------------------ told to stop (R29)
 
 
-async def test_sigterm_under_load_answers_everybody_ends_the_servers_and_exits_0(folder: Folder) -> None:
+async def test_sigterm_under_load_answers_all_requests_ends_the_servers_and_exits_0(folder: Folder) -> None:
     async with gateway_process(folder) as gateway:
         behind = await family(gateway)
         stuck = await hold(gateway, 50)
@@ -138,7 +138,7 @@ async def test_sigterm_under_load_answers_everybody_ends_the_servers_and_exits_0
     assert not folder.has_socket, "the sockets are gone too"
 
 
-async def test_where_nobody_set_other_times_a_call_has_ten_seconds_to_finish_and_all_of_it_takes_twenty(
+async def test_by_default_a_call_has_ten_seconds_to_finish_and_stopping_takes_twenty(
     folder: Folder,
 ) -> None:
     folder.settings("")

@@ -37,7 +37,7 @@ async def echoed() -> AsyncGenerator[tuple[FaultProxy, Ends]]:
         server.close()
 
 
-async def test_everything_passes_until_told_otherwise() -> None:
+async def test_everything_passes_by_default() -> None:
     async with echoed() as (proxy, (reader, writer)):
         writer.write(b"x" * 200_000)
         assert await reader.readexactly(200_000) == b"x" * 200_000

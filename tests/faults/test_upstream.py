@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import pytest
 
 from sluicegate import RpcError, UpstreamClosed, UpstreamProtocolError, UpstreamTimeout, UpstreamUnavailable, connect
-from sluicegate.concurrency import TaskScope
 from sluicegate.errors import Truncated
 from sluicegate.http1 import Limits
 from sluicegate.protocol.message import Params, Result, opened
+from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.upstream.http import forget_verdicts, verdict_on
-from sluicegate.upstream.site import Patience
+from sluicegate.upstream.http_endpoint import Timeouts
 from tests.faults.proxy import Cut, Drip, Latency, Reset, Stall, fault_proxy
 from tests.faults.upstreams import (
     LIMIT,
@@ -48,7 +48,7 @@ def no_verdicts() -> Iterator[None]:
 # ----------------------------------------------------------------------------------------------------- R15: not reached
 
 
-async def test_a_server_that_nobody_listens_for_got_nothing(way: Way) -> None:
+async def test_an_address_without_a_listener_received_nothing(way: Way) -> None:
     async with proxied(way) as (_, proxy, url):
         proxy.refuse()
         with pytest.raises(UpstreamUnavailable) as caught:
@@ -122,7 +122,7 @@ async def test_an_opening_that_is_reset_or_never_answered_is_unavailable(way: Wa
                 pass
         proxy.down = Stall()
         with pytest.raises(UpstreamUnavailable):
-            async with connection_to(url, way, Patience(silence=0.1, taken=0.1)):
+            async with connection_to(url, way, Timeouts(silence=0.1, taken=0.1)):
                 pass
         await proxy.wait_clients(0)
 
@@ -186,16 +186,16 @@ async def test_an_event_stream_that_is_cut_ends_the_calls_over_sse_and_each_may_
 
 @pytest.mark.parametrize("way", POSTED)
 async def test_half_open_before_the_answer_is_found_out_by_the_deadline_and_the_socket_let_go(way: Way) -> None:
-    patience = Patience()
-    async with proxied(way) as (counted, proxy, url), connection_to(url, way, patience) as connection:
+    timeouts = Timeouts()
+    async with proxied(way) as (counted, proxy, url), connection_to(url, way, timeouts) as connection:
         proxy.down = Stall(seen=CALL)
-        change(patience, silence=2)  # The server has to have begun by then.
+        change(timeouts, silence=2)  # The server has to have begun by then.
         with pytest.raises(UpstreamTimeout) as caught:
             await connection(exchange(params=RUN))
         assert (caught.value.delivered, caught.value.reason) == ("unknown", "backend_timeout")
         assert counted.runs == 1
         proxy.heal()
-        change(patience, silence=LIMIT)
+        change(timeouts, silence=LIMIT)
         assert isinstance(await connection(exchange(params=RUN)), Result)
 
 
@@ -220,9 +220,9 @@ async def test_what_is_slow_or_late_arrives_all_the_same(way: Way) -> None:
 @pytest.mark.parametrize("way", POSTED)
 async def test_a_drip_that_goes_on_for_ever_has_an_end(way: Way) -> None:
     """Bytes come all the time, so no idle limit ever strikes: the time for the whole body does."""
-    patience = Patience()
-    async with proxied(way) as (_, proxy, url), connection_to(url, way, patience) as connection:
-        change(patience, body=0.2)
+    timeouts = Timeouts()
+    async with proxied(way) as (_, proxy, url), connection_to(url, way, timeouts) as connection:
+        change(timeouts, body=0.2)
         proxy.down = Drip(size=1, every=0.05, after=150, seen=CALL)
         with pytest.raises(UpstreamTimeout) as caught:
             await connection(exchange(params=RUN))
@@ -249,8 +249,8 @@ async def test_a_stream_of_2026_07_28_that_is_cut_is_not_asked_for_again() -> No
 
 @pytest.mark.parametrize("toxic", [Reset, Cut])
 async def test_a_stream_of_a_session_that_is_cut_goes_on_where_it_was(toxic: type[Reset | Cut]) -> None:
-    patience = Patience(retry=0.01)
-    async with proxied("session") as (counted, proxy, url), connection_to(url, "session", patience) as connection:
+    timeouts = Timeouts(retry=0.01)
+    async with proxied("session") as (counted, proxy, url), connection_to(url, "session", timeouts) as connection:
         sink = Recorder()
         proxy.down = toxic(after=5000, seen=CALL)
         assert isinstance(await connection(exchange(params=COUNT, sink=sink, progress_token=1)), Result)
@@ -260,9 +260,9 @@ async def test_a_stream_of_a_session_that_is_cut_goes_on_where_it_was(toxic: typ
 
 
 async def test_a_stream_that_is_silent_in_the_middle_of_an_event_is_taken_up_again() -> None:
-    patience = Patience(silence=LIMIT, retry=0.01)
-    async with proxied("session") as (counted, proxy, url), connection_to(url, "session", patience) as connection:
-        change(patience, idle=0.1)
+    timeouts = Timeouts(silence=LIMIT, retry=0.01)
+    async with proxied("session") as (counted, proxy, url), connection_to(url, "session", timeouts) as connection:
+        change(timeouts, idle=0.1)
         sink = Recorder()
         proxy.down = Stall(after=5000, seen=CALL)
         assert isinstance(await connection(exchange(params=COUNT, sink=sink, progress_token=1)), Result)
@@ -314,7 +314,7 @@ async def test_what_may_act_is_never_asked_again(way: Way, method: str) -> None:
 async def test_nothing_is_left_of_a_connection_on_which_everything_failed(way: Way) -> None:
     before = asyncio.all_tasks()
     async with proxied(way) as (counted, proxy, url):
-        async with connection_to(url, way, Patience(retry=0.01)) as connection, TaskScope() as tasks:
+        async with connection_to(url, way, Timeouts(retry=0.01)) as connection, TaskScope() as tasks:
 
             async def call() -> None:
                 with pytest.raises((UpstreamClosed, UpstreamUnavailable, UpstreamProtocolError)):
@@ -331,10 +331,10 @@ async def test_nothing_is_left_of_a_connection_on_which_everything_failed(way: W
 
 
 async def test_one_server_that_fails_does_not_disturb_another(way: Way) -> None:
-    patience = Patience()
-    async with proxied(way) as (_, proxy, url), connection_to(url, way, patience) as broken:
+    timeouts = Timeouts()
+    async with proxied(way) as (_, proxy, url), connection_to(url, way, timeouts) as broken:
         async with proxied(way) as (well, _, other), connection_to(other, way) as connection, TaskScope() as tasks:
-            change(patience, silence=0.2)
+            change(timeouts, silence=0.2)
             proxy.down = Stall()
             proxy.stall()
 

@@ -12,9 +12,9 @@ from functools import lru_cache
 import pytest
 
 from sluicegate import UpstreamError, UpstreamProtocolError, UpstreamUnavailable
-from sluicegate.concurrency import TaskScope, forever
 from sluicegate.errors import ErrorObject
 from sluicegate.protocol.message import Result
+from sluicegate.runtime.task_scope import TaskScope, forever
 from sluicegate.upstream.http import forget_verdicts
 from tests.faults.upstreams import POSTED, TEXT, WAYS, Spoken, Way, connection_to, everything_about, spoken
 from tests.upstream.http_server import Asked, message, scripted
@@ -76,7 +76,7 @@ async def test_a_status_that_is_no_success_is_an_error_that_tells_it_and_nothing
 
 @pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize("value", ["7", "date", "date without a clock"])
-async def test_when_to_come_again_is_told_with_the_error(way: Way, status: int, value: str) -> None:
+async def test_the_error_says_when_to_try_again(way: Way, status: int, value: str) -> None:
     now = datetime.now(UTC)
     later = format_datetime(now + timedelta(seconds=7), usegmt=True)
     headers = [("Retry-After", value if value == "7" else later)]
@@ -274,13 +274,14 @@ async def test_a_body_is_measured_after_it_was_decompressed(way: Way, coding: st
 
 @pytest.mark.parametrize("content", ["comments", "one event"])
 @pytest.mark.parametrize("way", POSTED)
-async def test_a_compressed_stream_of_nothing_leaves_time_for_others(way: Way, content: str) -> None:
-    """It may go on and on without a byte from the network: everybody else gets their turn nevertheless."""
+async def test_a_bomb_in_a_stream_is_cut_at_the_limit_of_a_body_and_leaves_time_for_others(
+    way: Way, content: str
+) -> None:
+    """T4: without a byte from the network it would go on and on."""
     turns = 0
 
     def handle(asked: Asked) -> None:
-        begin = b": " if content == "comments" else b"data: "
-        body = bomb("gzip", begin, ballast=100)
+        body = bomb("gzip", b": " if content == "comments" else b"data: ", ballast=200)
         asked.status(200, body, ("Content-Type", "text/event-stream"), ("Content-Encoding", "gzip"))
 
     async def count_turns() -> None:
@@ -291,10 +292,23 @@ async def test_a_compressed_stream_of_nothing_leaves_time_for_others(way: Way, c
 
     async with spoken(way, handle) as (connection, _), TaskScope() as tasks:
         tasks.start(count_turns(), key="turns")
-        with pytest.raises(UpstreamProtocolError):
+        with pytest.raises(UpstreamProtocolError, match="compressed in a way that cannot be read"):
             await connection(exchange())
         tasks.cancel("turns")
-    assert turns >= 300  # Once for each quarter of a MiB, at least.
+    # Once for each quarter of a MiB, and 16 MiB are the limit.
+    assert 60 <= turns < 400
+
+
+@pytest.mark.parametrize("way", POSTED)
+async def test_a_long_compressed_stream_of_ordinary_events_is_read(way: Way) -> None:
+    def handle(asked: Asked) -> None:
+        data = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"%d of many"}}'
+        events = b"".join(b"data: %b\n\n" % (data % number) for number in range(170_000))  # 18 MB
+        body = gzip.compress(events + b"data: " + message(id=asked.id, result=TEXT) + b"\n\n", 9)
+        asked.status(200, body, ("Content-Type", "text/event-stream"), ("Content-Encoding", "gzip"))
+
+    async with spoken(way, handle) as (connection, _):
+        assert isinstance(await connection(exchange()), Result)
 
 
 async def test_a_thousand_gzip_members_of_nothing_are_too_many() -> None:
@@ -309,7 +323,7 @@ async def test_a_thousand_gzip_members_of_nothing_are_too_many() -> None:
 
 
 @pytest.mark.parametrize("coding", ["br", "zstd", "gzip, gzip", "compress"])
-async def test_a_compression_that_nobody_asked_for_is_no_answer(coding: str) -> None:
+async def test_a_compression_that_was_not_requested_is_an_error(coding: str) -> None:
     def handle(asked: Asked) -> None:
         asked.status(200, b"\x1f\x8b", ("Content-Type", "application/json"), ("Content-Encoding", coding))
 

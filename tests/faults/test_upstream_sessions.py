@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from sluicegate import Client, RpcError, UpstreamClosed, UpstreamError, UpstreamProtocolError, UpstreamTimeout, connect
-from sluicegate.concurrency import TaskScope, forever
 from sluicegate.errors import ErrorObject
 from sluicegate.exchange import Connection
 from sluicegate.protocol.message import Params, Result
+from sluicegate.runtime.task_scope import TaskScope, forever
 from sluicegate.upstream.http import forget_verdicts
-from sluicegate.upstream.site import Patience
+from sluicegate.upstream.http_endpoint import Timeouts
 from tests.faults.upstreams import LIMIT, POSTED, TEXT, WAYS, Spoken, Way, connection_to, spoken
 from tests.upstream.http_server import INFO, JSON, Answer, Asked, Json, change, message, modern, scripted, session
 from tests.upstream.raw_server import Recorder, exchange
@@ -33,7 +33,7 @@ def no_verdicts() -> Iterator[None]:
 
 # --------------------------------------------------------------------------------------------------------- R16: silence
 
-PATIENT_BETWEEN = Patience(idle=0.1, silence=LIMIT, retry=0.01)
+PATIENT_BETWEEN = Timeouts(idle=0.1, silence=LIMIT, retry=0.01)
 """What falls silent in the middle of something is given up at once; what is silent between things is not, here."""
 
 
@@ -116,9 +116,9 @@ async def test_silence_between_things_has_an_end_too(way: Way, shown: str) -> No
             asked.event(message(method="notifications/message", params={"level": "info", "data": 1}))
         await forever()
 
-    patience = Patience(idle=LIMIT, body=LIMIT)
-    async with spoken(way, handle, patience) as (connection, _):
-        change(patience, silence=0.1)
+    timeouts = Timeouts(idle=LIMIT, body=LIMIT)
+    async with spoken(way, handle, timeouts) as (connection, _):
+        change(timeouts, silence=0.1)
         with pytest.raises(UpstreamTimeout) as caught:
             await connection(exchange())
         assert caught.value.delivered == "unknown"
@@ -126,15 +126,15 @@ async def test_silence_between_things_has_an_end_too(way: Way, shown: str) -> No
 
 async def test_changes_may_be_days_apart() -> None:
     async def handle(asked: Asked) -> None:
-        change(patience, silence=0.1, idle=0.1)
+        change(timeouts, silence=0.1, idle=0.1)
         asked.stream()
         asked.event(message(method="notifications/subscriptions/acknowledged", params={"notifications": {}}))
         await asyncio.sleep(0.3)
         asked.event(message(id=asked.id, result={"resultType": "complete"}))
         asked.end()
 
-    patience = Patience()
-    async with spoken("modern", handle, patience) as (connection, _):
+    timeouts = Timeouts()
+    async with spoken("modern", handle, timeouts) as (connection, _):
         assert isinstance(await connection(exchange("subscriptions/listen", LISTEN)), Result)
 
 
@@ -161,7 +161,7 @@ async def test_an_answer_that_cannot_be_read_is_not_waited_for_on_a_stream_that_
         asked.event(b'{"jsonrpc":"2.0","id":%d,"result":NaN}' % asked.id, id="e1")  # pyright: ignore
         asked.end()
 
-    async with spoken("session", handle, Patience(retry=0.01)) as (connection, script):
+    async with spoken("session", handle, Timeouts(retry=0.01)) as (connection, script):
         with pytest.raises(UpstreamProtocolError) as caught:
             await connection(exchange())
         assert caught.value.delivered == "yes" and script.streams == []
@@ -317,10 +317,10 @@ async def heard(sink: Recorder, count: int) -> list[str]:
     return [notice.method for notice in sink.notices]
 
 
-async def test_a_lost_session_is_replaced_for_somebody_who_only_listens(forgets: Callable[[Asked], None]) -> None:
-    """Nobody asks anything, so that only the stream of pushes can find out."""
+async def test_a_lost_session_is_replaced_for_a_client_that_only_listens(forgets: Callable[[Asked], None]) -> None:
+    """There is no request, so only the stream of pushes can notice."""
     sessions, sink = Sessions(forgets=forgets), Recorder()
-    async with scripted(sessions) as server, connection_to(server.url, "session", Patience(retry=0.01)) as connection:
+    async with scripted(sessions) as server, connection_to(server.url, "session", Timeouts(retry=0.01)) as connection:
         async with TaskScope() as tasks:
             tasks.start(listening(connection, sink), key="listen")
             await heard(sink, 1)
@@ -338,7 +338,7 @@ async def test_a_lost_session_takes_its_log_level_and_subscriptions_along_and_th
     forgets: Callable[[Asked], None],
 ) -> None:
     sessions, sink = Sessions(forgets=forgets), Recorder()
-    async with scripted(sessions) as server, connection_to(server.url, "session", Patience(retry=LIMIT)) as connection:
+    async with scripted(sessions) as server, connection_to(server.url, "session", Timeouts(retry=LIMIT)) as connection:
         async with TaskScope() as tasks:
             tasks.start(listening(connection, sink), key="listen")
             await heard(sink, 1)
@@ -434,7 +434,7 @@ async def test_a_server_that_gave_us_no_session_has_none_to_lose() -> None:
 async def test_a_stream_of_pushes_that_is_refused_for_another_reason_does_not_cost_the_session() -> None:
     sessions = Sessions()
     sessions.refuse_get = 400
-    async with scripted(sessions) as server, connection_to(server.url, "session", Patience(retry=0.001)) as connection:
+    async with scripted(sessions) as server, connection_to(server.url, "session", Timeouts(retry=0.001)) as connection:
         sessions.streams["s1"].request.abort()
         while not sessions.refused:
             sessions.changed.clear()
@@ -445,7 +445,7 @@ async def test_a_stream_of_pushes_that_is_refused_for_another_reason_does_not_co
 
 async def test_a_stream_that_the_server_will_not_let_go_of_costs_the_session_not_the_subscription() -> None:
     sessions, sink = Sessions(), Recorder()
-    async with scripted(sessions) as server, connection_to(server.url, "session", Patience(retry=0.01)) as connection:
+    async with scripted(sessions) as server, connection_to(server.url, "session", Timeouts(retry=0.01)) as connection:
         async with TaskScope() as tasks:
             tasks.start(listening(connection, sink), key="listen")
             await heard(sink, 1)
@@ -468,7 +468,7 @@ async def test_a_session_with_a_call_under_way_is_not_given_up_for_its_stream() 
 
     sessions = Sessions(work)
     outcomes: list[object] = []
-    async with scripted(sessions) as server, connection_to(server.url, "session", Patience(retry=0.001)) as connection:
+    async with scripted(sessions) as server, connection_to(server.url, "session", Timeouts(retry=0.001)) as connection:
         async with TaskScope() as tasks:
 
             async def call() -> None:
@@ -492,7 +492,7 @@ async def test_a_server_that_has_no_stream_for_pushes_keeps_its_session(status: 
     sessions = Sessions()
     sessions.refuse_get = status
     sessions.streams["s1"] = None  # pyright: ignore - so that the first GET is refused already
-    async with scripted(sessions) as server, connection_to(server.url, "session", Patience(retry=0.001)) as connection:
+    async with scripted(sessions) as server, connection_to(server.url, "session", Timeouts(retry=0.001)) as connection:
         while sessions.refused < (3 if status in (409, 500) else 1):
             sessions.changed.clear()
             await sessions.changed.wait()
@@ -531,7 +531,7 @@ async def test_the_next_round_of_a_call_carries_the_headers_of_its_arguments_too
 
 
 async def test_every_refused_opening_is_an_error_of_ours(way: Way) -> None:
-    """Whatever a server does while it is made acquaintance with, nothing but our own errors comes out."""
+    """Whatever a server does during the handshake, only our own errors are raised."""
     for status in (200, 202, 204, 400, 401, 404, 409, 429, 500, 503):
         async with scripted(lambda asked, status=status: asked.status(status)) as server:
             with pytest.raises(UpstreamError):

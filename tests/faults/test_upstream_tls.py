@@ -19,7 +19,7 @@ from sluicegate import UpstreamError, UpstreamUnavailable
 from sluicegate.exchange import Host
 from sluicegate.protocol.message import Result
 from sluicegate.upstream.http import HttpUpstream, forget_verdicts
-from sluicegate.upstream.site import Patience
+from sluicegate.upstream.http_endpoint import Timeouts
 from tests.faults.proxy import Reset, Stall, Toxic, fault_proxy
 from tests.faults.upstreams import LIMIT, WAYS, Spoken, Way, era_of
 from tests.upstream.http_server import INFO, Script, scripted
@@ -117,12 +117,12 @@ async def served(way: Way, context: ssl.SSLContext) -> AsyncGenerator[Script]:
         yield server
 
 
-def upstream(url: str, way: Way, authority: Authority, patience: Patience | None = None) -> HttpUpstream:
+def upstream(url: str, way: Way, authority: Authority, timeouts: Timeouts | None = None) -> HttpUpstream:
     return HttpUpstream(
         url,
         era=era_of(way),
         ssl_context=authority.client_context(),
-        patience=patience,
+        timeouts=timeouts,
         headers={"Authorization": CANARY},
         open_timeout=LIMIT,
     )
@@ -186,14 +186,14 @@ async def test_a_server_that_speaks_no_tls_gets_nothing(way: Way, authority: Aut
 async def test_a_handshake_that_is_not_finished_delivered_nothing(way: Way, toxic: Toxic, authority: Authority) -> None:
     async with served(way, authority.server_context(LOCALHOST)) as server, fault_proxy(*server.place) as proxy:
         proxy.down = toxic
-        client = upstream(proxy.url(scheme="https", name="localhost"), way, authority, Patience(connect=0.2))
+        client = upstream(proxy.url(scheme="https", name="localhost"), way, authority, Timeouts(connect=0.2))
         problem = await refusal(client)
         assert problem.delivered == "no" and server.asked == []
         await proxy.wait_clients(0)
 
 
 async def test_a_host_that_does_not_take_a_connection_is_given_up_in_time(way: Way, authority: Authority) -> None:
-    """Nobody accepts, and the queue of those who wait to be accepted is full: the next one hears nothing."""
+    """The server does not accept, and its backlog is full: the next connection gets no answer."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -204,7 +204,7 @@ async def test_a_host_that_does_not_take_a_connection_is_given_up_in_time(way: W
                 one.connect_ex(listener.getsockname())
             address = f"127.0.0.1:{listener.getsockname()[1]}"
             url = f"http://{address}/mcp"
-            problem = await refusal(upstream(url, way, authority, Patience(connect=0.2, taken=LIMIT, silence=LIMIT)))
+            problem = await refusal(upstream(url, way, authority, Timeouts(connect=0.2, taken=LIMIT, silence=LIMIT)))
             assert problem.delivered == "no"
             why = "could not be reached: no connection could be made there in time; see that its address is right."
             assert problem.message == f"{address} {why}"

@@ -8,9 +8,9 @@ from typing import Literal
 import sluicegate
 from sluicegate import Server, UpstreamError
 from sluicegate.exchange import Connection, Host
+from sluicegate.upstream.duplex import Era
 from sluicegate.upstream.http import HttpUpstream
-from sluicegate.upstream.link import Era
-from sluicegate.upstream.site import Patience
+from sluicegate.upstream.http_endpoint import Timeouts
 from tests.faults.proxy import FaultProxy, fault_proxy
 from tests.upstream.http_server import DISCOVERED, INFO, Answer, Asked, Json, endpoint, message, scripted
 from tests.upstream.raw_server import Recorder
@@ -83,10 +83,10 @@ class Spoken:
 
 @asynccontextmanager
 async def connection_to(
-    url: str, way: Way, patience: Patience | None = None, headers: dict[str, str] | None = None
+    url: str, way: Way, timeouts: Timeouts | None = None, headers: dict[str, str] | None = None
 ) -> AsyncGenerator[Connection]:
     """A connection by one transport."""
-    upstream = HttpUpstream(url, era=era_of(way), name="script", patience=patience, headers=headers)
+    upstream = HttpUpstream(url, era=era_of(way), name="script", timeouts=timeouts, headers=headers)
     async with asyncio.timeout(LIMIT), upstream.connect(Host({}, INFO, Recorder({"roots": []}))) as connection:
         yield connection
 
@@ -151,11 +151,11 @@ async def proxied(way: Way) -> AsyncGenerator[tuple[Counted, FaultProxy, str]]:
 
 @asynccontextmanager
 async def spoken(
-    way: Way, answer: Answer, patience: Patience | None = None, headers: dict[str, str] | None = None
+    way: Way, answer: Answer, timeouts: Timeouts | None = None, headers: dict[str, str] | None = None
 ) -> AsyncGenerator[tuple[Connection, Spoken]]:
     """A connection to a scripted server that is past its acquaintance."""
     script = Spoken(way, answer)
-    async with scripted(script) as server, connection_to(server.url, way, patience, headers) as connection:
+    async with scripted(script) as server, connection_to(server.url, way, timeouts, headers) as connection:
         yield connection, script
 
 

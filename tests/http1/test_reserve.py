@@ -80,9 +80,9 @@ async def test_connections_stop_where_the_reserve_begins_and_it_is_said_once(
 async def test_a_few_come_in_even_where_others_have_taken_nearly_all(few_descriptors: int) -> None:
     with ExitStack() as stack:
         async with serve(answer) as listener:
-            while _next_descriptor() < few_descriptors - 2 * server.FEW - 1:
+            while _next_descriptor() < few_descriptors - 2 * server.ALWAYS_ACCEPTED - 1:
                 stack.enter_context(socket.socket())
-            crowd = crowd_for(listener.addresses[0], stack, server.FEW)
+            crowd = crowd_for(listener.addresses[0], stack, server.ALWAYS_ACCEPTED)
             for client in crowd:
                 assert await answered(client)
 

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicegate.errors import LocalProtocolError
-from sluicegate.http1 import Limits, Request, incoming, serve, server
+from sluicegate.http1 import Limits, Request, serve, server
+from sluicegate.http1.server_connection import Connection
 from tests.http1.raw import PATIENCE, Peer, connected, echo, exchange
 
 GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -100,8 +101,8 @@ async def test_chunked_request_is_put_together() -> None:
 
 async def test_what_is_written_in_one_turn_leaves_in_one_chunk_with_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[bytes] = []
-    real = incoming.Connection._write  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(incoming.Connection, "_write", lambda self, data: (writes.append(data), real(self, data))[1])  # pyright: ignore
+    real = Connection._write  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(Connection, "_write", lambda self, data: (writes.append(data), real(self, data))[1])  # pyright: ignore
 
     async def handler(request: Request) -> None:
         request.start(200, (("Content-Type", "text/event-stream"),))
@@ -123,8 +124,8 @@ async def test_what_is_written_in_one_turn_leaves_in_one_chunk_with_the_head(mon
 
 async def test_answers_to_pipelined_requests_leave_in_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[bytes] = []
-    real = incoming.Connection._write  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(incoming.Connection, "_write", lambda self, data: (writes.append(data), real(self, data))[1])  # pyright: ignore
+    real = Connection._write  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(Connection, "_write", lambda self, data: (writes.append(data), real(self, data))[1])  # pyright: ignore
     async with exchange() as peer:
         peer.send(GET * 8)
         for _ in range(8):
@@ -598,6 +599,28 @@ async def test_answer_in_one_piece_that_is_never_taken_is_given_up() -> None:
         assert await listener.drain(PATIENCE)
 
 
+async def test_no_more_requests_are_begun_for_a_client_that_does_not_read() -> None:
+    """T4, R24: answers to pipelined requests would fill the memory."""
+    begun, size = 0, 1_000_000
+
+    async def handler(request: Request) -> None:
+        nonlocal begun
+        begun += 1
+        await asyncio.sleep(0)
+        request.respond(200, (), b"x" * size)
+
+    async with exchange(handler, Limits(unsent=2_000_000)) as peer:
+        peer.send(GET * 100)
+        before = -1
+        while begun != before:
+            before = begun
+            await asyncio.sleep(0.05)
+        assert 0 < begun < 40  # What the system buffers for the connection, and two more.
+        for _ in range(100):
+            assert len((await peer.read_reply()).body) == size
+        assert begun == 100
+
+
 async def test_reader_that_takes_its_time_but_takes_gets_everything() -> None:
     async def handler(request: Request) -> None:
         request.start(200)
@@ -758,7 +781,7 @@ def read_in_pieces(pieces: list[bytes]) -> tuple[list[tuple[str, bytes]], bytes]
         request.respond(200, (), request.body)
 
     async def feed() -> bytes:
-        connection = incoming.Connection(serve(handler))  # pyright: ignore[reportPrivateUsage]
+        connection = Connection(serve(handler))  # pyright: ignore[reportPrivateUsage]
         transport = Taker()
         connection.connection_made(transport)
         for piece in pieces:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from typing import Final
 
-from sluicegate.concurrency import TaskScope
+from sluicegate.runtime.task_scope import TaskScope
 from tests.bridge.over_stdio import over_stdio
 from tests.bridge.servers import Call, Failed, Json, Peer, Say, note, text
 

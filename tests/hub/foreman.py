@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from sluicegate.concurrency import TaskScope
 from sluicegate.http1 import serve
+from sluicegate.runtime.task_scope import TaskScope
 from tests.bridge.http_servers import ModernPeer
 from tests.bridge.over_stdio import over_stdio
 from tests.bridge.servers import META, MODERN, NOTE, Call, Failed, Json, Needed, Peer, Say, note, text

@@ -5,9 +5,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from sluicegate.exchange import Exchange, Host
-from sluicegate.protocol.discovery import Discovery
 from sluicegate.protocol.message import Notification, Params, Reply, Result
-from sluicegate.protocol.modern import ACKNOWLEDGED, complete
+from sluicegate.protocol.modern_era import ACKNOWLEDGED, Discovery, complete
 
 Answer = Callable[[Exchange], Awaitable[Reply]]
 

@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 
 import sluicegate
+from sluicegate.hub.call_sink import ABANDONED
 from sluicegate.hub.hub import Hub
-from sluicegate.hub.losses import ABANDONED
 from sluicegate.hub.mount import MountSettings
 from sluicegate.testing import MemoryUpstream
 from tests.downstream.raw_client import Json, modern, raw_client, result_of

@@ -7,17 +7,17 @@ from contextlib import asynccontextmanager
 import pytest
 
 import sluicegate
-from sluicegate.concurrency import TaskScope
 from sluicegate.errors import InputRefused, UnknownTarget, UpstreamUnavailable
 from sluicegate.exchange import Exchange, Host
 from sluicegate.hub import mount as mounts
-from sluicegate.hub import plan
+from sluicegate.hub import supervise as plan
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings, State
-from sluicegate.hub.plan import MOST_RESTARTS
+from sluicegate.hub.supervise import MOST_RESTARTS
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_object, opened
-from sluicegate.protocol.modern import complete
+from sluicegate.protocol.modern_era import complete
+from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.testing import MemoryUpstream
 from tests.hub.scripted import Connected, Scripted, tools, until
 
@@ -180,7 +180,7 @@ async def test_a_server_is_taken_away_though_whoever_wanted_it_did_not_wait() ->
         tasks.cancel("unmount")
         release.set()
         await mount.gone()
-        assert (mount.state, mount.sentence) == (State.DISABLED, "n was taken away.")
+        assert (mount.state, mount.sentence) == (State.DISABLED, "n was removed.")
         await until(lambda: texts == ["held"])
 
 
@@ -253,7 +253,7 @@ def call_of_one() -> Exchange:
 async def test_whoever_calls_a_tool_of_a_failed_server_at_a_url_finds_it_once_it_is_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mounts, "SOUGHT_PAUSE", 0.0)
+    monkeypatch.setattr(mounts, "REQUESTED_RETRY_PAUSE", 0.0)
     async with hub_with_late(monkeypatch, MountSettings(prefix="late", is_light=True)) as (hub, late):
         with pytest.raises(UnknownTarget, match="tried once a minute now, and when one of its tools is called"):
             await hub(call_of_one())
@@ -263,7 +263,7 @@ async def test_whoever_calls_a_tool_of_a_failed_server_at_a_url_finds_it_once_it
 
 
 async def test_those_who_call_it_at_once_cause_one_try_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mounts, "SOUGHT_PAUSE", 3600.0)
+    monkeypatch.setattr(mounts, "REQUESTED_RETRY_PAUSE", 3600.0)
     async with hub_with_late(monkeypatch, MountSettings(prefix="late", is_light=True)) as (hub, late):
         for _ in range(10):
             with pytest.raises(UnknownTarget):
@@ -274,7 +274,7 @@ async def test_those_who_call_it_at_once_cause_one_try_together(monkeypatch: pyt
 async def test_a_command_that_failed_is_started_by_no_call_and_says_what_starts_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mounts, "SOUGHT_PAUSE", 0.0)
+    monkeypatch.setattr(mounts, "REQUESTED_RETRY_PAUSE", 0.0)
     settings = MountSettings(prefix="late", restarted_by="sluicegate restart late")
     async with hub_with_late(monkeypatch, settings) as (hub, late):
         late.is_there = True

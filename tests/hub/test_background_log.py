@@ -6,16 +6,16 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from sluicegate.concurrency import TaskScope
 from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, InputRefused
 from sluicegate.exchange import NOBODY, Caller, Exchange, Handler
-from sluicegate.hub import background_log
+from sluicegate.hub import unattributed as background_log
 from sluicegate.hub.catalog import Profile as Share
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount
 from sluicegate.protocol.input_required import Question
 from sluicegate.protocol.message import Notification, Params, Reply, Result
-from sluicegate.protocol.modern import ACKNOWLEDGED, Profile, complete
+from sluicegate.protocol.modern_era import ACKNOWLEDGED, Profile, complete
+from sluicegate.runtime.task_scope import TaskScope
 from tests.hub.scripted import Scripted, tools, until
 from tests.upstream.raw_server import Recorder
 
@@ -161,7 +161,7 @@ async def test_what_may_be_about_another_caller_is_told_to_nobody() -> None:
 
 async def test_a_client_is_told_lines_of_the_servers_that_it_sees_only() -> None:
     async with staged() as stage:
-        handler = stage.hub.view("other", Share(servers=()))
+        handler = stage.hub.router("other", Share(servers=()))
         sink = await stage.listen("debug", handler=handler)
         await stage.say("info")
         assert stage.lost == 1 and sink.notices == []
@@ -196,7 +196,7 @@ async def test_lines_that_a_slow_client_has_no_room_for_are_counted(monkeypatch:
             if notification.method != ACKNOWLEDGED:
                 await asyncio.Event().wait()
 
-    monkeypatch.setattr(background_log, "MOST_UNTOLD", 2)
+    monkeypatch.setattr(background_log, "MOST_LINES", 2)
     async with staged() as stage:
         sink = await stage.listen("debug", sink=Slow())
         await stage.say("info")
@@ -216,7 +216,7 @@ async def test_a_hub_that_closes_ends_all_listening_in_order() -> None:
 
 async def test_roots_that_no_call_asks_for_are_refused_in_true_words_and_counted() -> None:
     async with staged() as stage:
-        with pytest.raises(InputRefused, match="no call caused this"):
+        with pytest.raises(InputRefused, match="belongs to no call"):
             await stage.ask(Question("roots/list"))
         mount = stage.hub.find("s")
         assert mount is not None and mount.calls.losses["questions that belong to no call"] == 1

@@ -1,25 +1,34 @@
 """Calls to one server: their time, when they are made again, and what is counted of them."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Literal
 
 import msgspec
 import pytest
 
-from sluicegate import deadlines
-from sluicegate.concurrency import forever
-from sluicegate.errors import InputRefused, SluicegateError, UpstreamClosed, UpstreamProtocolError, UpstreamTimeout
+from sluicegate.errors import (
+    InputRefused,
+    InvalidParams,
+    SluicegateError,
+    UpstreamClosed,
+    UpstreamProtocolError,
+    UpstreamTimeout,
+)
 from sluicegate.exchange import Exchange
 from sluicegate.hub import calls
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, MountSettings
-from sluicegate.protocol.message import Params, Reply, Result, opened
-from tests.hub.scripted import Answer, Scripted, tools
+from sluicegate.protocol.input_required import Question
+from sluicegate.protocol.message import Params, Reply, Result, ToolText, opened
+from sluicegate.protocol.modern_era import Profile
+from sluicegate.runtime import deadlines
+from sluicegate.runtime.task_scope import TaskScope, forever
+from tests.hub.scripted import Answer, Scripted, tools, until
 
 DONE = Result(msgspec.Raw(b'{"resultType":"complete","content":[]}'))
-PASSED = Result(DONE.value, is_final=True)
+PASSED = Result(ToolText(resultType="complete", content=[]))
 
 
 class Mute:
@@ -108,7 +117,7 @@ async def test_no_call_lasts_longer_than_the_longest(monkeypatch: pytest.MonkeyP
         raise AssertionError
 
     async with mounted(answer, MountSettings(prefix="s", timeout=120, longest_call=50)) as (hub, _):
-        with pytest.raises(UpstreamTimeout, match=r"within 50 s, the most that is given to it; the call"):
+        with pytest.raises(UpstreamTimeout, match=r"within 50 s, the longest time for a call; the call"):
             await hub(call())
 
 
@@ -189,7 +198,7 @@ async def test_a_server_that_fails_call_after_call_is_left_alone_for_a_while(mon
         is_well = True
         assert await hub(call()) == PASSED
         assert not mount.calls.circuit.is_open
-        assert mount.calls.places.taken == 0
+        assert mount.calls.limit.in_use == 0
 
 
 # ------------------------------------------------------------------------------------------------------ what comes back
@@ -230,10 +239,10 @@ async def test_a_result_without_a_type_of_its_own_gets_one_and_keeps_all_else(re
         b'{"_meta":{"resultType":1},"r\\u0065sultType":"complete","content":[]}',
     ],
 )
-async def test_a_result_with_its_type_passes_as_the_bytes_that_came(result: bytes) -> None:
+async def test_a_result_with_its_type_passes_as_it_is(result: bytes) -> None:
     reply, mount = await replied(result)
-    assert isinstance(reply, Result) and isinstance(reply.value, msgspec.Raw)
-    assert bytes(reply.value) == result
+    assert isinstance(reply, Result)
+    assert opened(reply) == msgspec.json.decode(result)
     assert mount.calls.figures.errors == 0
 
 
@@ -262,6 +271,7 @@ async def test_a_tool_that_says_that_it_failed_is_counted_as_an_error(result: by
     [
         '{"resultType":"complete","content":[],"resultType":"task","taskId":"own-1","status":"working"}',
         '{"resultType":"complete","content":[],"resultType":"strange"}',
+        '{"resultType":"complete","content":[],"result\\u0054ype":"strange"}',
     ],
 )
 async def test_a_result_that_says_two_types_is_held_to_the_last(words: str) -> None:
@@ -322,3 +332,64 @@ async def test_an_error_of_an_upstream_of_ones_own_stays_what_it_is() -> None:
             await hub(call())
     assert refused.value.message == "line 7 to ttyS0 was dropped; the call may have run."
     assert refused.value.line == 7
+
+
+@pytest.mark.parametrize("arguments", [[1], "x", 5, True])
+async def test_arguments_that_are_no_object_never_reach_a_server(arguments: object) -> None:
+    """T1, T17."""
+    reached: list[Params] = []
+
+    async def answer(exchange: Exchange) -> Reply:
+        reached.append(exchange.params)
+        return DONE
+
+    async with mounted(answer) as (hub, _):
+        with pytest.raises(InvalidParams, match="arguments must be a JSON object"):
+            await hub(Exchange("tools/call", {"name": "s__one", "arguments": arguments}, Mute()))
+        assert not reached
+        await hub(Exchange("tools/call", {"name": "s__one"}, Mute()))
+        assert len(reached) == 1
+
+
+class Undecided:
+    """The way back to people who take their time."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.decide = asyncio.Event()
+
+    async def emit(self, notification: object) -> None:
+        pass
+
+    async def ask(self, questions: Mapping[str, Question]) -> dict[str, Params]:
+        self.asked += 1
+        await self.decide.wait()
+        return {key: {"action": "accept"} for key in questions}
+
+
+async def test_calls_that_wait_for_a_person_leave_their_places_to_others() -> None:
+    """R24."""
+
+    async def answer(exchange: Exchange) -> Reply:
+        if exchange.params["name"] == "one":
+            await exchange.request_input({"q": Question("elicitation/create", {"message": "Sure?"})})
+        return DONE
+
+    people = Undecided()
+    settings = MountSettings(prefix="s", concurrency=2, queue=3, queue_wait=5)
+    async with mounted(answer, settings) as (hub, mount), TaskScope() as tasks:
+        able = Profile("2026-07-28", {"elicitation": {"form": {}}})
+        replies: list[Reply] = []
+
+        async def ask() -> None:
+            replies.append(await hub(Exchange("tools/call", {"name": "s__one"}, people, able)))
+
+        for _ in range(3):
+            tasks.start(ask())
+        await until(lambda: people.asked == 3)
+        assert mount.calls.limit.in_use == 3  # Whatever waits for them to end still does.
+        assert await hub(call("s__two")) == PASSED
+        people.decide.set()
+        await until(lambda: replies == [PASSED] * 3)
+        assert (mount.calls.limit.in_use, mount.calls.limit.waiting) == (0, 0)
+        assert await hub(call("s__two")) == PASSED

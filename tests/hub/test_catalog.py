@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from sluicegate.hub.catalog import Catalog, Patterns, Profile, Share, build_catalog, seen_through
+from sluicegate.hub.fetch_catalog import Offer, Offered
 from sluicegate.hub.naming import Naming
-from sluicegate.hub.offers import Offer, Offered
 from sluicegate.protocol.message import Params
 
 
@@ -44,7 +44,7 @@ def test_a_definition_keeps_all_but_its_name() -> None:
 def test_who_comes_first_gets_a_name_and_the_other_is_reported() -> None:
     catalog = build_catalog([resources("a", "https://x"), resources("b", "https://x")])
     assert [(name, entry.mount) for name, entry in catalog.resources.items()] == [("https://x", "a")]
-    assert catalog.findings == ["b: 'https://x' of its resources is left out, that name is another server's."]
+    assert catalog.findings == ["b: 'https://x' of its resources is left out, since another server has that name."]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_bare_name_that_looks_like_anothers_is_refused_whether_that_one_has_it
     offered = [share("a", tool(own), tool("plain"), prefix=""), share("b", tool("t"))]
     catalog = build_catalog(offered, naming=naming)
     assert [entry.own for entry in catalog.tools.values()] == ["plain", "t"]
-    assert catalog.findings == [f"a: {own!r} of its tools is left out, that name is another server's."]
+    assert catalog.findings == [f"a: {own!r} of its tools is left out, since another server has that name."]
 
 
 def test_a_bare_uri_that_looks_like_anothers_is_refused() -> None:
@@ -101,7 +101,7 @@ def test_nor_a_web_address(kind: str) -> None:
     before = build_catalog([offering("a"), offering("b", "https://x/{y}")])
     after = build_catalog([offering("a", "https://x/{y}"), offering("b", "https://x/{y}")], known=before)
     assert mounts(after, kind) == {"https://x/{y}": "b"}
-    assert after.findings == [f"a: 'https://x/{{y}}' of its {kind} is left out, that name is another server's."]
+    assert after.findings == [f"a: 'https://x/{{y}}' of its {kind} is left out, since another server has that name."]
 
 
 def test_a_name_that_nobody_offers_any_more_is_free() -> None:

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from sluicegate.hub.offers import LISTS, OfferLimits, fetch_offer
-from sluicegate.protocol.gathering import MOST_MALFORMED
+from sluicegate.hub.catalog import OfferLimits
+from sluicegate.hub.fetch_catalog import LISTS, fetch_offer
 from sluicegate.protocol.message import Params
+from sluicegate.protocol.pagination import MOST_MALFORMED
 from tests.hub.test_offers import Listing, as_clients_see, raw, tool
 
 OBJECT: Params = {"type": "object"}

@@ -16,7 +16,7 @@ from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
 from sluicegate.hub.naming import Naming
 from sluicegate.protocol.message import Params, Reply, Result, as_object, opened
-from sluicegate.protocol.modern import complete
+from sluicegate.protocol.modern_era import complete
 from sluicegate.protocol.types import PromptsChanged, ToolsChanged
 from sluicegate.testing import MemoryUpstream
 from tests.hub.scripted import Scripted
@@ -69,7 +69,7 @@ async def test_of_thousands_of_things_that_are_wrong_a_few_are_logged_and_each_o
     async with running(Hub(), servers) as hub:
         assert len(hub.catalog.findings) == 1500
         told = [record.message for record in caplog.records]
-        assert told == [*hub.catalog.findings[:5], "1495 more like that."]
+        assert told == [*hub.catalog.findings[:5], "1495 more findings are not shown."]
         hub.mount("c", greeter())
         await hub.settled()
         assert "c__greet" in hub.catalog.tools and len(hub.catalog.findings) == 1500
@@ -142,7 +142,7 @@ async def test_instructions_of_several_are_told_apart_and_those_of_one_without_a
 
 async def test_a_profile_shows_a_part_and_answers_for_no_more() -> None:
     async with running(Hub(), {"a": greeter(), "b": greeter()}) as hub:
-        view = hub.view("half", Profile(servers=("a",), tools=Patterns(hide=("secret*",))))
+        view = hub.router("half", Profile(servers=("a",), tools=Patterns(hide=("secret*",))))
         async with sluicegate.connect(MemoryUpstream(view, era="modern")) as server:
             assert await names(server) == ["a__greet"]
             with pytest.raises(RpcError, match="Unknown tool"):
@@ -156,7 +156,7 @@ async def test_a_profile_shows_a_part_and_answers_for_no_more() -> None:
         ("claude", "The name of each tool and prompt begins with that of its server: mcp__SERVER__NAME."),
         (
             "collide",
-            "Tools and prompts of several servers; where two are called the same, one is SERVER__NAME.",
+            "Tools and prompts of several servers; where two have the same name, one is SERVER__NAME.",
         ),
     ],
 )
@@ -165,7 +165,7 @@ async def test_how_names_are_made_is_told_whether_or_not_a_server_has_instructio
         assert server.instructions == rule
     mounts = {"a": greeter(), "b": greeter(instructions="Be brief.")}
     async with running(Hub(naming=naming), mounts, "a") as hub, client(hub) as server:
-        assert server.instructions == f"{rule} Those of a have their own names.\n\n## b\n\nBe brief."
+        assert server.instructions == f"{rule} Those of a have no prefix.\n\n## b\n\nBe brief."
 
 
 async def test_without_a_name_to_explain_there_are_no_instructions() -> None:
@@ -300,7 +300,7 @@ def test_what_is_nothing_to_connect_to_is_refused_when_it_is_mounted(target: Any
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "a\nb", "Ä", "x" * 32])
 def test_a_name_that_would_spoil_those_of_the_tools_is_refused_with_the_rule(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"is letters, digits, - and _, 31 at most; .* is not\.$"):
+    with pytest.raises(ConfigError, match=r"has 1 to 31 letters, digits, - and _; .* does not\.$"):
         Hub().mount(name, sluicegate.Server("x"))
 
 

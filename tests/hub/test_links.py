@@ -7,15 +7,23 @@ from typing import cast
 import pytest
 
 import sluicegate
-from sluicegate.errors import INTERNAL_ERROR, MISSING_CAPABILITY, URL_ELICITATION_REQUIRED, ErrorObject, InputRefused
+from sluicegate.errors import (
+    INTERNAL_ERROR,
+    MISSING_CAPABILITY,
+    URL_ELICITATION_REQUIRED,
+    ErrorObject,
+    InputRefused,
+    SluicegateError,
+)
 from sluicegate.exchange import Exchange
+from sluicegate.hub.call_sink import ABANDONED, PAGES, UNSAFE
 from sluicegate.hub.hub import Hub
-from sluicegate.hub.links_required import settle_links
-from sluicegate.hub.losses import ABANDONED, PAGES
+from sluicegate.hub.input_requests import settle_links
 from sluicegate.hub.mount import Mount
-from sluicegate.protocol.input_required import Answers, Questions
+from sluicegate.protocol.input_required import Answers, Question, Questions, input_required
 from sluicegate.protocol.message import Notification, Params, Reply, Result, opened
-from sluicegate.protocol.modern import Profile, complete
+from sluicegate.protocol.modern_era import Profile, complete
+from tests.hub.scripted import Scripted, tools
 
 PAGE: Params = {"mode": "url", "message": "Sign in.", "url": "https://example.com/in", "elicitationId": "e1"}
 WANTED = ErrorObject(URL_ELICITATION_REQUIRED, "Sign in first.", {"elicitations": [PAGE]})
@@ -30,14 +38,17 @@ class Server:
 
     def __init__(self, *replies: Reply) -> None:
         self.replies = list(replies)
-        self.made: list[Params] = []
+        self.sent = 0
         self.waited: list[set[str]] = []
         self.losses: list[str] = []
         self.calls = self.visits = self
 
-    async def make(self, exchange: Exchange, params: Params) -> Reply:
-        self.made.append(params)
+    async def send_again(self) -> Reply:
+        self.sent += 1
         return self.replies.pop(0)
+
+    def typed(self, reply: Reply) -> Reply:
+        return reply
 
     def count(self, reply: Reply) -> None:
         pass
@@ -76,7 +87,7 @@ async def settled(
     method: str = "tools/call",
 ) -> Reply:
     exchange = Exchange(method, {"name": "mail__t"}, person, Profile(version, capabilities))
-    return await settle_links(cast(Mount, server), exchange, {"name": "t"}, error)
+    return await settle_links(cast(Mount, server), exchange, error, server.send_again)
 
 
 def text_of(reply: Reply) -> str:
@@ -95,7 +106,7 @@ async def test_the_caller_visits_the_page_and_the_call_is_made_again_once_the_se
     (question,) = questions.values()
     assert question.params == {"mode": "url", "message": "[mail] Sign in.", "url": "https://example.com/in"}
     assert server.waited == [{"e1"}]
-    assert server.made == [{"name": "t"}]
+    assert server.sent == 1
 
 
 async def test_a_client_of_that_very_revision_gets_the_error_itself() -> None:
@@ -144,7 +155,7 @@ async def test_a_server_that_still_wants_it_is_not_asked_for_ever_and_its_error_
 async def test_a_server_that_does_not_say_which_page(data: object) -> None:
     person = Person()
     error = ErrorObject(URL_ELICITATION_REQUIRED, "Sign in first.", data)
-    assert "does not say which" in text_of(await settled(Server(), person, error=error))
+    assert "did not name it" in text_of(await settled(Server(), person, error=error))
     assert not person.asked
 
 
@@ -164,3 +175,51 @@ async def test_pages_to_which_a_caller_was_sent_and_did_not_come_back_from_are_c
     assert question.abandoned is not None and server.losses == []
     question.abandoned()
     assert server.losses == [ABANDONED]
+
+
+UNSAFE_PAGES = [
+    "javascript:alert(1)",
+    "file:///etc/passwd",
+    "vscode://x",
+    "https:",
+    "https://",
+    " https://a.example/",
+    "https://a.example/\nx",
+    "ms-msdt:/id",
+    "",
+    7,
+    None,
+]
+
+
+@pytest.mark.parametrize("url", UNSAFE_PAGES)
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25", "2026-07-28"])
+async def test_only_web_pages_are_passed_on(url: object, version: str) -> None:
+    """T24: another scheme would start a program or run a script."""
+    server, person = Server(), Person()
+    error = ErrorObject(URL_ELICITATION_REQUIRED, "Sign in first.", {"elicitations": [PAGE, {**PAGE, "url": url}]})
+    said = text_of(await settled(server, person, version=version, error=error))
+    assert said == "mail: It asked to open a page whose address is not http or https; it was refused."
+    assert not person.asked and server.losses == [UNSAFE] and not server.sent
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+async def test_a_question_with_anything_but_a_web_page_is_refused_and_counted(version: str) -> None:
+    """T24, for servers of both eras: one asks during the call, the other with its result."""
+    question = Question("elicitation/create", {"mode": "url", "message": "Sign in.", "url": "javascript:alert(1)"})
+
+    async def answer(exchange: Exchange) -> Reply:
+        if exchange.method == "tools/list":
+            return tools("t")
+        if version == "2026-07-28":
+            return input_required({"q": question}, "s")
+        await exchange.request_input({"q": question})
+        return DONE
+
+    hub, person = Hub(), Person()
+    mount = hub.mount("mail", Scripted(answer, {"tools": {}}, version))
+    async with asyncio.timeout(10), hub:
+        await hub.settled()
+        with pytest.raises(SluicegateError, match="not http or https"):
+            await hub(Exchange("tools/call", {"name": "mail__t"}, person, Profile("2026-07-28", ABLE)))
+        assert not person.asked and mount.calls.losses[UNSAFE] == 1

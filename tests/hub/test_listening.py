@@ -7,13 +7,14 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from sluicegate.concurrency import forever
 from sluicegate.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, ErrorObject, UpstreamUnavailable
 from sluicegate.exchange import Exchange
-from sluicegate.hub import listening, lists
+from sluicegate.hub import fetch_catalog as lists
+from sluicegate.hub import subscriptions as listening
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings, State
 from sluicegate.protocol.message import Notification, Reply, Result
+from sluicegate.runtime.task_scope import forever
 from tests.hub.scripted import Scripted, acknowledge, tools, until
 
 CHANGED = Notification("notifications/tools/list_changed", {})
@@ -22,7 +23,7 @@ CHANGED = Notification("notifications/tools/list_changed", {})
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (listening, lists):
-        monkeypatch.setattr(module, "SHORTEST_PAUSE", 0.01)
+        monkeypatch.setattr(module, "FIRST_RETRY", 0.01)
 
 
 @asynccontextmanager

@@ -4,10 +4,19 @@ import msgspec
 import pytest
 
 from sluicegate.errors import MISSING_CAPABILITY, ErrorObject
-from sluicegate.hub.losses import EXTENSIONS, LINKS, SOUNDS, STRUCTURED, SWITCHES, UNASKED, losses_in, revision_of
+from sluicegate.hub.call_sink import (
+    EXTENSIONS,
+    LINKS,
+    SOUNDS,
+    STRUCTURED,
+    SWITCHES,
+    UNASKED,
+    losses_in,
+)
+from sluicegate.hub.calls import revision_of
 from sluicegate.protocol.input_required import Question, input_required
 from sluicegate.protocol.message import Params, Result
-from sluicegate.protocol.modern import complete
+from sluicegate.protocol.modern_era import complete
 
 ALL: Params = {
     "content": [

@@ -9,13 +9,13 @@ import pytest
 
 import sluicegate
 from sluicegate import Client
-from sluicegate.concurrency import TaskScope
 from sluicegate.errors import MISSING_CAPABILITY, InputRefused, RpcError
 from sluicegate.exchange import Exchange
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings, State
 from sluicegate.protocol.message import Params, Result, as_object, opened
-from sluicegate.protocol.modern import Profile
+from sluicegate.protocol.modern_era import Profile
+from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.testing import MemoryUpstream
 
 Era = Literal["session", "modern"]
@@ -107,19 +107,21 @@ async def test_a_call_can_let_go_of_its_clients_response() -> None:
 
     @server.tool
     def slow(call: sluicegate.Call) -> str:  # pyright: ignore[reportUnusedFunction]
-        call.let_go()
+        call.end_response_early()
         return "at last"
 
-    hub, let_go = Hub(), asyncio.Event()
+    hub, end_response_early = Hub(), asyncio.Event()
     hub.mount("s", server, MountSettings(prefix=""))
     async with asyncio.timeout(10), hub:
         await hub.settled()
         await asyncio.sleep(0)
-        exchange = Exchange("tools/call", {"name": "slow"}, Mute(), Profile(), let_go=let_go.set)
+        exchange = Exchange(
+            "tools/call", {"name": "slow"}, Mute(), Profile(), end_response_early=end_response_early.set
+        )
         reply = await hub(exchange)
         assert isinstance(reply, Result)
         assert opened(reply)["content"] == [{"type": "text", "text": "at last"}]
-        await let_go.wait()
+        await end_response_early.wait()
 
 
 async def test_a_mount_says_how_it_is_from_beginning_to_end() -> None:

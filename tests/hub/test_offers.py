@@ -8,12 +8,11 @@ import pytest
 
 from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, RemoteProtocolError, UpstreamProtocolError
 from sluicegate.exchange import Exchange
-from sluicegate.hub.circles import GATEWAY, THROUGH
-from sluicegate.hub.offers import Offer, Offered, OfferLimits, changed_lists, fetch_offer
-from sluicegate.protocol.discovery import Discovery
-from sluicegate.protocol.gathering import MOST_MALFORMED
+from sluicegate.hub.catalog import GATEWAY, HOPS, MOST_HOPS, Offer, Offered, OfferLimits
+from sluicegate.hub.fetch_catalog import changed_lists, fetch_offer
 from sluicegate.protocol.message import Params, Reply, Result
-from sluicegate.protocol.pages import MOST_COMMAS
+from sluicegate.protocol.modern_era import Discovery
+from sluicegate.protocol.pagination import MOST_COMMAS, MOST_MALFORMED
 
 TOOLS, PROMPTS, RESOURCES = (f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources"))
 
@@ -143,11 +142,13 @@ async def test_an_entry_is_not_lost_for_pictures_and_notes_that_are_too_large(
     )
 
 
-async def test_the_way_that_an_entry_took_is_kept_when_its_notes_are_too_large() -> None:
-    page: Params = {"tools": [tool("t", _meta={"x": LARGE, THROUGH: ["c"]})], "_meta": {GATEWAY: "b"}}
-    offer = await fetch_offer("s", Listing({"tools": {}}, tools_list={None: raw(page)}), OfferLimits(), "a")
-    assert as_clients_see(offer.tools) == [tool("t", _meta={THROUGH: ["b", "c"]})]
-    assert offer.findings == ("s: members left out of its tools, as too large: 't' (_meta).",)
+async def test_entries_of_a_gateway_count_the_gateways_and_are_left_out_beyond_the_limit() -> None:
+    tools = [tool("near"), tool("far", _meta={HOPS: MOST_HOPS - 1}), tool("looping", _meta={HOPS: MOST_HOPS})]
+    page: Params = {"tools": tools, "_meta": {GATEWAY: True}}
+    offer = await fetch_offer("s", Listing({"tools": {}}, tools_list={None: raw(page)}), OfferLimits())
+    assert as_clients_see(offer.tools) == [tool("near", _meta={HOPS: 1}), tool("far", _meta={HOPS: MOST_HOPS})]
+    assert offer.is_gateway
+    assert "1 left out of its tools: they passed through more than 8 gateways" in offer.findings[0]
 
 
 async def test_of_many_that_are_too_large_only_some_are_named() -> None:
@@ -240,7 +241,7 @@ async def test_a_page_that_cannot_be_read_at_all_is_a_fault(page: bytes) -> None
 
 
 async def test_others_get_their_turn_while_lists_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluicegate.concurrency.TURN", 0)
+    monkeypatch.setattr("sluicegate.runtime.task_scope.TURN", 0)
     turns = 0
 
     async def others() -> None:

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 import sluicegate
-from sluicegate.hub import view
+from sluicegate.hub import router as view
 from sluicegate.hub.hub import Hub
 from tests.downstream.http_client import Answer, HttpClient, http_client
 from tests.downstream.raw_client import Json
-from tests.downstream.test_sse import connect
+from tests.downstream.test_legacy_sse import connect
 
 TOOLS = "notifications/tools/list_changed"
 PROMPTS = "notifications/prompts/list_changed"

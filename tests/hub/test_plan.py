@@ -11,7 +11,7 @@ from sluicegate.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from sluicegate.hub.plan import Circuit, Pause, Restarts, is_away, is_undelivered
+from sluicegate.hub.supervise import Backoff, CircuitBreaker, Pause, is_away, is_undelivered
 
 NOWHERE = UpstreamUnavailable("nothing listens there")
 
@@ -25,7 +25,7 @@ def busy(seconds: int) -> UpstreamError:
 
 
 def test_each_end_within_a_minute_doubles_the_pause_and_the_fifth_is_a_failure() -> None:
-    restarts = Restarts()
+    restarts = Backoff()
     assert [restarts.ended(now, 0.5) for now in (0.0, 1.0, 3.0, 6.0, 10.0)] == [
         Pause(0.5),
         Pause(1.0),
@@ -38,12 +38,12 @@ def test_each_end_within_a_minute_doubles_the_pause_and_the_fifth_is_a_failure()
 
 
 def test_a_server_that_ends_now_and_then_is_started_again_at_once() -> None:
-    restarts = Restarts()
+    restarts = Backoff()
     assert {restarts.ended(100.0 * n, 0.5) for n in range(50)} == {Pause(0.5)}
 
 
 def test_who_asks_for_a_restart_begins_anew() -> None:
-    restarts = Restarts()
+    restarts = Backoff()
     for now in range(5):
         restarts.ended(float(now), 0.5)
     restarts.forget()
@@ -52,14 +52,14 @@ def test_who_asks_for_a_restart_begins_anew() -> None:
 
 @given(st.lists(st.floats(0, 30), max_size=20), st.floats(0, 1))
 def test_a_pause_is_never_nothing_and_never_more_than_a_minute(gaps: list[float], lot: float) -> None:
-    restarts, now = Restarts(), 0.0
+    restarts, now = Backoff(), 0.0
     for gap in gaps:
         now += gap
         assert 0.4 <= restarts.ended(now, lot).seconds <= 60.0
 
 
 def test_five_failures_within_ten_seconds_open_the_circuit_and_one_call_tries_it() -> None:
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     for now in (0.0, 1.0, 2.0, 3.0):
         circuit.failed(NOWHERE, now)
         assert circuit.admit(now)
@@ -75,14 +75,14 @@ def test_five_failures_within_ten_seconds_open_the_circuit_and_one_call_tries_it
 
 
 def test_failures_far_apart_leave_it_closed() -> None:
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     for now in range(0, 100, 3):
         circuit.failed(NOWHERE, float(now))
         assert not circuit.is_open
 
 
 def test_who_tried_and_left_lets_the_next_one_try() -> None:
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     for _ in range(5):
         circuit.failed(NOWHERE, 0.0)
     assert circuit.admit(11.0)
@@ -92,7 +92,7 @@ def test_who_tried_and_left_lets_the_next_one_try() -> None:
 
 @pytest.mark.parametrize(("wanted", "given"), [(1, 1.0), (40, 40.0), (999_999, 60.0)])
 def test_what_a_server_asks_for_is_respected_within_reason(wanted: int, given: float) -> None:
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     circuit.failed(busy(wanted), 0.0)
     assert not circuit.admit(given - 0.1)
     assert circuit.admit(given)
@@ -102,7 +102,7 @@ def test_what_a_server_asks_for_is_respected_within_reason(wanted: int, given: f
 
 
 def test_one_that_wants_a_second_call_after_call_is_left_alone_for_longer() -> None:
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     for now in range(5):
         circuit.failed(busy(1), float(now))
     assert not circuit.admit(13.9)

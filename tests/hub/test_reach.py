@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from sluicegate.concurrency import TaskScope, forever
 from sluicegate.errors import (
     INTERNAL_ERROR,
     ErrorObject,
@@ -21,12 +20,15 @@ from sluicegate.errors import (
     UpstreamUnavailable,
 )
 from sluicegate.exchange import Exchange
-from sluicegate.hub import listening, lists, plan
-from sluicegate.hub.condition import out_of_reach
+from sluicegate.hub import fetch_catalog as lists
+from sluicegate.hub import subscriptions as listening
+from sluicegate.hub import supervise as plan
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, MountSettings, State
+from sluicegate.hub.supervise import out_of_reach
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_object, opened
-from sluicegate.protocol.modern import complete
+from sluicegate.protocol.modern_era import complete
+from sluicegate.runtime.task_scope import TaskScope, forever
 from tests.hub.scripted import Answer, Scripted, acknowledge, tools, until
 
 CHANGED = Notification("notifications/tools/list_changed", {})
@@ -39,9 +41,10 @@ UNREACHED = (State.DEGRADED, f"{NOWHERE.message} It is tried again with the next
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (listening, lists, plan):
-        monkeypatch.setattr(module, "SHORTEST_PAUSE", 0.01)
-        monkeypatch.setattr(module, "LONGEST_PAUSE", 0.02)
+    for module in (listening, lists):
+        monkeypatch.setattr(module, "FIRST_RETRY", 0.01)
+        monkeypatch.setattr(module, "LONGEST_RETRY", 0.02)
+    monkeypatch.setattr(plan, "SHORTEST_PAUSE", 0.01)
 
 
 class Mute:
@@ -190,7 +193,7 @@ async def test_what_ends_with_an_older_connection_says_nothing_of_the_one_that_i
 
 
 def test_the_sentence_says_when_it_is_tried_again() -> None:
-    circuit = plan.Circuit()
+    circuit = plan.CircuitBreaker()
 
     def sentence(now: float) -> str:
         condition = out_of_reach("s", circuit, lambda problem: problem.message, now)
@@ -281,7 +284,7 @@ async def test_lists_that_cannot_be_read_show_until_they_can_though_calls_are_an
     async with mounted(Scripted(server, LISTENS)) as (hub, mount):
         server.problem = UpstreamProtocolError("s answers nonsense.")
         server.change.set()
-        why = "s does not tell what it offers. Its lists are as they were, and fetched again within 30 s."
+        why = "s did not return valid lists. Its lists stay as they were and are fetched again within 30 s."
         await becomes(mount, (State.DEGRADED, why))
         await hub(call())
         assert shown(mount) == (State.DEGRADED, why)
@@ -321,13 +324,13 @@ class Holding:
 async def test_a_subscription_that_cannot_be_opened_again_shows_without_any_call() -> None:
     server = Holding()
     async with mounted(Scripted(server, {"resources": {"subscribe": True}})) as (_, mount):
-        assert await mount.watch("note://one")
+        assert await mount.subscriptions.watch("note://one")
         server.problem = NOWHERE
         server.cut.set()
         await becomes(mount, UNREACHED)
         server.problem = None
         await becomes(mount, READY)
-        mount.unwatch("note://one")
+        mount.subscriptions.unwatch("note://one")
 
 
 @pytest.mark.parametrize("problem", [None, UpstreamUnavailable("s is busy (status 503).", data={"status": 503})])
@@ -336,9 +339,9 @@ async def test_a_server_that_lets_go_of_a_subscription_or_gives_out_none_is_ther
 ) -> None:
     server = Holding()
     async with mounted(Scripted(server, {"resources": {"subscribe": True}})) as (_, mount):
-        assert await mount.watch("note://one")
+        assert await mount.subscriptions.watch("note://one")
         server.problem = problem
         server.cut.set()
         await server.tried(2 if problem is not None else 1)
         assert shown(mount) == READY
-        mount.unwatch("note://one")
+        mount.subscriptions.unwatch("note://one")

@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from sluicegate import deadlines
-from sluicegate.concurrency import TaskScope
 from sluicegate.errors import SluicegateError, UpstreamClosed, UpstreamError
 from sluicegate.exchange import NOBODY, Exchange
 from sluicegate.hub import calls
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, MountSettings, State
 from sluicegate.protocol.message import Reply, Result, opened
+from sluicegate.runtime import deadlines
+from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.upstream import http
 from sluicegate.upstream.http import HttpUpstream
 from tests.hub.scripted import Scripted, tools, until
@@ -127,7 +127,7 @@ async def test_a_server_that_leads_in_circles_closes_to_nobody() -> None:
 
 @pytest.mark.parametrize(
     ("status", "why"),
-    [(401, "s wants authorization (status 401)."), (403, "s does not authorize us (status 403).")],
+    [(401, "s requires authorization (status 401)."), (403, "s denies authorization (status 403).")],
 )
 async def test_credentials_that_are_refused_show_until_a_call_is_answered(status: int, why: str) -> None:
     remote = Remote()

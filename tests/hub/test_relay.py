@@ -6,19 +6,19 @@ from time import monotonic
 
 import pytest
 
-from sluicegate import deadlines
-from sluicegate.concurrency import forever
-from sluicegate.deadlines import Deadlines, OutOfTime
 from sluicegate.errors import UpstreamTimeout
 from sluicegate.exchange import Exchange
 from sluicegate.hub import calls
+from sluicegate.hub.call_sink import BETWEEN_ROUNDS, SWITCHES, WORDS, CallSink, labelled
+from sluicegate.hub.calls import revision_of
 from sluicegate.hub.hub import Hub
-from sluicegate.hub.losses import BETWEEN_ROUNDS, SWITCHES, WORDS, revision_of
 from sluicegate.hub.mount import MountSettings
-from sluicegate.hub.relay import Relay, labelled
 from sluicegate.protocol.input_required import Answers, Question, Questions
 from sluicegate.protocol.message import Notification, Params, Reply
-from sluicegate.protocol.modern import Profile
+from sluicegate.protocol.modern_era import Profile
+from sluicegate.runtime import deadlines
+from sluicegate.runtime.deadlines import DeadlineExceeded, Deadlines
+from sluicegate.runtime.task_scope import forever
 from tests.hub.scripted import Scripted, tools, until
 
 FORM = Question("elicitation/create", {"mode": "form", "message": "Which?", "requestedSchema": {"type": "object"}})
@@ -50,13 +50,13 @@ class Bench:
         self.caller = caller or Caller()
         self.lost: Counter[str] = Counter()
         now = monotonic()
-        self.relay = Relay(
+        self.relay = CallSink(
             Deadlines(),
             seconds,
             now + seconds,
             now + 60,
             sink=self.caller,
-            capabilities={},
+            capabilities={"elicitation": {"form": {}}},
             revision=revision_of(version),
             label="files",
             lost=self._lost,
@@ -165,7 +165,7 @@ async def test_no_time_passes_while_anybody_is_asked_whatever_the_server_says_me
 
 async def test_time_passes_again_when_nobody_is_asked_any_more() -> None:
     bench = Bench("2025-11-25", seconds=0.01)
-    with pytest.raises(OutOfTime), bench.relay:
+    with pytest.raises(DeadlineExceeded), bench.relay:
         await bench.relay.ask({"mine": FORM})
         await asyncio.sleep(5)
 
@@ -220,7 +220,7 @@ async def test_a_call_of_which_there_is_always_a_question_open_has_an_end_too(
     profile = Profile(capabilities={"elicitation": {"form": {}}})
     async with asyncio.timeout(5), hub:
         await hub.settled()
-        why = r"^s did not answer within 600 s, the most that is given to it; the call may have run\.$"
+        why = r"^s did not answer within 600 s, the longest time for a call; the call may have run\.$"
         with pytest.raises(UpstreamTimeout, match=why):
             await hub(Exchange("tools/call", {"name": "s__curious", "arguments": {}}, caller, profile))
     assert caller.taken_back, "nobody is left before a form that is of no use any more"

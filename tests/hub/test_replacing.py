@@ -6,15 +6,15 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from sluicegate.concurrency import TaskScope
 from sluicegate.errors import UpstreamClosed, UpstreamError
 from sluicegate.exchange import Exchange, Host
 from sluicegate.hub import hub as hubs
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.message import Params, Reply, Result, opened
+from sluicegate.runtime.task_scope import TaskScope
 from tests.hub.scripted import Connected, Scripted, tools, until
-from tests.hub.test_watches import Library
+from tests.hub.test_subscriptions import Library
 from tests.upstream.raw_server import Recorder
 
 SETTINGS = MountSettings(prefix="s", queue_wait=5)
@@ -140,7 +140,7 @@ async def test_a_call_under_way_has_no_more_time_than_calls_have_when_its_server
         await mount.gone()
         assert (
             await calls.end(call)
-            == "s did not answer within 0.1 s, the most that is given to it; the call may have run."
+            == "s did not answer within 0.1 s, the longest time for a call; the call may have run."
         )
 
 
@@ -202,7 +202,7 @@ async def test_who_waits_for_a_server_that_is_taken_away_is_told_so() -> None:
         call = calls.start()
         await until(lambda: second.upstream.attempts == 1)
         hub.dismiss("s")
-        assert await calls.end(call) == "s was taken away."
+        assert await calls.end(call) == "s was removed."
 
 
 async def test_who_listens_to_a_server_that_is_taken_away_and_comes_back_hears_of_it_again() -> None:

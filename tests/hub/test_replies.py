@@ -1,25 +1,19 @@
-"""Which replies pass as the bytes that came: never one in which anything would have been changed or counted."""
-
-import json
-from itertools import combinations
+"""Which replies pass without a change: never one in which anything would have been changed or counted."""
 
 import msgspec
 import pytest
 
 from sluicegate.errors import ErrorObject
 from sluicegate.exchange import Exchange
-from sluicegate.hub.losses import losses_in, revision_of
-from sluicegate.hub.replies import is_plain, says_error
-from sluicegate.hub.rewriting import reply_rewritten
-from sluicegate.hub.states import States
-from sluicegate.protocol.input_required import Question, input_required
-from sluicegate.protocol.message import Params, Result
-from sluicegate.protocol.modern import complete
-from sluicegate.protocol.usual import read_answer
+from sluicegate.hub.call_sink import losses_in
+from sluicegate.hub.calls import is_plain, revision_of, says_error
+from sluicegate.hub.input_requests import RequestStates
+from sluicegate.hub.naming import reply_rewritten
+from sluicegate.protocol.message import Params, Result, read_tool_text
+from sluicegate.protocol.modern_era import complete
 from sluicegate.protocol.versions import REVISIONS
 from tests.upstream.raw_server import Recorder
 
-QUESTION = Question("elicitation/create", {"mode": "form", "message": "Which?", "requestedSchema": {}})
 LINK: Params = {"type": "resource_link", "uri": "note://one", "name": "one"}
 
 RESULTS: list[Params] = [
@@ -37,127 +31,35 @@ RESULTS: list[Params] = [
 ]
 
 
+def typed(value: Params) -> Result:
+    raw = msgspec.Raw(msgspec.json.encode(complete(value)))
+    return Result(read_tool_text(raw) or raw)
+
+
 @pytest.mark.parametrize("version", [*REVISIONS, "2031-01-01"])
 @pytest.mark.parametrize("value", RESULTS, ids=lambda value: str(value)[:60])
 def test_a_plain_reply_is_one_in_which_nothing_is_to_be_done(version: str, value: Params) -> None:
-    reply = Result(msgspec.Raw(msgspec.json.encode(complete(value))))
+    reply = typed(value)
     exchange = Exchange("tools/call", {"name": "t"}, Recorder())
     is_left_alone = (
         not says_error(reply)
         and not list(losses_in("tools/call", reply, revision_of(version)))
-        and States().wrapped(exchange, "files", reply, "files") is reply
+        and RequestStates().wrapped(exchange, "files", reply, "files") is reply
         and reply_rewritten("tools/call", reply, lambda uri: f"files+{uri}") is reply
     )
-    if is_plain(reply, "tools/call", version):
+    if is_plain(reply, version):
         assert is_left_alone
 
 
 @pytest.mark.parametrize("version", [*REVISIONS, "2031-01-01"])
-def test_what_nearly_all_servers_answer_is_plain(version: str) -> None:
-    assert is_plain(Result(msgspec.Raw(msgspec.json.encode(complete(RESULTS[0])))), "tools/call", version)
-    assert is_plain(Result(msgspec.Raw(msgspec.json.encode(complete(RESULTS[2])))), "tools/call", version)
+def test_text_is_plain_and_structured_content_where_the_revision_has_it(version: str) -> None:
+    assert is_plain(typed(RESULTS[0]), version)
+    assert is_plain(typed(RESULTS[2]), version)
+    assert is_plain(typed({"content": [], "structuredContent": {}}), version) is revision_of(version).structured_content
 
 
-def test_questions_errors_and_what_is_not_bytes_are_not() -> None:
-    asked = input_required({"k": QUESTION}, "state")
-    assert isinstance(asked, Result)
-    assert not is_plain(Result(msgspec.Raw(msgspec.json.encode(asked.value))), "tools/call", "2026-07-28")
-    assert not is_plain(asked, "tools/call", "2026-07-28")
-    assert not is_plain(ErrorObject(-32603, "no"), "tools/call", "2026-07-28")
-
-
-@pytest.mark.parametrize("name", ["inputRequests", "input_required"])
-def test_a_question_is_no_plain_reply_whichever_of_its_letters_are_escaped(name: str) -> None:
-    for start, end in combinations(range(len(name) + 1), 2):
-        escaped = name[:start] + "".join(f"\\u{ord(letter):04x}" for letter in name[start:end]) + name[end:]
-        text = f'{{"resultType":"complete","content":[],"{escaped}":{{}}}}'
-        assert name in json.loads(text)
-        assert not is_plain(Result(msgspec.Raw(text.encode())), "tools/call", "2026-07-28"), escaped
-
-
-def test_other_escapes_than_those_of_names_are_plain() -> None:
-    text = "one line\n" * 1000 + "caf\\u00e9"
-    assert is_plain(
-        Result(msgspec.Raw(msgspec.json.encode(complete({"content": [{"type": "text", "text": text}]})))),
-        "tools/call",
-        "2026-07-28",
-    )
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b'{"content":[]}',
-        b'{"content":[],"resultType":"complete"}',
-        b'{"resultType":"task","taskId":"1"}',
-        b'{"resultType":"complete","content":[],"resultType":"input_required"}',
-        b'{"resultType":"complete","content":[],"result\\u0054ype":"input_required"}',
-        b'{"resultType":"completed"}',
-        b'[{"resultType":"complete"}]',
-    ],
-)
-def test_a_reply_that_does_not_say_first_and_once_that_it_is_complete_is_looked_at(raw: bytes) -> None:
-    assert not is_plain(Result(msgspec.Raw(raw)), "tools/call", "2026-07-28")
-
-
-def test_a_type_that_is_quoted_in_a_text_is_none() -> None:
-    text = 'It said {"resultType":"input_required"}.'
-    raw = msgspec.json.encode(complete({"content": [{"type": "text", "text": text}]}))
-    assert is_plain(Result(msgspec.Raw(raw)), "tools/call", "2026-07-28")
-
-
-LONG_JSON = b'{\\"a\\": [1, 2]}, ' * 400
-
-
-@pytest.mark.parametrize(
-    "around",
-    [
-        b'"_meta":{"ui":{"resourceUri":"ui://x/y"}},"content":[%b]',
-        b'"content":[%b],"_meta":{"ui/resourceUri":"ui://x/y"}',
-        b'"content":[%b],"isError":true,"isError":false',
-        b'"content":[%b],"isErr\\u006fr":true,"isError":false',
-        b'"_meta":' + b'{"a":' * 200 + b"1" + b"}" * 200 + b',"content":[%b],"_meta":{}',
-        b'"content":[%b],"resultType":"complete"',
-        b'"content":[%b],"structuredContent":{"uri":"a://b"}',
-        b'"content":[%b,{"type":"resource_link","uri":"a://b","name":"b"}]',
-    ],
-)
-def test_a_long_result_is_looked_at_for_all_that_a_short_one_is(around: bytes) -> None:
-    raw = b'{"resultType":"complete",' + around % (b'{"type":"text","text":"%b"}' % LONG_JSON) + b"}"
-    assert not is_plain(Result(msgspec.Raw(raw)), "tools/call", "2025-11-25")
-
-
-@pytest.mark.parametrize("meta", [b"", b'"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"x","version":"1"}},'])
-def test_a_long_text_of_json_passes(meta: bytes) -> None:
-    raw = b'{"resultType":"complete",' + meta + b'"content":[{"type":"text","text":"%b"}]}' % LONG_JSON
-    assert is_plain(Result(msgspec.Raw(raw)), "tools/call", "2025-11-25")
-
-
-TYPED = b'{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete","content":[],"structuredContent":%b}}'
-
-
-@pytest.mark.parametrize("version", [*REVISIONS, "2031-01-01"])
-@pytest.mark.parametrize(
-    ("value", "is_bare"), [(b'{"result":5}', True), (b'{"uri":"a://b"}', False), (b'{"ui":{}}', False), (b"[5]", False)]
-)
-def test_a_structured_value_passes_to_whoever_knows_such_if_it_is_like_no_resource(
-    value: bytes, is_bare: bool, version: str
-) -> None:
-    answer = read_answer(TYPED % value)
-    assert answer is not None
-    if value.startswith(b"["):
-        assert answer[1].words is None
-    else:
-        assert is_plain(answer[1], "tools/call", version) is (is_bare and revision_of(version).structured_content)
-
-
-def test_words_of_a_tool_that_failed_are_counted_and_those_without_a_mark_get_one() -> None:
-    for words, plain, failed in [
-        (b'{"resultType":"complete","content":[],"isError":true}', False, True),
-        (b'{"content":[],"isError":false}', False, False),
-        (b'{"resultType":"complete","content":[]}', True, False),
-    ]:
-        answer = read_answer(b'{"jsonrpc":"2.0","id":1,"result":%b}' % words)
-        assert answer is not None and answer[1].words is not None
-        assert is_plain(answer[1], "tools/call", "2026-07-28") is plain
-        assert says_error(answer[1]) is failed
+def test_failures_errors_and_what_was_not_read_are_not_plain() -> None:
+    assert not is_plain(typed({"content": [], "isError": True}), "2026-07-28")
+    assert says_error(typed({"content": [], "isError": True}))
+    assert not is_plain(Result(msgspec.Raw(b'{"content":[]}')), "2026-07-28")
+    assert not is_plain(ErrorObject(-32603, "no"), "2026-07-28")

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from sluicegate.errors import ErrorObject
-from sluicegate.hub.rewriting import definition_rewritten, reply_rewritten
+from sluicegate.hub.naming import definition_rewritten, reply_rewritten
 from sluicegate.protocol.message import Params, Reply, Result, opened
 
 INNER: Params = {"uri": "note://one", "text": "see note://one"}

@@ -5,12 +5,12 @@ import pytest
 
 from sluicegate.errors import ErrorObject, InvalidParams
 from sluicegate.exchange import Caller, Exchange
-from sluicegate.hub import states as module
-from sluicegate.hub.replies import is_plain
-from sluicegate.hub.states import States
+from sluicegate.hub import input_requests as module
+from sluicegate.hub.input_requests import RequestStates
 from sluicegate.protocol.input_required import Question, input_required
-from sluicegate.protocol.message import Params, Result, opened
-from sluicegate.protocol.modern import complete
+from sluicegate.protocol.message import Params, Result, opened, read_tool_text
+from sluicegate.protocol.modern_era import complete
+from sluicegate.runtime.process_key import process_key
 from tests.upstream.raw_server import Recorder
 
 FORM = Question("elicitation/create", {"mode": "form", "message": "Which?", "requestedSchema": {}})
@@ -20,14 +20,14 @@ def exchange(method: str = "tools/call", caller: str = "ada", **params: object) 
     return Exchange(method, {"name": "t", "arguments": {"a": 1}, **params}, Recorder(), caller=Caller(caller))
 
 
-def asked(states: States, state: str | None = "theirs") -> Params:
+def asked(states: RequestStates, state: str | None = "theirs") -> Params:
     reply = states.wrapped(exchange(), "files", input_required({"k": FORM}, state), "files")
     assert isinstance(reply, Result)
     return opened(reply)
 
 
 def test_a_state_comes_back_to_the_server_as_it_gave_it() -> None:
-    states = States()
+    states = RequestStates()
     needed = asked(states)
     assert needed["requestState"] != "theirs"
     params = states.unwrapped(exchange(requestState=needed["requestState"], inputResponses={"k": {}}), "files")
@@ -36,13 +36,13 @@ def test_a_state_comes_back_to_the_server_as_it_gave_it() -> None:
 
 
 def test_a_server_that_gave_none_gets_none_back() -> None:
-    states = States()
+    states = RequestStates()
     params = states.unwrapped(exchange(requestState=asked(states, None)["requestState"]), "files")
     assert "requestState" not in params
 
 
 def test_questions_say_which_server_asks() -> None:
-    questions = asked(States())["inputRequests"]
+    questions = asked(RequestStates())["inputRequests"]
     assert msgspec.to_builtins(questions)["k"]["params"]["message"] == "[files] Which?"
 
 
@@ -59,8 +59,8 @@ def test_questions_say_which_server_asks() -> None:
 def test_questions_are_found_however_a_server_writes_them(words: str) -> None:
     form = '"inputRequests":{"k":{"method":"elicitation/create","params":{"mode":"form","message":"Your password?"}}}'
     reply = Result(msgspec.Raw((words % f'{form},"requestState":"theirs"').encode()))
-    assert not is_plain(reply, "tools/call", "2026-07-28")
-    wrapped = States().wrapped(exchange(), "files", reply, "files")
+    assert read_tool_text(msgspec.Raw(msgspec.json.encode(reply.value))) is None
+    wrapped = RequestStates().wrapped(exchange(), "files", reply, "files")
     assert isinstance(wrapped, Result)
     assert "[files] Your password?" in str(opened(wrapped)["inputRequests"])
     assert opened(wrapped)["requestState"] != "theirs"
@@ -77,41 +77,40 @@ def test_questions_are_found_however_a_server_writes_them(words: str) -> None:
     ids=["another caller", "other arguments", "another tool", "another method"],
 )
 def test_a_state_is_of_no_use_for_anything_else(retry: Exchange) -> None:
-    states = States()
+    states = RequestStates()
     retry.params["requestState"] = asked(states)["requestState"]
     with pytest.raises(InvalidParams, match="requestState is not valid"):
         states.unwrapped(retry, "files")
 
 
 def test_a_state_is_of_no_use_at_another_server_nor_in_another_process() -> None:
-    states = States()
+    states = RequestStates()
     retry = exchange(requestState=asked(states)["requestState"])
     with pytest.raises(InvalidParams):
         states.unwrapped(retry, "mail")
+    process_key.cache_clear()
     with pytest.raises(InvalidParams):
-        States().unwrapped(retry, "files")
+        RequestStates().unwrapped(retry, "files")
 
 
 @pytest.mark.parametrize("state", [7, None, "", "theirs", "sg2.", "sg2.AAAA", {"a": 1}])
 def test_a_state_that_we_never_gave_is_refused(state: object) -> None:
     with pytest.raises(InvalidParams):
-        States().unwrapped(exchange(requestState=state), "files")
+        RequestStates().unwrapped(exchange(requestState=state), "files")
 
 
 def test_a_state_is_good_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    states = States()
+    states = RequestStates()
     monkeypatch.setattr(module, "GOOD_FOR", -1.0)
     with pytest.raises(InvalidParams):
         states.unwrapped(exchange(requestState=asked(states)["requestState"]), "files")
 
 
 def test_what_asks_for_nothing_passes_as_it_is() -> None:
-    states = States()
+    states = RequestStates()
     for reply in (
         Result(complete({"content": []})),
         Result(msgspec.Raw(b'{"content":[{"type":"text","text":"input_required"}]}')),
         ErrorObject(-32603, "no"),
     ):
         assert states.wrapped(exchange(), "files", reply, "files") is reply
-    request = exchange()
-    assert states.unwrapped(request, "files") is request.params

@@ -9,10 +9,10 @@ import pytest
 from sluicegate.errors import ErrorObject, MethodNotFound, UpstreamUnavailable
 from sluicegate.exchange import NOBODY, Exchange, Host
 from sluicegate.hub.hub import Hub
+from sluicegate.hub.mount_settings import MountSettings
 from sluicegate.hub.naming import Naming
-from sluicegate.hub.treatment import MountSettings
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_array, opened
-from sluicegate.protocol.modern import complete
+from sluicegate.protocol.modern_era import complete
 from tests.hub.scripted import Connected, Scripted, acknowledge, until
 
 LISTS = {

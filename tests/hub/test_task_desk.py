@@ -11,7 +11,6 @@ from typing import cast
 
 import pytest
 
-from sluicegate.concurrency import TaskScope
 from sluicegate.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -22,14 +21,15 @@ from sluicegate.errors import (
 )
 from sluicegate.exchange import Caller, Exchange, Upstream
 from sluicegate.http1 import serve
+from sluicegate.hub.call_sink import EXTENSIONS
 from sluicegate.hub.catalog import Patterns
 from sluicegate.hub.catalog import Profile as Part
 from sluicegate.hub.hub import Hub
-from sluicegate.hub.losses import EXTENSIONS
 from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result, opened
-from sluicegate.protocol.modern import ACKNOWLEDGED, Profile, complete
+from sluicegate.protocol.modern_era import ACKNOWLEDGED, Profile, complete
+from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.upstream.http import HttpUpstream
 from sluicegate.upstream.stdio import StdioUpstream
 from tests.bridge.http_servers import ModernPeer
@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[2]
 KNOWS: Params = {"elicitation": {"form": {}}, "extensions": {EXTENSION: {}}}
 UNKNOWN = ErrorObject(
     INVALID_PARAMS,
-    "Unknown task: no server here has begun one of this id for you.",
+    "Unknown task: no server here has started a task of this id for you.",
     {"source": "sluicegate", "reason": "invalid_params", "delivered": "no", "retryable": False},
 )
 
@@ -115,7 +115,7 @@ async def ask(
     """The reply as a client gets it."""
     exchange = Exchange(method, params, Person(), Profile(version, knows), Caller(caller))
     try:
-        return await hub.view(view)(exchange)
+        return await hub.router(view)(exchange)
     except Exception as problem:
         return error_object(problem)
 
@@ -267,7 +267,7 @@ async def offered(hub: Hub, view: str = "") -> object:
 async def test_the_extension_is_offered_if_a_server_has_it_and_only_where_that_is_shown() -> None:
     async with mounted(by_http) as hub:
         assert await offered(hub) == {EXTENSION: {}}
-        hub.view("none", Part(servers=["other"]))
+        hub.router("none", Part(servers=["other"]))
         assert await offered(hub, "none") is None
     async with mounted(by_http_without_tasks) as hub:
         assert await offered(hub) is None
@@ -285,7 +285,7 @@ async def test_what_is_offered_is_not_kept_while_a_server_has_not_said_what_it_h
         await until(lambda: "late" in hub.catalog.prefixes)
         found = await result(hub, "server/discover", {})
         assert found["ttlMs"] == 0 and "extensions" not in cast(Params, found["capabilities"])
-        hub.view("some", Part(servers=["s"]))
+        hub.router("some", Part(servers=["s"]))
         assert (await result(hub, "server/discover", {}, view="some"))["ttlMs"] == 60_000
         upstream.way.set()
         await hub.settled()
@@ -425,8 +425,8 @@ async def test_two_servers_may_have_tasks_of_one_id() -> None:
 
 async def test_a_task_is_known_where_its_tool_is_shown() -> None:
     async with mounted(by_http) as hub:
-        hub.view("some", Part(tools=Patterns(hide=["s__dig"])))
-        hub.view("none", Part(servers=["other"]))
+        hub.router("some", Part(tools=Patterns(hide=["s__dig"])))
+        hub.router("none", Part(servers=["other"]))
         task, shown = await begin(hub), await begin(hub, "confirm_delete")
         assert await ask(hub, "tasks/get", {"taskId": task}, view="some") == UNKNOWN
         assert isinstance(await ask(hub, "tasks/get", {"taskId": shown}, view="some"), Result)
@@ -452,7 +452,7 @@ async def test_a_server_that_is_taken_away_is_named() -> None:
         await hub.unmount("s")
         reply = await ask(hub, "tasks/get", {"taskId": task})
         assert isinstance(reply, ErrorObject) and reply.code == INVALID_PARAMS
-        assert reply.message == "Unknown task: s, where it was begun, is not there any more."
+        assert reply.message == "Unknown task: its server, s, was removed."
         reply = await ask(hub, "tasks/get", {"taskId": task}, caller="eve")
         assert isinstance(reply, ErrorObject) and reply.code == METHOD_NOT_FOUND, "nobody here has tasks now"
 
@@ -464,7 +464,7 @@ async def test_a_server_that_comes_back_without_tasks_is_not_asked() -> None:
         await hub.settled()
         reply = await ask(hub, "tasks/get", {"taskId": task})
         assert isinstance(reply, ErrorObject) and reply.code == INVALID_PARAMS
-        assert reply.message == "Unknown task: s, where it was begun, has no tasks any more."
+        assert reply.message == "Unknown task: its server, s, does not support tasks any more."
 
 
 async def test_a_server_that_is_away_is_said_to_be() -> None:

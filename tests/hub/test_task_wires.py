@@ -11,14 +11,14 @@ from typing import cast
 
 import pytest
 
-from sluicegate.concurrency import TaskScope
 from sluicegate.exchange import Caller, Exchange, Upstream
 from sluicegate.http1 import serve
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Result, opened
-from sluicegate.protocol.modern import Profile
+from sluicegate.protocol.modern_era import Profile
+from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.upstream.http import HttpUpstream
 from sluicegate.upstream.stdio import StdioUpstream
 from tests.bridge.http_servers import StreamablePeer

@@ -8,8 +8,6 @@ from typing import cast
 import msgspec
 import pytest
 
-from sluicegate import deadlines
-from sluicegate.concurrency import forever
 from sluicegate.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -21,18 +19,21 @@ from sluicegate.errors import (
     UpstreamTimeout,
 )
 from sluicegate.exchange import Caller, Exchange
-from sluicegate.hub import calls, tasks
+from sluicegate.hub import calls
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, MountSettings
+from sluicegate.hub.tasks import run_legacy as tasks
 from sluicegate.protocol.input_required import Answers, Question, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result, opened
-from sluicegate.protocol.modern import Profile, complete
+from sluicegate.protocol.modern_era import Profile, complete
+from sluicegate.runtime import deadlines
+from sluicegate.runtime.task_scope import forever
 from tests.hub.scripted import Scripted, until
 
 V11 = "2025-11-25"
 TASKS: Params = {"cancel": {}, "requests": {"tools": {"call": {}}}}
 RELATED = "io.modelcontextprotocol/related-task"
-DONE = b'{"resultType":"complete","content":[],"_meta":{"%b":{"taskId":"t1"},"own":1.50}}' % RELATED.encode()
+DONE = b'{"resultType":"complete","content":[],"_meta":{"%b":{"taskId":"t1"},"own":1.5}}' % RELATED.encode()
 
 
 def ticket(**more: object) -> Result:
@@ -141,9 +142,9 @@ async def test_the_caller_gets_the_result_and_never_hears_of_a_task() -> None:
     server = Server()
     async with mounted(server, settings=MountSettings(prefix="s", longest_call=90.0)) as (hub, mount, _):
         reply = await hub(call())
-        assert mount.calls.places.taken == 0 and not mount.calls.losses
+        assert mount.calls.limit.in_use == 0 and not mount.calls.losses
     assert isinstance(reply, Result) and isinstance(reply.value, msgspec.Raw)
-    assert bytes(reply.value) == b'{"resultType":"complete","content":[],"_meta":{"own":1.50}}'
+    assert bytes(reply.value) == b'{"resultType":"complete","content":[],"_meta":{"own":1.5}}'
     made, asked = server.asked
     assert msgspec.to_builtins(made.params) == {"name": "dig", "arguments": {"depth": 3}, "task": {"ttl": 90_000}}
     assert (asked.method, asked.params) == ("tasks/result", {"taskId": "t1"})
@@ -184,32 +185,6 @@ async def test_without_the_servers_word_for_it_no_tool_is_called_as_a_task(versi
         await hub(call(task={}))
     assert server.methods == ["tools/call"]
     assert "task" not in server.asked[0].params
-
-
-async def test_a_clients_own_wish_for_a_task_changes_nothing() -> None:
-    server = Server()
-    async with mounted(server) as (hub, _, _):
-        await hub(call(task={"ttl": 1}))
-    assert msgspec.to_builtins(server.asked[0].params["task"]) == {"ttl": 3_600_000}
-
-
-async def test_a_server_of_another_revision_is_never_asked_for_a_task() -> None:
-    server = Server()
-    async with mounted(server, version="2026-07-28") as (hub, _, _):
-        await hub(call())
-    assert server.methods == ["tools/call"]
-    assert "task" not in server.asked[0].params
-
-
-async def test_a_server_of_2026_07_28_is_not_told_that_its_caller_knows_tasks() -> None:
-    server = Server()
-    extensions: Params = {"io.modelcontextprotocol/tasks": {}, "io.modelcontextprotocol/ui": {}}
-    async with mounted(server, version="2026-07-28") as (hub, _, _):
-        exchange = call()
-        exchange.profile = Profile(capabilities={"extensions": extensions, "sampling": {}})
-        await hub(exchange)
-    told = server.asked[0].profile.capabilities
-    assert told == {"extensions": {"io.modelcontextprotocol/ui": {}}, "sampling": {}}
 
 
 async def test_a_server_that_answers_at_once_has_answered() -> None:
@@ -275,7 +250,7 @@ async def gone(exchange: Exchange) -> Reply:
 async def test_an_error_passes_whatever_the_server_does_when_it_is_asked_why(
     play: Play | Reply, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks, "GRACE", 0.02)
+    monkeypatch.setattr(tasks, "TASK_ANSWERS_WITHIN", 0.02)
     refused = ErrorObject(INVALID_PARAMS, "No result.")
     async with mounted(Server(tasks_result=refused, tasks_get=play)) as (hub, _, _):
         assert await hub(call()) == refused
@@ -324,21 +299,6 @@ async def test_a_call_that_did_not_arrive_is_made_again_as_a_task() -> None:
     assert all("task" in exchange.params for exchange in server.asked[:2])
 
 
-@pytest.mark.parametrize("method", ["tools/call", "tasks/result"])
-async def test_whoever_waits_when_the_server_goes_away_is_told_so(method: str) -> None:
-    server = Server()
-    server.plays[method] = never
-    async with mounted(server) as (hub, mount, upstream):
-        waiting = asyncio.gather(hub(call()), return_exceptions=True)
-        await until(lambda: method in server.methods)
-        upstream.connections[0].hang_up()
-        (problem,) = await waiting
-        assert isinstance(problem, UpstreamClosed) and problem.delivered == "unknown"
-        await until(lambda: mount.is_ready)
-        server.plays.clear()
-        assert isinstance(await hub(call()), Result)
-
-
 # ----------------------------------------------------------------------------------------------------- how it is ended
 
 
@@ -355,48 +315,11 @@ async def test_a_caller_who_leaves_has_the_task_cancelled() -> None:
     server = Server(tasks_result=never)
     async with mounted(server) as (hub, mount, _):
         await cancelled(hub, server, "tasks/result")
-        assert mount.calls.places.taken == 0
+        assert mount.calls.limit.in_use == 0
         await until(lambda: "tasks/cancel" in server.methods)
     assert server.methods == ["tools/call", "tasks/result", "tasks/cancel"]
     assert server.asked[-1].params == {"taskId": "t1"}
     assert server.ended == ["tasks/result"]
-
-
-async def test_a_caller_who_leaves_before_there_is_a_task_has_it_cancelled_once_there_is() -> None:
-    begun = asyncio.Event()
-
-    async def begin(exchange: Exchange) -> Reply:
-        await begun.wait()
-        return ticket()
-
-    server = Server(tools_call=begin)
-    async with mounted(server) as (hub, mount, _):
-        await cancelled(hub, server, "tools/call")
-        assert mount.calls.places.taken == 0
-        begun.set()
-        await until(lambda: "tasks/cancel" in server.methods)
-    assert server.methods == ["tools/call", "tasks/cancel"]
-    assert not server.ended
-
-
-async def test_a_task_that_does_not_begin_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "GRACE", 0.02)
-    server = Server(tools_call=never)
-    async with mounted(server) as (hub, _, _):
-        await cancelled(hub, server, "tools/call")
-        await until(lambda: server.ended == ["tools/call"])
-    assert server.methods == ["tools/call"]
-
-
-async def test_of_many_that_nobody_waits_for_most_are_ended_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "MOST_ABANDONED", 2)
-    server = Server(tools_call=never)
-    async with mounted(server) as (hub, _, _):
-        for count in range(1, 6):
-            calling = asyncio.gather(hub(call()))
-            await until(lambda count=count: len(server.asked) == count)
-            calling.cancel()
-        await until(lambda: len(server.ended) == 3)
 
 
 async def test_a_server_that_does_not_cancel_tasks_is_not_asked_to() -> None:
@@ -410,7 +333,7 @@ async def test_a_server_that_does_not_cancel_tasks_is_not_asked_to() -> None:
 
 
 async def test_a_server_that_does_not_answer_that_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "GRACE", 0.02)
+    monkeypatch.setattr(tasks, "TASK_ANSWERS_WITHIN", 0.02)
     server = Server(tasks_result=never, tasks_cancel=never)
     async with mounted(server) as (hub, _, _):
         await cancelled(hub, server, "tasks/result")
@@ -441,7 +364,7 @@ async def test_a_task_has_the_time_of_a_call_and_is_cancelled_after_it(monkeypat
         with pytest.raises(UpstreamTimeout, match="within 60 s"):
             await hub(call())
         await until(lambda: "tasks/cancel" in server.methods)
-        assert mount.calls.figures.errors == 1 and mount.calls.places.taken == 0
+        assert mount.calls.figures.errors == 1 and mount.calls.limit.in_use == 0
 
 
 async def test_what_a_server_says_of_a_task_is_a_sign_of_life_of_that_one_alone(
@@ -506,4 +429,4 @@ async def test_that_progress_is_lost_is_counted_for_who_wanted_it() -> None:
         exchange = call()
         exchange.profile = msgspec.structs.replace(exchange.profile, progress_token="p")
         await hub(exchange)
-        assert mount.calls.losses == {tasks.PROGRESS: 1}
+        assert mount.calls.losses == {tasks.LOST_PROGRESS: 1}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.hub.uris import exposed_uri, own_uri
+from sluicegate.hub.naming import exposed_uri, own_uri
 
 prefixes = st.from_regex(r"[a-z][a-z0-9-]{0,30}", fullmatch=True)
 

@@ -8,15 +8,15 @@ from typing import cast
 import pytest
 
 import sluicegate
-from sluicegate.concurrency import TaskScope
 from sluicegate.errors import InvalidParams, MethodNotFound, UnknownTarget
 from sluicegate.exchange import Caller, Exchange
+from sluicegate.hub.call_sink import STRUCTURED
 from sluicegate.hub.hub import Hub
-from sluicegate.hub.losses import STRUCTURED
 from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result, opened
-from sluicegate.protocol.modern import Profile
+from sluicegate.protocol.modern_era import Profile
+from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.testing import MemoryUpstream
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
@@ -226,7 +226,7 @@ async def test_a_list_that_is_as_before_is_no_news() -> None:
     async with running("a") as hub:
         async with listening(hub, {"toolsListChanged": True, "promptsListChanged": True}) as listener:
             await listener.next()
-            hub.view("").show(hub.catalog)
+            hub.router("").set_catalog(hub.catalog)
             await hub.unmount("a")
             methods = {(await listener.next()).method for _ in range(2)}
             assert methods == {"notifications/tools/list_changed", "notifications/prompts/list_changed"}

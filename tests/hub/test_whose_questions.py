@@ -8,15 +8,15 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from sluicegate.concurrency import TaskScope
 from sluicegate.exchange import Caller, Connection, Exchange, Host
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result
-from sluicegate.protocol.modern import Profile
+from sluicegate.protocol.modern_era import Profile
+from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.testing import MemoryWire
-from sluicegate.upstream.link import Link
+from sluicegate.upstream.duplex import DuplexConnection
 
 PATIENCE = 10.0
 CAN = Profile(capabilities={"elicitation": {"form": {}}}, log_level="debug")
@@ -72,7 +72,7 @@ class Server:
         ours, self._wire = MemoryWire.pair()
         async with TaskScope() as tasks:
             self._wire.attach(self)
-            link = Link("f", host, tasks)
+            link = DuplexConnection("f", host, tasks)
             ours.attach(link)
             try:
                 await link.open(ours, "session", probe_timeout=1, open_timeout=5)

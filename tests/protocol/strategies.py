@@ -6,10 +6,9 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
-from sluicegate.protocol.conversation import Event, Outgoing, ServerConversation
-from sluicegate.protocol.discovery import Discovery
 from sluicegate.protocol.message import LARGEST_ID, Params, RequestId
-from sluicegate.protocol.modern import CAPABILITIES_KEY, VERSION_KEY
+from sluicegate.protocol.modern_era import CAPABILITIES_KEY, VERSION_KEY, Discovery
+from sluicegate.protocol.server_connection import Event, Outgoing, ServerConversation
 from sluicegate.protocol.versions import LATEST_SESSION_VERSION, LATEST_VERSION
 
 T = TypeVar("T")

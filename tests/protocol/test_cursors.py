@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicegate.errors import INVALID_PARAMS, InvalidParams, error_object
-from sluicegate.protocol.cursors import page
-from sluicegate.protocol.seal import Sealer
+from sluicegate.protocol.pagination import page
+from sluicegate.protocol.sealed_tokens import Sealer
 
 SEALER = Sealer(b"key")
 

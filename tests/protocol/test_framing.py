@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.protocol.events import (
+from sluicegate.protocol.framing import DEFAULT_CEILING, HEAD_KEPT, Frame, LineDecoder, TooLong, encode_line
+from sluicegate.protocol.sse import (
     FIELD_CEILING,
     SseDecoder,
     SseEvent,
     encode_comment,
     encode_event,
 )
-from sluicegate.protocol.framing import DEFAULT_CEILING, HEAD, Frame, TooLong
-from sluicegate.protocol.lines import LineDecoder, encode_line
 
 T = TypeVar("T")
 
@@ -57,7 +56,7 @@ def expected_lines(stream: bytes, ceiling: int) -> list[Frame]:
     for line in stream.removeprefix(BOM).split(b"\n"):
         body = line.removesuffix(b"\r")
         if len(body) > ceiling:
-            frames.append(TooLong(line[: min(HEAD, ceiling + 1)]))
+            frames.append(TooLong(line[: min(HEAD_KEPT, ceiling + 1)]))
         elif re.search(rb"[^ \t\r]", body):
             frames.append(body)
     return frames
@@ -79,7 +78,7 @@ def expected_events(stream: bytes, ceiling: int) -> list[SseEvent | TooLong]:
         joined = b"\n".join(data)
         is_over = len(joined) > ceiling
         if is_over:
-            events.append(TooLong(joined[: min(HEAD, ceiling)]))
+            events.append(TooLong(joined[: min(HEAD_KEPT, ceiling)]))
         if (data and not is_over) or ids or retries:
             kind = kinds[-1].decode(errors="replace") if kinds else ""
             id = ids[-1].decode(errors="replace") if ids else None
@@ -90,7 +89,7 @@ def expected_events(stream: bytes, ceiling: int) -> list[SseEvent | TooLong]:
         fields.append(expected_field(unfinished))
     joined = b"\n".join(value for name, value in fields if name == b"data")
     if len(joined) > ceiling:
-        events.append(TooLong(joined[: min(HEAD, ceiling)]))
+        events.append(TooLong(joined[: min(HEAD_KEPT, ceiling)]))
     return events
 
 
@@ -101,8 +100,10 @@ def expected_field(line: bytes) -> tuple[bytes, bytes]:
 
 # --- Streams made of the pieces that matter, in any order and cut anywhere --------------------------------------------
 
-ceilings = st.sampled_from([1, 3, 8, 40, HEAD - 1, HEAD, HEAD + 1, 3 * HEAD])
-long_runs = st.sampled_from([b"y" * n for n in (HEAD - 1, HEAD, HEAD + 1, FIELD_CEILING + 8, 3 * HEAD, 3 * HEAD + 1)])
+ceilings = st.sampled_from([1, 3, 8, 40, HEAD_KEPT - 1, HEAD_KEPT, HEAD_KEPT + 1, 3 * HEAD_KEPT])
+long_runs = st.sampled_from(
+    [b"y" * n for n in (HEAD_KEPT - 1, HEAD_KEPT, HEAD_KEPT + 1, FIELD_CEILING + 8, 3 * HEAD_KEPT, 3 * HEAD_KEPT + 1)]
+)
 line_pieces = st.one_of(
     st.sampled_from([b"\n", b"\r\n", b"\r", b" ", b"\t", BOM, BOM[:1], BOM[:2], b"{}", b'{"id":1}', b"\0", b"\xff"]),
     st.sampled_from([char.encode() for char in NOT_LINE_ENDS]),
@@ -151,8 +152,8 @@ def test_random_bytes_never_raise_and_little_is_held(chunks: list[bytes], ceilin
     for chunk in chunks:
         lines.feed(chunk)
         events.feed(chunk)
-        assert lines.buffered <= max(ceiling + 1, HEAD)
-        assert events.buffered <= max(ceiling, HEAD) + 3 * (FIELD_CEILING + 8)
+        assert lines.buffered <= max(ceiling + 1, HEAD_KEPT)
+        assert events.buffered <= max(ceiling, HEAD_KEPT) + 3 * (FIELD_CEILING + 8)
     lines.finish()
 
 
@@ -161,7 +162,7 @@ def test_fields_in_any_order_never_hold_more_than_their_ceilings(chunks: list[by
     decoder = SseDecoder(ceiling)
     for chunk in chunks:
         decoder.feed(chunk)
-        assert decoder.buffered <= max(ceiling, HEAD) + 3 * (FIELD_CEILING + 8)
+        assert decoder.buffered <= max(ceiling, HEAD_KEPT) + 3 * (FIELD_CEILING + 8)
 
 
 # --- There and back ---------------------------------------------------------------------------------------------------
@@ -270,7 +271,7 @@ def test_an_empty_stream_has_no_messages() -> None:
     assert LineDecoder().finish() == []
 
 
-@pytest.mark.parametrize("ceiling", [100, HEAD + 100])
+@pytest.mark.parametrize("ceiling", [100, HEAD_KEPT + 100])
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
 @pytest.mark.parametrize("chunks", [whole, single_bytes])
 def test_a_line_of_just_the_ceiling_passes_and_one_byte_more_fails_alone(
@@ -279,15 +280,15 @@ def test_a_line_of_just_the_ceiling_passes_and_one_byte_more_fails_alone(
     full, over = b"{%b}" % (b"x" * (ceiling - 2)), b"{%b}" % (b"x" * (ceiling - 1))
     seen = over + line_end[:-1]
     stream = line_end.join([full, over, b"{}", b""])
-    head = seen[: min(HEAD, ceiling + 1)]
+    head = seen[: min(HEAD_KEPT, ceiling + 1)]
     assert feed_all(LineDecoder(ceiling).feed, chunks(stream)) == [full, TooLong(head), b"{}"]
 
 
 def test_a_line_that_never_ends_is_reported_once_and_where_it_becomes_too_long() -> None:
     decoder = LineDecoder(10_000)
     seen = [decoder.feed(b"z" * 1000) for _ in range(100)]
-    assert seen == [*[[]] * 10, [TooLong(b"z" * HEAD)], *[[]] * 89]
-    assert decoder.buffered == HEAD
+    assert seen == [*[[]] * 10, [TooLong(b"z" * HEAD_KEPT)], *[[]] * 89]
+    assert decoder.buffered == HEAD_KEPT
     assert decoder.feed(b"z\n{}\n") == [b"{}"]
     assert decoder.finish() == []
 
@@ -296,8 +297,8 @@ def test_an_event_that_never_ends_is_reported_once_and_where_it_becomes_too_long
     decoder = SseDecoder(10_000)
     assert decoder.feed(b"data: ") == []
     seen = [decoder.feed(b"z" * 1000) for _ in range(100)]
-    assert seen == [*[[]] * 10, [TooLong(b"z" * HEAD)], *[[]] * 89]
-    assert decoder.buffered == HEAD
+    assert seen == [*[[]] * 10, [TooLong(b"z" * HEAD_KEPT)], *[[]] * 89]
+    assert decoder.buffered == HEAD_KEPT
     assert decoder.feed(b"\ndata: more\n\ndata: {}\n\n") == [SseEvent(b"{}")]
 
 
@@ -314,7 +315,7 @@ def test_the_head_of_a_line_that_is_too_long_still_tells_its_id() -> None:
     (frame, following) = read_lines(start + b"r" * 20_000 + b'"}\n{}\n', ceiling=10_000)
     assert isinstance(frame, TooLong)
     assert frame.head.startswith(start)
-    assert len(frame.head) == HEAD
+    assert len(frame.head) == HEAD_KEPT
     assert following == b"{}"
 
 
@@ -457,8 +458,8 @@ def test_data_of_just_the_ceiling_passes_and_one_byte_more_fails_alone(
 def test_many_lines_of_data_are_held_up_to_the_ceiling_only() -> None:
     decoder = SseDecoder(10_000)
     (event,) = feed_all(decoder.feed, [b"data: " + b"z" * 99 + b"\ndata\n"] * 1000)
-    assert event == TooLong((b"z" * 99 + b"\n\n") * 40 + b"z" * (HEAD - 40 * 101))
-    assert decoder.buffered == HEAD
+    assert event == TooLong((b"z" * 99 + b"\n\n") * 40 + b"z" * (HEAD_KEPT - 40 * 101))
+    assert decoder.buffered == HEAD_KEPT
     assert decoder.feed(b"\ndata: next\n\n") == [SseEvent(b"next")]
 
 
@@ -497,7 +498,7 @@ def test_a_line_without_end_takes_no_more_memory_than_the_ceiling(
     finally:
         tracemalloc.stop()
     assert peak < 2 * ceiling + 4 * len(piece)
-    assert subject.buffered <= HEAD + 8
+    assert subject.buffered <= HEAD_KEPT + 8
 
 
 @pytest.mark.parametrize("framing", ["line", "data"])
@@ -522,7 +523,7 @@ def test_of_a_message_that_was_too_long_nothing_is_held_for_long(framing: str, t
 
 @pytest.mark.parametrize("size", [1, 3, 1000, 5000])
 def test_what_comes_in_crumbs_takes_little_more_memory_than_what_comes_whole(size: int) -> None:
-    length = 512 * 1024
+    length = min(512 * 1024, size * 65536)
     for decoder, start in (ENDLESS["line"], ENDLESS["data"]):
         subject = decoder()
         subject.feed(start)
@@ -613,11 +614,11 @@ def test_a_priming_event_has_an_id_and_no_data() -> None:
 
 @pytest.mark.parametrize("bad", ["a\nb", "a\r", "\0"])
 def test_a_field_cannot_begin_another(bad: str) -> None:
-    with pytest.raises(ValueError, match="cannot stand"):
+    with pytest.raises(ValueError, match="cannot contain"):
         encode_event(b"{}", event=bad)
-    with pytest.raises(ValueError, match="cannot stand"):
+    with pytest.raises(ValueError, match="cannot contain"):
         encode_event(b"{}", id=bad)
-    with pytest.raises(ValueError, match="cannot stand"):
+    with pytest.raises(ValueError, match="cannot contain"):
         encode_comment(bad)
 
 

@@ -5,7 +5,7 @@ import logging
 import msgspec
 import pytest
 
-from sluicegate.protocol.gathering import MOST_ENTRIES, MOST_MALFORMED, MOST_PAGES, MOST_WARNINGS, Gathering, Kind
+from sluicegate.protocol.pagination import MOST_ENTRIES, MOST_MALFORMED, MOST_PAGES, MOST_WARNINGS, Gathering, Kind
 
 
 def read(entry: object) -> str:

@@ -24,7 +24,9 @@ from sluicegate.errors import (
     ErrorObject,
     LocalProtocolError,
 )
-from sluicegate.protocol.conversation import (
+from sluicegate.protocol.message import Params, RequestId, Result, as_array
+from sluicegate.protocol.modern_era import CAPABILITIES_KEY, VERSION_KEY
+from sluicegate.protocol.server_connection import (
     LONGEST_BACKLOG,
     Answered,
     Asked,
@@ -36,9 +38,7 @@ from sluicegate.protocol.conversation import (
     ServerConversation,
     Withdrawn,
 )
-from sluicegate.protocol.handshake import Stage
-from sluicegate.protocol.message import Params, RequestId, Result, as_array
-from sluicegate.protocol.modern import CAPABILITIES_KEY, VERSION_KEY
+from sluicegate.protocol.session_era import Stage
 from sluicegate.protocol.versions import SESSION_VERSIONS, SUPPORTED_VERSIONS, V2025_03_26
 from tests.protocol.strategies import (
     OFFER,
@@ -158,7 +158,7 @@ def test_requests_behind_the_handshake_wait_and_are_served_in_order() -> None:
     assert isinstance(first, Asked) and (first.id, first.params) == (1, {"name": "x"})
     assert isinstance(second, Asked) and (second.id, second.profile.log_level) == ("1", "debug")
     assert refused([bad]) == [(4, INVALID_PARAMS)]
-    assert (first.profile.version, first.modern, conversation.under_way) == ("2025-06-18", False, 2)
+    assert (first.profile.version, first.modern, conversation.in_progress) == ("2025-06-18", False, 2)
 
 
 def test_a_request_behind_the_handshake_can_be_cancelled() -> None:
@@ -593,7 +593,7 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_books_agree(self) -> None:
-        assert self.conversation.under_way == len(self.model.in_flight)
+        assert self.conversation.in_progress == len(self.model.in_flight)
         assert self.conversation.session.stage.value == self.model.stage
         assert self.conversation.session.ready_for_pushes == self.model.ready
 

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sluicegate.errors import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, ErrorObject, RemoteProtocolError
-from sluicegate.protocol.bounds import Limits
+from sluicegate.protocol.json_limits import Limits
 from sluicegate.protocol.message import (
     LARGEST_CALL,
     Message,
@@ -26,9 +26,15 @@ from sluicegate.protocol.message import (
     encode_batch,
     opened,
 )
-from sluicegate.protocol.recovery import recover_id, recover_request_id
-from sluicegate.protocol.strict import decode_strict, is_notification, parse_strict, read_message
-from sluicegate.protocol.tolerant import Unreadable, decode_batch_tolerant, decode_tolerant
+from sluicegate.protocol.parse_request import (
+    decode_strict,
+    is_notification,
+    parse_strict,
+    read_message,
+    recover_id,
+    recover_request_id,
+)
+from sluicegate.protocol.parse_response import Unreadable, decode_batch_tolerant, decode_tolerant
 from tests.protocol.strategies import json_objects, json_values, mutated, request, request_ids
 
 
@@ -337,7 +343,7 @@ def test_bytes_behind_the_message_are_a_parse_error(tail: bytes) -> None:
     ("data", "told"),
     [
         (b"{", "Parse error: this is not one JSON value in UTF-8 (line 1 column 1)."),
-        (b'{"a":1,"a":2}', "Invalid request: a member stands twice in one object (line 1 column 12)."),
+        (b'{"a":1,"a":2}', "Invalid request: an object has the same member twice (line 1 column 12)."),
         (b"[" * 300, "Invalid request: it is nested too deeply (line 1 column 202)."),
         (b"1" * 5000, "Invalid request: a number is too long (line 1 column 4302)."),
     ],

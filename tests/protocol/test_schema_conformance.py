@@ -17,23 +17,22 @@ from sluicegate.errors import (
     RemoteProtocolError,
     error_object,
 )
-from sluicegate.protocol import modern
-from sluicegate.protocol.discovery import Discovery
-from sluicegate.protocol.handshake import ClientSession, ServerSession
+from sluicegate.protocol import modern_era
 from sluicegate.protocol.input_required import Question, input_required, missing_capability
 from sluicegate.protocol.message import Message, Notification, Params, Reply, Request, Response, Result, encode
-from sluicegate.protocol.modern import Profile
-from sluicegate.protocol.translate import (
-    notification_for_session,
-    params_for_session,
-    reply_for_session,
-    reply_from_session,
-)
-from sluicegate.protocol.translate_questions import (
+from sluicegate.protocol.modern_era import Discovery, Profile
+from sluicegate.protocol.session_era import ClientSession, ServerSession
+from sluicegate.protocol.translate.questions import (
     answer_for_session,
     answer_from_session,
     question_for_session,
     question_from_session,
+)
+from sluicegate.protocol.translate.results import (
+    notification_for_session,
+    params_for_session,
+    reply_for_session,
+    reply_from_session,
 )
 from sluicegate.protocol.versions import REVISIONS, SESSION_VERSIONS, SUPPORTED_VERSIONS, V2026_07_28
 from tests.protocol.schemas import definitions, needs_schemas, problems
@@ -77,7 +76,7 @@ NOTES: Params = {"audience": ["user", "assistant"], "priority": 0.5, "lastModifi
 META: Params = {"example.com/own": {"deep": [1]}}
 COMPLETE: Params = {
     "resultType": "complete",
-    "_meta": {modern.SERVER_INFO_KEY: {"name": "s", "version": "1"}, "example.com/own": 1},
+    "_meta": {modern_era.SERVER_INFO_KEY: {"name": "s", "version": "1"}, "example.com/own": 1},
 }
 CACHED: Params = {**COMPLETE, "ttlMs": 1000, "cacheScope": "public"}
 
@@ -200,7 +199,7 @@ NEWER_THAN: dict[str, set[str]] = {
     V06: {"icons"},
     V11: set(),
 }
-MODERN = {"resultType", "ttlMs", "cacheScope", modern.SERVER_INFO_KEY, "execution", "x-mcp-header"}
+MODERN = {"resultType", "ttlMs", "cacheScope", modern_era.SERVER_INFO_KEY, "execution"}
 
 
 @every_version
@@ -352,10 +351,10 @@ def test_discovery_conforms() -> None:
         "supportedVersions": list(SUPPORTED_VERSIONS),
         "capabilities": OFFER.capabilities,
         "instructions": OFFER.instructions,
-        "_meta": {modern.SERVER_INFO_KEY: OFFER.server_info},
+        "_meta": {modern_era.SERVER_INFO_KEY: OFFER.server_info},
     }
-    assert problems(V26, "DiscoverResult", modern.complete(value, ttl_ms=60_000, scope="public")) == []
-    assert problems(V26, "DiscoverResult", modern.complete(value)), "a discovery without a lifetime is incomplete"
+    assert problems(V26, "DiscoverResult", modern_era.complete(value, ttl_ms=60_000, scope="public")) == []
+    assert problems(V26, "DiscoverResult", modern_era.complete(value)), "a discovery without a lifetime is incomplete"
 
 
 # --- Requests ---------------------------------------------------------------------------------------------------------
@@ -393,7 +392,7 @@ def test_requests_conform(method: str, version: str) -> None:
     definition, params = REQUESTS[method]
     params = {**params, "_meta": {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}}
     if version == V26:
-        params = modern.with_profile(params, Profile(V26, CAPABILITIES, CLIENT_INFO, "debug"), 0)
+        params = modern_era.with_profile(params, Profile(V26, CAPABILITIES, CLIENT_INFO, "debug"), 0)
     else:
         params = params_for_session(method, params, REVISIONS[version])
         assert params.keys().isdisjoint({"inputResponses", "requestState"})
@@ -403,10 +402,10 @@ def test_requests_conform(method: str, version: str) -> None:
 
 def test_requests_of_the_inner_revision_alone_conform() -> None:
     profile = Profile(V26, {})
-    discover = Request("d", "server/discover", modern.with_profile({}, profile, None))
+    discover = Request("d", "server/discover", modern_era.with_profile({}, profile, None))
     assert problems(V26, "DiscoverRequest", on_the_wire(discover)) == []
     wanted: Params = {"notifications": {"toolsListChanged": True, "resourceSubscriptions": ["file:///a"]}}
-    listen = Request(2, "subscriptions/listen", modern.with_profile(wanted, profile, None))
+    listen = Request(2, "subscriptions/listen", modern_era.with_profile(wanted, profile, None))
     assert problems(V26, "SubscriptionsListenRequest", on_the_wire(listen)) == []
     assert problems(V26, "DiscoverRequest", on_the_wire(Request(1, "server/discover", {}))), "a profile is required"
 
@@ -424,7 +423,7 @@ NOTIFICATIONS: dict[str, tuple[str, Params]] = {
     "notifications/prompts/list_changed": ("PromptListChangedNotification", {}),
     "notifications/resources/list_changed": ("ResourceListChangedNotification", {}),
     "notifications/resources/updated": ("ResourceUpdatedNotification", {"uri": "file:///a"}),
-    modern.ACKNOWLEDGED: ("SubscriptionsAcknowledgedNotification", {"notifications": {"toolsListChanged": True}}),
+    modern_era.ACKNOWLEDGED: ("SubscriptionsAcknowledgedNotification", {"notifications": {"toolsListChanged": True}}),
 }
 ON_REQUEST_STREAMS = {"notifications/progress", "notifications/message", "notifications/cancelled"}
 
@@ -435,7 +434,7 @@ def test_notifications_conform(method: str, version: str) -> None:
     definition, params = NOTIFICATIONS[method]
     notification = Notification(method, params)
     if method not in ON_REQUEST_STREAMS:
-        notification = modern.tagged(notification, "listen-1")
+        notification = modern_era.tagged(notification, "listen-1")
     sent = notification_for_session(notification, REVISIONS[version])
     if sent is None:
         assert definition not in definitions(version)[1]
@@ -443,7 +442,7 @@ def test_notifications_conform(method: str, version: str) -> None:
     wire = on_the_wire(sent)
     assert problems(version, definition, wire) == []
     if version != V26:
-        assert modern.SUBSCRIPTION_KEY not in names_in(wire)
+        assert modern_era.SUBSCRIPTION_KEY not in names_in(wire)
     if version == V24:
         assert "message" not in wire["params"]
 

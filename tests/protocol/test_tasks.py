@@ -2,10 +2,9 @@
 
 import pytest
 
-from sluicegate.protocol.discovery import Discovery
 from sluicegate.protocol.headers import headers_of
 from sluicegate.protocol.message import Params, Result
-from sluicegate.protocol.modern import Profile
+from sluicegate.protocol.modern_era import Discovery, Profile
 from sluicegate.protocol.tasks import EXTENSION, REQUESTS, declares_tasks, offers_tasks, says_task, without_tasks
 
 HAS: Params = {"extensions": {EXTENSION: {}}}

@@ -234,7 +234,7 @@ def test_form_is_answered(client: Client, saw: Saw) -> None:
         "cancel": {"action": "cancel", "content": None},
     }
     assert nonsense["isError"] is True
-    assert "does not fit the form" in nonsense["content"][0]["text"]
+    assert "does not match the form" in nonsense["content"][0]["text"]
     form = row["asked"]["requestedSchema"]
     assert form["required"] == ["colour", "amount"]
     assert form["properties"]["colour"] == {"type": "string", "enum": ["red", "green"]}

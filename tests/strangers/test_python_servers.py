@@ -178,11 +178,11 @@ async def test_wrong_requests_are_errors(server: Server, visit_to: VisitTo) -> N
     # foresee, which is no reserved code, and from 2.0 on in the newer era an internal error.
     with pytest.raises(sluicegate.RpcError) as resource:
         await client.read("nowhere://nothing")
-    assert resource.value.code == (0 if server.sdk == "mcp1" else -32602)
+    assert resource.value.code == (-32603 if server.sdk == "mcp1" else -32602)
     for name in ("nobody", "letter"):  # the second lacks an argument
         with pytest.raises(sluicegate.RpcError) as prompt:
             await client.prompt(name)
-        assert prompt.value.code == (-32603 if server.is_modern else 0)
+        assert prompt.value.code == -32603
 
 
 @each_server

@@ -149,6 +149,8 @@ def entries(npm: Path, pypi: Path, folder: Path) -> dict[str, Json]:
             "command": str(pypi / "bin" / "python"),
             "args": ["-m", f"mcp_server_{name}", *more.get(name, [])],
         }
+    # Where it finds Node, its first call installs packages from npm, which may fail or take long.
+    found["fetch"]["env"] = {"PATH": str(pypi / "bin")}
     return found
 
 

@@ -1,4 +1,4 @@
-"""A server that misbehaves as it is told: a plain script, run with `python -I -S`, for those who must survive it.
+"""A server that misbehaves as its arguments say: a plain script, run with `python -I -S`.
 
 `hostile.py key=value ...` says of which era it is and how it starts and ends; each tool is one more way to misbehave:
 

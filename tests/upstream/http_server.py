@@ -10,7 +10,7 @@ from msgspec.structs import force_setattr
 from sluicegate.downstream.http import HttpEndpoint
 from sluicegate.exchange import Handler
 from sluicegate.http1 import Limits, Request, serve
-from sluicegate.upstream.site import Patience
+from sluicegate.upstream.http_endpoint import Timeouts
 
 Json = dict[str, object]
 JSON = (("Content-Type", "application/json"),)
@@ -103,11 +103,11 @@ async def scripted(
         yield script
 
 
-def change(patience: Patience, **seconds: float) -> None:
+def change(timeouts: Timeouts, **seconds: float) -> None:
     """Give a server more or less time from its next answer on: what has to succeed, on a busy machine too, needs more
     than what has to fail. Only for what is looked at with every answer: not for `connect` and `taken`."""
     for name, value in seconds.items():
-        force_setattr(patience, name, value)
+        force_setattr(timeouts, name, value)
 
 
 DISCOVERED: Json = {"resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}

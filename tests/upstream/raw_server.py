@@ -1,17 +1,17 @@
-"""A server that writes and reads plain messages: the peer of a `Link`, scripted by the test."""
+"""A server that writes and reads plain messages: the peer of a `DuplexConnection`, scripted by the test."""
 
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
-from sluicegate.concurrency import TaskScope
 from sluicegate.exchange import Exchange, Host
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply
-from sluicegate.protocol.modern import Profile
+from sluicegate.protocol.modern_era import Profile
+from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.testing import MemoryWire
-from sluicegate.upstream.link import Era, Link
+from sluicegate.upstream.duplex import DuplexConnection, Era
 
 Json = dict[str, object]
 DISCOVERED: Json = {"resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
@@ -93,9 +93,9 @@ class Recorder:
 
 
 class Bench:
-    """A link under test, the raw server at its other end, and a scope for exchanges under way."""
+    """A link under test, the raw server at its other end, and a scope for pending exchanges."""
 
-    def __init__(self, link: Link, server: RawServer, tasks: TaskScope, idle: Recorder) -> None:
+    def __init__(self, link: DuplexConnection, server: RawServer, tasks: TaskScope, idle: Recorder) -> None:
         self.link = link
         self.server = server
         self.tasks = tasks
@@ -137,7 +137,7 @@ async def bench(
     ours, theirs = MemoryWire.pair()
     idle = Recorder({"roots": []})
     async with TaskScope() as tasks:
-        link = Link("raw", Host(capabilities or {}, {"name": "test", "version": "1"}, idle), tasks)
+        link = DuplexConnection("raw", Host(capabilities or {}, {"name": "test", "version": "1"}, idle), tasks)
         ours.attach(link)
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

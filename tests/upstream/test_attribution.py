@@ -1,4 +1,4 @@
-"""Of which call is a question on a wire that does not say so (protocol §3.4)?"""
+"""Which call a question belongs to, on a wire that does not say so (protocol §3.4)."""
 
 import asyncio
 import itertools
@@ -13,8 +13,9 @@ from sluicegate.errors import InputRefused
 from sluicegate.exchange import Caller, Exchange
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Reply, Result
-from sluicegate.protocol.modern import Profile
-from sluicegate.upstream import attribution, waiting
+from sluicegate.protocol.modern_era import Profile
+from sluicegate.runtime.input_rounds import check_capabilities
+from sluicegate.upstream import attribution, inbox
 from tests.upstream.raw_server import Bench, Json, session_bench
 
 FORMS: Json = {"elicitation": {"form": {}}}
@@ -35,15 +36,16 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(attribution, "monotonic", clock)
-    monkeypatch.setattr(waiting, "monotonic", clock)
+    monkeypatch.setattr(inbox, "monotonic", clock)
     return clock
 
 
 class Person:
-    """The caller of one call, who answers when the test says so."""
+    """The caller of one call, which answers when the test says so."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, can: Json) -> None:
         self.name = name
+        self._can = can
         self.forms: asyncio.Queue[str] = asyncio.Queue()
         self.closed: asyncio.Queue[str] = asyncio.Queue()
         self._answers: dict[str, asyncio.Future[Json]] = {}
@@ -52,6 +54,7 @@ class Person:
         pass
 
     async def ask(self, questions: Questions) -> Answers:
+        check_capabilities(questions, self._can)
         ((key, question),) = questions.items()
         message = str(question.params["message"])
         answer = self._answers[message] = asyncio.get_running_loop().create_future()
@@ -84,10 +87,10 @@ class Scene:
         self._table = table
         self._names = itertools.count()
         self.lost: list[str] = []
-        table.link.host.lost = self.lost.append
+        table.link.host.on_loss = self.lost.append
 
     async def begin(self, caller: str = "local", can: Json = FORMS) -> Call:
-        person = Person(f"p{next(self._names)}")
+        person = Person(f"p{next(self._names)}", can)
         exchange = Exchange("tools/call", {"name": "t"}, person, Profile(capabilities=can), Caller(caller))
         outcome = self._table.start(exchange, key=person)
         return Call(person, (await self._table.server.next("tools/call"))["id"], outcome)
@@ -183,7 +186,7 @@ async def test_a_question_that_was_taken_back_while_it_was_shown_keeps_its_call_
 
 @pytest.mark.parametrize("is_shown", [False, True])
 async def test_the_question_of_a_call_that_has_its_result_is_anothers(is_shown: bool) -> None:
-    """Nobody is told that it was cancelled, for nobody has said so."""
+    """The server did not cancel it, so the caller gets no cancellation."""
     async with scene() as at:
         first, second = await at.begin(), await at.begin()
         if is_shown:
@@ -191,7 +194,7 @@ async def test_the_question_of_a_call_that_has_its_result_is_anothers(is_shown: 
             assert await first.person.forms.get() == "a"
             at.say(at.answered(first))
             await first.outcome
-            first.person.refuse("a")  # As it is when nobody can be asked any more for the call.
+            first.person.refuse("a")  # As if the caller of the call cannot be asked any more.
         else:
             at.say(*at.ask("a"), at.answered(first))
         assert await second.person.forms.get() == "a"

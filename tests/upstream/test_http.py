@@ -1,4 +1,4 @@
-"""What our client does with a server at a URL: ours in every era and transport, and scripted ones that fail."""
+"""Servers at a URL: our own in every era and transport, and scripted ones that fail."""
 
 import asyncio
 import json
@@ -23,16 +23,16 @@ from sluicegate import (
     UpstreamUnavailable,
     connect,
 )
-from sluicegate.concurrency import TaskScope
 from sluicegate.errors import ErrorObject
 from sluicegate.exchange import Connection, Host
 from sluicegate.protocol.input_required import Answers
 from sluicegate.protocol.message import Notification, Result, opened
 from sluicegate.protocol.types import ProgressEvent, ResourceUpdated, ToolResult, ToolsChanged
-from sluicegate.upstream import http, site, sse
+from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.upstream import http, http_endpoint, http_messages, legacy_sse
+from sluicegate.upstream.duplex import Era
 from sluicegate.upstream.http import HttpUpstream
-from sluicegate.upstream.link import Era
-from sluicegate.upstream.site import Patience
+from sluicegate.upstream.http_endpoint import Timeouts
 from tests.upstream.http_server import (
     DISCOVERED,
     EVENTS,
@@ -109,7 +109,7 @@ class Whole:
         @server.tool
         async def leave(call: sluicegate.Call) -> str:
             await call.progress(1)
-            call.let_go()
+            call.end_response_early()
             self.begun.set()
             await self.go_on.wait()
             await call.progress(2)
@@ -144,12 +144,12 @@ async def connected(way: Way, **options: object) -> AsyncGenerator[tuple[Client,
 
 @asynccontextmanager
 async def opened_to(
-    answer: Answer, *, era: Era = "auto", headers: dict[str, str] | None = None, patience: Patience | None = None
+    answer: Answer, *, era: Era = "auto", headers: dict[str, str] | None = None, timeouts: Timeouts | None = None
 ) -> AsyncGenerator[tuple[Connection, Script, Recorder]]:
     """A connection to a scripted server, and what its host hears."""
     idle = Recorder({"roots": []})
     async with asyncio.timeout(20), scripted(answer) as script:
-        upstream = HttpUpstream(script.url, era=era, headers=headers, patience=patience, name="script")
+        upstream = HttpUpstream(script.url, era=era, headers=headers, timeouts=timeouts, name="script")
         async with upstream.connect(Host({}, {"name": "test", "version": "1"}, idle)) as connection:
             yield connection, script, idle
 
@@ -233,7 +233,7 @@ async def test_an_argument_that_is_marked_travels_as_a_header_too() -> None:
 
 
 async def test_a_server_that_lets_go_of_the_stream_is_come_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluicegate.downstream.sessions.RETRY_MS", 10)
+    monkeypatch.setattr("sluicegate.downstream.http_sessions.RETRY_MS", 10)
     async with connected("session") as (client, whole), TaskScope() as tasks:
 
         async def let_go_on() -> None:
@@ -359,10 +359,10 @@ async def test_what_was_seen_twice_is_told_once() -> None:
 @pytest.mark.parametrize("path", ["", "/", "/mpc"])
 async def test_a_wrong_path_is_told_apart_from_no_server_and_what_it_says_is_for_its_user(path: str) -> None:
     async with asyncio.timeout(20), endpoint(Whole().server) as origin:
-        with pytest.raises(UpstreamUnavailable, match="look at the path of its URL") as caught:
+        with pytest.raises(UpstreamUnavailable, match="check the path of its URL") as caught:
             async with connect(f"{origin}{path}"):
                 pass
-        assert str(caught.value).endswith(" It says: There is nothing here; MCP is spoken at /mcp.")
+        assert str(caught.value).endswith(" It says: There is nothing here; the MCP endpoint is /mcp.")
         assert "It says" not in caught.value.message
 
 
@@ -616,13 +616,13 @@ async def test_a_body_that_drips_and_a_server_that_says_nothing_are_timed_out() 
         else:
             await asyncio.Event().wait()
 
-    patience = Patience()
-    async with opened_to(modern(handle), patience=patience) as (connection, _, _):
-        change(patience, body=0.05)
+    timeouts = Timeouts()
+    async with opened_to(modern(handle), timeouts=timeouts) as (connection, _, _):
+        change(timeouts, body=0.05)
         with pytest.raises(sluicegate.UpstreamTimeout):
             await connection(exchange(params={"name": "drip"}))
         await ended.wait()
-        change(patience, silence=0.05)
+        change(timeouts, silence=0.05)
         with pytest.raises(sluicegate.UpstreamTimeout) as caught:
             await connection(exchange(params={"name": "silent"}))
         assert caught.value.delivered == "unknown"
@@ -635,57 +635,6 @@ async def test_an_answer_to_something_else_is_none() -> None:
     async with opened_to(modern(handle)) as (connection, _, _):
         with pytest.raises(UpstreamProtocolError):
             await connection(exchange())
-
-
-SPELLINGS = (
-    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"n":1}}',
-    b'{"result":{"content":[],"n":1},"jsonrpc":"2.0","id":ID}',
-    b'{"id":ID,"jsonrpc":"2.0","result":{"content":[],"n":1}}',
-    b'{ "jsonrpc": "2.0", "id": ID, "result": { "content": [], "n": 1 } }\n',
-    b'{"jsonrpc":"2.0","id":"ID","result":{"content":[],"n":1}}',
-    b'{"jsonrpc":"2.0","id":4711,"result":{"content":[],"n":1}}',
-    b'{"result":{"content":[],"n":1},"jsonrpc":"2.0","id":4711}',
-    b'{"jsonrpc":"2.0","id":ID,"result":{}}',
-    b'{"jsonrpc":"2.0","id":ID,"result":[]}',
-    b'{"jsonrpc":"2.0","id":ID,"result":null}',
-    b'{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"no"}}',
-    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"n":1},"error":{"code":-32602,"message":"no"}}',
-    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"n":1},"result":{"content":[],"n":2}}',
-    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"n":1},"id":4711}',
-    b'{"result":{"content":[],"n":1},"result":{"content":[],"n":2},"jsonrpc":"2.0","id":ID}',
-    b'{"result":{"content":[],"n":1},"error":null,"jsonrpc":"2.0","id":ID}',
-    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"n":1}}}',
-    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"n":1}',
-    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"n":1e999}}',
-    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"n":1,"n":2}}',
-    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"n":"\xc3\xa9 \\u00e9"}}',
-    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"n":"\xff"}}',
-    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"n":' + b"[" * 100_000 + b"]" * 100_000 + b"}}",
-    *(b'{"jsonrpc":"2.0","id":ID,"result":{"content":[]}' + end for end in (b"]", b",", b" ", b"x", b"\0", b"\xff")),
-    b'{"jsonrpc":"2.0","id":ID,"result":{"resultType":"complete","content":[]}}',
-    b'{"jsonrpc":"2.0","id":ID,"result":{"resultType":"complete","content":[],"resultType":"strange"}}',
-    b"{}",
-)
-
-
-@pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda spelling: spelling[:90].decode(errors="replace"))
-@pytest.mark.parametrize("era", ["modern", "session"])
-async def test_an_answer_means_the_same_however_it_is_written_and_whoever_opens_it(era: Era, spelling: bytes) -> None:
-    def handle(asked: Asked) -> None:
-        body = spelling.replace(b"ID", str(asked.id).encode())
-        asked.status(200, body, ("Content-Type", "application/json"))
-
-    async def outcome(*, opens_results: bool) -> object:
-        upstream = HttpUpstream(script.url, era=era, name="script", opens_results=opens_results)
-        async with upstream.connect(Host({}, INFO, Recorder())) as connection:
-            try:
-                reply = await connection(exchange())
-                return opened(reply) if isinstance(reply, Result) else reply
-            except sluicegate.SluicegateError as problem:
-                return type(problem), problem.message
-
-    async with asyncio.timeout(20), scripted((modern if era == "modern" else session)(handle)) as script:
-        assert await outcome(opens_results=True) == await outcome(opens_results=False)
 
 
 async def test_a_tool_with_invalid_marks_is_left_out_and_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -829,7 +778,7 @@ async def test_an_event_id_of_any_kind_does_no_harm(event_id: str) -> None:
         return asked.end()
 
     script_ids: list[str | None] = []
-    async with opened_to(handle, patience=Patience(retry=0.01)) as (connection, _, _):  # pyright: ignore[reportArgumentType]
+    async with opened_to(handle, timeouts=Timeouts(retry=0.01)) as (connection, _, _):  # pyright: ignore[reportArgumentType]
         await twice.wait()
         assert isinstance(await connection(exchange()), Result)
         wanted = None if event_id == "\x01" else event_id.encode().decode("latin-1")
@@ -869,6 +818,23 @@ async def test_a_stream_that_is_cut_is_taken_up_again_behind_its_last_event() ->
         assert resumed == [("e1", "s1")] and len(calls) == 1
 
 
+async def test_a_server_cannot_put_off_the_rest_of_its_answer_for_days(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_messages, "LONGEST_RETRY_FIELD", 0.05)
+    calls: list[object] = []
+
+    async def handle(asked: Asked) -> None:
+        asked.stream()
+        if asked.method == "POST":
+            calls.append(asked.id)
+            asked.event(id="e0", retry=999_999_999)
+        else:
+            asked.event(message(id=calls[0], result=TEXT), id="e1")
+        asked.end()
+
+    async with opened_to(session(handle)) as (connection, _, _), asyncio.timeout(5):
+        assert isinstance(await connection(exchange()), Result)
+
+
 @pytest.mark.parametrize("is_cut", [False, True])
 async def test_who_waits_is_let_go_with_us_when_the_server_ends_the_stream_but_not_when_it_is_cut(is_cut: bool) -> None:
     async def handle(asked: Asked) -> None:
@@ -883,12 +849,12 @@ async def test_who_waits_is_let_go_with_us_when_the_server_ends_the_stream_but_n
             asked.end()
 
     calls: list[object] = []
-    let_go: list[bool] = []
+    end_response_early: list[bool] = []
     async with opened_to(session(handle)) as (connection, _, _):
         call = exchange()
-        call.let_go = lambda: let_go.append(True)
+        call.end_response_early = lambda: end_response_early.append(True)
         assert isinstance(await connection(call), Result)
-        assert let_go == ([] if is_cut else [True])
+        assert end_response_early == ([] if is_cut else [True])
 
 
 async def test_a_stream_that_cannot_be_taken_up_again_is_perhaps_delivered() -> None:
@@ -984,7 +950,7 @@ async def test_what_the_server_may_not_ask_is_refused_and_a_refused_answer_does_
         if asked.called == "tools/call":
             asked.stream()
             asked.event(message(id="q1", method="tools/list"))
-            asked.event(message(id="q2", method="sampling/createMessage", params={"messages": [], "maxTokens": 1}))
+            asked.event(message(id="q2", method="prompts/list"))
             await both.wait()
             asked.event(message(id=asked.id, result=TEXT))
             asked.end()
@@ -1193,7 +1159,7 @@ async def test_a_session_is_ended_if_opening_fails_after_it_was_begun(end: str) 
 
 
 async def test_a_session_that_is_lost_by_its_end_is_not_begun_again() -> None:
-    """The last call meets a session that we have just ended; another one would be nobody's."""
+    """The last call meets a session that we have just ended; a new one would never be ended."""
     called, deleted, may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def handle(asked: Asked) -> None:
@@ -1236,9 +1202,9 @@ async def test_a_call_that_takes_too_long_is_told_to_the_server_as_a_cancelled_o
         if asked.called == "notifications/cancelled":
             told.set()
 
-    patience = Patience()
-    async with opened_to(handle, patience=patience) as (connection, _, _):
-        change(patience, silence=0.1)
+    timeouts = Timeouts()
+    async with opened_to(handle, timeouts=timeouts) as (connection, _, _):
+        change(timeouts, silence=0.1)
         with pytest.raises(UpstreamTimeout) as caught:
             await connection(exchange())
         assert caught.value.delivered == "unknown"
@@ -1286,7 +1252,7 @@ async def test_pushes_go_on_when_their_stream_was_cut() -> None:
             await asyncio.Event().wait()
 
     seen: list[str | None] = []
-    async with opened_to(handle, patience=Patience(retry=0.01)) as (_, _, idle):
+    async with opened_to(handle, timeouts=Timeouts(retry=0.01)) as (_, _, idle):
         while len(idle.notices) < 2:
             idle.heard.clear()
             await idle.heard.wait()
@@ -1363,8 +1329,8 @@ async def test_the_end_of_the_event_stream_ends_every_call() -> None:
 
 
 async def test_over_sse_nothing_is_sent_once_the_event_stream_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What still waits its turn would run with nobody to hear of it."""
-    monkeypatch.setattr(sse, "PATIENCE", 20.0)
+    """What is still queued would run although its caller has gone."""
+    monkeypatch.setattr(legacy_sse, "POST_WAIT", 20.0)
     taken, over, may_end, another = asyncio.Event(), asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def handle(asked: Asked) -> None:
@@ -1410,16 +1376,16 @@ async def test_over_sse_nothing_is_sent_once_the_event_stream_has_ended(monkeypa
 
 
 async def test_over_sse_many_who_wait_for_room_do_not_all_take_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "PATIENCE", 20.0)
+    monkeypatch.setattr(legacy_sse, "POST_WAIT", 20.0)
     handed_over, arrived = 0, asyncio.Queue[Asked]()
-    write = sse.SseWire.write
+    write = legacy_sse.SseWire.write
 
-    def count(wire: sse.SseWire, data: bytes) -> None:
+    def count(wire: legacy_sse.SseWire, data: bytes) -> None:
         nonlocal handed_over
-        handed_over += len(data) > sse.MOST_UNSENT
+        handed_over += len(data) > legacy_sse.POST_BUFFER
         write(wire, data)
 
-    monkeypatch.setattr(sse.SseWire, "write", count)
+    monkeypatch.setattr(legacy_sse.SseWire, "write", count)
     streams: list[Asked] = []
 
     async def handle(asked: Asked) -> None:
@@ -1447,7 +1413,7 @@ async def test_over_sse_many_who_wait_for_room_do_not_all_take_it_at_once(monkey
             released = asyncio.Event()
             if number == 1:
                 for _ in range(10):
-                    large = exchange(params={"name": "t", "arguments": {"pad": "x" * sse.MOST_UNSENT}})
+                    large = exchange(params={"name": "t", "arguments": {"pad": "x" * legacy_sse.POST_BUFFER}})
                     tasks.start(_reply(connection, large))
             await arrived.get()
             assert handed_over == number
@@ -1541,7 +1507,7 @@ async def test_configured_headers_go_along_with_every_request_of_every_way(way: 
 
         async def handle(asked: Asked) -> None:
             keys.append(asked.header("authorization"))
-            pool = site.Pool()
+            pool = http_endpoint.Pool()
             try:
                 skipped = {"host", "content-length", "accept-encoding", "connection"}
                 fields = tuple(item for item in asked.request.headers if item[0] not in skipped)
@@ -1602,11 +1568,11 @@ async def test_an_error_of_the_server_is_raised_by_the_client() -> None:
 
 
 async def test_a_server_may_be_silent_for_as_long_as_its_caller_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Short(Patience, frozen=True):
+    class Short(Timeouts, frozen=True):
         silence: float = 0.05
 
-    for module in (site, http):
-        monkeypatch.setattr(module, "Patience", Short)
+    for module in (http_endpoint, http):
+        monkeypatch.setattr(module, "Timeouts", Short)
 
     async def slow(asked: Asked) -> None:
         await asyncio.sleep(0.3)

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from sluicegate.concurrency import TaskScope
 from sluicegate.protocol.message import Result, opened
-from sluicegate.protocol.pages import MOST_COMMAS
+from sluicegate.protocol.pagination import MOST_COMMAS
+from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.upstream.http_modern import LARGEST_MARKED
 from tests.upstream.http_server import Asked, Json, modern
 from tests.upstream.raw_server import exchange
@@ -19,7 +19,7 @@ def marked(name: str, kind: str = "string", **more: object) -> Json:
 
 
 async def test_others_get_their_turn_between_two_tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluicegate.concurrency.TURN", 0)
+    monkeypatch.setattr("sluicegate.runtime.task_scope.TURN", 0)
     tools = [marked(f"t{n}") for n in range(1000)]
     turns = 0
 

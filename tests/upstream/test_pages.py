@@ -1,4 +1,4 @@
-"""Pages that a server of 2025-11-25 wants visited: who hears that it saw the visit, and what is counted."""
+"""Pages that a server of 2025-11-25 sends a caller to: who learns of the visit, and what is counted."""
 
 import asyncio
 from typing import cast
@@ -8,8 +8,8 @@ import pytest
 from sluicegate.errors import ErrorObject, InputRefused
 from sluicegate.exchange import Caller
 from sluicegate.protocol.input_required import Answers, Questions
-from sluicegate.upstream import pages
-from sluicegate.upstream.pages import UNOWNED, UNTOLD, VISITED
+from sluicegate.upstream import attribution
+from sluicegate.upstream.attribution import UNOWNED, UNTOLD, VISITED
 from tests.hub.scripted import until
 from tests.upstream.raw_server import Bench, Json, Recorder, exchange, session_bench
 
@@ -21,7 +21,7 @@ YES: Json = {"action": "accept"}
 def counting(table: Bench) -> list[str]:
     """What is counted as lost from now on."""
     lost: list[str] = []
-    table.link.host.lost = lost.append
+    table.link.host.on_loss = lost.append
     return lost
 
 
@@ -91,7 +91,7 @@ async def test_a_visit_to_a_page_that_an_error_names_is_told_under_the_servers_o
 
 
 async def test_a_visit_that_is_told_twice_or_belongs_to_nobody_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "COMES_LATE", 0.0)
+    monkeypatch.setattr(attribution, "NAMED_WITHIN", 0.0)
     async with session_bench() as table:
         lost, ada = counting(table), Recorder(YES)
         await asked(table, ada)
@@ -106,7 +106,7 @@ async def test_a_visit_to_a_page_that_was_not_shown_is_nobodys(monkeypatch: pyte
         async def ask(self, questions: Questions) -> Answers:
             raise InputRefused("No.")
 
-    monkeypatch.setattr(pages, "COMES_LATE", 0.0)
+    monkeypatch.setattr(attribution, "NAMED_WITHIN", 0.0)
     async with session_bench() as table:
         lost, sink = counting(table), Unable()
         start(table, sink)
@@ -147,8 +147,8 @@ async def test_a_visit_that_is_waited_for_on_a_callers_behalf_is_not_lost() -> N
 
 
 async def test_of_pages_that_nobody_visits_only_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "COMES_LATE", 0.0)
-    monkeypatch.setattr(pages, "MOST_PAGES", 2)
+    monkeypatch.setattr(attribution, "NAMED_WITHIN", 0.0)
+    monkeypatch.setattr(attribution, "MOST_KEPT_PAGES", 2)
     async with session_bench() as table:
         lost, ada = counting(table), Recorder()
         outcome = start(table, ada)

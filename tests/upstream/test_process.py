@@ -16,9 +16,9 @@ import pytest
 import uvloop
 
 from sluicegate.errors import UpstreamClosed, UpstreamUnavailable
-from sluicegate.upstream import launching, process, tap
-from sluicegate.upstream.launching import Launched, child_environment, launch
+from sluicegate.upstream import process, spawn
 from sluicegate.upstream.process import Child
+from sluicegate.upstream.spawn import Launched, child_environment, launch
 from tests.faults.promises import GRACE, LEFT_OVER, ORPHANED, STALL, assert_kept
 from tests.marks import new_mark, processes_with
 
@@ -40,12 +40,12 @@ if os.fork() == 0:
     while True: signal.pause()
 os.wait()
 """
-LONG = 60.0  # A grace that nobody waits for in the end: what takes no longer than `at_most` allows went another way.
+LONG = 60.0  # A grace period that is never used up: `at_most` would fail.
 BACKGROUND = "import subprocess\nsubprocess.Popen(['sleep', '1000'])\n"
 
 
 class Recorder:
-    """A receiver that remembers, and wakes whoever waits for more."""
+    """A receiver that records, and wakes the test."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -130,7 +130,7 @@ def run(request: pytest.FixtureRequest) -> Run:
             finally:
                 for child in world.children:  # One failed test is enough.
                     await child.aclose()
-            assert descriptors() == before
+            assert descriptors() <= before  # Garbage of earlier tests may be closed meanwhile.
             assert asyncio.all_tasks() == {asyncio.current_task()}
 
         factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
@@ -161,7 +161,7 @@ def program_of(pid: int) -> str:
 
 async def eventually(condition: Callable[[], bool], within: float = 10) -> None:
     async with asyncio.timeout(within):
-        while not condition():  # noqa: ASYNC110 -- The process table tells nobody when it changes.
+        while not condition():  # noqa: ASYNC110 -- The process table has no change events.
             await asyncio.sleep(0.01)
 
 
@@ -250,7 +250,7 @@ def test_paused_output_waits_in_the_pipe_even_after_the_servers_end(run: Run) ->
         child.pause_reading()
         child.write(b"x")
         await eventually(lambda: child.exit_status is not None and not world.processes())
-        await asyncio.sleep(2 * process.SETTLE)
+        await asyncio.sleep(2 * process.EXIT_SETTLE)
         assert not child.alive
         assert (world.recorder.data, world.recorder.ends) == (b"", 0)
         child.resume_reading()
@@ -301,7 +301,7 @@ def test_a_missing_command_is_told_with_the_way_out(run: Run, tmp_path: Path) ->
             ["./no-such-server"],
             [str(tmp_path / "no-such-server")],
         ):
-            wrong = "is not where its path says; correct" if "/" in command[0] else "was not found; install it"
+            wrong = "does not exist at its path; correct" if "/" in command[0] else "was not found; install it"
             with pytest.raises(UpstreamUnavailable, match=rf"'no-such-server' {wrong}") as raised:
                 await world.open(command)
             assert "s3cret" not in str(raised.value)
@@ -314,7 +314,7 @@ def test_a_missing_command_is_told_with_the_way_out(run: Run, tmp_path: Path) ->
         with pytest.raises(UpstreamUnavailable, match=r"'server' could not be started: its interpreter is missing"):
             await world.open([str(script)])
         script.write_text("echo hello\n")
-        with pytest.raises(UpstreamUnavailable, match=r"it is no program; begin it with a #! line"):
+        with pytest.raises(UpstreamUnavailable, match=r"it is not a program; add a #! line"):
             await world.open([str(script)])
         with pytest.raises(UpstreamUnavailable, match=r"working directory .* does not exist; create it"):
             await world.open(ECHO, cwd=tmp_path / "nowhere")
@@ -332,7 +332,7 @@ def test_a_missing_command_is_told_with_the_way_out(run: Run, tmp_path: Path) ->
 def test_a_guardian_that_cannot_run_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     guard = tmp_path / "guard.py"
     guard.write_text("raise SystemExit('no guardian today')")
-    monkeypatch.setattr(launching, "GUARD", str(guard))
+    monkeypatch.setattr(spawn, "GUARD", str(guard))
 
     async def scenario(world: World) -> None:
         # Whether its end is noticed bit by bit or, on a loop that was busy, all in one turn.
@@ -349,8 +349,8 @@ def test_a_guardian_that_cannot_run_is_told(run: Run, tmp_path: Path, monkeypatc
 def test_a_guardian_that_hangs_is_given_up(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     guard = tmp_path / "guard.py"
     guard.write_text("import signal\nwhile True: signal.pause()")
-    monkeypatch.setattr(launching, "GUARD", str(guard))
-    for module in (launching, process):
+    monkeypatch.setattr(spawn, "GUARD", str(guard))
+    for module in (spawn, process):
         monkeypatch.setattr(module, "START_LIMIT", 0.1)
     monkeypatch.setattr(process, "KILL_LIMIT", 0.1)
 
@@ -456,7 +456,7 @@ def test_environment_is_an_allow_list(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_end_is_told_once_with_its_cause_and_output(
     run: Run, script: str, status: int, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "SETTLE", LONG)  # All signs of its end come, though perhaps one of them late.
+    monkeypatch.setattr(process, "EXIT_SETTLE", LONG)  # All signs of its end come, though perhaps one of them late.
 
     async def scenario(world: World) -> None:
         # A partial line and last words, both written just before the end.
@@ -526,7 +526,7 @@ def test_closed_stderr_is_no_sign_of_anything(run: Run) -> None:
         child = await world.open("import os\nos.close(2)\n" + ECHO)
         child.write(b"one\n")
         await world.recorder.line()
-        await asyncio.sleep(2 * process.SETTLE)
+        await asyncio.sleep(2 * process.EXIT_SETTLE)
         assert child.alive
         assert world.recorder.ends == 0
         await child.aclose()
@@ -535,8 +535,8 @@ def test_closed_stderr_is_no_sign_of_anything(run: Run) -> None:
 
 
 def test_a_flood_on_stderr_hides_no_answer_of_a_dying_server(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "LAST_WORDS", 64 * 1024)
-    monkeypatch.setattr(process, "SETTLE", 0.01)
+    monkeypatch.setattr(process, "MOST_AT_END", 64 * 1024)
+    monkeypatch.setattr(process, "EXIT_SETTLE", 0.01)
 
     async def scenario(world: World) -> None:
         child = await world.open(
@@ -558,7 +558,7 @@ def test_a_flood_on_stderr_hides_no_answer_of_a_dying_server(run: Run, monkeypat
     run(scenario)
 
 
-# A guardian that ends with its pipes full, and somebody who fills them again for as long as anybody reads, or nearly.
+# A guardian that ends with full pipes, and a descendant that keeps filling them for 20 seconds.
 OUTLIVED = """
 import fcntl, os, sys, time
 for fd in (1, 2):
@@ -586,16 +586,16 @@ def test_a_dead_guardian_whose_pipes_another_writes_to_without_end_keeps_nobody(
 ) -> None:
     guard = tmp_path / "guard.py"
     guard.write_text(OUTLIVED)
-    monkeypatch.setattr(launching, "GUARD", str(guard))
-    monkeypatch.setattr(process, "LAST_WORDS", 64 * 1024)
-    monkeypatch.setattr(tap, "LARGEST", tap.SMALLEST)  # Then it is filled more quickly than we read.
+    monkeypatch.setattr(spawn, "GUARD", str(guard))
+    monkeypatch.setattr(process, "MOST_AT_END", 64 * 1024)
+    monkeypatch.setattr(process, "PORTION", 1024)  # Then it is filled more quickly than we read.
 
     async def scenario(world: World) -> None:
         with pytest.raises(UpstreamUnavailable, match="the process that guards it has ended") as failure:
             await world.open(ECHO)
         assert failure.value.__cause__
         assert set("".join(failure.value.__cause__.__notes__)) == {"x"}
-        await world.emptied()  # There is nobody left who would read what it writes.
+        await world.emptied()  # No reader is left for what it writes.
         assert world.recorder.ends == 0
 
     run(scenario)
@@ -667,10 +667,10 @@ def test_a_grace_longer_than_the_guardians_own_is_kept(run: Run) -> None:
 @only_one_loop
 def test_without_a_subreaper_the_group_is_stopped(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     guard = tmp_path / "guard.py"
-    source = Path(launching.GUARD).read_text()
+    source = Path(spawn.GUARD).read_text()
     guard.write_text(source.replace('sys.platform != "linux"', "True"))
     assert guard.read_text() != source
-    monkeypatch.setattr(launching, "GUARD", str(guard))
+    monkeypatch.setattr(spawn, "GUARD", str(guard))
 
     async def scenario(world: World) -> None:
         for server in (BACKGROUND + STUBBORN, BACKGROUND + "import os\nos.write(1, b'ready\\n')"):
@@ -697,7 +697,7 @@ def test_no_descendant_survives(run: Run, offspring: str, then: str) -> None:
                 await child.aclose()
             assert child.exit_status == 0
         else:
-            # The pipe is held by who is left, which must not hide the end.
+            # A descendant holds the pipe, which must not hide the exit.
             await world.recorder.end()
             assert child.describe_exit() == "exited with status 0"
             await world.emptied()
@@ -737,7 +737,7 @@ def test_the_end_of_the_guardian_is_the_end_of_the_server(run: Run) -> None:
         await world.recorder.line()
         os.kill(parent_of(child.pid), signal.SIGKILL)
         await world.recorder.end()
-        assert (child.exit_status, child.describe_exit()) == (None, "ended, and nobody knows with which status")
+        assert (child.exit_status, child.describe_exit()) == (None, "ended with an unknown status")
         await world.emptied()
         await child.aclose()
 
@@ -759,10 +759,10 @@ def test_sigterm_to_the_guardian_stops_the_server_in_order(run: Run) -> None:
 
 OWNER = """
 import asyncio, sys
-from sluicegate.upstream import launching
+from sluicegate.upstream import spawn
 from sluicegate.upstream.process import Child
 
-launching.GUARD = GUARD
+spawn.GUARD = GUARD
 
 class Printer:
     def received(self, data): sys.stdout.buffer.write(data); sys.stdout.flush()
@@ -795,7 +795,7 @@ def test_nothing_survives_our_own_sigkill(run: Run) -> None:
 @only_one_loop
 def test_a_server_that_heeds_the_end_of_its_input_is_gone_at_once_after_our_sigkill(run: Run, tmp_path: Path) -> None:
     guard = tmp_path / "guard.py"  # It would do nothing for a minute.
-    source = Path(launching.GUARD).read_text()
+    source = Path(spawn.GUARD).read_text()
     guard.write_text(source.replace("MOMENT = 1.0", "MOMENT = 60.0"))
     assert guard.read_text() != source
 
@@ -825,7 +825,7 @@ def test_the_kernel_kills_the_server_if_nobody_else_can(run: Run) -> None:
     run(scenario)
 
 
-def owner_of_a_server(mark: str, server: str, guard: str = launching.GUARD) -> subprocess.Popen[bytes]:
+def owner_of_a_server(mark: str, server: str, guard: str = spawn.GUARD) -> subprocess.Popen[bytes]:
     owner = OWNER.replace("MARK}", repr(mark) + "}").replace("= GUARD", f"= {guard!r}")
     return subprocess.Popen(
         [sys.executable, "-c", owner, *PYTHON, server],
@@ -850,7 +850,7 @@ async def opened(world: World, script: str, launched: Launched) -> Child:
 
 
 async def ended(launched: Launched) -> None:
-    """Return when the guardian of one is dead; whoever has it still has to bury it."""
+    """Return when the guardian has ended; its parent still has to reap it."""
     how = os.WEXITED | os.WNOHANG | os.WNOWAIT
     await eventually(lambda: os.waitid(os.P_PID, launched.process.pid, how) is not None)
 

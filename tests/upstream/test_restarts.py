@@ -1,4 +1,4 @@
-"""A thousand servers, nearly all of which misbehave, started and stopped one after the other and eight at a time."""
+"""Many servers, nearly all of which misbehave, started and stopped, eight at a time."""
 
 import asyncio
 import gc
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import sluicegate
-from sluicegate.upstream.link import Link
+from sluicegate.upstream.duplex import DuplexConnection
 from sluicegate.upstream.process import Child
 from sluicegate.upstream.stdio import StdioUpstream
 from tests.marks import new_mark, processes_with
@@ -23,7 +23,6 @@ from tests.marks import new_mark, processes_with
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and only Linux promises all of this")
 
 HOSTILE = Path(__file__).with_name("hostile.py")
-RESTARTS = 1000
 AT_ONCE = 8
 
 # How a server is started, what is then called, and what comes of it.
@@ -44,9 +43,9 @@ WAYS: tuple[Way, ...] = (
 STUBBORN: Way = (("era=modern", "stubborn"), {"name": "echo", "text": "ok"}, "ok")
 
 
-def visits() -> Iterator[Way]:
+def visits(count: int) -> Iterator[Way]:
     """The ways in turn, and now and then one that takes its time."""
-    for n, way in zip(range(RESTARTS), itertools.cycle(WAYS), strict=False):
+    for n, way in zip(range(count), itertools.cycle(WAYS), strict=False):
         yield STUBBORN if n % 100 == 50 else way
 
 
@@ -66,9 +65,9 @@ async def outcome_of(way: Way, program: Path, mark: str) -> str:
 
 
 def belongings() -> tuple[set[str], set[threading.Thread], set[asyncio.Task[object]], int]:
-    """What this process has: descriptors, threads, tasks, and connections that somebody still refers to."""
+    """What this process has: descriptors, threads, tasks, and connections that are still referenced."""
     gc.collect()
-    connections = sum(isinstance(thing, Child | Link) for thing in gc.get_objects())
+    connections = sum(isinstance(thing, Child | DuplexConnection) for thing in gc.get_objects())
     return set(os.listdir("/proc/self/fd")), set(threading.enumerate()), asyncio.all_tasks(), connections
 
 
@@ -82,13 +81,14 @@ def has_children() -> bool:
 
 
 @pytest.mark.timeout(300)
-async def test_a_thousand_restarts_of_misbehaving_servers_leave_nothing(tmp_path: Path) -> None:
+@pytest.mark.soak(short=100, full=1000)
+async def test_many_restarts_of_misbehaving_servers_leave_nothing(tmp_path: Path, repeats: int) -> None:
     mark = new_mark()
     program = tmp_path / "hostile.pyc"
-    py_compile.compile(str(HOSTILE), str(program), doraise=True)  # Once instead of a thousand times.
+    py_compile.compile(str(HOSTILE), str(program), doraise=True)  # Once for all of them.
     await outcome_of(WAYS[0], program, mark)  # What is made once for all is made now.
     before = belongings()
-    left = visits()
+    left = visits(repeats)
     told: Counter[str] = Counter()
 
     async def visit_on() -> None:
@@ -102,7 +102,7 @@ async def test_a_thousand_restarts_of_misbehaving_servers_leave_nothing(tmp_path
         for _ in range(AT_ONCE):
             group.create_task(visit_on())
 
-    assert told.total() == RESTARTS
+    assert told.total() == repeats
     assert belongings() == before
     assert not processes_with(mark)
     assert not has_children()

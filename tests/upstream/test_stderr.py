@@ -6,7 +6,15 @@ from types import SimpleNamespace
 import pytest
 
 from sluicegate.upstream import stderr
-from sluicegate.upstream.stderr import FLOOD, FLOOD_LINES, LAST_CHARACTERS, LINES_A_SECOND, LONGEST_LINE, StderrLog
+from sluicegate.upstream.stderr import (
+    FLOOD,
+    FLOOD_LINES,
+    LAST_CHARACTERS,
+    LINES_A_SECOND,
+    LONGEST_LINE,
+    PROBE_NOTE,
+    StderrLog,
+)
 from sluicegate.upstream.stdio import StdioUpstream
 
 
@@ -49,7 +57,7 @@ def test_no_more_lines_are_told_than_so_many_a_second(clock: Clock, caplog: pyte
     log = log_of()
     log.received(b"line\n" * 10 * LINES_A_SECOND)
     assert len(caplog.messages) == LINES_A_SECOND + 1
-    assert caplog.messages[-1] == f"demo: more than {LINES_A_SECOND} lines a second; the rest are not told"
+    assert caplog.messages[-1] == f"demo: more than {LINES_A_SECOND} lines a second; the rest are left out"
     clock.now += 1
     log.received(b"next\n")
     assert caplog.messages[-1] == "demo: next"
@@ -73,6 +81,24 @@ def test_line_that_is_cut_in_the_middle_of_a_secret_shows_none_of_it(size: int) 
     for start in range(0, len(data), size):
         log.received(data[start : start + size])
     assert heard == ["x" * (LONGEST_LINE - 5) + "***yy", "next"]
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_line_full_of_secrets_shows_none_where_it_is_cut() -> None:
+    heard: list[str] = []
+    log = StderrLog("demo", ["sk-live-ABCDEFGHIJKLMN"], heard.extend)
+    log.received(b"sk-live-ABCDEFGHIJKLMN " * 60 + b"\n")
+    assert len(heard) == 1 and "ABC" not in heard[0]
+
+
+def test_a_note_explains_the_version_probe_if_the_server_wrote_anything() -> None:
+    heard: list[str] = []
+    log = StderrLog("demo", [], heard.extend)
+    log.explain_probe()
+    assert heard == []
+    log.received(b"Failed to validate request\n")
+    log.explain_probe()
+    assert heard == ["Failed to validate request", PROBE_NOTE]
 
 
 def test_of_a_flood_some_lines_are_told_and_of_the_next_second_all(clock: Clock) -> None:

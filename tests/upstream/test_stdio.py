@@ -20,8 +20,8 @@ import pytest
 
 import sluicegate
 from sluicegate.protocol.types import ProgressEvent, ToolResult
-from sluicegate.upstream import process, skipped, stdio
-from sluicegate.upstream.launching import launch
+from sluicegate.upstream import duplex, process, stdio
+from sluicegate.upstream.spawn import launch
 from sluicegate.upstream.stdio import StdioUpstream
 from tests.marks import new_mark, processes_with
 
@@ -84,7 +84,7 @@ class World:
     async def emptied(self, within: float = LIMIT / 2) -> None:
         """Return when no marked process is left."""
         async with asyncio.timeout(within):
-            while self.processes():  # noqa: ASYNC110 - the process table tells nobody when it changes
+            while self.processes():  # noqa: ASYNC110 - the process table has no change events
                 await asyncio.sleep(0.01)
 
 
@@ -102,7 +102,7 @@ async def world(tmp_path: Path) -> AsyncGenerator[World]:
 @pytest.fixture
 def certain(monkeypatch: pytest.MonkeyPatch) -> None:
     """How a server ended is known when it is told: its guardian may be slower than the end of its output."""
-    monkeypatch.setattr(process, "SETTLE", LIMIT)
+    monkeypatch.setattr(process, "EXIT_SETTLE", LIMIT)
 
 
 def descriptors() -> set[str]:
@@ -280,7 +280,7 @@ async def test_progress_gives_a_call_its_full_time_again(world: World) -> None:
 
 async def test_progress_without_end_does_not_keep_a_call_beyond_its_maximum(world: World) -> None:
     async with world.connect(max_timeout=2.5) as client:
-        with pytest.raises(sluicegate.UpstreamTimeout, match=r"2\.5 s, the most"):
+        with pytest.raises(sluicegate.UpstreamTimeout, match=r"2\.5 s, the maximum"):
             await client.call("progress", pause=0.01, times=1_000_000, timeout=2)
         assert await says(client, "echo", text="mine") == "mine"
 
@@ -391,7 +391,7 @@ async def test_of_a_server_that_is_started_again_and_again_the_first_five_lines_
     assert [await told(upstream) for _ in range(3)] == [5, 0, 0]
     assert await told(another) == 5
     clock = time.monotonic
-    monkeypatch.setattr(skipped, "time", SimpleNamespace(monotonic=lambda: clock() + 61))
+    monkeypatch.setattr(duplex, "time", SimpleNamespace(monotonic=lambda: clock() + 61))
     assert [await told(upstream) for _ in range(2)] == [5, 0]
 
 
@@ -530,10 +530,10 @@ async def test_a_command_that_cannot_be_run_is_told_with_the_way_out(world: Worl
     link.symlink_to(script)
     for words, sentence in (
         (["no-such-server"], "'no-such-server' was not found; install it, or give its full path."),
-        ([str(script)], "'my-server' is not where its path says; correct the path, or install it there."),
-        ([str(tmp_path / "no" / "folder" / "my-server")], "'my-server' is not where its path says; correct the path"),
+        ([str(script)], "'my-server' does not exist at its path; correct the path, or install it there."),
+        ([str(tmp_path / "no" / "folder" / "my-server")], "'my-server' does not exist at its path; correct the path"),
         ([str(tmp_path)], "is a folder; name the program in it."),
-        ([str(link)], "'linked' is a link to something that is not there"),
+        ([str(link)], "'linked' is a link whose target does not exist"),
     ):
         with pytest.raises(sluicegate.UpstreamUnavailable) as problem:
             async with asyncio.timeout(LIMIT), sluicegate.connect(words):
@@ -690,9 +690,9 @@ async def test_a_secret_of_the_server_is_in_no_error(world: World) -> None:
     problems: list[BaseException] = []
 
     async def fails(
-        command: list[str], name: str = "echo", seconds: float = LIMIT, patience: float = LIMIT, **arguments: object
+        command: list[str], name: str = "echo", seconds: float = LIMIT, timeouts: float = LIMIT, **arguments: object
     ) -> None:
-        upstream = StdioUpstream(command, env=env, probe_timeout=patience, open_timeout=patience, stop_grace=0.1)
+        upstream = StdioUpstream(command, env=env, probe_timeout=timeouts, open_timeout=timeouts, stop_grace=0.1)
         with pytest.raises(sluicegate.SluicegateError) as problem:
             async with asyncio.timeout(LIMIT), sluicegate.connect(upstream) as client:
                 await client.call(name, arguments, timeout=seconds)
@@ -700,7 +700,7 @@ async def test_a_secret_of_the_server_is_in_no_error(world: World) -> None:
 
     for words in (("start=exit", "words=something else"), ("start=garbage",), ("start=flood",)):
         await fails(world.command(*words))
-    await fails(world.command("era=silent"), patience=0.2)
+    await fails(world.command("era=silent"), timeouts=0.2)
     await fails(["no-such-server"])
     await fails([__file__])
     await fails(["cat", "\0"])
@@ -772,7 +772,7 @@ async def test_a_cancelled_program_leaves_no_server(world: World) -> None:
 async def test_a_program_cancelled_while_the_server_starts_leaves_none(world: World) -> None:
     task = asyncio.ensure_future(world.connect("era=silent").__aenter__())
     async with asyncio.timeout(LIMIT):
-        while not world.log.exists() or not world.heard():  # noqa: ASYNC110 - a file tells nobody when it changes
+        while not world.log.exists() or not world.heard():  # noqa: ASYNC110 - a file has no change events
             await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -785,7 +785,7 @@ async def test_an_impatient_program_need_not_wait_for_a_stubborn_server(world: W
     never = asyncio.Event()
 
     async def program() -> None:
-        # A day of grace, but who is cancelled a second time has no more patience.
+        # The grace is a day, but a second cancellation kills at once.
         async with world.connect_hastily("stubborn", stop_grace=86_400, probe_timeout=LIMIT) as client:
             await says(client, "echo")
             inside.set()

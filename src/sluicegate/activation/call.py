@@ -1,30 +1,27 @@
-"""`Call`: what a tool, resource or prompt can do with the client while it runs.
+"""`Call`: how a tool, resource or prompt talks to the client while it runs.
 
-A function gets one by annotating a parameter with it. One API for both eras: whether a question leaves as a request
-or as a result that asks for input is the business of the exchange's sink. Every method waits, so a plain `def`, which
-runs in a thread, cannot use them: it may be a generator and yield `Progress` and `Log`; who wants to ask writes
-`async def`.
+A function gets one by annotating a parameter with it. The API is the same for both eras: the exchange's sink decides
+whether a question is sent as a request or as a result that asks for input. All methods are coroutines, so only an
+`async def` can use them. A plain `def`, which runs in a thread, can be a generator and yield `Progress` and `Log`.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeVar, cast, overload
+from typing import Any, Final, TypeVar, cast, overload
 
 from sluicegate.activation import questions
 from sluicegate.activation.content import clean_text, json_of
-from sluicegate.activation.define import LogLevel
 from sluicegate.activation.questions import Ask, Elicited, Root, Sampled
+from sluicegate.activation.values import LogLevel
 from sluicegate.errors import InputRefused, MissingCapability
-from sluicegate.exchange import Exchange
+from sluicegate.exchange import Caller, Exchange
 from sluicegate.protocol.input_required import lacking_capability, missing_capability
 from sluicegate.protocol.message import Notification, Params
 from sluicegate.protocol.methods import LOG_LEVELS
-from sluicegate.protocol.modern import Profile
+from sluicegate.protocol.modern_era import Profile
+from sluicegate.protocol.types import DATA_KEY
 
 T = TypeVar("T")
-
-DATA_KEY: Final = "dev.sluicegate/data"
-"""In the `_meta` of a progress notification: a part of the result that left early."""
 
 _DATA_STEP: Final = 1_000_000
 _PLAIN_NUMBERS: Final = frozenset({int, float})
@@ -32,10 +29,11 @@ _GRAVITY: Final = {level: gravity for gravity, level in enumerate(LOG_LEVELS)}
 
 
 class Call:
-    """One request under way, as the function sees it that answers it."""
+    """One running request, as seen by the function that answers it."""
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
+        self._state = exchange.state
         self._ended = False
         self._last = -math.inf
         self._said = 0.0
@@ -44,15 +42,35 @@ class Call:
 
     @property
     def client(self) -> Profile:
-        """What the client said of itself with this request."""
+        """What the client declared with this request."""
         return self.exchange.profile
 
-    # -------------------------------------------------------------------------------------------------------- telling
+    @property
+    def client_info(self) -> Mapping[str, object]:
+        """The client's `name`, `version` and the like; empty if it did not say them. Not verified."""
+        return self.exchange.profile.client_info or {}
+
+    @property
+    def caller(self) -> Caller:
+        """The identity behind the request, as `AsgiApp(caller=…)` returned it."""
+        return self.exchange.caller
+
+    @property
+    def state(self) -> Any:
+        """What the lifespan of the server has yielded; None without one."""
+        return self._state
+
+    def header(self, name: str) -> str | None:
+        """A header of the HTTP request, several values joined by commas; None if there is none, and over stdio."""
+        values = self.exchange.headers(name.lower()) if self.exchange.headers is not None else ()
+        return ", ".join(values) if values else None
+
+    # ---------------------------------------------------------------------------------------------------------- sending
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Tell how far the call has come. Goes nowhere if the client did not ask for it, or the number did not grow."""
+        """Report progress. Nothing is sent if the client did not ask for progress or the number did not grow."""
         if type(progress) not in _PLAIN_NUMBERS:
-            progress = float(progress)  # Those of other libraries are numbers, too, but JSON has no word for them.
+            progress = float(progress)  # Number types of other libraries cannot be encoded as JSON.
         if not (math.isfinite(progress) and progress > self._last):
             return
         self._said, self._total, self._pieces, self._last = progress, total, 0, progress
@@ -64,19 +82,22 @@ class Call:
         await self.exchange.emit(Notification("notifications/progress", params))
 
     async def data(self, value: object) -> None:
-        """Send a part of the result at once, to a client that asked for progress. It does not add it to the result."""
+        """Send a part of the result early, to a client that asked for progress. It is not added to the result."""
         if self.exchange.profile.progress_token is None or self._ended:
             return
         if type(value) is str:
             plain = text = clean_text(value)
         else:
             plain, text = json_of(value)
-        # The number must grow with each notification, yet leave room for the author's own next one.
+        # The number must grow with each notification, but stay below the next one that the tool reports.
         self._pieces += 1
         number = round(self._said + self._pieces / _DATA_STEP, 6)
         if not number > self._last:
             number = math.nextafter(self._last, math.inf)
         self._last = number
+        if self._total is not None and number > self._total >= self._said:
+            # After the last step the number still has to grow, and clients expect it not to exceed the total.
+            self._total = number
         params = self._progress_params(number)
         params["message"] = plain if isinstance(plain, str) else text
         params["_meta"] = {DATA_KEY: plain}
@@ -90,7 +111,7 @@ class Call:
         return params
 
     async def log(self, level: LogLevel, data: object, logger: str | None = None) -> None:
-        """Write a line to the client's log, if it wants lines of this level.
+        """Send a log message to the client, if it wants messages of this level.
 
         Raises:
             ValueError: there is no such level.
@@ -106,34 +127,34 @@ class Call:
         params["data"] = _log_data(data)
         await self.exchange.emit(Notification("notifications/message", params))
 
-    def let_go(self) -> None:
-        """Let the client hang up and come back for the rest: what takes long need not hold a connection all the time.
+    def end_response_early(self) -> None:
+        """Let the client disconnect and return for the result, so that a long call does not hold a connection.
 
-        Only clients of 2025-11-25 over HTTP know how to; for others nothing happens.
+        Only clients of 2025-11-25 over HTTP support this; for others nothing happens.
         """
-        if self.exchange.let_go is not None and not self._ended:
-            self.exchange.let_go()
+        if self.exchange.end_response_early is not None and not self._ended:
+            self.exchange.end_response_early()
 
-    # --------------------------------------------------------------------------------------------------------- asking
+    # ----------------------------------------------------------------------------------------------------------- asking
 
     @overload
     async def elicit(self, message: str, form: type[T]) -> Elicited[T]: ...
     @overload
     async def elicit(self, message: str, form: Mapping[str, object]) -> Elicited[Params]: ...
     async def elicit(self, message: str, form: type[T] | Mapping[str, object]) -> Elicited[T] | Elicited[Params]:
-        """What the user did with a form, given as a dataclass, a Struct or a flat JSON Schema.
+        """Ask the user to fill in a form, given as a dataclass, a Struct or a flat JSON Schema.
 
         Raises:
-            MissingCapability: the client cannot show forms. Left unhandled it is the error −32021 of the request.
-            InputRefused: the client did not answer, or not in the form that was asked for.
-            TypeError: a field that no form can show.
+            MissingCapability: the client cannot show forms. If unhandled, the request fails with −32021.
+            InputRefused: the client did not answer, or its answer does not match the form.
+            TypeError: a field cannot be part of a form.
         """
         if isinstance(form, type):
             return await self._ask(questions.form(message, form))
         return await self._ask(questions.form_by_schema(message, form))
 
     async def elicit_url(self, message: str, url: str) -> Elicited[None]:
-        """What the user did when asked to open a page. Raises as `elicit` does."""
+        """Ask the user to open a page. Raises as `elicit` does."""
         return await self._ask(questions.url(message, url))
 
     async def sample(
@@ -149,7 +170,7 @@ class Call:
         tools: Sequence[Mapping[str, object]] | None = None,
         tool_choice: Mapping[str, object] | None = None,
     ) -> Sampled:
-        """What the client's model says to a string, a message, or a list of these. Raises as `elicit` does."""
+        """Ask the client's model, with a string, a message or a list of these. Raises as `elicit` does."""
         return await self._ask(
             questions.sampling(
                 messages,
@@ -165,18 +186,18 @@ class Call:
         )
 
     async def roots(self) -> list[Root]:
-        """Where the client wants us to work. Raises as `elicit` does."""
+        """The folders in which the client wants the server to work. Raises as `elicit` does."""
         return await self._ask(questions.roots())
 
     async def ask_all(self, asks: Mapping[str, Ask[T]]) -> dict[str, T]:
-        """The answers to several questions at once; `questions` makes them. Raises as `elicit` does."""
+        """Ask several questions of the module `questions` at once. Raises as `elicit` does."""
         lacking: Params = {}
         for ask in asks.values():
             lacking |= lacking_capability(ask.question, self.client.capabilities) or {}
         if lacking:
             refusal = missing_capability(lacking)
             problem = MissingCapability(refusal.message, data=cast(Params, refusal.data))
-            problem.delivered = "yes"  # Whoever asks has begun, and may have done something before.
+            problem.delivered = "yes"  # The function has started and may have had effects.
             raise problem
         answers = await self.exchange.request_input({key: ask.question for key, ask in asks.items()})
         if missing := asks.keys() - answers.keys():
@@ -188,7 +209,7 @@ class Call:
         return (await self.ask_all({key: ask}))[key]
 
     def end(self) -> None:
-        """Let nothing leave any more: the result is on its way, and what is said after it breaks the protocol."""
+        """Send nothing from now on: notifications after the result would break the protocol."""
         self._ended = True
 
 
@@ -198,4 +219,4 @@ def _log_data(data: object) -> object:
     try:
         return json_of(data)[0]
     except (TypeError, ValueError, RecursionError):
-        return clean_text(data)  # A line for the log is no reason for a call to fail.
+        return clean_text(data)  # A log message must not make the call fail.

@@ -1,17 +1,18 @@
-"""An author's values in JSON's own types: content blocks, messages, structured results.
+"""Converts values of tools, resources and prompts into JSON types: content blocks, messages, structured results.
 
-The one rule: what comes out of here can be encoded. A lone surrogate (half a character, as file names and cut texts
-have them) becomes U+FFFD, a NaN becomes null, and what JSON cannot express at all is a TypeError here, not at the edge.
+All results can be encoded. A lone surrogate (half a character, as in file names or truncated texts) becomes U+FFFD and
+NaN becomes null. Values that JSON cannot express raise TypeError here, not when the message is encoded.
 """
 
 import base64
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
 
-from sluicegate.activation.define import (
+from sluicegate.activation.pydantic_types import encode_hook
+from sluicegate.activation.values import (
     CONTENT,
     AssistantMessage,
     Audio,
@@ -25,45 +26,75 @@ from sluicegate.activation.define import (
 )
 from sluicegate.protocol.message import Params, as_array
 
-_encoder: Final = msgspec.json.Encoder()
+_encoder: Final = msgspec.json.Encoder(enc_hook=encode_hook)
 _decoder: Final = msgspec.json.Decoder()
 
 LONGEST_ECHO: Final = 200
 
 
 def clean_text(text: object) -> str:
-    """The text, with U+FFFD for each half of a character."""
+    """The text, with U+FFFD for each lone surrogate."""
     text = str(text)
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError:
-            # By way of UTF-16, where two halves that belong together become one whole.
+            # Through UTF-16, where two surrogates that belong together become one character.
             return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
 
 
 def echo(text: str) -> str:
-    """What a caller sent, short enough to be part of a message."""
+    """Text from the caller, shortened for use in a message."""
     return clean_text(text if len(text) <= LONGEST_ECHO else f"{text[:LONGEST_ECHO]}…")
 
 
 def json_of(value: object) -> tuple[object, str]:
-    """The value in JSON's own types, and as JSON text.
+    """The value in JSON types, and as JSON text.
 
     Raises:
-        TypeError: it holds something JSON has no word for; or ValueError, OverflowError, RecursionError for the same.
+        TypeError: JSON cannot express the value; or ValueError, OverflowError, RecursionError for the same reason.
     """
+    if hasattr(type(value), "__dataclass_fields__"):
+        value = with_defaults(value)
     try:
         encoded = _encoder.encode(value)
     except UnicodeEncodeError:
-        encoded = _encoder.encode(clean(msgspec.to_builtins(value, str_keys=True)))
-    # Decoded again rather than walked through: this is C, and the text and the value cannot differ.
+        encoded = _encoder.encode(clean(msgspec.to_builtins(value, str_keys=True, enc_hook=encode_hook)))
+    # Decoding is faster than converting in Python, and the text and the value cannot differ.
     return _decoder.decode(encoded), encoded.decode()
 
 
+def with_defaults(value: Any) -> Any:
+    """The same value, in which all dataclasses have their default values in `__dict__`.
+
+    msgspec leaves them to the class when it makes an instance, and leaves them out when it encodes one, since it reads
+    `__dict__` only: a tool that returns one of its arguments would lose them.
+    """
+    inner: Iterable[object] = ()
+    kind = type(cast(object, value))
+    if isinstance(value, dict):
+        inner = cast(dict[object, object], value).values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        inner = cast(Iterable[object], value)
+    elif isinstance(value, msgspec.Struct):
+        inner = msgspec.structs.astuple(value)
+    elif hasattr(kind, "__dataclass_fields__"):
+        import dataclasses  # Not at the top: a program without dataclasses need not load it.
+
+        fields = dataclasses.fields(value)
+        for field in fields:
+            # In a class with slots, the attribute of the class is the slot.
+            if getattr(kind, field.name, dataclasses.MISSING) is field.default is not dataclasses.MISSING:
+                value.__dict__.setdefault(field.name, field.default)
+        inner = [getattr(value, field.name, None) for field in fields]
+    for item in inner:
+        with_defaults(item)
+    return cast(Any, value)
+
+
 def clean(value: object) -> object:
-    """Plain JSON types with nothing in them that cannot be encoded."""
+    """The same JSON types, with everything replaced that cannot be encoded."""
     match value:
         case str():
             return clean_text(value)
@@ -78,17 +109,17 @@ def clean(value: object) -> object:
 
 
 def members(**fields: object) -> Params:
-    """A JSON object of the fields that are not None, under the names they have on the wire.
+    """A JSON object of the fields that are not None, under their names in the protocol.
 
     Raises:
-        TypeError: a field holds something JSON has no word for.
+        TypeError: JSON cannot express a field.
     """
     named = ((_WIRE_NAMES.get(name, name), value) for name, value in fields.items() if value is not None)
     return {name: _member(value) for name, value in named}
 
 
 def _member(value: object) -> object:
-    # Most are strings, some of them a picture's worth: these need not be encoded to know that they can be.
+    # Most are strings, some of them large: these need not be encoded to check them.
     if isinstance(value, str):
         return clean_text(value)
     return value if isinstance(value, int) else json_of(value)[0]
@@ -110,7 +141,6 @@ def text_block(text: str) -> Params:
 
 
 def block_of(content: Content) -> Params:
-    """A content block as it is on the wire."""
     extras = {"annotations": content.annotations, "meta": content.meta}
     match content:
         case Text():
@@ -126,10 +156,10 @@ def block_of(content: Content) -> Params:
 
 
 def contents_of(value: object, uri: str, mime_type: str | None) -> list[Params]:
-    """What a resource's function returned, as the `contents` of its result; empty if it returned None.
+    """The return value of a resource's function as the `contents` of its result; empty for None.
 
     Raises:
-        TypeError: it is nothing that a resource can hold.
+        TypeError: a resource cannot contain this value.
     """
     match value:
         case None:
@@ -160,12 +190,12 @@ def _base64(data: bytes) -> str:
 
 
 def messages_of(value: object) -> list[Params]:
-    """Messages as on the wire: from a string, a message, content, a pair of role and content, or a list of these.
+    """Messages of the protocol, made of a string, a message, content, a pair of role and content, or a list of these.
 
-    A message may also be a dict as on the wire; its content may be a string, as most chat APIs have it.
+    A message may also be a dict of the protocol; its content may be a string, as in most chat APIs.
 
     Raises:
-        TypeError: something in it is none of these.
+        TypeError: it contains something else.
     """
     match value:
         case list():
@@ -183,7 +213,7 @@ def messages_of(value: object) -> list[Params]:
 
 
 def prompt_messages_of(value: object) -> list[Params]:
-    """As `messages_of`, but with one block in each message: sampling alone knows more. Raises as `messages_of` does."""
+    """As `messages_of`, but with one block per message: only sampling allows more. Raises as `messages_of` does."""
     messages: list[Params] = []
     for message in messages_of(value):
         blocks = as_array(message["content"])
@@ -206,8 +236,8 @@ def _block(content: object) -> object:
         case {"type": str()}:
             return json_of(cast(Params, content))[0]
         case dict():
-            raise TypeError('a content block that is a dict says its "type"')
+            raise TypeError('a content block that is a dict needs a "type"')
         case _ if isinstance(content, CONTENT):
             return block_of(content)
         case _:
-            raise TypeError(f"a message holds text or other content, not {type(content).__name__}")
+            raise TypeError(f"a message contains text or other content, not {type(content).__name__}")

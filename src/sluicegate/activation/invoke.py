@@ -1,8 +1,7 @@
-"""How the functions of authors are run, so that none of them can hold up the others.
+"""Runs the functions behind tools, resources and prompts so that none of them blocks the others.
 
-Coroutines and async generators run in the loop, as their authors know. Everything plain runs in a thread of its own,
-a plain generator from first step to last in the same one: what it opens there (a database, say) may belong to that
-thread.
+Coroutines and async generators run in the event loop. Plain functions run in threads. A plain generator runs in one
+thread from start to end, since what it opens (a database, for example) may be bound to that thread.
 """
 
 import asyncio
@@ -15,9 +14,9 @@ from functools import partial
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final, cast
 
-from sluicegate.activation.define import ToolError
-from sluicegate.concurrency import in_thread, settle_from_thread, start_in_thread
+from sluicegate.activation.values import ToolError
 from sluicegate.errors import RpcError, SluicegateError
+from sluicegate.runtime.task_scope import in_thread, settle_from_thread, start_in_thread
 
 logger: Final = logging.getLogger("sluicegate")
 
@@ -25,14 +24,14 @@ Function = Callable[..., Any]
 
 
 def awaited(function: Function) -> Callable[..., Awaitable[object]]:
-    """The function as one that is awaited, in whichever way it is written; of a generator comes a stream (`stream_of`).
+    """The function as a coroutine function; a generator function returns its generator (see `stream_of`).
 
-    Made when a function is offered, so that a call of what is a coroutine anyway has nothing in its way.
+    Called once, when a function is registered, so that calls of a coroutine function have no overhead.
     """
     if _is_kind(function, inspect.iscoroutinefunction):
         return function
 
-    # To call a generator runs nothing of it yet, so that needs no thread.
+    # Calling a generator function runs none of its code, so it needs no thread.
     is_generator = _is_kind(function, inspect.isasyncgenfunction) or _is_kind(function, inspect.isgeneratorfunction)
 
     async def run(**arguments: object) -> object:
@@ -43,7 +42,7 @@ def awaited(function: Function) -> Callable[..., Awaitable[object]]:
 
 
 def stream_of(value: object) -> "AsyncGenerator[object, None] | SteppedGenerator | None":
-    """The value as something to iterate and then to `aclose`, if it is a generator of either kind."""
+    """The value as an async iterator with `aclose`, if it is a generator of either kind; else None."""
     if isinstance(value, AsyncGeneratorType):
         return cast(AsyncGenerator[object, None], value)
     if isinstance(value, GeneratorType):
@@ -52,11 +51,11 @@ def stream_of(value: object) -> "AsyncGenerator[object, None] | SteppedGenerator
 
 
 def shown(error: BaseException, what: str) -> str:
-    """What a caller gets to read about an author's exception.
+    """The message about an exception that the caller may see.
 
-    Our own exceptions are made to be shown, `ToolError` above all. Of others, whose text may hold paths and secrets,
-    only the kind is told, and the whole goes to our log. That of a peer, which the author has called in turn, is one
-    of those.
+    The messages of our own exceptions, such as `ToolError`, are safe to show. Others may contain paths and secrets, so
+    the caller sees only their type, and the details are logged. The same holds for errors of servers that the function
+    has called.
     """
     if isinstance(error, SluicegateError) and not isinstance(error, RpcError):
         return error.message
@@ -64,17 +63,17 @@ def shown(error: BaseException, what: str) -> str:
     return f"{what} failed ({type(error).__name__})."
 
 
-AUTHORS_FAULTS: Final = (Exception, SystemExit, asyncio.CancelledError)
-"""What an author's function may raise. `SystemExit`: what was once a script must not end a server. `CancelledError`:
-theirs only if nobody cancelled us (`was_cancelled`)."""
+FUNCTION_ERRORS: Final = (Exception, SystemExit, asyncio.CancelledError)
+"""What a function may raise. `SystemExit`: code from a script must not end the server. `CancelledError`: only if the
+call itself was not cancelled (`was_cancelled`)."""
 
 
 @contextmanager
 def errors_shown_safely(what: str) -> Generator[None]:
-    """Around an author's code where a failure is an error, no result: ours travel on, others become a `ToolError`."""
+    """Around functions whose failure is an error response: our exceptions propagate, others become a `ToolError`."""
     try:
         yield
-    except AUTHORS_FAULTS as error:
+    except FUNCTION_ERRORS as error:
         ours = isinstance(error, SluicegateError) and not isinstance(error, RpcError)
         if ours or was_cancelled(error):
             raise
@@ -82,40 +81,40 @@ def errors_shown_safely(what: str) -> Generator[None]:
 
 
 def was_cancelled(error: BaseException) -> bool:
-    """Whether the exception is our own cancellation, which always travels on.
+    """Whether the exception is the cancellation of this call, which always propagates.
 
-    Code that waits for a task of its own which somebody cancelled raises the same; were that to travel on, a caller who
-    is still there would wait for an answer for ever.
+    A function that awaits a cancelled task of its own raises the same exception. If that propagated, the caller would
+    wait for a response forever.
     """
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 def _is_kind(function: Function, is_kind: Callable[[object], bool]) -> bool:
-    return is_kind(function) or is_kind(type(function).__call__)  # The second for an object with such a `__call__`.
+    return is_kind(function) or is_kind(type(function).__call__)  # The second for objects with `__call__`.
 
 
 class _End:
-    """What a plain generator returned in the end."""
+    """The return value of a plain generator."""
 
     def __init__(self, value: object) -> None:
         self.value = value
 
 
 class SteppedGenerator:
-    """A plain generator, to be iterated as if it were async: one thread makes all its steps, each when it is wanted.
+    """A plain generator as an async iterator: one thread runs all its steps, each on demand.
 
-    What it returns, if anything, comes last. `aclose` lets the thread close it as soon as the step under way is done,
-    and does not wait for that: nothing can interrupt a thread.
+    Its return value, if there is one, comes last. `aclose` makes the thread close the generator after the current step
+    and does not wait for it: a thread cannot be interrupted.
 
     Raises:
-        ThreadsBusy: there is no thread for it; it was not begun.
+        ThreadsBusy: no thread is free; the generator was not started.
     """
 
     def __init__(self, generator: Generator[object, None, object]) -> None:
         self._generator = generator
         self._loop = asyncio.get_running_loop()
-        from queue import SimpleQueue  # here and not above: most servers have no plain generators
+        from queue import SimpleQueue  # Not at the top: most servers have no plain generators.
 
         self._wanted: SimpleQueue[asyncio.Future[object] | None] = SimpleQueue()
         self._ended = False
@@ -137,7 +136,6 @@ class SteppedGenerator:
         return value
 
     async def aclose(self) -> None:
-        """Let the thread go."""
         self._wanted.put(None)
 
     def _work(self) -> Callable[[], object]:
@@ -147,7 +145,7 @@ class SteppedGenerator:
                 value = next(self._generator)
             except StopIteration as stop:
                 value = _End(stop.value)
-            except BaseException as problem:  # noqa: BLE001 - handed to whoever waits, not handled here
+            except BaseException as problem:  # noqa: BLE001 - passed on to the waiting caller
                 error = problem
             settle = partial(settle_from_thread, step, value, error)
             if error is not None or isinstance(value, _End):
@@ -157,6 +155,6 @@ class SteppedGenerator:
                 break
         try:
             self._generator.close()
-        except BaseException:  # noqa: BLE001 - nobody waits, and `SystemExit` would end the thread unnoticed
+        except BaseException:  # noqa: BLE001 - nothing awaits it, and `SystemExit` would end the thread silently
             logger.exception("A generator could not be closed")
         return lambda: None

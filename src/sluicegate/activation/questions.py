@@ -1,6 +1,6 @@
-"""What a call may ask of its client, and how the answers are read. Made here, sent by `Call`.
+"""Questions that a call may ask its client, and the parsing of the answers. `Call` sends them.
 
-An answer comes from a client and is judged as such: one that cannot be read counts as none (`InputRefused`).
+An invalid answer of a client counts as no answer (`InputRefused`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,9 +9,8 @@ from typing import Final, Generic, Literal, TypeVar, cast
 import msgspec
 
 from sluicegate.activation.content import clean_text, members, messages_of
-from sluicegate.activation.forms import form_value, schema_of
-from sluicegate.activation.schema import InvalidArguments, Schema
-from sluicegate.activation.violations import Checker
+from sluicegate.activation.elicit_form import form_value, schema_of
+from sluicegate.activation.validation_errors import Checker, InvalidArguments, Schema
 from sluicegate.errors import InputRefused
 from sluicegate.protocol.input_required import Question
 from sluicegate.protocol.message import Params
@@ -23,19 +22,18 @@ Action = Literal["accept", "decline", "cancel"]
 
 
 class Elicited(msgspec.Struct, Generic[T], frozen=True):
-    """What the user did with a question. There is content only if a form was accepted."""
+    """The user's reaction to a question. There is content only if a form was accepted."""
 
     action: Action
     content: T | None = None
 
     @property
     def accepted(self) -> bool:
-        """Whether the user said yes."""
         return self.action == "accept"
 
 
 class Sampled(msgspec.Struct, frozen=True):
-    """What the client's model said. `content` holds its blocks as they came."""
+    """The response of the client's model. `content` has its blocks unchanged."""
 
     role: str
     content: list[Params]
@@ -49,14 +47,14 @@ class Sampled(msgspec.Struct, frozen=True):
 
 
 class Root(msgspec.Struct, frozen=True):
-    """A place that the client wants a server to keep to."""
+    """A folder or another URI in which the client wants the server to work."""
 
     uri: str
     name: str | None = None
 
 
 class Ask(msgspec.Struct, Generic[T_co], frozen=True):
-    """A question, and what its answer means."""
+    """A question, and the function that parses its answer."""
 
     question: Question
     read: Callable[[Params], T_co]
@@ -66,7 +64,7 @@ def form(message: str, form: type[T]) -> Ask[Elicited[T]]:
     """Ask the user to fill in a form, given as a dataclass or Struct.
 
     Raises:
-        TypeError: a field that no form can show.
+        TypeError: a field cannot be part of a form.
     """
     return Ask(_form_question(message, schema_of(form)), lambda answer: _read_form(answer, form))
 
@@ -75,21 +73,21 @@ def form_by_schema(message: str, schema: Mapping[str, object]) -> Ask[Elicited[P
     """Ask the user to fill in a form, given as the flat JSON Schema of an elicitation.
 
     Raises:
-        TypeError: it is no JSON Schema.
+        TypeError: it is not a JSON Schema.
     """
     checker = Checker(cast(Schema, dict(schema)), noun="field").compiled()
 
     def read(answer: Params) -> Elicited[Params]:
         action, content = _read_elicitation(answer)
         if content is not None and (problems := checker.problems(content)):
-            raise InputRefused(f"The client's answer does not fit the form: {problems}.")
+            raise InputRefused(f"The client's answer does not match the form: {problems}.")
         return Elicited(action, content)
 
     return Ask(_form_question(message, schema), read)
 
 
 def url(message: str, url: str) -> Ask[Elicited[None]]:
-    """Ask the user to open a page: the way for secrets and payments, which do not belong into forms."""
+    """Ask the user to open a page, for secrets and payments, which do not belong in forms."""
     params: Params = {"mode": "url", "message": clean_text(message), "url": clean_text(url)}
     return Ask(Question("elicitation/create", params), lambda answer: Elicited(_read_elicitation(answer)[0]))
 
@@ -106,7 +104,7 @@ def sampling(
     tools: Sequence[Mapping[str, object]] | None = None,
     tool_choice: Mapping[str, object] | None = None,
 ) -> Ask[Sampled]:
-    """Ask the client's model. Messages are what a prompt may return: a string, messages, or a list of these."""
+    """Ask the client's model. Messages are a string, a message or a list of these, as a prompt returns them."""
     params = members(
         messages=messages_of(messages),
         maxTokens=max_tokens,
@@ -122,11 +120,11 @@ def sampling(
 
 
 def roots() -> Ask[list[Root]]:
-    """Ask where the client wants us to work."""
+    """Ask in which folders the client wants the server to work."""
     return Ask(Question("roots/list", {}), _read_roots)
 
 
-# ---------------------------------------------------------------------------------------------------- reading answers
+# ------------------------------------------------------------------------------------------------------ reading answers
 
 _ACTIONS: Final = ("accept", "decline", "cancel")
 
@@ -143,16 +141,16 @@ class _RootsWire(msgspec.Struct):
 
 
 def _form_question(message: str, schema: Mapping[str, object]) -> Question:
-    # No `mode`: a form is what every revision takes for granted, and the oldest of them has no word for it.
+    # No `mode`: a form is the default in every revision, and the oldest has no `mode`.
     return Question("elicitation/create", members(message=message, requestedSchema=schema))
 
 
 def _read_elicitation(answer: Params) -> tuple[Action, Params | None]:
     action, content = answer.get("action"), answer.get("content")
     if action not in _ACTIONS:
-        raise InputRefused("The client's answer cannot be read: its action is none of accept, decline and cancel.")
+        raise InputRefused("The client's answer is invalid: its action is not accept, decline or cancel.")
     if action == "accept" and content is not None and not isinstance(content, dict):
-        raise InputRefused("The client's answer cannot be read: its content is no object.")
+        raise InputRefused("The client's answer is invalid: its content is not an object.")
     return action, cast(Params, content) if action == "accept" and content is not None else None
 
 
@@ -163,14 +161,14 @@ def _read_form(answer: Params, form: type[T]) -> Elicited[T]:
     try:
         return Elicited(action, form_value(form, content or {}))
     except InvalidArguments as problem:
-        raise InputRefused(f"The client's answer does not fit the form: {problem}.") from None
+        raise InputRefused(f"The client's answer does not match the form: {problem}.") from None
 
 
 def _read_sampled(answer: Params) -> Sampled:
     try:
         wire = msgspec.convert(answer, _SampledWire)
     except msgspec.ValidationError:
-        raise InputRefused("The client's answer cannot be read: it is no message of a model.") from None
+        raise InputRefused("The client's answer is invalid: it is not a sampling result.") from None
     content = wire.content if isinstance(wire.content, list) else [wire.content]
     return Sampled(wire.role, content, wire.model, wire.stopReason)
 
@@ -179,4 +177,4 @@ def _read_roots(answer: Params) -> list[Root]:
     try:
         return msgspec.convert(answer, _RootsWire).roots
     except msgspec.ValidationError:
-        raise InputRefused("The client's answer cannot be read: it is no list of roots.") from None
+        raise InputRefused("The client's answer is invalid: it is not a list of roots.") from None

@@ -1,55 +1,51 @@
-"""Signature → JSON Schema (2020-12), and arguments → the values the function gets.
+"""Signature → JSON Schema (2020-12), and arguments → the values that the function gets.
 
-One mechanism serves both: the annotations become a `msgspec` type whose schema is what clients see and whose conversion
-is what calls go through. The one rule: **what the schema allows is accepted, and nothing else** (`describe.py` has the
-fine print). All work is done when a tool is defined; a call costs one conversion.
+Both use the same `msgspec` type, made of the annotations: clients see its schema, and calls are converted with it.
+**Exactly what the schema allows is accepted** (`describe.py` lists the exceptions). The work is done when a tool is
+defined; a call costs one conversion.
 """
 
 import copy
 import inspect
 import math
-from collections.abc import Container, Mapping
+import typing
+from collections.abc import AsyncIterable, Awaitable, Container, Iterator, Mapping
 from typing import Any, Final, NotRequired, Protocol, TypedDict, cast
 
 import msgspec
 
+from sluicegate.activation.content import with_defaults
 from sluicegate.activation.describe import (
     CANNOT_DESCRIBE,
     annotated_text,
     describe,
-    is_dict,
-    is_record,
+    nested,
     object_schema,
     reason,
+    uses_pydantic,
     without_extras,
 )
-from sluicegate.activation.docstrings import split_docstring
+from sluicegate.activation.pydantic_types import PydanticReader, default_of, is_field, with_default_of_field
 from sluicegate.activation.signatures import (
     Function,
     annotated_parameters,
     injected_parameters,
     name_of,
-    return_annotation,
+    split_docstring,
 )
-from sluicegate.activation.violations import Checker, InvalidArguments, Schema, dotted, sentence_of
-
-__all__ = [
-    "ArgumentReader",
-    "ExplicitSchema",
-    "InvalidArguments",
-    "Output",
-    "Parameters",
-    "Schema",
-    "injected_parameters",
-    "read",
-    "return_annotation",
-]
+from sluicegate.activation.validation_errors import Checker, InvalidArguments, Schema, dotted, sentence_of
 
 CANNOT_CONVERT: Final = (msgspec.ValidationError, TypeError)  # TypeError: an item of a set that cannot be hashed.
 
+RESULT: Final = "result"
+"""The only member of a structured result that is not an object itself, as in the official SDKs."""
+
+_NOT_DESCRIBED: Final = (str, None, type(None), object, Any, typing.NoReturn, typing.Never)
+_STREAMS: Final = (Iterator, AsyncIterable, Awaitable)
+
 
 class ArgumentReader(Protocol):
-    """What stands between a call's arguments and the function: a schema to show, and what it makes of them."""
+    """Validates and converts the arguments of a call, and provides the schema for clients."""
 
     @property
     def schema(self) -> Schema:
@@ -62,19 +58,13 @@ class ArgumentReader(Protocol):
 
 
 class Parameters:
-    """A function's parameters as a JSON Schema and as a conversion, and what its docstring says of them."""
+    """A function's parameters as a JSON Schema and as a conversion, with the descriptions of its docstring."""
 
-    def __init__(self, schema: Schema, target: Any, description: str | None, injected: dict[str, type]) -> None:
-        self.schema = schema
+    def __init__(self, reader: ArgumentReader, description: str | None, injected: dict[str, type]) -> None:
+        self.schema = reader.schema
+        self.convert = reader.convert
         self.description = description
         self.injected = injected
-        self._target = target
-        # msgspec looks at a TypedDict anew with every conversion, which takes five times as long as the conversion; at
-        # one inside a Struct it looks once.
-        self._prepared: Any = msgspec.defstruct("Prepared", [("arguments", target)], array_like=True)
-        self._checker = Checker(schema)
-        # msgspec drops what dataclasses and most others do not know; with these the schema itself has the last word.
-        self._drops_unknown = _close(schema.get("$defs", {}))
 
     @classmethod
     def of(cls, function: Function, *, skip: Container[type] = ()) -> "Parameters":
@@ -82,10 +72,10 @@ class Parameters:
 
         Args:
             function: a function, bound method or callable object; all its parameters can be given by name.
-            skip: types that are no arguments but come from us; parameters of such a type are in `injected`.
+            skip: types that are injected and not arguments; parameters of such a type are in `injected`.
 
         Raises:
-            TypeError: a parameter that cannot be described or resolved; names the function and the parameter.
+            TypeError: a parameter cannot be described or resolved; the message names the function and the parameter.
         """
         injected = injected_parameters(function, skip)
         description, texts = split_docstring(inspect.getdoc(function))
@@ -93,26 +83,28 @@ class Parameters:
         for parameter, annotation in annotated_parameters(function):
             _require_named(function, parameter)
             if parameter.name not in injected:
+                annotation = with_default_of_field(annotation, parameter.default)
                 _require_describable(function, parameter, annotation)
                 parameters.append((parameter, annotation))
+        annotations = {parameter.name: annotation for parameter, annotation in parameters}
+        with_pydantic = uses_pydantic(annotations.values())
         try:
-            schemas, definitions = describe(annotation for _, annotation in parameters)
+            schemas, definitions = describe(annotations.values())
         except CANNOT_DESCRIBE as error:
             raise TypeError(f"{name_of(function)}: its parameters cannot be described: {reason(error)}") from None
         properties: dict[str, Schema] = {}
         required: list[str] = []
-        fields: dict[str, object] = {}
         for (parameter, annotation), schema in zip(parameters, schemas, strict=True):
             name = parameter.name
             properties[name] = schema
             if text := annotated_text(annotation) or texts.get(name):
                 schema.setdefault("description", text)
-            if parameter.default is parameter.empty:
+            if with_pydantic and default_of(annotation) is not None:
+                continue  # pydantic has written the default.
+            if parameter.default is parameter.empty or is_field(parameter.default):
                 required.append(name)
-                fields[name] = annotation
             else:
                 schema.update(_default(parameter.default, annotation))
-                fields[name] = NotRequired[annotation]
         root: Schema = {
             "type": "object",
             "properties": properties,
@@ -121,37 +113,62 @@ class Parameters:
         }
         if definitions:
             root["$defs"] = definitions
-        # A TypedDict, since what comes out of it are keyword arguments: those that were given, and no others.
-        return cls(root, cast(Any, TypedDict)("Arguments", fields), description, injected)
+        drops_unknown = _close(definitions)
+        reader: ArgumentReader
+        if with_pydantic:
+            reader = PydanticReader(root, annotations)
+        else:
+            reader = _MsgspecReader(root, annotations, drops_unknown=drops_unknown)
+        return cls(reader, description, injected)
+
+
+class _MsgspecReader:
+    """Arguments of any type that msgspec can convert."""
+
+    def __init__(self, schema: Schema, annotations: Mapping[str, object], *, drops_unknown: bool) -> None:
+        self.schema = schema
+        fields = {
+            name: annotation if name in schema["required"] else NotRequired[cast(Any, annotation)]
+            for name, annotation in annotations.items()
+        }
+        # A TypedDict, since its conversion returns only the keyword arguments that were given.
+        self._target = cast(Any, TypedDict)("Arguments", fields)
+        # msgspec inspects a TypedDict at every conversion, which takes five times as long as the conversion itself. It
+        # inspects one inside a Struct only once.
+        self._prepared: Any = msgspec.defstruct("Prepared", [("arguments", self._target)], array_like=True)
+        self._checker = Checker(schema)
+        # msgspec drops unknown members of dataclasses and most other types; for these the schema is checked as well.
+        self._drops_unknown = drops_unknown
+        self._has_dataclasses = any(hasattr(inner, "__dataclass_fields__") for inner in nested(annotations.values()))
 
     def convert(self, arguments: Mapping[str, object]) -> dict[str, object]:
-        """Keyword arguments for the function; what was not given is left to its own defaults.
+        """Keyword arguments for the function; arguments that were not given are left to its defaults.
 
         Raises:
-            InvalidArguments: names each field that is wrong, and what would be right.
+            InvalidArguments: names each invalid field and what is expected.
         """
         try:
             values: dict[str, object] = msgspec.convert((arguments,), self._prepared).arguments
         except CANNOT_CONVERT:
             values = read(arguments, self._target, self._checker)
         if len(values) < len(arguments):
-            # What it does not know a TypedDict leaves out.
+            # A TypedDict drops unknown members.
             unknown = next(name for name in arguments if name not in values)
             raise InvalidArguments(self._checker.problems(arguments) or f"unknown argument '{dotted([unknown])}'")
         if self._drops_unknown and (problems := self._checker.problems(arguments)):
             raise InvalidArguments(problems)
-        return values
+        return with_defaults(values) if self._has_dataclasses else values
 
 
 class ExplicitSchema:
-    """A JSON Schema of the author's own: arguments are checked against it and passed on as they are.
+    """A JSON Schema given by the author: arguments are validated against it and passed on unchanged.
 
     Raises:
-        TypeError: it is no schema, its root is no object, or it refers to something outside itself.
+        TypeError: it is not a schema, its root is not an object, or it refers to another document.
     """
 
     taken: Container[str] | None = None
-    """The arguments that the function takes, if it does not take any whatever; what else there is will be left out."""
+    """The arguments that the function takes; others are dropped. None if it takes any."""
 
     def __init__(self, schema: Schema) -> None:
         if schema.get("type") != "object":
@@ -166,50 +183,49 @@ class ExplicitSchema:
         return {name: value for name, value in arguments.items() if self.taken is None or name in self.taken}
 
 
-class Output:
-    """What a tool returns: the `outputSchema` of its definition, and values as `structuredContent`."""
+def output_schema_of(annotation: object, *, skip: Container[type] = ()) -> Schema | None:
+    """The schema of the values of a function with this return annotation, None if they are plain content.
 
-    def __init__(self, schema: Schema) -> None:
-        self.schema = schema
+    Content is text, the types in `skip` (such as images), streams, and what has no annotation.
 
-    @classmethod
-    def of(cls, annotation: object, *, skip: Container[type] = ()) -> "Output | None":
-        """The output of a function with this return annotation, None if it is plain content.
-
-        Dataclasses, Structs, TypedDicts and dicts are objects. All else is None (text, numbers, lists, unions, streams,
-        and the types in `skip`, such as content blocks): up to 2025-11-25 the root must be an object, and a tool whose
-        schema changed with the revision would be two tools.
-
-        Raises:
-            TypeError: an object that holds something JSON Schema cannot describe.
-        """
-        bare = without_extras(annotation)
-        if (isinstance(bare, type) and bare in skip) or not (is_record(bare) or is_dict(bare)):
+    Raises:
+        TypeError: JSON Schema cannot describe the type.
+    """
+    bare = without_extras(annotation)
+    if bare is inspect.Signature.empty or bare in _NOT_DESCRIBED:
+        return None
+    if bare is bytes:
+        raise TypeError("a tool cannot return bytes of an unknown type; use Image, Audio or EmbeddedResource")
+    try:
+        if any(_is_content(inner, skip) for inner in nested([bare])) or bare == str | None:
             return None
-        try:
-            schema = object_schema(bare)
-        except CANNOT_DESCRIBE as error:
-            raise TypeError(f"return type {name_of(bare)} cannot be described: {reason(error)}") from None
-        return cls(schema) if schema["type"] == "object" else None  # A Struct may be `array_like`.
+        return object_schema(annotation)
+    except CANNOT_DESCRIBE as error:
+        raise TypeError(f"return type {name_of(bare)} cannot be described: {reason(error)}") from None
 
-    def encode(self, value: object) -> dict[str, object]:
-        """The value in JSON's own types; raises TypeError if it is no object, whatever the annotation promised."""
-        encoded: object = msgspec.to_builtins(value, str_keys=True)
-        if not isinstance(encoded, dict):
-            raise TypeError(f"the tool promised an object and returned {type(value).__name__}")
-        return cast(dict[str, object], encoded)
+
+def as_result(schema: Schema) -> Schema:
+    """The schema of `{"result": value}`."""
+    inner = {key: value for key, value in schema.items() if key != "$defs"}
+    root: Schema = {"type": "object", "properties": {RESULT: inner}, "required": [RESULT]}
+    return root | ({"$defs": schema["$defs"]} if "$defs" in schema else {})
+
+
+def _is_content(annotation: object, skip: Container[type]) -> bool:
+    kind = typing.get_origin(annotation) or annotation
+    return isinstance(kind, type) and (kind in skip or issubclass(kind, _STREAMS))
 
 
 def read(value: Mapping[str, object], target: Any, checker: Checker) -> Any:
     """The value as an instance of the target type; raises InvalidArguments."""
     try:
-        return msgspec.convert(value, target)
+        return with_defaults(msgspec.convert(value, target))
     except CANNOT_CONVERT as error:
         refusal = error
     if "got `float`" in str(refusal):
-        # JSON Schema takes 1.0 for an integer, msgspec does not: a second reading, paid by those who write so.
+        # JSON Schema accepts 1.0 as an integer, msgspec does not. Only such calls pay for a second conversion.
         try:
-            return msgspec.convert(_with_integers(value), target)
+            return with_defaults(msgspec.convert(_with_integers(value), target))
         except CANNOT_CONVERT as error:
             refusal = error
     raise InvalidArguments(checker.problems(value) or sentence_of(refusal, checker.noun))
@@ -228,7 +244,7 @@ def _with_integers(value: object) -> object:
 
 
 def _close(definitions: Mapping[str, Schema]) -> bool:
-    """Let objects with named members have no others, as the arguments themselves; whether there was one to close."""
+    """Forbid unknown members in objects with named members; return whether there was such an object."""
     opened = [
         schema for schema in definitions.values() if "properties" in schema and "additionalProperties" not in schema
     ]
@@ -240,22 +256,22 @@ def _close(definitions: Mapping[str, Schema]) -> bool:
 def _require_named(function: Function, parameter: inspect.Parameter) -> None:
     where = f"{name_of(function)}: parameter '{parameter.name}'"
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-        raise TypeError(f"{where} takes any number of values; a tool has a fixed list of named arguments")
+        raise TypeError(f"{where} takes any number of values; a tool needs a fixed list of named arguments")
     if parameter.kind is parameter.POSITIONAL_ONLY:
-        raise TypeError(f"{where} is positional-only; arguments come by name")
+        raise TypeError(f"{where} is positional-only; arguments are passed by name")
 
 
 def _require_describable(function: Function, parameter: inspect.Parameter, annotation: Any) -> None:
     try:
         describe([annotation])
-        msgspec.defstruct("Arguments", [(parameter.name, annotation)])  # Refuses names such as `__x`.
+        msgspec.defstruct("Arguments", [(parameter.name, object)])  # Refuses names such as `__x`.
     except CANNOT_DESCRIBE as error:
         where = f"{name_of(function)}: parameter '{parameter.name}'"
         raise TypeError(f"{where} cannot be described: {reason(error)}") from None
 
 
 def _default(default: object, annotation: Any) -> Schema:
-    """`{"default": …}`, or nothing if it is no JSON value of that type: a sentinel, infinity, None for an int."""
+    """`{"default": …}`, or nothing if it is not a JSON value of that type: a sentinel, infinity, None for an int."""
     try:
         encoded: object = msgspec.to_builtins(default, str_keys=True)
         msgspec.convert(encoded, annotation)

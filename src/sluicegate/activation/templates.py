@@ -1,8 +1,8 @@
-"""URI templates: which URIs a template means, and what its variables are in one of them.
+"""URI templates: matches URIs against a template and extracts its variables.
 
-A part of RFC 6570, read backwards: `{name}` is one piece of a path, `{+path}` may hold slashes, `{?a,b}` at the end is
-a query of which nothing need be there. Matching takes time in proportion to the URI, whatever a caller sends: no two
-variables touch and only one of them may hold slashes, so there is never a choice to come back to.
+Supports a part of RFC 6570: `{name}` is one path segment, `{+path}` may contain slashes, `{?a,b}` at the end is an
+optional query. Matching takes linear time for any URI: no two variables are adjacent and only one may contain slashes,
+so there is no backtracking.
 """
 
 import re
@@ -19,7 +19,7 @@ class Template:
     """A parsed URI template.
 
     Raises:
-        ValueError: it is none, or uses a part of RFC 6570 that we do not have.
+        ValueError: it is invalid, or uses a part of RFC 6570 that is not supported.
     """
 
     def __init__(self, text: str) -> None:
@@ -36,17 +36,17 @@ class Template:
         if len(self._literals) == len(self._variables):
             self._literals.append(text[end:])
         if any("{" in literal or "}" in literal for literal in self._literals):
-            raise ValueError(f"{text!r} has a brace without its counterpart")
+            raise ValueError(f"{text!r} has an unmatched brace")
         if len(set(self.names)) != len(self.names):
             raise ValueError(f"{text!r} has a variable twice")
 
     @property
     def names(self) -> list[str]:
-        """The variables, in their order."""
+        """The variables in order."""
         return [*self._variables, *self._query]
 
     def match(self, uri: str) -> dict[str, str] | None:
-        """The variables, percent-decoded, if the template means this URI; else None."""
+        """The percent-decoded variables if the URI matches; else None."""
         if len(uri) > LONGEST_URI:
             return None
         query: dict[str, str] | None = {}
@@ -60,7 +60,9 @@ class Template:
         operator = expression[:1] if expression[:1] in "+?" else ""
         names = expression[len(operator) :].split(",")
         if not all(_name.fullmatch(name) for name in names) or (len(names) > 1 and operator != "?"):
-            raise ValueError(f"{self.text!r} has {{{expression}}}; known are {{name}}, {{+path}} and {{?name,name}}")
+            raise ValueError(
+                f"{self.text!r} has {{{expression}}}; supported are {{name}}, {{+path}} and {{?name,name}}"
+            )
         if operator == "?":
             if not last:
                 raise ValueError(f"{self.text!r} has {{{expression}}} before its end")
@@ -68,16 +70,16 @@ class Template:
             self._literals.append(literal)
             return
         if self._variables and not literal:
-            raise ValueError(f"{self.text!r} has nothing between two variables, so nobody knows where one ends")
+            raise ValueError(f"{self.text!r} has nothing between two variables, so it is unclear where one ends")
         if operator == "+":
             if self._wide is not None:
-                raise ValueError(f"{self.text!r} has two variables that may hold slashes")
+                raise ValueError(f"{self.text!r} has two variables that may contain slashes")
             self._wide = len(self._variables)
         self._literals.append(literal)
         self._variables += names
 
     def _match_path(self, uri: str) -> dict[str, str] | None:
-        """Find literals from both ends towards the one variable that takes what is left."""
+        """Find the literals from both ends; the remaining variable takes the rest."""
         first, *_ = self._literals
         if not self._variables:
             return {} if uri == first else None
@@ -87,7 +89,7 @@ class Template:
         values = [""] * len(self._variables)
         start, end = len(first), len(uri)
         for index in range(taker):
-            # The nearest literal is the right one: passing it by would only put it into a variable.
+            # The first match is the right one: skipping it would only put the literal into a variable.
             at = uri.find(self._literals[index + 1], start + 1)
             if at < 0:
                 return None
@@ -111,7 +113,7 @@ class Template:
         decoded: dict[str, str] = {}
         for index, (name, raw) in enumerate(zip(self._variables, values, strict=True)):
             value = _decode(raw)
-            # A slash in disguise counts as a slash: whoever joins a {name} to a path relies on there being none.
+            # An encoded slash counts as a slash: functions that join a {name} to a path rely on there being none.
             if value is None or (index != self._wide and (_outside_path.search(raw) or "/" in value)):
                 return None
             decoded[name] = value
@@ -129,7 +131,7 @@ class Template:
 
 
 def _decode(raw: str) -> str | None:
-    from urllib.parse import unquote  # here and not above: it brings `ipaddress`, three milliseconds in all
+    from urllib.parse import unquote  # Not at the top: it imports `ipaddress`, three milliseconds in all.
 
     try:
         return unquote(raw, errors="strict")

@@ -1,1 +1,1 @@
-"""The command `sluicegate`: a file for each of its commands. Data goes to stdout, talk to stderr."""
+"""The command `sluicegate`, with a module for each of its commands. Data goes to stdout, messages to stderr."""

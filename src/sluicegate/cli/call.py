@@ -1,24 +1,26 @@
 """`sluicegate call`: one tool, called from the command line."""
 
-import json
 import sys
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
+from msgspec import UNSET
 
-from sluicegate.cli.failure import Failure
-from sluicegate.cli.places import places_of, with_places
+from sluicegate.cli.command import Failure, places_of, with_places
+from sluicegate.cli.gateway_client import GatewayClient, any_gateway, explain_missing, own_name, run, servers_for
+from sluicegate.cli.key_values import Wrong, json_arguments, typed_arguments
+from sluicegate.cli.output import clean, on_terminal, say, show_json, show_text
+from sluicegate.cli.prompt import Terminal
+from sluicegate.config.paths import Places
+from sluicegate.errors import SluicegateError, UpstreamClosed
+from sluicegate.protocol.message import Params
+from sluicegate.protocol.types import LogEvent, ProgressEvent, TextContent, Tool, ToolResult
+from sluicegate.runtime.task_scope import TaskScope
 
-if TYPE_CHECKING:
-    from sluicegate.cli.questions import Terminal
-    from sluicegate.cli.reaching import OwnTools, Reached
-    from sluicegate.config import GatewayConfig, Places
-    from sluicegate.errors import SluicegateError
-    from sluicegate.gateway import ServerStatus
-    from sluicegate.protocol.message import Params
-    from sluicegate.protocol.types import LogEvent, ProgressEvent, Tool, ToolResult
+MOST_HELD: Final = 1000
+"""Log lines, the last ones, that are held back while a person answers a question."""
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -32,12 +34,12 @@ def call(
 ) -> None:
     """Call a tool and print the text of its result.
 
-    Values are taken as the tool's schema has them: numbers, true and false, JSON for objects and lists; a list may
-    also be given item by item, its key each time. @FILE is the text of a file, @- that of stdin, and @@ a plain @.
-    Progress is shown on a terminal. What the server asks is asked there too, and declined where there is none.
+    Values are converted to the types of the tool's schema: numbers, true and false, JSON for objects and lists; a list
+    can also be given item by item, with its key each time. @FILE is the text of a file, @- that of stdin, and @@ a
+    plain @. A terminal shows progress and the questions of the server; without one, questions are declined.
 
-    Asks the gateway that runs for this folder; where none does, or with --config, the tool's server is started for
-    this and ended.
+    Uses the gateway that runs for this folder; if none runs, or with --config, the tool's server is started for this
+    command and then ended.
 
     \b
     Examples:
@@ -48,44 +50,38 @@ def call(
 
     \b
     Exit status:
-      0  the tool did its work
-      1  it failed, or the call was refused, or there is no such tool
+      0  the tool succeeded
+      1  the tool failed, the call was refused, or there is no such tool
       2  the arguments are wrong
       3  the configuration has errors
     """
-    from sluicegate.cli.running import run
-
     if "://" in tool:
         raise click.UsageError(
-            f"{tool!r} is no name of a tool; a server at a URL of http or https belongs into .mcp.json, and its tools"
-            " are then called by their names: see `sluicegate tools`."
+            f"{tool!r} is a URL, not the name of a tool. Put the server into .mcp.json, then call its tools by their"
+            " names; `sluicegate tools` lists them."
         )
     for place, word in enumerate(words):
         if word.startswith("-") and (key := word.lstrip("-").partition("=")[0]):
             value = word.partition("=")[2] or next(iter(words[place + 1 : place + 2]), "VALUE")
             raise click.UsageError(
-                f"there is no option {word}. If the tool has an argument {key}, it is written {key}={value}"
+                f"there is no option {word}. If {key} is an argument of the tool, write {key}={value}"
             )
     if text is not None and words:
         raise click.UsageError("--json holds all arguments; leave the others out.")
-    # Read before the loop runs, in which Ctrl+C would not be heard while we wait for the end of it.
+    # Read before the event loop starts: there, Ctrl+C would not interrupt it.
     wants_stdin = text == "-" or any(word.partition("=")[2] == "@-" for word in words)
     piped = _text_of_stdin() if wants_stdin else ""
     run(_work(places_of(config, folder), tool, words, piped if text == "-" else text, raw, piped))
 
 
-async def _work(places: "Places", name: str, words: Sequence[str], text: str | None, raw: bool, piped: str) -> int:
-    from sluicegate.cli.questions import Terminal
-    from sluicegate.cli.reaching import reached
-
+async def _work(places: Places, name: str, words: Sequence[str], text: str | None, raw: bool, piped: str) -> int:
     bar = Bar()
     terminal = Terminal(bar.pause)
-    gateway_of_all = reached(places, choose=needed(name), elicit=terminal, on_log=bar.log)
-    async with gateway_of_all as gateway:
-        found = await _found(gateway, name)
-        arguments = _arguments(found, words, text, piped)
+    async with any_gateway(places, choose=servers_for(name), elicit=terminal, on_log=bar.log) as gateway:
+        tool = await _find(gateway, name)
+        arguments = _arguments(tool, words, text, piped)
         with bar:
-            result = await _called(gateway, name, arguments, bar, terminal)
+            result = await _call(gateway, name, arguments, bar, terminal)
     try:
         _show(result, raw=raw)
     except OSError as problem:
@@ -94,97 +90,35 @@ async def _work(places: "Places", name: str, words: Sequence[str], text: str | N
     return 1 if result.is_error else 0
 
 
-def needed(name: str):
-    """Which servers have to be started for one tool, where a name tells."""
-
-    def choose(config: "GatewayConfig") -> list[str]:
-        if config.naming == "collide":
-            return []
-        plain = name.removeprefix("mcp__") if config.naming == "claude" else name
-        servers = config.servers.values()
-        own = [each.name for each in servers if each.prefix and plain.startswith(f"{each.prefix}__")]
-        return own and [*own, *(each.name for each in servers if not each.prefix)]
-
-    return choose
-
-
-async def _found(gateway: "Reached", name: str) -> "Tool":
+async def _find(gateway: GatewayClient, name: str) -> Tool:
     """The tool of that name.
 
     Raises:
-        Failure: there is none; with the nearest names, or why its server is not there.
+        Failure: there is none; with similar names, or why its server is not ready.
     """
     tools = {tool.name: tool for tool in await gateway.hub.tools()}
-    if name not in tools and await _sought(gateway, name):
+    if name not in tools and await _retry_servers(gateway, name):
         tools = {tool.name: tool for tool in await gateway.hub.tools()}
     if name in tools:
         return tools[name]
-    raise Failure(await not_found(gateway, name, list(tools)))
+    raise Failure(await explain_missing(gateway, name, list(tools)))
 
 
-async def _sought(gateway: "Reached", name: str) -> bool:
-    """Whether servers that are away and may have the tool were tried once more; none is, if it was just started."""
+async def _retry_servers(gateway: GatewayClient, name: str) -> bool:
+    """Retry servers of a running gateway that are not ready and may have the tool; whether there were any."""
     if not gateway.is_running:
-        return False
+        return False  # They were started a moment ago.
     away = [
         server.name
         for server in (await gateway.report()).servers
-        if server.state != "ready" and _own(server, name) is not None
+        if server.state != "ready" and own_name(server, name) is not None
     ]
     for each in away:
         await gateway.seek(each)
     return bool(away)
 
 
-async def not_found(gateway: "Reached", name: str, known: Sequence[str]) -> str:
-    """Why there is no tool of that name: its server is not there, it is hidden or renamed, or another may be meant."""
-    from sluicegate.cli.reaching import unknown
-
-    own_tools, offers = await gateway.own_tools(), await gateway.offers("tools")
-    for server in (await gateway.report()).servers:
-        own = _own(server, name)
-        if own is None:
-            continue
-        if server.state != "ready":
-            why = server.sentence.removeprefix(f"{server.name}: ")
-            if why.startswith(f"{server.name} "):
-                why = f"it{why.removeprefix(server.name)}"
-            return f"{server.name} is not ready: {why}"
-        now = [offer.definition["name"] for offer in offers if (offer.server, offer.own) == (server.name, own)]
-        if now:
-            return f"there is no tool {name!r}; {own} of {server.name} is called {now[0]}."
-        if server.name in own_tools and (rule := _hidden_by(own_tools[server.name], own)):
-            return f"there is no tool {name!r}; {server.name} has it, and {rule} in its settings hides it."
-    return unknown("tool", name, known)
-
-
-def _own(server: "ServerStatus", name: str) -> str | None:
-    """What a server would call a tool of that name itself; None if the name is none of its own."""
-    heads = [f"{head}__" for head in (server.prefix, server.key, server.name) if head]
-    return next((plain[len(head) :] for plain in _plain(name) for head in heads if plain.startswith(head)), None)
-
-
-def _plain(name: str) -> list[str]:
-    """A name as it is, and without what Claude Code's names begin with."""
-    return [name, name.removeprefix("mcp__")]
-
-
-def _hidden_by(server: "OwnTools", own: str) -> str:
-    """The rule that hides a tool of a server's own; empty if it has none such, or none hides it."""
-    from fnmatch import fnmatchcase
-
-    if own not in server.tools:
-        return ""
-    hiding = [glob for glob in server.hide if fnmatchcase(own, glob)]
-    if hiding:
-        return f"hide = {json.dumps(hiding[:1])}"
-    is_let = any(fnmatchcase(own, glob) for glob in server.only)
-    return "" if is_let else f"tools = {json.dumps(server.only)}"
-
-
-def _arguments(tool: "Tool", words: Sequence[str], text: str | None, piped: str) -> "Params":
-    from sluicegate.cli.arguments import Wrong, json_arguments, typed_arguments
-
+def _arguments(tool: Tool, words: Sequence[str], text: str | None, piped: str) -> Params:
     def read(file: str) -> str:
         return piped if file == "-" else _text_of(file)
 
@@ -198,26 +132,23 @@ def _text_of_stdin() -> str:
     try:
         return sys.stdin.read()
     except UnicodeDecodeError:
-        raise click.UsageError("stdin is no text in UTF-8.") from None
+        raise click.UsageError("stdin is not text in UTF-8.") from None
 
 
 def _text_of(file: str) -> str:
-    """The text of a file. Raises ValueError with a sentence if it is none."""
+    """The text of a file. Raises ValueError with a sentence if it has none."""
     try:
         with open(file, encoding="utf-8", newline="") as opened:
             return opened.read()
     except UnicodeDecodeError:
-        raise ValueError(f"{file} is no text in UTF-8.") from None
+        raise ValueError(f"{file} is not text in UTF-8.") from None
     except OSError as problem:
         raise ValueError(f"{file} cannot be read: {problem.strerror}.") from None
 
 
-async def _called(gateway: "Reached", name: str, arguments: "Params", bar: "Bar", terminal: "Terminal") -> "ToolResult":
-    from sluicegate.concurrency import TaskScope
-    from sluicegate.errors import SluicegateError, UpstreamClosed
-
+async def _call(gateway: GatewayClient, name: str, arguments: Params, bar: "Bar", terminal: Terminal) -> ToolResult:
     async def end_with_gateway() -> None:
-        # While a person is asked no request is under way that would fail: the call is the gateway's to keep.
+        # While the user answers a question, no request is open that would fail when the gateway stops.
         await gateway.hub.wait_closed()
         terminal.end()
 
@@ -234,19 +165,15 @@ async def _called(gateway: "Reached", name: str, arguments: "Params", bar: "Bar"
         raise Failure(why_it_failed(problem)) from None
 
 
-def why_it_failed(problem: "SluicegateError") -> str:
-    """Why a call came to nothing; where nobody knows whether it ran, with that."""
+def why_it_failed(problem: SluicegateError) -> str:
+    """Why a call failed, and that it may have run, if that is not known."""
     if problem.delivered != "unknown" or "may have run" in problem.message:
         return problem.message
     return f"{problem.message.rstrip('.')}; the call may have run."
 
 
-MOST_HELD: Final = 1000
-"""Lines of the log, the last ones, that wait until a person has answered a question."""
-
-
 class Bar:
-    """A call's progress on the terminal that stderr is, and its log lines above; only these where it is none."""
+    """The progress of a call, with log lines above it, if stderr is a terminal; else only the log lines."""
 
     def __init__(self) -> None:
         self._bar = None
@@ -254,8 +181,6 @@ class Bar:
         self._held: deque[str] = deque(maxlen=MOST_HELD)
         if sys.stderr.isatty():
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-            from sluicegate.cli.render import on_terminal
 
             columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
             self._bar = Progress(*columns, TimeElapsedColumn(), console=on_terminal(err=True), transient=True)
@@ -272,18 +197,12 @@ class Bar:
             self._bar.stop()
             self._is_shown = False
 
-    def progress(self, event: "ProgressEvent") -> None:
-        """Show how far it is."""
-        from sluicegate.cli.render import clean
-
+    def progress(self, event: ProgressEvent) -> None:
         if self._bar is not None:
             words = clean(event.message) if event.message else "working"
             self._bar.update(self._task, completed=event.progress, total=event.total, description=words, refresh=True)
 
-    def log(self, event: "LogEvent") -> None:
-        """Show a line of the server's log."""
-        from sluicegate.cli.render import clean
-
+    def log(self, event: LogEvent) -> None:
         text = event.data if isinstance(event.data, str) else str(event.data)
         line = clean(f"{event.level}: {text}")
         if self._is_paused:
@@ -298,7 +217,7 @@ class Bar:
             click.echo(line, err=True)
 
     def pause(self, is_paused: bool) -> None:
-        """Leave the terminal to somebody, or take it again, with what the log has had to say meanwhile."""
+        """Stop drawing while a person uses the terminal, or go on and print the log lines that were held back."""
         self._is_paused = is_paused
         while not is_paused and self._held:
             self._print(self._held.popleft())
@@ -306,12 +225,7 @@ class Bar:
             self._bar.stop() if is_paused else self._bar.start()
 
 
-def _show(result: "ToolResult", *, raw: bool) -> None:
-    from msgspec import UNSET
-
-    from sluicegate.cli.render import say, show_json, show_text
-    from sluicegate.protocol.types import TextContent
-
+def _show(result: ToolResult, *, raw: bool) -> None:
     if raw:
         show_json(result.raw)
         return

@@ -1,33 +1,54 @@
-"""`sluicegate connect CLIENT`: this gateway, written into the configuration of a program that uses servers."""
+"""`sluicegate connect CLIENT`: add this gateway to the configuration of a program that uses MCP servers."""
 
 import asyncio
 import json
 import os
 import shlex
 import sys
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final, Literal
+from urllib.parse import urlsplit
 
 import click
+from msgspec.structs import replace
 
-from sluicegate.cli.failure import Failure
-from sluicegate.cli.places import CLIENT_NAMES, places_of, with_folder
+from sluicegate.cli.command import CLIENT_NAMES, Failure, confirmed, places_of, with_folder
+from sluicegate.cli.files import gateway_fronts, replace_file, text_of, wrong_in
+from sluicegate.cli.gateway_client import running_address
+from sluicegate.cli.output import say
+from sluicegate.config.clients import (
+    CLIENTS,
+    Client,
+    client_file,
+    entry_for,
+    entry_in,
+    gateways_in,
+    with_entry,
+    without_entry,
+)
+from sluicegate.config.jsonc import Fault
+from sluicegate.config.load import load
+from sluicegate.config.model import OURSELVES, GatewayConfig
+from sluicegate.config.paths import Places
 
-if TYPE_CHECKING:
-    from sluicegate.config import Places
-    from sluicegate.config.clients import Client
-
-_OURS: Final = "sluicegate"
+_NAME: Final = "sluicegate"
 _BACKUP: Final = ".before-sluicegate"
 
 
 @click.command()
-@click.argument("client", type=click.Choice(CLIENT_NAMES))
-@click.option("--user", "scope", flag_value="user", help="For all folders; the default where there is no other.")
-@click.option("--project", "scope", flag_value="project", help="For this folder; the default where there is such.")
-@click.option("--stdio", is_flag=True, help="Let the client start a gateway, instead of using the one that runs.")
-@click.option("--name", default=_OURS, show_default=True, help="What the client calls it.")
-@click.option("--profile", default="", help="Only this part of it, as sluicegate.toml has it.")
-@click.option("--undo", is_flag=True, help="Take it out again, and leave the file as it was before.")
+@click.argument("client", type=click.Choice(CLIENT_NAMES), metavar="CLIENT")
+@click.option(
+    "--user", "scope", flag_value="user", help="For all folders; the default for clients that have no other file."
+)
+@click.option(
+    "--project",
+    "scope",
+    flag_value="project",
+    help="For this folder; the default for clients that have a file for a folder.",
+)
+@click.option("--stdio", is_flag=True, help="Let the client start a gateway, instead of using the running one.")
+@click.option("--name", default=_NAME, show_default=True, help="The name of the entry.")
+@click.option("--profile", default="", help="Only this profile of sluicegate.toml.")
+@click.option("--undo", is_flag=True, help="Remove it, and restore the file as it was before.")
 @click.option("--yes", "-y", is_flag=True, help="Write without asking.")
 @with_folder
 def connect(
@@ -40,12 +61,12 @@ def connect(
     yes: bool,
     folder: str | None,
 ) -> None:
-    """Write this gateway into a client's own configuration.
+    """Add this gateway to the configuration of a client.
 
-    CLIENT is claude-desktop, claude-code, cursor, vscode, codex or gemini. What is written is shown first, and written
-    with --yes, or when you say so on the terminal; everything else in the file stays, and the file as it was is kept
-    beside it. A client that can use a URL is given that of the running gateway, or of the one that `sluicegate serve`
-    would start; others start it themselves. If the next gateway would be at another port, that is said.
+    CLIENT is claude-desktop, claude-code, cursor, vscode, codex or gemini. The change is shown first, and written with
+    --yes, or after you confirm it on the terminal. The rest of the file is not changed, and a backup is kept next to
+    it. A client that supports URLs gets the URL of the running gateway, or of the one that `sluicegate serve` would
+    start; other clients start a gateway themselves.
 
     \b
     Examples:
@@ -54,70 +75,56 @@ def connect(
       sluicegate connect vscode --undo
 
     \b
-    Exit status: 0 written, or it is so already; 1 not written
+    Exit status: 0 written, or up to date already; 1 not written
     """
-    from sluicegate.cli.render import say
-    from sluicegate.config.clients import CLIENTS, client_file
-
     chosen = CLIENTS[client]
     places = places_of(None, folder)
     given = [f"--{scope}"] if scope else []
-    given += ["--name", name] if name != _OURS else []
+    given += ["--name", name] if name != _NAME else []
     given += ["--folder", folder] if folder else []
     scope = scope or ("project" if chosen.project is not None else "user")
-    file = client_file(chosen, scope, home=places.home, root=places.root, environ=places.environ)
+    file = client_file(chosen, scope, places)
     if file is None:
         raise Failure(f"{chosen.title} has no file for a folder; use --user.")
     if undo:
-        if not _undo(chosen, file, name, places, is_yes=yes):
+        if not _undo(chosen, file, name, is_yes=yes):
             _point_elsewhere(chosen, scope, name, places)
         return
     _check_profile(places, profile)
     _write(chosen, file, name, places, stdio=stdio, profile=profile, is_yes=yes)
     _warn_of_others(chosen, name, places)
     undoing = shlex.join(["sluicegate", "connect", client, *given, "--undo"])
-    say(f"start {chosen.title} again if it runs; `{undoing}` takes it out.")
+    say(f"restart {chosen.title} if it runs; `{undoing}` removes the entry.")
 
 
-def _check_profile(places: "Places", profile: str) -> None:
-    """Raise Failure if sluicegate.toml has no such profile: the client would find nothing at its address."""
-    from sluicegate.config import load
-
+def _check_profile(places: Places, profile: str) -> None:
+    """Raise Failure if sluicegate.toml has no such profile."""
     config = load(places).config
     if profile and config is not None and profile not in config.profiles:
         known = f"there are: {', '.join(config.profiles)}" if config.profiles else "there is none in sluicegate.toml"
         raise Failure(f"there is no profile {profile!r}; {known}.")
 
 
-def _warn_of_others(client: "Client", name: str, places: "Places") -> None:
-    """Say so if a client starts all the servers itself that we start for it: their tools would be there twice."""
-    from sluicegate.cli.render import say
-    from sluicegate.config import load
-    from sluicegate.config.clients import client_file
-    from sluicegate.config.ourselves import OURSELVES
-
+def _warn_of_others(client: Client, name: str, places: Places) -> None:
+    """Warn if the client starts our servers itself, too: it would have their tools twice."""
     config = load(places).config
     if client.name != "claude-code" or config is None:
         return
-    file = client_file(client, "project", home=places.home, root=places.root, environ=places.environ)
+    file = client_file(client, "project", places)
     servers = [server for server in config.servers.values() if server.file == file and server.disabled != OURSELVES]
     others = [server.name for server in servers if server.name != name]
     if others:
         say(
-            f"Claude Code also reads {file} and starts {', '.join(others)} itself, so their tools would be there"
-            f" twice. Allow it {name} alone when it asks, or write into .claude/settings.local.json:"
+            f"Claude Code also reads {file} and starts {', '.join(others)} itself, so it would have their tools twice."
+            f" Allow only {name} when it asks, or write this into .claude/settings.local.json:"
         )
         click.echo(f"  {json.dumps({'disabledMcpjsonServers': others})}", err=True)
 
 
-def _point_elsewhere(client: "Client", scope: str, name: str, places: "Places") -> None:
-    """Say where else we are in the client's files, after there was nothing to undo in one of them."""
-    from sluicegate.cli.files import text_of
-    from sluicegate.cli.render import say
-    from sluicegate.config.clients import client_file, without_entry
-
+def _point_elsewhere(client: Client, scope: str, name: str, places: Places) -> None:
+    """Name the client's other file if the entry is there."""
     other = "user" if scope == "project" else "project"
-    file = client_file(client, other, home=places.home, root=places.root, environ=places.environ)
+    file = client_file(client, other, places)
     text = text_of(file) if file is not None else None
     if text is None:
         return
@@ -126,24 +133,13 @@ def _point_elsewhere(client: "Client", scope: str, name: str, places: "Places") 
         say(f"it is in {file}: add --{other}.")
 
 
-def _write(
-    client: "Client", file: str, name: str, places: "Places", *, stdio: bool, profile: str, is_yes: bool
-) -> None:
-    from msgspec.structs import replace
-
-    from sluicegate.cli.files import replace_file, text_of, wrong_in
-    from sluicegate.cli.import_ import ourselves
-    from sluicegate.cli.render import say
-    from sluicegate.cli.running import agreed
-    from sluicegate.config.clients import entry_for, entry_in, gateways_in, with_entry
-    from sluicegate.config.jsonc import Fault
-
-    command = [*_ourselves(), "serve", "--stdio", "--folder", places.root]
+def _write(client: Client, file: str, name: str, places: Places, *, stdio: bool, profile: str, is_yes: bool) -> None:
+    command = [*_own_command(), "serve", "--stdio", "--folder", places.root]
     command += ["--profile", profile] if profile else []
-    told = replace(client, by_url=None) if stdio else client
-    url, passing = ("", "") if told.by_url is None else _address(places)
+    form = replace(client, by_url=None) if stdio else client
+    url, port_note = ("", "") if form.by_url is None else _address(places)
     url = f"{url.rstrip('/')}/{profile}" if profile else url
-    entry = entry_for(told, url=url, command=command)
+    entry = entry_for(form, url=url, command=command)
     if client.typed and "command" in entry:
         entry = {"type": "stdio", **entry}
     text = text_of(file) or ""
@@ -151,132 +147,75 @@ def _write(
     if isinstance(changed, Fault):
         raise Failure(wrong_in(file, text, changed))
     if changed == text:
-        say(f"{client.title} has it already, in {file}.")
+        say(f"{file} has this entry already.")
         return
-    say(f"{file} gets, under {'.'.join((*client.table, name))}:")
-    # As it stands in a file with nothing else; the braces around it all are left out.
+    say(f"this is added to {file} under {'.'.join((*client.table, name))}:")
     alone = with_entry(client, "", name, entry) if client.form == "toml" else json.dumps(entry, indent=2)
     click.echo(str(alone).rstrip("\n"), err=True)
-    if passing:
-        say(passing)
-    if not agreed("Write it?", is_yes=is_yes):
+    if port_note:
+        say(port_note)
+    if not confirmed("Write it?", is_yes=is_yes):
         raise Failure("nothing was written; --yes writes it.")
-    # The first backup is the one from before us; a second connect must not put ourselves into it. Where we have been
-    # taken out in between, the file is one from before us again.
-    we = gateways_in(client, text, root=places.root, ourselves=ourselves(places))
-    is_first = not we and entry_in(client, text, name) is None
-    backup = file + _BACKUP if is_first or not os.path.exists(file + _BACKUP) else None
+    # The backup is the file without our entry, so a second `connect` must not replace it.
+    is_first = not gateways_in(client, text, root=places.root, ourselves=gateway_fronts(places))
+    backup = file + _BACKUP if is_first else None
     kept = replace_file(file, changed, backup=backup)
-    say(f"wrote {file}{f'; as it was, it is kept as {kept}' if kept else ''}.")
+    say(f"wrote {file}{f'; the old file is kept as {kept}' if kept else ''}.")
     if client.by_url is not None and not stdio:
         say("it works while `sluicegate serve` runs.")
 
 
-def _undo(client: "Client", file: str, name: str, places: "Places", *, is_yes: bool) -> bool:
-    """Take it out; whether there was anything to take out."""
-    from sluicegate.cli.files import replace_file, text_of
-    from sluicegate.cli.render import say
-    from sluicegate.cli.running import agreed
-
-    text = text_of(file)
-    before = text_of(file + _BACKUP)
-    undone = None if text is None else _undone(client, file, text, before, name, places)
-    if undone is None:
+def _undo(client: Client, file: str, name: str, *, is_yes: bool) -> bool:
+    """Remove the entry; returns whether there was one."""
+    text = text_of(file) or ""
+    without = without_entry(client, text, name)
+    if isinstance(without, Fault):
+        raise Failure(wrong_in(file, text, without))
+    if without == text:
         say(f"{name} is not in {file}; there is nothing to undo.")
         return False
+    before = text_of(file + _BACKUP)
+    # If nothing but our entry has changed since, the old file is restored with all its bytes.
+    again = with_entry(client, before or "", name, entry_in(client, text, name) or {})
+    is_unchanged = isinstance(again, str) and without_entry(client, again, name) == without
     becomes = "is" if is_yes else "would be"
-    if before is not None and not undone.is_whole:
-        say(f"{file} has changed since, so only {name} {becomes} taken out; {file + _BACKUP} stays.")
-    say(f"{file} {becomes} {undone.what}.")
-    if not agreed("Do it?", is_yes=is_yes):
-        raise Failure("nothing was changed; --yes changes it.")
-    if undone.text is None:
-        os.unlink(file)
-        _remove_empty_folders(file, places)
+    if not is_unchanged:
+        say(f"only {name} {becomes} removed from {file}, because other parts have changed since `connect`.")
+    elif before is None:
+        say(f"{file} {becomes} removed, because it did not exist before.")
     else:
-        replace_file(file, undone.text)
-    if before is not None and undone.is_whole:
+        say(f"{file} {becomes} restored as it was before.")
+    if not confirmed("Do it?", is_yes=is_yes):
+        raise Failure("nothing was changed; --yes changes it.")
+    if not is_unchanged:
+        replace_file(file, without)
+    elif before is None:
+        os.unlink(file)
+    else:
+        replace_file(file, before)
         os.unlink(file + _BACKUP)
     say("done.")
     return True
 
 
-def _remove_empty_folders(file: str, places: "Places") -> None:
-    """Take away the client's folders around a file that `connect` had made, if it was all that they had."""
-    from sluicegate.config.clients import folders_of
-
-    for folder in folders_of(file, home=places.home, root=places.root, environ=places.environ):
-        try:
-            os.rmdir(folder)
-        except OSError:  # Something else is in it, or it is a link to one that somebody made.
-            return
-
-
-class _Undone(NamedTuple):
-    """What becomes of a file that we are taken out of."""
-
-    text: str | None
-    """None if the file goes."""
-    what: str
-    """As the end of a sentence about it."""
-    is_whole: bool = False
-    """Whether it has nothing that was not there before us, and lacks nothing, so that no copy of that is needed."""
-
-
-def _undone(client: "Client", file: str, text: str, before: str | None, name: str, places: "Places") -> _Undone | None:
-    """What undoing makes of a text, given what the file was before us, if it was; None if we are not in it.
-
-    Raises:
-        Failure: the text cannot be edited.
-    """
-    from sluicegate.cli.files import wrong_in
-    from sluicegate.cli.import_ import ourselves
-    from sluicegate.config.clients import entry_in, gateways_in, with_entry, without_entry
-    from sluicegate.config.jsonc import Fault
-
-    without = without_entry(client, text, name)
-    if isinstance(without, Fault):
-        raise Failure(wrong_in(file, text, without))
-    if without == text:
-        return None
-    written = with_entry(client, before or "", name, entry_in(client, text, name) or {})
-    # By its bytes, since what was written into it since may be a comment.
-    if isinstance(written, Fault) or without_entry(client, written, name) != without:
-        return _Undone(without, f"left without {name}")
-    if before is None:
-        return _Undone(None, "removed, there was none before", True)
-    if entry_in(client, before, name) is None:
-        return _Undone(before, f"left without {name}", True)
-    if name not in gateways_in(client, before, root=places.root, ourselves=ourselves(places)):
-        return _Undone(before, f"left with the {name} that it had before", True)
-    # Written twice where there was no file at first, it is in what was kept, too.
-    earlier = _undone(client, file, before, None, name, places)
-    return None if earlier is None else earlier._replace(is_whole=True)
-
-
-def _ourselves() -> list[str]:
-    """The command that starts this very program, from any folder."""
+def _own_command() -> list[str]:
+    """The command that starts this program from any folder."""
     script = os.path.join(os.path.dirname(sys.executable), "sluicegate")
     return [script] if os.access(script, os.X_OK) else [sys.executable, "-m", "sluicegate"]
 
 
-def _address(places: "Places") -> tuple[str, str]:
-    """Where the gateway of the folder is, or would be; and a sentence if it will be elsewhere the next time.
+def _address(places: Places) -> tuple[str, str]:
+    """The URL of the folder's gateway, and a sentence if the next gateway will have another one.
 
     Raises:
-        Failure: nobody knows where it would be.
+        Failure: the URL is not known before the gateway runs.
     """
-    from urllib.parse import urlsplit
-
-    from sluicegate.cli.reaching import running_address
-    from sluicegate.config import GatewayConfig, load
-
     http = (load(places).config or GatewayConfig(root=places.root)).http
     address = asyncio.run(running_address(places))
     if not address and not http.port:
         raise Failure(
-            "sluicegate.toml says port = 0, any that is free, so that there is no address to write before the gateway"
-            " runs; give it a port under [http], or use --stdio."
+            "sluicegate.toml says port = 0 (any free port), so the address is not known before the gateway runs; set a"
+            " port under [http], or use --stdio."
         )
     if not address:
         host = f"[{http.host}]" if ":" in http.host else http.host
@@ -285,6 +224,6 @@ def _address(places: "Places") -> tuple[str, str]:
     if port == http.port:
         return address, ""
     return address, (
-        f"port {port} is that of the gateway which runs now; the next one has {http.port or 'another'}, unless"
-        f" sluicegate.toml says port = {port} under [http]."
+        f"port {port} belongs to the running gateway; the next one will use {http.port or 'another port'}, unless you"
+        f" set port = {port} under [http] in sluicegate.toml."
     )

@@ -1,68 +1,77 @@
-"""`sluicegate`: finds the command that is meant, and loads no other."""
+"""`sluicegate`: imports the module of the command that is used, and no other.
 
+For `sluicegate --help` to be quick, this module imports nothing but click.
+"""
+
+import errno
+import os
 import sys
+from contextlib import suppress
 from importlib import import_module
-from keyword import iskeyword
 
 import click
 
 from sluicegate import __version__
 
-# What each command does, as its own help begins: said without loading it, and a test keeps both in step. The command
-# NAME is the function of that name in `cli/NAME.py`; where Python has that word for itself, with a `_` behind it.
+# The first line of each command's help, printed without importing the command; a test compares them.
 COMMANDS = {
     "serve": "Serve all servers of this folder as one, or the one in FILE.py.",
-    "status": "Show how each server is, and why one is not ready.",
-    "tools": "List the tools of all servers, with the names that clients see.",
-    "resources": "List the resources of all servers, and the templates of others.",
-    "prompts": "List the prompts of all servers, with the names that clients see.",
+    "status": "Show the state of each server, and why one is not ready.",
+    "tools": "List the tools of all servers, under the names that clients see.",
+    "resources": "List the resources and resource templates of all servers.",
+    "prompts": "List the prompts of all servers, under the names that clients see.",
     "call": "Call a tool and print the text of its result.",
-    "logs": "Print what a server wrote to its stderr: its last 1,000 lines.",
-    "restart": "Start a server of the running gateway anew, now.",
-    "check": "Show what would run, and what is wrong with the configuration.",
-    "doctor": "Look for what is wrong, and say what to do about it.",
+    "logs": "Print the last lines that a server wrote to its stderr.",
+    "restart": "Restart a server of the running gateway.",
+    "check": "Show what would run, and the problems of the configuration.",
+    "doctor": "Find problems, and say what to do about them.",
     "init": "Write a commented sluicegate.toml that changes nothing yet.",
-    "import": "Take over servers from other programs into .mcp.json.",
-    "connect": "Write this gateway into a client's own configuration.",
+    "import": "Import servers of other programs into .mcp.json.",
+    "connect": "Add this gateway to the configuration of a client.",
 }
+_MODULES = {
+    "import": "import_",
+    "init": "files",
+    **dict.fromkeys(("tools", "resources", "prompts"), "list"),
+    **dict.fromkeys(("logs", "restart"), "one_server"),
+}
+"""The module in `cli/` that has the command, where it is not named like the command."""
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 class Commands(click.Group):
-    """The group of all commands; each is imported when it is used."""
+    """The group of all commands. Each is imported when it is used."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take the words apart; `help` is what many try first, alone or with a command behind it."""
+        """Accept `sluicegate help` and `sluicegate help COMMAND`, which many users try first."""
         return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order of the table."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, or None."""
         if cmd_name not in COMMANDS:
             return None
-        name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
-        command: object = getattr(import_module(f"sluicegate.cli.{name}"), name)
+        module = import_module(f"sluicegate.cli.{_MODULES.get(cmd_name, cmd_name)}")
+        command: object = getattr(module, "import_" if cmd_name == "import" else cmd_name)
         assert isinstance(command, click.Command), cmd_name
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the words begin with; one that is not there is told with what may be meant."""
+        """The command that the words begin with; the error for an unknown one names a similar one."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as problem:
-            from sluicegate.config.likeness import near
+            import difflib  # Only needed for this error.
 
-            meant = near(args[0], COMMANDS)
+            meant = difflib.get_close_matches(args[0], COMMANDS, n=1)
             if not meant or "Did you mean" in problem.message:
                 raise
             raise click.UsageError(f"{problem.message} Did you mean {meant[0]!r}?", ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the table into the help."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
@@ -72,34 +81,43 @@ class Commands(click.Group):
 def sluicegate() -> None:
     """One MCP endpoint in front of every MCP server you have.
 
-    Servers come from .mcp.json, and what is done with them from sluicegate.toml; neither has to exist.
+    Servers are listed in .mcp.json, settings are in sluicegate.toml; neither has to exist. Both are looked for in this
+    folder and in those above it, .mcp.json also in your home folder.
 
     \b
     Examples:
       sluicegate serve                              at http://127.0.0.1:4747/mcp
       sluicegate call demo__echo text=hello
       sluicegate connect cursor
-      sluicegate serve server.py --stdio            one server out of a Python file
+      sluicegate serve server.py --stdio            the server in a Python file
     """
 
 
 def main() -> None:
     """Run the command that the program's arguments name, and exit with its status."""
     try:
-        status = _status()
+        status: object = sluicegate.main(prog_name="sluicegate", standalone_mode=False)  # click handles closed pipes.
     except click.ClickException as problem:
         problem.show()
         sys.exit(problem.exit_code)
     except click.Abort:
-        # Click would say "Aborted!"; whoever pressed Ctrl+C knows.
-        sys.exit(130)
+        sys.exit(130)  # Ctrl+C. Click itself would print "Aborted!".
+    except OSError as problem:
+        # Failures to write other files have a filename, and are reported where they happen.
+        if problem.errno not in _DISK_FULL or problem.filename is not None:
+            raise
+        _report_full_stdout(problem)
+        sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _status() -> object:
-    try:
-        return sluicegate.main(prog_name="sluicegate", standalone_mode=False)  # It knows what to do when a pipe closes.
-    except OSError as problem:
-        from sluicegate.cli.failure import unprinted
-
-        raise unprinted(problem) from None
+def _report_full_stdout(problem: OSError) -> None:
+    # Python would try to flush stdout once more at exit, and print a traceback.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+    done = "".join(f"{note}, but " for note in getattr(problem, "__notes__", ()))
+    with suppress(OSError):  # stderr may go to the same disk.
+        click.echo(
+            f"sluicegate: {done}stdout cannot be written: {problem.strerror}; the output is incomplete.", err=True
+        )

@@ -1,21 +1,42 @@
-"""`sluicegate serve`: the gateway of a folder, or the server in a file, over HTTP or stdio."""
+"""`sluicegate serve`: the gateway of a folder, or the server in a Python file, over HTTP or stdio.
 
+The servers of a gateway are started first. `run_gateway`, which imports the event loop, the hub and HTTP, is imported
+while they start.
+"""
+
+import errno
 import gc
+import os
+import shlex
+import shutil
+import signal
+import socket
+import sys
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Final
+from urllib.parse import urlsplit
 
 import click
+import msgspec
 from click.core import ParameterSource
+from msgspec.structs import replace
 
-from sluicegate.cli.failure import Failure, NotStarted
-from sluicegate.cli.not_listening import why_not
-from sluicegate.cli.places import places_of, with_places
+from sluicegate.cli.command import Failure, NotStarted, places_of, with_places
+from sluicegate.cli.configuration import has_nothing_to_run, show_problems, what_runs, with_demo
+from sluicegate.cli.output import say
+from sluicegate.config.load import Loaded, load
+from sluicegate.config.model import OURSELVES, ControlFront, GatewayConfig, exposure, is_ourselves
+from sluicegate.config.paths import Places, control_socket
 from sluicegate.errors import ConfigError
-from sluicegate.standard_streams import open_standard_streams
+from sluicegate.runtime.lock import check_free
+from sluicegate.runtime.standard_streams import open_standard_streams, say_if_terminal
+from sluicegate.serve.early_start import Launches, check_address, claimed_for_commands
 
 _HOST: Final = "127.0.0.1"
 _PORT: Final = 4747
+MOST_SHOWN: Final = 200
+"""Characters of a command that are printed when it is started; `sluicegate check` prints all."""
 
 
 @click.command()
@@ -25,11 +46,11 @@ _PORT: Final = 4747
     "--port",
     type=click.IntRange(0, 65535),
     default=_PORT,
-    help="Port to listen on; 0 takes a free one and says which.  [default: 4747]",
+    help="Port to listen on; 0 chooses a free one and prints it.  [default: 4747]",
 )
 @click.option("--stdio", is_flag=True, help="Serve one client on stdin and stdout instead.")
 @click.option("--http", is_flag=True, help="With --stdio: serve HTTP as well.")
-@click.option("--profile", default="", metavar="NAME", help="Only this part of it, as sluicegate.toml has it.")
+@click.option("--profile", default="", metavar="NAME", help="Only this profile of sluicegate.toml.")
 @click.option("--demo", is_flag=True, help="Offer the demo server too.")
 @with_places
 @click.pass_context
@@ -47,16 +68,16 @@ def serve(
 ) -> None:
     """Serve all servers of this folder as one, or the one in FILE.py.
 
-    Without FILE.py it is the gateway: the servers of ~/.mcp.json and of the folder's .mcp.json, as sluicegate.toml
-    says, at one address. Changes of these files are taken over while it runs. Where there is none of them, a demo
-    server is offered. Profiles are at /mcp/NAME.
+    Without FILE.py, it serves the gateway: the servers of ~/.mcp.json and of the folder's .mcp.json, with the settings
+    in sluicegate.toml, at one address. It applies changes of these files while it runs. If none of them exists, it
+    offers a demo server. Profiles are at /mcp/NAME.
 
-    With FILE.py it is the one server or hub in that file. The file is loaded, but not what it does under
-    `if __name__ == "__main__"`. If it has several servers, NAME says which of its variables is meant.
+    With FILE.py, it serves the server or hub in that file. The file is imported, so code under
+    `if __name__ == "__main__"` does not run. If it has several servers, NAME is the variable to use.
 
-    Every revision of the protocol is spoken. Over HTTP it listens on addresses of this machine only, since nobody is
-    asked who they are, until Ctrl+C or SIGTERM; what is under way then has ten seconds to finish. The address, and
-    what else there is to say, is printed to stderr.
+    It supports every revision of the protocol. Over HTTP it listens only on addresses of this machine, because it does
+    not authenticate clients. Ctrl+C or SIGTERM stops it; requests in progress then have ten seconds to finish. The
+    address and all messages are printed to stderr.
 
     \b
     Examples:
@@ -70,70 +91,246 @@ def serve(
     \b
     Exit status:
       0  stopped by a signal, or by the client of --stdio
-      1  the file cannot be loaded, or has no server
+      1  the file cannot be imported, or has no server
       2  the command line is wrong
       3  the configuration has errors, or the address cannot be listened on
     """
-    open_standard_streams()  # Before anything is loaded, which may open others.
+    open_standard_streams()  # First: a file that is opened before it could become stdin, stdout or stderr.
     given = {name for name in context.params if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
     if stdio and not http and (wrong := given & {"host", "port"}):
-        raise click.UsageError(f"--{min(wrong)} is for HTTP and --stdio is not; leave one of them out.")
+        raise click.UsageError(f"--{min(wrong)} is for HTTP; leave it or --stdio out.")
     if http and not stdio:
-        raise click.UsageError("--http goes with --stdio; without it, HTTP is served anyway.")
+        raise click.UsageError("--http is for use with --stdio; without --stdio, HTTP is served anyway.")
     if target is not None:
         if wrong := given & {"http", "profile", "demo", "config", "folder"}:
-            raise click.UsageError(f"--{min(wrong)} is for the gateway, and FILE.py is not; leave one of them out.")
+            raise click.UsageError(f"--{min(wrong)} is for the gateway; leave it or FILE.py out.")
         _serve_file(target, host, port, stdio=stdio)
         return
     front = {name: context.params[name] for name in ("host", "port") if name in given}
-    with _start_quickly() as begun:
-        from sluicegate.cli.serve_folder import Wanted, serve_folder
+    options = ServeOptions(front=front, http=http or not stdio, stdio=stdio, profile=profile, demo=demo)
+    with _without_gc() as opened:
+        _serve_folder(places_of(config, folder), options, opened)
 
-        wanted = Wanted(front=front, http=http or not stdio, stdio=stdio, profile=profile, demo=demo)
-        serve_folder(places_of(config, folder), wanted, begun)
+
+def cannot_listen(problem: OSError, host: str, port: int) -> NotStarted:
+    """Why an address cannot be listened on, and what to do."""
+    if problem.errno == errno.EADDRINUSE:
+        return NotStarted(f"port {port} is in use, perhaps by the gateway of another folder; use --port N.")
+    if problem.errno == errno.EACCES:
+        return NotStarted(f"this user may not listen on port {port}; choose one above 1023 with --port.")
+    if problem.errno == errno.EADDRNOTAVAIL or isinstance(problem, socket.gaierror):
+        return NotStarted(f"this machine has no address {host}; use --host 127.0.0.1.")
+    return NotStarted(f"cannot listen on port {port} of {host}: {problem.strerror or problem}.")
 
 
 # ------------------------------------------------------------------------------------------------------------ one file
 
 
 def _serve_file(target: str, host: str, port: int, *, stdio: bool) -> None:
-    from sluicegate import serving
-    from sluicegate.loading import load_server
+    # Imported here: a gateway must not load them before its servers are started.
+    from sluicegate import run_server
+    from sluicegate.load_file import load_server
 
-    if not stdio and not serving.is_loopback(host):
-        raise NotStarted(f"others can reach {host}, and this server asks nobody who they are; use --host 127.0.0.1.")
+    if not stdio and not run_server.is_loopback(host):
+        raise NotStarted(
+            f"other machines can reach {host}, and this server has no authentication; use --host 127.0.0.1."
+        )
     try:
         server = load_server(target)
     except ConfigError as problem:
         raise Failure(problem.message) from None
     if stdio:
-        serving.run(server)
+        run_server.run(server)
         return
     try:
-        serving.run(server, http=True, host=host, port=port)
+        run_server.run(server, http=True, host=host, port=port)
     except OSError as problem:
-        raise NotStarted(why_not(problem, host, port)) from None
+        raise cannot_listen(problem, host, port) from None
 
 
 # --------------------------------------------------------------------------------------------------------- the gateway
 
 
-@contextmanager
-def _start_quickly() -> Generator[Callable[[], None]]:
-    """Look for no garbage until the function that this gives is called: there is none in what is being loaded.
+class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of the command line."""
 
-    To look for it takes a tenth of the time in which the servers could be starting. What has been loaded by then is
-    never looked at again. A call leaves none behind, so that it is looked for more rarely than Python would: that saves
-    a twentieth of all work.
+    front: dict[str, object]
+    """Host and port, if given."""
+    http: bool
+    stdio: bool
+    profile: str
+    demo: bool
+
+
+class Overrides:
+    """What the command line changes in the configuration, whenever the files are read."""
+
+    def __init__(self, places: Places, options: ServeOptions) -> None:
+        self.is_bare = not any(os.path.exists(file) for file in places.files)
+        """Whether there was no file at the start; then the demo server is offered until there is one."""
+        self._places = places
+        self._options = options
+        self._port: int | None = None
+
+    def apply(self, loaded: Loaded) -> Loaded:
+        """The configuration with the options of the command line, which take precedence."""
+        # If the files were removed later, the demo server would not help a user who had other servers.
+        if self.is_bare or self._options.demo:
+            loaded = with_demo(loaded, self._places, always=self._options.demo)
+        if loaded.config is None or not self._options.front:
+            return loaded
+        http = replace(loaded.config.http, **self._options.front)
+        # An entry may point to us by a port that only the command line, or with --port 0 only the system, knows.
+        actual = http if self._port is None else replace(http, port=self._port)
+        servers = {
+            name: replace(server, disabled=server.disabled or OURSELVES)
+            if is_ourselves(server.source, actual)
+            else server
+            for name, server in loaded.config.servers.items()
+        }
+        return replace(loaded, config=replace(loaded.config, http=http, servers=servers))
+
+    def set_address(self, address: str) -> None:
+        """Note the URL that the gateway listens at."""
+        self._port = urlsplit(address).port or 0
+
+
+def _serve_folder(places: Places, options: ServeOptions, opened: Callable[[], None]) -> None:
+    """Serve all servers of a folder until stopped; `opened` is called when clients can connect.
+
+    Raises:
+        NotStarted: the configuration has errors, or the address cannot be listened on.
+    """
+    command = command_as_called()
+    overrides = Overrides(places, options)
+    loaded = overrides.apply(load(places))
+    show_problems(loaded, notes=not options.stdio)
+    if loaded.config is None:
+        raise NotStarted("the configuration has errors; nothing was started.")
+    if options.stdio:
+        say_if_terminal(f"{command} serve")
+    with ExitStack() as stack:
+        # Kept until the servers have ended, so that another gateway of this folder does not start them a second time.
+        if options.stdio:
+            has_commands = stack.enter_context(claimed_for_commands(loaded.config, places.environ, say))
+        else:
+            has_commands = _claim(stack, loaded.config, places)
+        if options.http and (why := exposure(loaded.config.http)) is not None:
+            raise NotStarted(why)
+        stack.enter_context(_ended_by_sigterm())
+        launches = stack.enter_context(Launches())
+        if options.http:
+            try:
+                check_address(loaded.config.http)
+            except OSError as problem:
+                raise cannot_listen(problem, loaded.config.http.host, loaded.config.http.port) from None
+        if not options.profile or options.profile in loaded.config.profiles:
+            for server in loaded.config.servers.values():
+                if server.enabled and server.kind == "stdio" and not has_nothing_to_run(server):
+                    say(f"starting {server.name}: {_shortened(what_runs(server))}")
+            launches.start(loaded.config)
+        if options.http and overrides.is_bare:
+            nothing = "there is no .mcp.json here, above or at home, so the demo is served"
+            say(f"{nothing}; `{command} import` finds your servers.")
+        # Imported here: the servers start while it loads.
+        from sluicegate.cli.run_gateway import run_gateway
+
+        run_gateway(
+            loaded,
+            places,
+            options,
+            overrides,
+            launches=launches,
+            has_commands=has_commands,
+            command=command,
+            opened=opened,
+        )
+    if sys.stderr is not None and sys.stderr.isatty():  # pyright: ignore[reportUnnecessaryComparison] - may be closed
+        click.echo(err=True)  # End the line in which the terminal has written ^C.
+
+
+def _shortened(command: str) -> str:
+    command = " ".join(command.split())
+    return command if len(command) <= MOST_SHOWN else f"{command[:MOST_SHOWN]}…"
+
+
+@contextmanager
+def _ended_by_sigterm() -> Generator[None]:
+    """Make SIGTERM end the program in order, as Ctrl+C does, until the event loop handles it."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(0)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _claim(stack: ExitStack, config: GatewayConfig, places: Places) -> bool:
+    """Claim the path of the control socket until the stack is closed; returns True.
+
+    Raises:
+        NotStarted: another gateway runs for the folder; the sentence says where. Or there can be no socket.
+    """
+    try:
+        with ExitStack() as attempt:
+            is_ours = attempt.enter_context(claimed_for_commands(config, places.environ))
+            if config.control.socket and places.config is None:
+                # Another gateway may have been started before the file named this path.
+                check_free(control_socket(replace(config, control=ControlFront()), places.environ))
+            stack.push(attempt.pop_all())
+            return is_ours
+    except ConfigError as problem:
+        _refuse_beside(places)
+        raise NotStarted(problem.message) from None  # The other gateway does not answer, or not yet.
+
+
+def _refuse_beside(places: Places) -> None:
+    """Return if no gateway answers for the folder: it is starting, hangs, or has just stopped.
+
+    Raises:
+        NotStarted: one answers; the sentence says where.
+    """
+    # Imported here: only needed for this error.
+    import asyncio
+
+    from sluicegate.cli.gateway_client import running_report
+
+    report = asyncio.run(running_report(places))
+    if report is None:
+        return
+    if report.stopping:
+        why = report.stopping_sentence().rstrip(".")
+        raise NotStarted(f"the gateway of this folder {why}; try again when it has stopped.")
+    where = f"at {report.address}" if report.address else "for a client that started it with --stdio"
+    raise NotStarted(f"sluicegate already serves this folder {where}; `sluicegate status` shows it.")
+
+
+@contextmanager
+def _without_gc() -> Generator[Callable[[], None]]:
+    """Switch the garbage collector off until the yielded function is called.
+
+    While modules are imported there is no garbage, and looking for it takes a tenth of the start-up time. What has been
+    imported is then never looked at again. A call leaves no garbage, so higher thresholds save a twentieth of all work.
     """
 
-    def begun() -> None:
+    def opened() -> None:
         gc.freeze()
         gc.set_threshold(10_000, 20, 20)
         gc.enable()
 
     gc.disable()
     try:
-        yield begun
+        yield opened
     finally:
         gc.enable()
+
+
+def command_as_called() -> str:
+    """How the user can call us in the shell."""
+    called = sys.argv[0]
+    if os.path.basename(called) != "sluicegate":
+        return f"{shlex.quote(sys.executable)} -m sluicegate"
+    return "sluicegate" if shutil.which("sluicegate") else shlex.quote(called)

@@ -1,8 +1,8 @@
 """The typed client: `connect` to a server and call it from Python."""
 
-from sluicegate.client.answers import ElicitAnswer, ElicitRequest, SampleRequest
 from sluicegate.client.client import Client, StreamEvent
+from sluicegate.client.connect import connect
 from sluicegate.client.events import Changes
-from sluicegate.client.opening import connect
+from sluicegate.client.handlers import ElicitAnswer, ElicitRequest, SampleRequest
 
 __all__ = ["Changes", "Client", "ElicitAnswer", "ElicitRequest", "SampleRequest", "StreamEvent", "connect"]

@@ -1,6 +1,6 @@
-"""A server as a Python object: typed calls over one connection.
+"""`Client`: typed calls to a server over one connection.
 
-To cancel a call, cancel the task that awaits it: the server is told. To stop a stream, leave its loop; to end a
+To cancel a call, cancel the task that awaits it; the server is notified. To stop a stream, leave its loop; to end a
 subscription, leave its `async with`.
 """
 
@@ -12,8 +12,6 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from sluicegate.asking import settle
-from sluicegate.client.answers import Answerer
 from sluicegate.client.events import (
     MOST_CHANGES,
     Acknowledged,
@@ -26,9 +24,7 @@ from sluicegate.client.events import (
     OnProgress,
     supply,
 )
-from sluicegate.client.lists import PROMPTS, RESOURCES, TEMPLATES, TOOLS
-from sluicegate.concurrency import TaskScope
-from sluicegate.deadlines import Deadline, Deadlines, OutOfTime
+from sluicegate.client.handlers import Answerer
 from sluicegate.errors import (
     METHOD_NOT_FOUND,
     Delivered,
@@ -37,6 +33,7 @@ from sluicegate.errors import (
     RemoteProtocolError,
     RpcError,
     SluicegateError,
+    ToolError,
     UpstreamClosed,
     UpstreamError,
     UpstreamProtocolError,
@@ -45,23 +42,36 @@ from sluicegate.errors import (
 )
 from sluicegate.exchange import Connection, Exchange, Sink
 from sluicegate.protocol import read_types, types
-from sluicegate.protocol.gathering import Gathering, Kind
 from sluicegate.protocol.message import Params, Reply, Result, as_array, opened
 from sluicegate.protocol.methods import LIST_CHANGES, LOG_LEVELS, METHODS
-from sluicegate.protocol.modern import Profile
+from sluicegate.protocol.modern_era import Profile
+from sluicegate.protocol.pagination import Gathering, Kind
 from sluicegate.protocol.types import Change, LogEvent, ProgressEvent, ToolResult
 from sluicegate.protocol.versions import LATEST_VERSION, MODERN_VERSIONS
+from sluicegate.runtime.deadlines import Deadline, DeadlineExceeded, Deadlines
+from sluicegate.runtime.input_rounds import settle
+from sluicegate.runtime.task_scope import TaskScope
 
 T = TypeVar("T")
 
 StreamEvent = ProgressEvent | LogEvent | ToolResult
 
+TOOLS: Final = Kind("tools/list", "tools", read_types.read_tool, lambda tool: tool.name)
+PROMPTS: Final = Kind("prompts/list", "prompts", read_types.read_prompt, lambda prompt: prompt.name)
+RESOURCES: Final = Kind("resources/list", "resources", read_types.read_resource, lambda resource: resource.uri)
+TEMPLATES: Final = Kind(
+    "resources/templates/list",
+    "resourceTemplates",
+    read_types.read_resource_template,
+    lambda template: template.uri_template,
+)
+
 MOST_EVENTS: Final = 64
-"""How many events of a stream wait for the loop before the server has to."""
+"""Events of a stream that are buffered before the server has to wait."""
 
 
 class Client:
-    """One server, ready to be asked. Made by `connect`; `tasks` must be left before the connection is."""
+    """A connected server, created by `connect`. `tasks` must be closed before the connection."""
 
     def __init__(
         self,
@@ -81,7 +91,7 @@ class Client:
         self._deadlines = Deadlines()
         self._timeout = min(timeout, max_timeout)
         self._max_timeout = max_timeout
-        # Newer servers log only what a request asks for, so somebody who listens must ask.
+        # Modern servers log only what a request asks for.
         self._log_level = None if self._inbox.on_log is None else "info"
         self._progress_tokens = itertools.count(1)
         self._boxes: dict[object, Callable[[Exception], None]] = {}
@@ -89,44 +99,44 @@ class Client:
 
     @property
     def info(self) -> Mapping[str, object]:
-        """The server's name and version, as it gives them."""
+        """The server's name and version."""
         return self._connection.discovery.server_info
 
     @property
     def name(self) -> str:
-        """What to call the server in a sentence."""
+        """The server's name, for messages."""
         name = self.info.get("name")
         return name if isinstance(name, str) and name else "The server"
 
     @property
     def instructions(self) -> str | None:
-        """What the server wants a model to know about it."""
+        """The server's instructions for models."""
         return self._connection.discovery.instructions
 
     @property
     def capabilities(self) -> Mapping[str, object]:
-        """What the server offers."""
+        """The server's capabilities."""
         return self._connection.discovery.capabilities
 
     @property
     def version(self) -> str:
-        """The protocol revision that is spoken with the server."""
+        """The protocol revision of the connection."""
         return self._connection.discovery.version
 
     async def tools(self) -> list[types.Tool]:
-        """Every tool of the server. An entry that cannot be read is left out, with a warning in the log."""
+        """All tools of the server. Invalid entries are left out, with a warning in the log."""
         return await self._list(TOOLS)
 
     async def resources(self) -> list[types.Resource]:
-        """Every resource that the server lists; there may be others behind its templates."""
+        """All resources that the server lists; templates may give access to others."""
         return await self._list(RESOURCES)
 
     async def resource_templates(self) -> list[types.ResourceTemplate]:
-        """Every resource template of the server."""
+        """All resource templates of the server."""
         return await self._list(TEMPLATES)
 
     async def prompts(self) -> list[types.Prompt]:
-        """Every prompt of the server."""
+        """All prompts of the server."""
         return await self._list(PROMPTS)
 
     async def call(
@@ -135,19 +145,26 @@ class Client:
         arguments: Mapping[str, object] | None = None,
         /,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 - moved by progress, which asyncio.timeout is not
+        timeout: float | None = None,  # noqa: ASYNC109 - progress extends it, unlike asyncio.timeout
         on_progress: OnProgress | None = None,
+        raise_on_error: bool = False,
         **more: object,
     ) -> ToolResult:
-        """What came of calling a tool; look at `is_error`. Arguments come by keyword, or in a mapping, or both.
+        """The result of a tool call; check `is_error`. Pass arguments by keyword, in a mapping, or both.
 
         Raises:
-            RpcError: the server refused the call, for one because it has no such tool.
-            UpstreamTimeout: no answer in time. The call was cancelled but may have run.
-            UpstreamError: the server went away, or its answer cannot be read.
+            ToolError: with `raise_on_error=True`, the tool failed; `result` is its result.
+            RpcError: the server refused the call, for example because it has no such tool.
+            UpstreamTimeout: no reply in time. The call was cancelled but may have run.
+            UpstreamError: the connection was lost, or the reply is not valid.
         """
         params = _named(name, arguments, more)
-        return await self._request("tools/call", params, read_types.read_tool_result, timeout, on_progress)
+        result = await self._request("tools/call", params, read_types.read_tool_result, timeout, on_progress)
+        if result.is_error and raise_on_error:
+            problem = ToolError(result.text or f"The tool '{name}' failed.")
+            problem.result = result
+            raise problem
+        return result
 
     async def stream(
         self,
@@ -155,13 +172,13 @@ class Client:
         arguments: Mapping[str, object] | None = None,
         /,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 - moved by progress, which asyncio.timeout is not
+        timeout: float | None = None,  # noqa: ASYNC109 - progress extends it, unlike asyncio.timeout
         **more: object,
     ) -> AsyncGenerator[StreamEvent, None]:
-        """Progress and log messages of a call as they come, and its result as the last. Raises as `call` does.
+        """Progress, early data and log messages of a call as they arrive, then its result. Raises as `call` does.
 
-        Leaving the loop cancels the call. A loop that an exception may end stands better in `contextlib.aclosing`, as
-        the exception keeps the stream alive for as long as somebody looks at it.
+        Leaving the loop cancels the call. If an exception may end the loop, use `contextlib.aclosing`: the exception's
+        traceback would keep the stream open.
         """
         box: Mailbox[StreamEvent] = Mailbox(MOST_EVENTS)
 
@@ -174,11 +191,11 @@ class Client:
                 yield event
 
     async def read(self, uri: str) -> types.ReadResult:
-        """What a resource holds. Raises as `call` does."""
+        """The contents of a resource. Raises as `call` does."""
         return await self._request("resources/read", {"uri": uri}, read_types.read_read_result)
 
     async def prompt(self, name: str, arguments: Mapping[str, str] | None = None, /, **more: str) -> types.PromptResult:
-        """A prompt, filled in with the arguments. Raises as `call` does."""
+        """A prompt with its arguments filled in. Raises as `call` does."""
         return await self._request("prompts/get", _named(name, arguments, more), read_types.read_prompt_result)
 
     async def complete(
@@ -188,11 +205,11 @@ class Client:
         value: str,
         context: Mapping[str, str] | None = None,
     ) -> types.Completion:
-        """How the value of an argument could go on. Raises as `call` does.
+        """Completions for the value of an argument. Raises as `call` does.
 
         Args:
-            ref: a prompt's name, or a URI template, which is known by its `://`; else a `PromptRef` or `ResourceRef`.
-            context: the arguments that have their values already.
+            ref: a prompt's name, a URI template (recognised by its `://`), a `PromptRef` or a `ResourceRef`.
+            context: the other arguments that already have values.
         """
         if isinstance(ref, str):
             ref = types.ResourceRef(ref) if "://" in ref else types.PromptRef(ref)
@@ -202,7 +219,7 @@ class Client:
         return await self._request("completion/complete", params, read_types.read_completion)
 
     async def set_level(self, level: str) -> None:
-        """Let the server log from this level on; it goes along with every later request.
+        """Set the minimum level of log messages for all later requests.
 
         Raises:
             InvalidParams: there is no such level.
@@ -212,18 +229,18 @@ class Client:
         self._log_level = level
 
     def subscribe(self, *uris: str) -> AbstractAsyncContextManager[Changes]:
-        """The changes of these resources. As `listen`."""
+        """The changes of these resources, as `listen` gives them."""
         return self.listen(uris=uris)
 
     @asynccontextmanager
     async def listen(
         self, *, tools: bool = False, prompts: bool = False, resources: bool = False, uris: Iterable[str] = ()
     ) -> AsyncGenerator[Changes, None]:
-        """The changes of these lists and of these resources, from the server's acknowledgement on.
+        """The changes of these lists and resources, after the server has acknowledged the subscription.
 
         Raises:
-            InvalidParams: nothing to listen to, or the server does not tell of it. Of several lists it may leave some
-                out: see `honoured`.
+            InvalidParams: nothing to listen to, or the server supports none of the lists or not all of the resources.
+                It may support only some of the lists: see `honoured`.
         """
         flags = dict(zip(LIST_CHANGES, (tools, prompts, resources), strict=True))
         wanted: Params = {flag: True for flag, is_wanted in flags.items() if is_wanted}
@@ -235,14 +252,14 @@ class Client:
         sink = ListenSink(self._inbox, box)
 
         async def work() -> None:
-            # No progress token: progress never rides on a subscription.
+            # No progress token: subscriptions have no progress.
             exchange = self._exchange("subscriptions/listen", {"notifications": wanted}, sink, None)
             try:
                 await self._value_of(await self._connection(exchange), exchange)
             except (UpstreamError, RpcError, LocalProtocolError):
                 raise
             except SluicegateError as problem:
-                raise self._retold(problem, exchange.method) from problem
+                raise self._for_caller(problem, exchange.method) from problem
 
         with self._supplied(box, work):
             now = monotonic()
@@ -250,25 +267,25 @@ class Client:
             try:
                 with deadline:
                     first = await box.take()
-            except OutOfTime:
-                raise self._missed("subscriptions/listen", {}, deadline) from None
+            except DeadlineExceeded:
+                raise self._timed_out("subscriptions/listen", {}, deadline) from None
             if not isinstance(first, Acknowledged):
                 raise UpstreamProtocolError(f"{self.name} ended a subscription before acknowledging it.")
             self._check_honoured(wanted, first.honoured)
             yield Changes(box, first.honoured)
 
     def close(self) -> None:
-        """Cancel all streams and subscriptions, and refuse to start others. `connect` does this at its end."""
+        """Cancel all streams and subscriptions, and refuse new requests. `connect` does this at its end."""
         self._closed = True
         for close in list(self._boxes.values()):
             close(self._gone("unknown"))
         self._tasks.cancel_all()
 
     async def wait_closed(self) -> None:
-        """Return when the server is gone, or the connection has been closed."""
+        """Return when the connection is closed by either side."""
         await self._connection.wait_closed()
 
-    # ------------------------------------------------------------------------------------------------------------ below
+    # ------------------------------------------------------------------------------------------------------- requests
 
     async def _request(
         self,
@@ -279,7 +296,6 @@ class Client:
         on_progress: OnProgress | None = None,
         on_log: OnLog | None = None,
     ) -> T:
-        """What the server answers in time, read."""
         if seconds is None:
             seconds = self._timeout
         now = monotonic()
@@ -292,58 +308,58 @@ class Client:
             on_progress=on_progress,
             on_log=on_log or self._inbox.on_log,
         )
-        # Always with a token, although nobody may look at the progress: it moves the deadline.
+        # Always with a token, even without `on_progress`: progress extends the deadline.
         exchange = self._exchange(method, params, sink, next(self._progress_tokens))
         try:
             with sink:
                 reply = await self._connection(exchange)
                 value = opened(reply) if isinstance(reply, Result) else None
-                if value is None or value.get("resultType", "complete") != "complete":  # Seldom.
+                if value is None or value.get("resultType", "complete") != "complete":
                     value = await self._value_of(reply, exchange)
-        except OutOfTime:
-            raise self._missed(method, params, sink) from None
+        except DeadlineExceeded:
+            raise self._timed_out(method, params, sink) from None
         except (UpstreamError, RpcError, LocalProtocolError):
             raise
         except SluicegateError as problem:
-            raise self._retold(problem, method) from problem
+            raise self._for_caller(problem, method) from problem
         try:
             return read(value)
         except msgspec.ValidationError as problem:
-            raise UpstreamProtocolError(f"The answer of {self.name} to {method} cannot be read: {problem}.") from None
+            raise UpstreamProtocolError(f"The reply of {self.name} to {method} is not valid: {problem}.") from None
 
     def _exchange(self, method: str, params: Params, sink: Sink, progress_token: int | None) -> Exchange:
         if self._closed:
             raise self._gone("no")
         spoken = self._connection.discovery.version
-        # Exchanges have the newest shape; for a server of the session era the connection translates.
+        # Exchanges have the modern shape; the connection translates for session-era servers.
         version = spoken if spoken in MODERN_VERSIONS else LATEST_VERSION
         profile = Profile(version, self._capabilities, self._client_info, self._log_level, progress_token)
         return Exchange(method, params, sink, profile)
 
     async def _value_of(self, reply: Reply, exchange: Exchange) -> Params:
-        """The result that it comes to in the end, whatever the server first asks.
+        """The final result, after the server's input requests were answered.
 
         Raises:
-            RpcError: the server refuses.
+            RpcError: the server refused the request.
         """
         reply = await settle(self._connection, exchange, reply)
         if isinstance(reply, Result):
             return opened(reply)
         raise RpcError(reply)
 
-    def _retold(self, problem: SluicegateError, method: str) -> SluicegateError:
-        """What callers are told of a problem that is none of theirs to know."""
+    def _for_caller(self, problem: SluicegateError, method: str) -> SluicegateError:
+        """The exception to raise for a problem whose details do not concern the caller."""
         if isinstance(problem, RemoteProtocolError):
-            return UpstreamProtocolError(f"The answer of {self.name} to {method} cannot be decoded.")
-        # A server in this process refuses by raising; its caller should not have to know where the server runs.
+            return UpstreamProtocolError(f"The reply of {self.name} to {method} cannot be decoded.")
+        # A server in this process refuses by raising; callers see the same exception as for other servers.
         return RpcError(error_object(problem))
 
-    def _missed(self, method: str, params: Params, deadline: Deadline) -> UpstreamTimeout:
+    def _timed_out(self, method: str, params: Params, deadline: Deadline) -> UpstreamTimeout:
         target = params.get(METHODS[method].target or "")
         what = f"{method} {target!r}" if isinstance(target, str) else method
         had = f"{deadline.seconds:g} s"
         if deadline.reached_its_end:
-            had = f"{max(deadline.seconds, self._max_timeout):g} s, the most that is given to it"
+            had = f"{max(deadline.seconds, self._max_timeout):g} s, the maximum"
         return UpstreamTimeout(f"{self.name} did not answer {what} within {had}.")
 
     async def _list(self, kind: Kind[T]) -> list[T]:
@@ -353,7 +369,7 @@ class Client:
             try:
                 params = await self._request(kind.method, params, gathering.add)
             except RpcError as error:
-                # Who offers no prompts has none; it was asked because many a server forgets to say what it offers.
+                # Many servers do not declare all their capabilities, so lists are requested in any case.
                 if error.code == METHOD_NOT_FOUND and METHODS[kind.method].capability not in self.capabilities:
                     break
                 raise
@@ -361,7 +377,7 @@ class Client:
 
     @contextmanager
     def _supplied(self, box: Mailbox[T], work: Callable[[], Awaitable[T | None]]) -> Generator[None, None, None]:
-        """Do the work in a task of its own for as long as the `with` lasts; what it gives arrives in the box."""
+        """Run the work in a task while the `with` lasts; its result is put into the box."""
         if self._closed:
             raise self._gone("no")
         key = object()
@@ -377,18 +393,18 @@ class Client:
         accepted = as_array(honoured.get("resourceSubscriptions")) or []
         for uri in as_array(wanted.get("resourceSubscriptions")) or []:
             if uri not in accepted:
-                raise InvalidParams(f"{self.name} does not tell of changes to {uri!r}.", data={"uri": uri})
+                raise InvalidParams(f"{self.name} does not report changes of {uri!r}.", data={"uri": uri})
         if not any(honoured.get(name) for name in wanted):
-            raise InvalidParams(f"{self.name} tells of none of these changes.")
+            raise InvalidParams(f"{self.name} reports none of these changes.")
 
     def _gone(self, delivered: Delivered) -> UpstreamClosed:
-        return UpstreamClosed(f"The connection to {self.name} has been closed on this side.", delivered=delivered)
+        return UpstreamClosed(f"The connection to {self.name} was closed by this client.", delivered=delivered)
 
 
 def _named(name: str, arguments: Mapping[str, object] | None, more: Mapping[str, object]) -> Params:
     if arguments is None:
         return {"name": name, "arguments": more}
-    # Not everybody checks types, and many give a tool its one argument as they would a function.
+    # Callers may not check types, and pass a single argument by position.
     if not isinstance(arguments, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"arguments come by keyword or in a mapping, not as {type(arguments).__name__}")
+        raise TypeError(f"pass arguments by keyword or in a mapping, not as {type(arguments).__name__}")
     return {"name": name, "arguments": {**arguments, **more}}

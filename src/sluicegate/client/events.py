@@ -1,7 +1,7 @@
-"""What reaches a client besides answers: progress, log messages, changes, questions. They move the request's deadline.
+"""What a client receives besides replies: progress, log messages, changes, input requests.
 
-The server's side of the connection calls `emit` and `ask`, possibly from the very task that reads the wire. So the one
-rule: nothing here raises into it but `InputRefused`, and a callback's failure is logged.
+The connection calls `emit` and `ask`, possibly in the task that reads from the server. So nothing here raises except
+`InputRefused`, and errors of callbacks are logged.
 """
 
 import asyncio
@@ -13,13 +13,13 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from sluicegate.client.answers import Answerer
-from sluicegate.deadlines import Deadline
+from sluicegate.client.handlers import Answerer
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, as_object
-from sluicegate.protocol.modern import ACKNOWLEDGED
+from sluicegate.protocol.modern_era import ACKNOWLEDGED
 from sluicegate.protocol.read_types import read_change, read_log, read_progress
 from sluicegate.protocol.types import Change, LogEvent, ProgressEvent
+from sluicegate.runtime.deadlines import Deadline
 
 log = logging.getLogger("sluicegate")
 
@@ -31,11 +31,11 @@ OnLog = Callback[LogEvent]
 OnNotification = Callback[Notification]
 
 MOST_CHANGES: Final = 1024
-"""How many different changes wait for a reader. Only updates of single resources can be that many."""
+"""Different changes that are buffered. Only updates of resources can be that many."""
 
 
 class Mailbox(Generic[T]):
-    """Things on their way to one reader, in order and never more than `size` of them."""
+    """A bounded queue with one reader, which can be closed."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -47,7 +47,7 @@ class Mailbox(Generic[T]):
         self._room = asyncio.Event()
 
     async def put(self, item: T) -> None:
-        """Add an item; waits while the box is full. Nothing is added to a closed box."""
+        """Add an item; waits while the box is full. Ignored after `close`."""
         while len(self._items) >= self._size and not self._closed:
             self._room.clear()
             await self._room.wait()
@@ -56,19 +56,19 @@ class Mailbox(Generic[T]):
             self._filled.set()
 
     def offer(self, item: T) -> None:
-        """Add an item unless its like is waiting already; the oldest gives way when the box is full."""
+        """Add an item unless an equal one is queued; drops the oldest if the box is full."""
         if self._closed or item in self._items:
             return
         if len(self._items) >= self._size:
             self._items.popleft()
             if not self._overflowed:
                 self._overflowed = True
-                log.warning("More than %d changes wait to be read; from now on the oldest are dropped.", self._size)
+                log.warning("More than %d changes are waiting to be read; the oldest are dropped.", self._size)
         self._items.append(item)
         self._filled.set()
 
     def close(self, error: Exception | None = None) -> None:
-        """Let the reader come to an end, or to this error, once it has taken what is there."""
+        """End the queue, or raise this error in the reader, after the queued items."""
         if not self._closed:
             self._closed = True
             self._error = error
@@ -76,7 +76,7 @@ class Mailbox(Generic[T]):
             self._room.set()
 
     async def take(self) -> T | None:
-        """The next item, or None after the last one. Raises the error that the box was closed with."""
+        """The next item, or None after the last one. Raises the error given to `close`."""
         while not self._items and not self._closed:
             self._filled.clear()
             await self._filled.wait()
@@ -89,13 +89,13 @@ class Mailbox(Generic[T]):
 
 
 async def supply(box: Mailbox[T], work: Callable[[], Awaitable[T | None]]) -> None:
-    """Do the work, put its result into the box and close it; an error is left there too, for the reader."""
+    """Run the work, put its result into the box and close it; an error is raised in the reader."""
     try:
         last = await work()
         if last is not None:
             await box.put(last)
         box.close()
-    except Exception as error:  # noqa: BLE001 - handed to the reader, not handled here
+    except Exception as error:  # noqa: BLE001 - Not handled here: the reader raises it.
         box.close(error)
 
 
@@ -103,7 +103,7 @@ async def supply(box: Mailbox[T], work: Callable[[], Awaitable[T | None]]) -> No
 
 
 class Inbox:
-    """The sink for what belongs to no call: the program's callbacks."""
+    """The sink for what belongs to no call: passes it to the callbacks of the program."""
 
     def __init__(self, answerer: Answerer, on_log: OnLog | None, on_notification: OnNotification | None) -> None:
         self.answerer = answerer
@@ -111,36 +111,34 @@ class Inbox:
         self.on_notification = on_notification
 
     async def emit(self, notification: Notification) -> None:
-        """Hand a log message to `on_log`, and everything else to `on_notification`."""
+        """Pass log messages to `on_log` and all others to `on_notification`."""
         if notification.method == "notifications/message":
             await deliver(self.on_log, _readable(read_log, notification))
         else:
             await deliver(self.on_notification, notification)
 
     async def ask(self, questions: Questions) -> Answers:
-        """The callbacks' answers."""
         return await self.answerer.answer(questions)
 
 
 class CallSink(Deadline, kw_only=True):
-    """The sink of one request: its progress and, for a stream, its log messages; all else goes to the inbox.
+    """The sink of one request: handles its progress and log messages, and passes all else to the inbox.
 
-    It is the request's deadline, too: of each there is one per request.
+    It is also the deadline of the request, which saves an object per request.
     """
 
     inbox: Inbox
     on_progress: OnProgress | None
     on_log: OnLog | None
-    waits_since: float = 0.0
+    paused_at: float = 0.0
 
     async def emit(self, notification: Notification) -> None:
-        """Hand an event on; progress gives the server its full time again."""
         is_progress = notification.method == "notifications/progress"
         if is_progress:
             self.is_renewed = True
             if self.on_progress is None:
-                return  # It was asked for because it moves the deadline.
-        self._stop_time()
+                return  # It was requested to extend the deadline only.
+        self._pause()
         try:
             if is_progress:
                 await deliver(self.on_progress, _readable(read_progress, notification))
@@ -149,40 +147,40 @@ class CallSink(Deadline, kw_only=True):
             else:
                 await self.inbox.emit(notification)
         finally:
-            self._let_time_pass()
+            self._resume()
 
     async def ask(self, questions: Questions) -> Answers:
-        """The callbacks' answers, for which time stands still; the next round has its full time."""
-        self._stop_time()
+        """The answers of the callbacks. The timeout is paused meanwhile, and restarted afterwards."""
+        self._pause()
         try:
             answers = await self.inbox.ask(questions)
         finally:
-            self._let_time_pass()
+            self._resume()
         self.is_renewed = True
         return answers
 
-    def _stop_time(self) -> None:
+    def _pause(self) -> None:
         if not self.waits:
-            self.waits_since = monotonic()
+            self.paused_at = monotonic()
         self.waits += 1
 
-    def _let_time_pass(self) -> None:
+    def _resume(self) -> None:
         self.waits -= 1
         if not self.waits:
-            # The maximum is given back, too: what the callbacks take was decided by whoever set it.
-            passed = monotonic() - self.waits_since
+            # The time that callbacks take does not count towards the maximum either.
+            passed = monotonic() - self.paused_at
             self.expires += passed
             self.ends += passed
 
 
 class Acknowledged(msgspec.Struct, frozen=True):
-    """The server's word on what it will tell of."""
+    """The server's acknowledgement: which changes it will report."""
 
     honoured: Params
 
 
 class ListenSink:
-    """The sink of a subscription: first the acknowledgement, then the changes."""
+    """The sink of a subscription: receives the acknowledgement, then the changes."""
 
     def __init__(self, inbox: Inbox, box: Mailbox[Acknowledged | Change]) -> None:
         self._inbox = inbox
@@ -190,7 +188,7 @@ class ListenSink:
         self._acknowledged = False
 
     async def emit(self, notification: Notification) -> None:
-        """Put the acknowledgement and the changes after it into the box; what came earlier was not subscribed to."""
+        """Put the acknowledgement and the changes after it into the box."""
         if notification.method == ACKNOWLEDGED:
             if not self._acknowledged:
                 self._acknowledged = True
@@ -206,14 +204,13 @@ class ListenSink:
             self._box.offer(change)
 
     async def ask(self, questions: Questions) -> Answers:
-        """The callbacks' answers."""
         return await self._inbox.ask(questions)
 
 
 class Changes:
-    """What changes on a server, one after the other, until it ends the subscription: `async for change in changes`.
+    """The changes of a server, until it ends the subscription: `async for change in changes`.
 
-    The same change twice before anybody looked is one change.
+    Equal changes that were not read yet are reported once.
     """
 
     def __init__(self, box: Mailbox[Acknowledged | Change], honoured: Params) -> None:
@@ -231,21 +228,20 @@ class Changes:
 
 
 async def deliver(callback: Callback[T] | None, event: T | None) -> None:
-    """Call the callback with the event, if there are both; its failure is logged and goes no further."""
     if callback is None or event is None:
         return
     try:
         outcome = callback(event)
         if outcome is not None and isinstance(outcome, Awaitable):  # pyright: ignore[reportUnnecessaryIsInstance]
             await outcome
-    except Exception:
+    except Exception:  # An edge: the code of the user may raise anything, and must not end the connection.
         log.exception("The callback for %s failed.", type(event).__name__)
 
 
 def _readable(read: Callable[[Params], T], notification: Notification) -> T | None:
-    """What the notification says, or None if it cannot be read: nobody waits for it, so nothing is lost but itself."""
+    """The content of a notification, or None if it is not valid."""
     try:
         return read(notification.params)
     except msgspec.ValidationError as problem:
-        log.warning("Ignored a %s that cannot be read: %s", notification.method, problem)
+        log.warning("Ignored an invalid %s: %s", notification.method, problem)
         return None

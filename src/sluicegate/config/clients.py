@@ -1,6 +1,6 @@
-"""Programs that use servers: where each keeps its list, how to read it, and how to write ourselves into it.
+"""MCP clients such as Claude Code: where each keeps its list of servers, how to read it and how to add the gateway.
 
-For `sluicegate import` and `sluicegate connect`. Files are read and written by the caller; here are only texts.
+For `sluicegate import` and `sluicegate connect`. The functions work on texts; the caller reads and writes the files.
 """
 
 import os
@@ -11,39 +11,44 @@ from typing import Final, Literal, cast
 
 import msgspec
 
-from sluicegate.config import editing, jsonc
+from sluicegate.config import edit_files, jsonc
 from sluicegate.config.jsonc import Fault, Object
-from sluicegate.config.ourselves import leads_to, starts_a_gateway
-from sluicegate.config.values import HttpFront
+from sluicegate.config.model import HttpFront, leads_to, starts_a_gateway
+from sluicegate.config.paths import Places
+from sluicegate.config.settings_toml import parse_toml
 
 Scope = Literal["user", "project"]
 Entry = dict[str, object]
 
 OUR_NAME: Final = "sluicegate"
-"""What clients call us, if nobody wants another name."""
+"""The default name of the gateway in clients' files."""
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
-    """A program that uses servers."""
+    """An MCP client."""
 
     name: str
     title: str
     table: tuple[str, ...] = ("mcpServers",)
-    """The keys that lead to its servers."""
+    """The path of keys to its servers."""
     form: Literal["json", "toml"] = "json"
     by_url: str | None = "url"
-    """The key of a server's URL; None if it only starts commands."""
+    """The key of a server's URL; None if it supports commands only."""
     typed: bool = False
-    """Whether an entry must say "type"."""
+    """Whether an entry needs a "type"."""
     user: Mapping[str, str] = {}
     """Its file in the user's home, for each `sys.platform`; "" is for all others."""
     project: str | None = None
-    """Its file in a folder of work."""
+    """Its file in a project folder."""
     also: tuple[str, ...] = ()
-    """Other files in the user's home that it once used, to import from."""
+    """Older files beside the user's, to import from."""
 
 
-_MAC: Final = "~/Library/Application Support"
+def _app_files(path: str) -> dict[str, str]:
+    """A file among the data of desktop programs, for each platform."""
+    bases = {"darwin": "~/Library/Application Support", "win32": "%APPDATA%", "": "%XDG_CONFIG_HOME%"}
+    return {platform: f"{base}/{path}" for platform, base in bases.items()}
+
 
 CLIENTS: Final[dict[str, Client]] = {
     client.name: client
@@ -52,11 +57,7 @@ CLIENTS: Final[dict[str, Client]] = {
             name="claude-desktop",
             title="Claude Desktop",
             by_url=None,
-            user={
-                "darwin": f"{_MAC}/Claude/claude_desktop_config.json",
-                "win32": "%APPDATA%/Claude/claude_desktop_config.json",
-                "": "%XDG_CONFIG_HOME%/Claude/claude_desktop_config.json",
-            },
+            user=_app_files("Claude/claude_desktop_config.json"),
         ),
         Client(name="claude-code", title="Claude Code", typed=True, user={"": "~/.claude.json"}, project=".mcp.json"),
         Client(name="cursor", title="Cursor", user={"": "~/.cursor/mcp.json"}, project=".cursor/mcp.json"),
@@ -65,11 +66,7 @@ CLIENTS: Final[dict[str, Client]] = {
             title="VS Code",
             table=("servers",),
             typed=True,
-            user={
-                "darwin": f"{_MAC}/Code/User/mcp.json",
-                "win32": "%APPDATA%/Code/User/mcp.json",
-                "": "%XDG_CONFIG_HOME%/Code/User/mcp.json",
-            },
+            user=_app_files("Code/User/mcp.json"),
             project=".vscode/mcp.json",
             also=("settings.json",),
         ),
@@ -92,163 +89,119 @@ CLIENTS: Final[dict[str, Client]] = {
 }
 
 OURS: Final = Client(name="mcp-json", title=".mcp.json", user={"": "~/.mcp.json"}, project=".mcp.json")
-"""Our own file of servers, as one more of them: `import` writes into it."""
+"""The gateway's own file in the same form: `import` writes to it."""
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
-    """Servers of another program, in the words of `.mcp.json`, and what whoever imports them should know."""
+    """Servers of a client in the form of `.mcp.json`, and notes for the user."""
 
     servers: dict[str, Entry] = {}
     notes: tuple[str, ...] = ()
 
 
-def client_file(
-    client: Client, scope: Scope, *, home: str, root: str, environ: Mapping[str, str], platform: str = sys.platform
-) -> str | None:
-    """Where the client keeps its list of servers; None if it has no such file."""
+def client_file(client: Client, scope: Scope, places: Places, platform: str = sys.platform) -> str | None:
+    """The file with the client's servers; None if it has no such file."""
     if scope == "project":
-        return None if client.project is None else os.path.join(root, *client.project.split("/"))
-    place = client.user.get(platform, client.user.get(""))
-    if place is None:
+        return None if client.project is None else os.path.join(places.root, *client.project.split("/"))
+    path = client.user.get(platform, client.user.get(""))
+    if path is None:
         return None
-    first, *rest = place.split("/")
-    return os.path.join(_shared_folders(home, environ)[first], *rest)
-
-
-def _shared_folders(home: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """What the beginning of a client's path stands for."""
-    return {
+    home, environ = places.home, places.environ
+    bases = {
         "~": home,
         "%APPDATA%": environ.get("APPDATA") or os.path.join(home, "AppData", "Roaming"),
         "%XDG_CONFIG_HOME%": environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config"),
         "%CODEX_HOME%": environ.get("CODEX_HOME") or os.path.join(home, ".codex"),
     }
+    first, *rest = path.split("/")
+    return os.path.join(bases[first], *rest)
 
 
-def folders_of(file: str, *, home: str, root: str, environ: Mapping[str, str]) -> list[str]:
-    """The folders around a client's file that are the client's own, the innermost first."""
-    shared = _shared_folders(home, environ)
-    ends = {root, *(shared[first] for first in ("~", "%APPDATA%", "%XDG_CONFIG_HOME%"))}
-    found: list[str] = []
-    folder = os.path.dirname(file)
-    while folder not in ends and folder.startswith(tuple(os.path.join(end, "") for end in ends)):
-        found.append(folder)
-        folder = os.path.dirname(folder)
-    return found
-
-
-def client_files(
-    client: Client, *, home: str, root: str, environ: Mapping[str, str], platform: str = sys.platform
-) -> tuple[str, ...]:
-    """Every file in which the client may have servers, the one that counts more last."""
-    user = client_file(client, "user", home=home, root=root, environ=environ, platform=platform)
-    project = client_file(client, "project", home=home, root=root, environ=environ, platform=platform)
+def client_files(client: Client, places: Places, platform: str = sys.platform) -> tuple[str, ...]:
+    """Every file in which the client may have servers; later ones take precedence."""
+    user = client_file(client, "user", places, platform)
     older = [os.path.join(os.path.dirname(user), name) for name in client.also] if user else []
-    return tuple(file for file in (*older, user, project) if file is not None)
+    return tuple(file for file in (*older, user, client_file(client, "project", places)) if file is not None)
 
 
 def read_client(client: Client, text: str, *, root: str = "", ourselves: Sequence[HttpFront] = ()) -> Imported | Fault:
-    """The servers of a client's file, without our own gateway.
+    """The servers of a client's file, without this gateway.
 
-    `root` is the folder of work, for clients that keep all of them in one file; `ourselves` is where we can be found.
+    Args:
+        root: the project folder, for clients that keep the servers of all projects in one file.
+        ourselves: the addresses of this gateway.
     """
     notes: list[str] = []
     found = _entries(client, text, root, notes)
     if isinstance(found, Fault):
         return found
-    if client.form == "toml":
-        servers = {name: _from_codex(entry) for name, entry in found.items()}
-    else:
-        servers = {name: cast(Entry, _adapted(entry, name, client, notes)) for name, entry in found.items()}
-    return _without_ourselves(client, servers, notes, ourselves)
+    servers: dict[str, Entry] = {}
+    for name, entry in found.items():
+        entry = _from_codex(entry) if client.form == "toml" else cast(Entry, _adapted(entry, name, client, notes))
+        if _is_gateway(name, entry, ourselves):  # A gateway that calls itself never ends.
+            notes.append(f"{name} of {client.title} is sluicegate itself, so it is left out.")
+        else:
+            servers[name] = entry
+    return Imported(servers=servers, notes=tuple(notes))
 
 
 def gateways_in(client: Client, text: str, *, root: str = "", ourselves: Sequence[HttpFront] = ()) -> frozenset[str]:
-    """What a client calls this gateway in its file, if it is there; the arguments are those of `read_client`."""
-    found = _entries(client, text, root) if text.strip() else {}
+    """The names of this gateway in a client's file; the arguments are those of `read_client`."""
+    found = _entries(client, text, root, []) if text.strip() else {}
     if isinstance(found, Fault):
         return frozenset()
     return frozenset(name for name, entry in found.items() if _is_gateway(name, entry, ourselves))
 
 
 def entry_in(client: Client, text: str, name: str) -> Entry | None:
-    """What a client's file says of one server, at the place where `with_entry` writes."""
-    page = _page(client, text)
-    table = {} if isinstance(page, Fault) else page
-    for key in client.table:
-        inner = table.get(key)
-        table = cast(Entry, inner) if isinstance(inner, dict) else {}
-    entry = table.get(name)
-    return cast(Entry, entry) if isinstance(entry, dict) else None
+    """The entry of one server in a client's file, at the place where `with_entry` writes."""
+    document = _parse(client, text)
+    value: object = {} if isinstance(document, Fault) else document
+    for key in (*client.table, name):
+        value = _table(value).get(key)
+    return cast(Entry, value) if isinstance(value, dict) else None
 
 
-def _page(client: Client, text: str) -> Entry | Fault:
-    """What is in a client's file."""
+def _parse(client: Client, text: str) -> Entry | Fault:
     if client.form == "toml":
-        import tomllib
-
-        try:
-            return tomllib.loads(text)
-        except ValueError as error:
-            return editing.no_toml(text, error)
+        return parse_toml(text)
     document = jsonc.read(text)
     if isinstance(document, Fault):
         return document
-    return (
-        cast(Entry, jsonc.plain(document)) if isinstance(document, Object) else Fault("The file is no JSON object.", 0)
-    )
+    if not isinstance(document, Object):
+        return Fault("The file is not a JSON object.", 0)
+    return cast(Entry, jsonc.plain(document))
 
 
-def _entries(client: Client, text: str, root: str, notes: list[str] | None = None) -> dict[str, Entry] | Fault:
-    """The servers of a client's file, in its own words; what cannot be one is told in the `notes`."""
-    page = _page(client, text)
-    if isinstance(page, Fault):
-        return page
-    notes = [] if notes is None else notes
+def _table(value: object) -> Entry:
+    return cast(Entry, value) if isinstance(value, dict) else {}
+
+
+def _entries(client: Client, text: str, root: str, notes: list[str]) -> dict[str, Entry] | Fault:
+    """The servers of a client's file in the client's own form. Adds a note for each that is not a server."""
+    document = _parse(client, text)
+    if isinstance(document, Fault):
+        return document
     if client.form == "toml":
-        return _tables(page.get(client.table[0]), client, notes)
-    tables: list[object] = [page.get(key) for key in dict.fromkeys(("mcpServers", *client.table))]
-    if isinstance(mcp := page.get("mcp"), dict):
-        tables.append(cast(Entry, mcp).get("servers"))
-    if isinstance(projects := page.get("projects"), dict):
-        project = cast(Entry, projects).get(root)
-        tables.append(cast(Entry, project).get("mcpServers") if isinstance(project, dict) else None)
+        tables = [document.get(client.table[0])]
+    else:
+        tables = [document.get(key) for key in dict.fromkeys(("mcpServers", *client.table))]
+        tables.append(_table(document.get("mcp")).get("servers"))  # VS Code's settings.json.
+        tables.append(_table(_table(document.get("projects")).get(root)).get("mcpServers"))  # ~/.claude.json.
     found: dict[str, Entry] = {}
     for table in tables:
-        found |= _tables(table, client, notes)
-    return found
-
-
-def _tables(table: object, client: Client, notes: list[str]) -> dict[str, Entry]:
-    if not isinstance(table, dict):
-        if table is not None:
+        if table is not None and not isinstance(table, dict):
             notes.append(f"The servers of {client.title} are left out: they should be an object, with a name for each.")
-        return {}
-    found: dict[str, Entry] = {}
-    for name, entry in cast(Entry, table).items():
-        if isinstance(entry, dict):
-            found[name] = cast(Entry, entry)
-        else:
-            notes.append(f"{name} of {client.title} is left out: it should be an object with a command or a url.")
+        for name, entry in _table(cast(object, table)).items():
+            if isinstance(entry, dict):
+                found[name] = cast(Entry, entry)
+            else:
+                notes.append(f"{name} of {client.title} is left out: it should be an object with a command or a url.")
     return found
-
-
-def runs_the_same(one: Entry, other: Entry) -> bool:
-    """Whether two entries, in the words of `.mcp.json`, start or reach the same server in the same way."""
-    return _what_runs(one) == _what_runs(other)
-
-
-def _what_runs(entry: Entry) -> Entry:
-    """An entry without its settings, and without what goes without saying."""
-    url = next((entry[key] for key in ("url", "httpUrl", "serverUrl") if entry.get(key)), None)
-    same = ("headers",) if url else ("command", "args", "env", "envFile", "cwd")
-    is_sse = any(entry.get(key) == "sse" for key in ("type", "transport", "transportType"))
-    said: Entry = {"url": url, "sse": is_sse, **{key: entry.get(key) for key in same}}
-    return {key: value for key, value in said.items() if value}
 
 
 def entry_for(client: Client, *, url: str, command: Sequence[str]) -> Entry:
-    """How the client is told of us: by our URL if it can use one, else by the command that speaks over pipes."""
+    """The gateway's entry in a client's file: its URL if the client supports one, else the command that uses stdio."""
     if client.by_url is None:
         program, *args = command
         return {"command": program, "args": args}
@@ -256,17 +209,17 @@ def entry_for(client: Client, *, url: str, command: Sequence[str]) -> Entry:
 
 
 def with_entry(client: Client, text: str, name: str, entry: Mapping[str, object]) -> str | Fault:
-    """The text of the client's file with this server in it, and all else as it was."""
+    """The text of the client's file with this server added, and nothing else changed."""
     if client.form == "toml":
-        return editing.toml_with(text, client.table[0], name, entry)
-    return editing.json_with(text, client.table, name, entry)
+        return edit_files.toml_with(text, client.table[0], name, entry)
+    return edit_files.json_with(text, client.table, name, entry)
 
 
 def without_entry(client: Client, text: str, name: str) -> str | Fault:
-    """The text of the client's file without this server, and all else as it was."""
+    """The text of the client's file with this server removed, and nothing else changed."""
     if client.form == "toml":
-        return editing.toml_without(text, client.table[0], name)
-    return editing.json_without(text, client.table, name)
+        return edit_files.toml_without(text, client.table[0], name)
+    return edit_files.json_without(text, client.table, name)
 
 
 _bare_variable: Final = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
@@ -274,7 +227,7 @@ _input: Final = re.compile(r"\$\{input:([^}]+)\}")
 
 
 def _adapted(value: object, name: str, client: Client, notes: list[str]) -> object:
-    """An entry in our words: variables as `${NAME}`, and what an editor would ask a person for as variables too."""
+    """An entry in the form of `.mcp.json`: variables as `${NAME}`, also where the editor asks the user for a value."""
     match value:
         case dict():
             return {key: _adapted(inner, name, client, notes) for key, inner in cast(Entry, value).items()}
@@ -287,7 +240,7 @@ def _adapted(value: object, name: str, client: Client, notes: list[str]) -> obje
             def variable(found: re.Match[str]) -> str:
                 wanted = re.sub(r"[^A-Z0-9]+", "_", found[1].upper()).strip("_") or "INPUT"
                 wanted = wanted if wanted[0].isalpha() else f"INPUT_{wanted}"
-                note = f"{name}: set the variable {wanted}, which {client.title} asked you for."
+                note = f"{name}: set the variable {wanted}; {client.title} asked you for its value."
                 if note not in notes:
                     notes.append(note)
                 return f"${{{wanted}}}"
@@ -298,14 +251,14 @@ def _adapted(value: object, name: str, client: Client, notes: list[str]) -> obje
 
 
 def _from_codex(entry: Entry) -> Entry:
-    """A server of Codex in the words of `.mcp.json`."""
+    """A server of Codex in the form of `.mcp.json`."""
     same = {key: entry[key] for key in ("command", "args", "cwd", "url", "enabled") if key in entry}
-    env = dict(_strings(entry.get("env")))
+    env = _strings(entry.get("env"))
     forwarded = entry.get("env_vars")
     for variable in cast(list[object], forwarded) if isinstance(forwarded, list) else ():
         if isinstance(variable, str):
             env.setdefault(variable, f"${{{variable}}}")
-    headers = dict(_strings(entry.get("http_headers")))
+    headers = _strings(entry.get("http_headers"))
     headers |= {name: f"${{{variable}}}" for name, variable in _strings(entry.get("env_http_headers")).items()}
     if isinstance(token := entry.get("bearer_token_env_var"), str):
         headers["Authorization"] = f"Bearer ${{{token}}}"
@@ -318,18 +271,7 @@ def _from_codex(entry: Entry) -> Entry:
 
 
 def _strings(table: object) -> dict[str, str]:
-    if not isinstance(table, dict):
-        return {}
-    return {name: value for name, value in cast(Entry, table).items() if isinstance(value, str)}
-
-
-def _without_ourselves(
-    client: Client, servers: dict[str, Entry], notes: list[str], ourselves: Sequence[HttpFront]
-) -> Imported:
-    """The servers without an entry that is us: a gateway that calls itself never ends."""
-    kept = {name: entry for name, entry in servers.items() if not _is_gateway(name, entry, ourselves)}
-    left = [f"{name} of {client.title} is sluicegate itself, and left out." for name in servers if name not in kept]
-    return Imported(servers=kept, notes=(*notes, *left))
+    return {name: value for name, value in _table(table).items() if isinstance(value, str)}
 
 
 def _is_gateway(name: str, entry: Entry, ourselves: Sequence[HttpFront]) -> bool:
@@ -338,5 +280,5 @@ def _is_gateway(name: str, entry: Entry, ourselves: Sequence[HttpFront]) -> bool
     if starts_a_gateway(words):
         return True
     urls = [url for key in ("url", "httpUrl", "serverUrl") if isinstance(url := entry.get(key), str)]
-    # `connect` gives us this name, and perhaps a port that we do not have any more.
+    # `connect` writes this name; the gateway's port may have changed since.
     return any(leads_to(url, http, at_any_port=name == OUR_NAME) for url in urls for http in ourselves)

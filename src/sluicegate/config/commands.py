@@ -1,4 +1,4 @@
-"""Commands of servers: where their program is, and whether it may be another one tomorrow (threats T34)."""
+"""Commands of servers: finds their program, and detects packages without a fixed version (threats T34)."""
 
 import os
 import re
@@ -24,13 +24,13 @@ _FETCHING: Final = frozenset(
 
 
 def fetching(program: str) -> str:
-    """What a program is called that may have to fetch a server before it runs it; empty if it is none of these."""
+    """The name of a program that may have to download a server first; empty for other programs."""
     name = program.replace("\\", "/").rpartition("/")[2].removesuffix(".cmd").removesuffix(".exe")
     return name if name in _FETCHING else ""
 
 
 def find_program(command: str, cwd: str, path: str) -> str | None:
-    """The absolute path of the program, found as the server's own process would find it; None if it is not there."""
+    """The absolute path of the program, found as the server's own process would find it; None if there is none."""
     return _found(command, cwd, path, os.F_OK | os.X_OK)
 
 
@@ -42,11 +42,14 @@ def _found(command: str, cwd: str, path: str, mode: int) -> str | None:
 
 
 def not_found(command: str, args: Sequence[str], *, program: str, cwd: str, path: str) -> str:
-    """The sentence for a program that is not there or cannot be run, by its name as it may be shown, and the way out.
+    """A sentence about a program that does not exist or cannot be run, and what to do.
 
-    The others say where it was looked for, as `find_program` has it.
+    Args:
+        command: the masked command, for the sentence.
+        args: its arguments.
+        program, cwd, path: as for `find_program`.
     """
-    # Some write the whole command line into it, keys and all.
+    # Some users write the whole command line into it, secrets included.
     first, *rest = masked_args(command.split(" ")) if " " in command else [command]
     command = " ".join([first, *rest])
     is_line = first and rest and not args
@@ -56,9 +59,9 @@ def not_found(command: str, args: Sequence[str], *, program: str, cwd: str, path
     place = os.path.join(cwd, program) if os.sep in program else _found(program, cwd, path, os.F_OK)
     if place is None and command in _REMEDIES:
         return f'The command "{command}" was not found; {_REMEDIES[command]}.'
-    from sluicegate.upstream.launching import why_not_runnable  # Only wrong files need it.
+    from sluicegate.upstream.spawn import why_not_runnable  # Only files with mistakes need it.
 
-    # What is missed is easier to see where the path is told as a whole.
+    # Show what ~ stands for: with the full path, the mistake is easier to see.
     below = command[1:] if command.startswith("~/") else ""
     home = f" (~ is {program.removesuffix(below)})" if below and program.endswith(below) else ""
     return f'The command "{command}"{home} {why_not_runnable(place)}.'
@@ -72,7 +75,7 @@ _WITH_VALUE: Final = frozenset(
 
 
 def floating(command: str, args: Sequence[str]) -> str | None:
-    """What a command fetches without saying which version, as its package's name; None if nothing."""
+    """The package that a command downloads without a fixed version; None if there is none."""
     program = os.path.basename(command).removesuffix(".exe").removesuffix(".cmd")
     match [program, *args]:
         case ["npx" | "bunx", *rest] | ["npm", "exec" | "x", *rest] | ["pnpm" | "yarn", "dlx", *rest]:
@@ -91,7 +94,7 @@ def floating(command: str, args: Sequence[str]) -> str | None:
 
 
 def _package(words: Sequence[str], naming_options: tuple[str, ...]) -> str | None:
-    """The package among the arguments of a program that fetches packages: by its option, or the first plain word."""
+    """The package in the arguments of a package runner: the value of an option, or the first positional argument."""
     rest = iter(words)
     for word in rest:
         option, equals, value = word.partition("=")

@@ -1,30 +1,30 @@
-"""JSON as people write it: with comments and trailing commas, and with the place of every key.
+"""Parses JSON with comments and trailing commas, and keeps the position of every key.
 
-PURE. Everything else is as RFC 8259 has it. What is not even that becomes a `Fault` with its place, never an exception.
+PURE. Everything else follows RFC 8259. Invalid text gives a `Fault` with its position, never an exception.
 """
 
 import json
 import re
 from collections.abc import Iterator
-from typing import Final, NoReturn
+from typing import Final, NoReturn, cast
 
 import msgspec
 
-DEEPEST: Final = 100
+MAX_DEPTH: Final = 100
 LONGEST_NUMBER: Final = 256
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """Where and why a text cannot be read."""
+    """Where and why a text is invalid."""
 
     sentence: str
     offset: int
     path: tuple[str, ...] = ()
-    """The keys that lead there."""
+    """The path of keys to that position."""
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A value and where it stands: `text[start:end]`."""
+    """A value and its position: `text[start:end]`."""
 
     start: int
     end: int
@@ -37,13 +37,13 @@ class Scalar(Node, frozen=True):
 
 
 class Array(Node, frozen=True):
-    """Values in order."""
+    """A list of values."""
 
     items: list[Node]
 
 
 class Member(msgspec.Struct, frozen=True):
-    """One key of an object, and what it holds."""
+    """A key of an object, and its value."""
 
     key: str
     key_start: int
@@ -51,21 +51,21 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Object(Node, frozen=True):
-    """Members in order. A key may be there twice; the last one counts, as everywhere else."""
+    """Members in order. A key may appear twice; the last one is used."""
 
     members: list[Member]
 
     def get(self, key: str) -> Member | None:
-        """The member that counts for this key."""
+        """The last member with this key."""
         return next((member for member in reversed(self.members) if member.key == key), None)
 
     def effective(self) -> Iterator[Member]:
-        """The members that count, each at the place where its key stands first."""
+        """The last member of each key, in the order in which the keys first appear."""
         last = {member.key: member for member in self.members}
         return iter(last.values())
 
     def repeated(self) -> Iterator[Member]:
-        """Members whose key stood there before."""
+        """Members whose key appeared before."""
         seen: set[str] = set()
         for member in self.members:
             if member.key in seen:
@@ -74,16 +74,15 @@ class Object(Node, frozen=True):
 
 
 def read(text: str) -> Node | Fault:
-    """The value that the text is, or what is wrong with it."""
-    reader = _Reader(text)
+    """The parsed value, or the first error."""
     try:
-        return reader.document()
-    except _Unreadable:
-        return reader.fault
+        return _Parser(text).document()
+    except _Invalid as error:
+        return error.fault
 
 
 def plain(node: Node) -> object:
-    """The value without its places, as `json.loads` gives it."""
+    """The value without positions, as `json.loads` returns it."""
     match node:
         case Object():
             return {member.key: plain(member.value) for member in node.members}
@@ -96,169 +95,125 @@ def plain(node: Node) -> object:
 
 
 def line_column(text: str, offset: int) -> tuple[int, int]:
-    """Line and column of a place, both from 1."""
+    """Line and column of an offset, both from 1."""
     return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
 
 
 def skip(text: str, at: int) -> int:
-    """The place of the next thing that is neither a blank nor a comment, in a text that can be read."""
-    reader = _Reader(text)
-    return reader.skipped(at)
+    """The offset of the next token at or after `at`, behind whitespace and comments."""
+    found = _blank.match(text, at)
+    return found.end() if found else at
 
 
-_blank: Final = re.compile(r"[ \t\r\n]+")
+_blank: Final = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|/\*.*?\*/)*+", re.DOTALL)
 _string: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
-_number: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _word: Final = re.compile(r"[A-Za-z0-9_$+.-]+")
 _surrogate: Final = re.compile("[\ud800-\udfff]")
-_WORDS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": None}
 
 
-class _Unreadable(Exception):
-    """Leaves the reader, whose `fault` says why; nobody outside of it sees this."""
+class _Invalid(Exception):
+    """Ends parsing. Never leaves this module."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
 
 
-class _Reader:
+class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 1 if text.startswith("\ufeff") else 0
         self._path: list[str] = []
-        self.fault = Fault("", 0)
 
     def document(self) -> Node:
-        self._skip()
-        if self._at >= len(self._text):
-            self._stop("There is nothing in it.")
+        if not self._next():
+            self._stop("The file is empty.")
         node = self._value(0)
-        self._skip()
-        if self._at < len(self._text):
-            self._stop("Something stands after the end; is a bracket closed too early?")
+        if self._next():
+            self._stop("There is more text after the end; is a bracket closed too early?")
         return node
 
-    def skipped(self, at: int) -> int:
-        self._at = at
-        self._skip()
-        return self._at
-
     def _stop(self, sentence: str, offset: int | None = None) -> NoReturn:
-        self.fault = Fault(sentence, self._at if offset is None else offset, tuple(self._path))
-        raise _Unreadable
+        raise _Invalid(Fault(sentence, self._at if offset is None else offset, tuple(self._path)))
 
-    def _skip(self) -> None:
-        """Move over blanks and comments."""
-        text = self._text
-        while self._at < len(text):
-            if found := _blank.match(text, self._at):
-                self._at = found.end()
-            elif text.startswith("//", self._at):
-                end = text.find("\n", self._at)
-                self._at = len(text) if end < 0 else end
-            elif text.startswith("/*", self._at):
-                end = text.find("*/", self._at + 2)
-                if end < 0:
-                    self._stop("This comment is not closed; end it with */.")
-                self._at = end + 2
-            else:
-                return
+    def _next(self) -> str:
+        """The first character of the next token; empty at the end."""
+        self._at = skip(self._text, self._at)
+        if self._text.startswith("/*", self._at):
+            self._stop("This comment is not closed; end it with */.")
+        return self._text[self._at : self._at + 1]
 
     def _value(self, depth: int) -> Node:
-        if depth > DEEPEST:
-            self._stop(f"Nested deeper than {DEEPEST} levels.")
-        start, mark = self._at, self._text[self._at : self._at + 1]
-        if mark == "{":
-            members = self._members(depth)
-            return Object(start, self._at, members)
-        if mark == "[":
-            items = self._items(depth)
-            return Array(start, self._at, items)
-        if mark == '"':
-            value = self._quoted()
-            return Scalar(start, self._at, value)
-        if (found := _number.match(self._text, start)) and not _word.match(self._text, found.end()):
-            if len(found[0]) > LONGEST_NUMBER:
-                self._stop(f"A number of more than {LONGEST_NUMBER} digits.")
-            self._at = found.end()
-            return Scalar(start, self._at, float(found[0]) if found[1] or found[2] else int(found[0]))
-        if found := _word.match(self._text, start):
-            if found[0] not in _WORDS:
-                self._stop(f"{found[0][:40]!a} is no value; a string stands in double quotes.")
-            self._at = found.end()
-            return Scalar(start, self._at, _WORDS[found[0]])
-        if mark == "'":
-            self._stop("A string stands in double quotes, not in single ones.")
-        if not mark:
-            self._stop("The file ends before a value; is it written only half?")
-        if mark in ",]}":
-            self._stop("A value is missing here.")
-        self._stop(f"{mark!a} begins no value.")
+        mark = self._next()
+        if depth > MAX_DEPTH:
+            self._stop(f"Nested deeper than {MAX_DEPTH} levels.")
+        if mark in ("{", "["):
+            return self._container(depth)
+        start = self._at
+        value = self._quoted() if mark == '"' else self._literal(mark)
+        return Scalar(start, self._at, value)
+
+    def _container(self, depth: int) -> Object | Array:
+        start, outer = self._at, len(self._path)
+        closing = "}" if self._text[start] == "{" else "]"
+        members, items = list[Member](), list[Node]()
+        self._at += 1
+        while (mark := self._next()) != closing:
+            if not mark:
+                line, _ = line_column(self._text, start)
+                self._stop(f"The file ends before the {self._text[start]} of line {line} is closed; is it incomplete?")
+            if mark == ",":
+                self._stop("There is one comma too many.")
+            if closing == "]":
+                items.append(self._value(depth + 1))
+            elif mark == '"':
+                key_start, key = self._at, self._quoted()
+                self._path[outer:] = [key]
+                if self._next() != ":":
+                    self._stop("Expected a colon after the key.")
+                self._at += 1
+                members.append(Member(key, key_start, self._value(depth + 1)))
+            else:
+                self._stop("Expected a key in double quotes.")
+            end, mark = self._at, self._next()
+            if mark == ",":
+                self._at += 1
+            elif mark and mark in "]}:" and mark != closing:
+                self._stop(f"{mark!a} is not expected here.")
+            elif mark and mark != closing:
+                self._stop("A comma is missing before this.", end)
+        self._at += 1
+        del self._path[outer:]
+        return Object(start, self._at, members) if closing == "}" else Array(start, self._at, items)
 
     def _quoted(self) -> str:
         found = _string.match(self._text, self._at)
         if found is None:
             self._stop("This string is not closed on its line; end it with a double quote.")
         try:
-            value: object = json.loads(found[0])
+            value = cast(str, json.loads(found[0]))
         except ValueError as problem:
-            self._stop(f"A string with an escape that JSON does not have: {str(problem).split(':')[0]}.")
-        if _surrogate.search(str(value)):
+            self._stop(f"A string with an escape that is not valid in JSON: {str(problem).split(':')[0]}.")
+        if _surrogate.search(value):
             self._stop("A string with half a character (a lone surrogate).")
         self._at = found.end()
-        return str(value)
+        return value
 
-    def _members(self, depth: int) -> list[Member]:
-        opening, members = self._at, list[Member]()
-        self._at += 1
-        while True:
-            self._skip()
-            mark = self._text[self._at : self._at + 1]
-            if mark == "}":
-                self._at += 1
-                return members
-            if not mark:
-                self._unclosed(opening, "{")
-            if mark != '"':
-                self._stop("A key in double quotes should stand here." if mark != "," else "There is a comma too many.")
-            start, key = self._at, self._quoted()
-            self._path.append(key)
-            self._skip()
-            if self._text[self._at : self._at + 1] != ":":
-                self._stop("A colon should stand after the key.")
-            self._at += 1
-            self._skip()
-            members.append(Member(key, start, self._value(depth + 1)))
-            self._separator("}", opening)
-            self._path.pop()
+    def _literal(self, mark: str) -> int | float | bool | None:
+        found = _word.match(self._text, self._at)
+        if found is None:
+            if mark == "'":
+                self._stop("Strings need double quotes, not single quotes.")
+            self._stop("A value is missing here." if mark else "The file ends before a value; is it incomplete?")
+        if len(found[0]) > LONGEST_NUMBER:
+            self._stop(f"The number has more than {LONGEST_NUMBER} digits.")
+        try:
+            value = cast(int | float | bool | None, json.loads(found[0], parse_constant=_refuse))
+        except ValueError:
+            self._stop(f"{found[0][:40]!a} is not a value; strings need double quotes.")
+        self._at = found.end()
+        return value
 
-    def _items(self, depth: int) -> list[Node]:
-        opening, items = self._at, list[Node]()
-        self._at += 1
-        while True:
-            self._skip()
-            mark = self._text[self._at : self._at + 1]
-            if mark == "]":
-                self._at += 1
-                return items
-            if not mark:
-                self._unclosed(opening, "[")
-            if mark == ",":
-                self._stop("There is a comma too many.")
-            items.append(self._value(depth + 1))
-            self._separator("]", opening)
 
-    def _separator(self, closing: str, opening: int) -> None:
-        end = self._at
-        self._skip()
-        mark = self._text[self._at : self._at + 1]
-        if mark == ",":
-            self._at += 1
-        elif not mark:
-            self._unclosed(opening, self._text[opening])
-        elif mark != closing:
-            wrong = mark in "]}:"
-            self._stop(
-                f"{mark!a} does not fit here." if wrong else "A comma is missing before this.", None if wrong else end
-            )
-
-    def _unclosed(self, opening: int, bracket: str) -> NoReturn:
-        line, _ = line_column(self._text, opening)
-        self._stop(f"The file ends, and the {bracket} of line {line} is not closed; is it written only half?")
+def _refuse(constant: str) -> NoReturn:
+    """NaN and Infinity are not JSON, although `json` accepts them."""
+    raise ValueError(constant)

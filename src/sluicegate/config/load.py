@@ -1,138 +1,167 @@
-"""From files to a configuration: what is read, in which order, and what becomes of what is wrong.
+"""Loads the configuration: reads the files in order and collects the problems in them.
 
-The one rule: content never raises. A file or a server that is wrong is a `Problem`; only `sluicegate.toml` and a file
-that was asked for by name can stop the start, since nothing of a wrong policy may be applied by half.
+The content of a file never raises. A mistake in a file or in one server is a `Problem`. Only `sluicegate.toml` and a
+file named on the command line can prevent the start: a policy must not be applied in part.
 """
 
 import os
+from collections.abc import Collection
+from typing import Final
 
 import msgspec
 
-from sluicegate.config.building import Build, Lines
-from sluicegate.config.entries import Entry, ServerFile, read_servers
-from sluicegate.config.expand import Variables
-from sluicegate.config.places import Places
-from sluicegate.config.problems import Problem
-from sluicegate.config.reading import read_text
-from sluicegate.config.settings import SettingsFile, Table, merged, read_settings
-from sluicegate.config.values import GatewayConfig, Settings
+from sluicegate.config.mcp_json import Entry, ServerFile, read_servers
+from sluicegate.config.merge import Lines, Merger
+from sluicegate.config.model import GatewayConfig, Settings
+from sluicegate.config.paths import Places
+from sluicegate.config.problems import Problem, read_text
+from sluicegate.config.settings_toml import SettingsFile, Table, merged, read_settings
+from sluicegate.config.variables import Variables
+
+EMPTIED: Final = "The file is empty now but had settings before. To run without them, delete the file."
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """A configuration and what is wrong with it."""
+    """A configuration and the problems in its files."""
 
     config: GatewayConfig | None
     """None if there was an error: then nothing of it is applied."""
     problems: tuple[Problem, ...] = ()
     broken: tuple[str, ...] = ()
-    """Files of which nothing could be read."""
+    """Files that could not be read at all."""
+    filled: tuple[str, ...] = ()
+    """Settings files that are not empty."""
 
     @property
     def ok(self) -> bool:
         return self.config is not None
 
 
-def load(places: Places) -> Loaded:
-    """The configuration that the files give now. Never raises for what is in them."""
+def load(places: Places, were_filled: Collection[str] = ()) -> Loaded:
+    """Load the configuration from its files. Never raises for what is in them.
+
+    `were_filled` are settings files that had content before. An empty one in their place is an error: it is probably
+    being written, and without its settings tools that it hides could be called (T19).
+    """
     problems: list[Problem] = []
     broken: list[str] = []
-    table, lines = _settings(places, problems, broken)
-    entries = _entries(places, problems, broken)
-    if any(problem.severity == "error" for problem in problems):
-        return Loaded(config=None, problems=tuple(problems), broken=tuple(broken))
-    settings = msgspec.convert(table, Settings)
-    build = Build(settings, table, lines, problems)
-    servers = build.servers(entries)
-    if not broken:  # Of a file that cannot be read nobody knows which servers are in it.
-        build.note_strangers(servers)
-    config = GatewayConfig(
-        root=places.root,
-        servers=servers,
-        naming=settings.naming,
-        http=settings.http,
-        control=settings.control,
-        catalog=settings.catalog,
-        limits=settings.limits,
-        profiles=settings.profiles,
+    filled: list[str] = []
+    table, lines = _read_settings(places, problems, broken, filled, were_filled)
+    entries = _read_entries(places, problems, broken)
+    config = None
+    if not _has_error(problems):
+        settings = msgspec.convert(table, Settings)
+        merger = Merger(settings, table, lines, problems)
+        servers = merger.servers(entries)
+        if not broken:  # The servers of a broken file are unknown.
+            merger.report_unknown_servers(servers)
+        config = GatewayConfig(
+            root=places.root,
+            servers=servers,
+            naming=settings.naming,
+            http=settings.http,
+            control=settings.control,
+            catalog=settings.catalog,
+            limits=settings.limits,
+            profiles=settings.profiles,
+        )
+    return Loaded(
+        config=None if _has_error(problems) else config,
+        problems=tuple(problems),
+        broken=tuple(broken),
+        filled=tuple(filled),
     )
-    failed = any(problem.severity == "error" for problem in problems)
-    return Loaded(config=None if failed else config, problems=tuple(problems), broken=tuple(broken))
 
 
 def settle(old: GatewayConfig, new: Loaded) -> Loaded:
-    """What a reload may apply: nothing if a file is wrong as a whole, and for a wrong entry the server as it was."""
+    """What a reload may apply: nothing if a file is broken; a server with an invalid entry keeps its old one."""
     if new.config is None or new.broken:
         return Loaded(config=None, problems=new.problems, broken=new.broken)
     servers = {
-        name: old.servers[name] if server.source is None and _was_good(old, name) else server
+        name: old.servers[name] if server.source is None and _was_valid(old, name) else server
         for name, server in new.config.servers.items()
     }
     if len({server.key for server in servers.values()}) < len(servers):
-        servers = new.config.servers  # The old one's key has gone to another by now.
+        servers = new.config.servers  # Another server has taken the old one's key.
     config = msgspec.structs.replace(new.config, servers=servers)
     return Loaded(config=config, problems=new.problems)
 
 
-def _was_good(old: GatewayConfig, name: str) -> bool:
+def _has_error(problems: list[Problem]) -> bool:
+    return any(problem.severity == "error" for problem in problems)
+
+
+def _was_valid(old: GatewayConfig, name: str) -> bool:
     return name in old.servers and old.servers[name].source is not None
 
 
-def _settings(places: Places, problems: list[Problem], broken: list[str]) -> tuple[Table, Lines]:
+def _read(file: str, places: Places) -> str | None | Problem:
+    """The text of a file; None if it does not exist and was not named on the command line."""
+    text = read_text(file)
+    if text is None and file == places.config:
+        return Problem(severity="error", file=file, sentence="There is no such file.")
+    return text
+
+
+def _read_settings(
+    places: Places, problems: list[Problem], broken: list[str], filled: list[str], were_filled: Collection[str]
+) -> tuple[Table, Lines]:
     table: Table = {}
     lines: Lines = {}
     for file in places.settings_files:
-        text = read_text(file)
-        if text is None and file == places.config:
-            text = Problem(severity="error", file=file, sentence="There is no such file.")
+        text = _read(file, places)
         if text is None:
             continue
+        if isinstance(text, str) and text.strip():
+            filled.append(file)
+        elif isinstance(text, str) and file in were_filled:
+            text = Problem(severity="error", file=file, sentence=EMPTIED)
         if isinstance(text, Problem):
             read = SettingsFile(problems=(msgspec.structs.replace(text, severity="error"),))
         else:
             read = read_settings(text, file)
-        problems += read.problems
         if read.problems:
+            problems += read.problems
             broken.append(file)
             continue
-        table = merged(table, _anchored(read.table, os.path.dirname(file), places.home))
+        table = merged(table, _with_absolute_paths(read.table, os.path.dirname(file), places.home))
         lines.update({path: (file, line) for path, line in read.lines.items()})
     return table, lines
 
 
-def _anchored(table: Table, folder: str, home: str) -> Table:
-    """The table with its paths made absolute: they are meant from where they are written."""
+def _with_absolute_paths(table: Table, folder: str, home: str) -> Table:
+    """The table with its paths made absolute. Paths are relative to the file that contains them."""
 
-    def anchor(inner: object, key: str) -> None:
+    def make_absolute(inner: object, key: str) -> None:
         if isinstance(inner, dict) and isinstance(path := inner.get(key), str) and path:  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
             path = home + path[1:] if path.startswith("~/") else path
             inner[key] = os.path.normpath(os.path.join(folder, path))
 
-    anchor(table.get("control"), "socket")
+    make_absolute(table.get("control"), "socket")
     activations = table.get("activations")
     for activation in activations.values() if isinstance(activations, dict) else ():  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-        anchor(activation, "file")  # pyright: ignore[reportUnknownArgumentType]
+        make_absolute(activation, "file")  # pyright: ignore[reportUnknownArgumentType]
     return table
 
 
-def _entries(places: Places, problems: list[Problem], broken: list[str]) -> dict[str, tuple[str, Entry]]:
+def _read_entries(places: Places, problems: list[Problem], broken: list[str]) -> dict[str, tuple[str, Entry]]:
+    """The entries of all files by name, each with its file. Later files replace entries of earlier ones."""
     variables = Variables(environ=places.environ, root=places.root, home=places.home)
-    found: dict[str, tuple[str, Entry]] = {}
+    entries: dict[str, tuple[str, Entry]] = {}
+    found: list[Problem] = []
     for file in places.server_files:
-        text = read_text(file)
+        text = _read(file, places)
         if text is None:
-            if file == places.config:
-                problems.append(Problem(severity="error", file=file, sentence="There is no such file."))
             continue
         if isinstance(text, Problem):
             read = ServerFile(problems=(text,), broken=True)
         else:
             read = read_servers(text, file, variables)
-        asked_for = read.broken and file == places.config
-        problems += [msgspec.structs.replace(each, severity="error") if asked_for else each for each in read.problems]
+        is_required = read.broken and file == places.config
+        found += [msgspec.structs.replace(each, severity="error") if is_required else each for each in read.problems]
         if read.broken:
             broken.append(file)
-        found.update({name: (file, entry) for name, entry in read.entries.items()})
-    # What was said about an entry that another file replaces concerns nobody.
-    stale = [each for each in problems if each.server in found and found[each.server][0] != each.file]
-    problems[:] = [each for each in problems if each not in stale]
-    return found
+        entries.update({name: (file, entry) for name, entry in read.entries.items()})
+    # Problems of an entry that another file replaces do not matter.
+    problems += [each for each in found if not each.server or entries[each.server][0] == each.file]
+    return entries

@@ -1,15 +1,22 @@
-"""What is wrong with a configuration, said so that it can be put right: file, line, key and a sentence."""
+"""Problems in configuration files: the file, line and key, and a sentence that says how to fix it."""
 
-from typing import Literal
+import os
+import stat
+from collections.abc import Iterable
+from typing import Final, Literal
 
 import msgspec
 
 Severity = Literal["error", "warning", "note"]
-"""An error stops the start, a warning stops one server or one file, a note stops nothing."""
+"""An error prevents the start, a warning disables one server or one file, a note has no effect."""
+
+LARGEST_FILE: Final = 4 * 1024 * 1024
+SIMILARITY: Final = 0.75
+"""The lowest `difflib` ratio that finds two swapped letters in a word of four."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that somebody should know about a file."""
+    """One problem in a file."""
 
     severity: Severity
     file: str
@@ -17,18 +24,54 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     line: int | None = None
     column: int | None = None
     key: str = ""
-    """Where in the file, as keys with dots between them."""
+    """The path of the key, joined with dots."""
     server: str = ""
-    """The name of the server that it is about, if it is about one."""
+    """The name of the server concerned, if there is one."""
 
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
         return f"{place}: {self.severity}: {self.sentence}"
 
 
-def nearest(word: str, known: "list[str] | tuple[str, ...] | set[str] | frozenset[str]") -> str:
-    """` Did you mean "X"?`, if the word is a slip of one of the known ones; else nothing."""
-    from sluicegate.config.likeness import near  # Only wrong files need it.
+def close_matches(word: str, known: Iterable[str], limit: int = 1) -> list[str]:
+    """The known words that the word may be a misspelling of, the best match first."""
+    import difflib  # Only mistakes need it, and it takes milliseconds to import.
 
-    found = near(word, known)
+    return difflib.get_close_matches(word, list(known), limit, SIMILARITY)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """` Did you mean "X"?` if a known word is similar, else an empty string."""
+    found = close_matches(word, known)
     return f' Did you mean "{found[0]}"?' if found else ""
+
+
+def read_text(file: str) -> str | None | Problem:
+    """The text of a file; None if the file does not exist; a problem if it cannot be read."""
+    try:
+        # O_NONBLOCK: opening a named pipe would otherwise block until something writes to it.
+        descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        return _unreadable(file, f"The file cannot be read: {error.strerror}.")
+    data = b""
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return _unreadable(file, "This is not a file.")
+        while len(data) <= LARGEST_FILE and (chunk := os.read(descriptor, LARGEST_FILE + 1 - len(data))):
+            data += chunk
+    except OSError as error:
+        return _unreadable(file, f"The file cannot be read: {error.strerror}.")
+    finally:
+        os.close(descriptor)
+    if len(data) > LARGEST_FILE:
+        return _unreadable(file, "The file is larger than 4 MiB.")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        return _unreadable(file, "The file is not valid UTF-8.", data.count(b"\n", 0, error.start) + 1)
+
+
+def _unreadable(file: str, sentence: str, line: int | None = None) -> Problem:
+    return Problem(severity="warning", file=file, line=line, sentence=sentence)

@@ -1,17 +1,18 @@
-"""Values that must not be seen: what a configuration holds and what may be shown of it are two different strings.
+"""Secrets: a configuration's values, and the form of them that may be shown.
 
-The one rule: nothing but `reveal` gives the value (threats T9). Whatever prints, logs or encodes a secret prints `***`.
+Only `reveal` returns the value (threats T9). Printing, logging or encoding a secret gives `***`.
 """
 
 import re
+from collections.abc import Iterator
 from typing import Final, NoReturn
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
 MASK: Final = "***"
 LONGEST_SHOWN: Final = 4096
-"""Characters; nobody reads more, and to look through more for secrets takes its time."""
+"""Characters; longer texts are masked as a whole, since searching them for secrets takes too long."""
 
 
 class Secret:
@@ -24,7 +25,7 @@ class Secret:
         self.shown = shown
 
     def reveal(self) -> str:
-        """The value itself, for the one place that it was configured for."""
+        """The value, for the one purpose it was configured for."""
         return self._value
 
     def __eq__(self, other: object) -> bool:
@@ -42,7 +43,7 @@ class Secret:
         return format(self.shown, spec)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a secret is not pickled or copied to elsewhere")
+        raise TypeError("a secret cannot be pickled")
 
     def __copy__(self) -> "Secret":
         return self
@@ -52,14 +53,14 @@ class Secret:
 
 
 def shown(value: object) -> object:
-    """A configuration as plain values for JSON and tables, with every secret as `***`."""
+    """A configuration as plain values for JSON and tables, with every secret masked."""
     return msgspec.to_builtins(value, enc_hook=_hidden, str_keys=True)
 
 
 def _hidden(value: object) -> object:
     if isinstance(value, Secret):
         return value.shown
-    raise NotImplementedError(f"{type(value).__name__} has no place in a configuration")
+    raise NotImplementedError(f"{type(value).__name__} is not a configuration value")
 
 
 _secret_name: Final = re.compile(
@@ -78,7 +79,7 @@ _assignment: Final = re.compile(r"(-{0,2}[A-Za-z][\w.-]*)(=)(.+)", re.DOTALL)
 
 
 def masked_url(url: str) -> str:
-    """The URL without what may be secret in it: user and password, values of the query, path segments like tokens."""
+    """The URL with user and password, query values and token-like path segments masked."""
     if len(url) > LONGEST_SHOWN:
         return MASK
     try:
@@ -95,7 +96,7 @@ def masked_url(url: str) -> str:
 
 
 def masked_args(args: list[str]) -> list[str]:
-    """Arguments of a command as they may be shown: values after secret names, tokens and URLs' credentials masked."""
+    """Command arguments with values after secret names, tokens and credentials in URLs masked."""
     seen: list[str] = []
     follows_secret = False
     for arg in args:
@@ -106,7 +107,7 @@ def masked_args(args: list[str]) -> list[str]:
 
 
 def masked_text(text: str) -> str:
-    """One argument as it may be shown."""
+    """One argument with its secrets masked."""
     if len(text) > LONGEST_SHOWN or _is_token(text):
         return MASK
     for form in (_assignment, _header):
@@ -118,3 +119,40 @@ def masked_text(text: str) -> str:
 
 def _is_token(text: str) -> bool:
     return bool(_known_token.fullmatch(text) or _long_random.fullmatch(text))
+
+
+_SCHEMES: Final = frozenset({"basic", "bearer", "digest"})
+_separators: Final = re.compile(r"[\s,;&#@:=?'\"]+")
+
+
+def hidden_parts(value: str, shown: str) -> Iterator[str]:
+    """The text behind each `***`, whole and in the pieces a program would split it into.
+
+    These are redacted in the server's output: servers often report a wrong key by printing it.
+    """
+    if not value or shown == value:
+        return
+    yield value
+    for hidden in _behind_masks(value, shown):
+        if "://" in hidden and hidden != value:
+            # Redacting its host as well would make the server's log hard to read.
+            yield hidden
+            yield from hidden_parts(hidden, masked_text(hidden))
+            continue
+        # A header has a scheme before its token, a URL a user before its password, and both may be percent-encoded.
+        for piece in (hidden, *_separators.split(hidden)):
+            if piece and piece.lower() not in _SCHEMES:
+                yield piece
+                yield unquote(piece)
+
+
+def _behind_masks(value: str, shown: str) -> list[str]:
+    first, *others = shown.split(MASK)
+    if not value.startswith(first):
+        return [value]  # `shown` is not the value with masks, but another text.
+    hidden: list[str] = []
+    rest = value[len(first) :]
+    for literal in others:
+        part, _, rest = rest.partition(literal) if literal else (rest, "", "")
+        hidden.append(part)
+    return hidden

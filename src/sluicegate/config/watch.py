@@ -1,37 +1,38 @@
-"""Files that are watched, whether they are there yet or not.
+"""Watches files, whether they exist yet or not.
 
-Folders are watched and not files: editors write a new file and move it over the old one, and a file that does not exist
-has nothing to be watched. What counts is the content: an event that changed nothing is nobody's business.
+Folders are watched instead of files: editors write a new file and move it over the old one, and a file that does not
+exist cannot be watched. Files are compared by what `stat` says of them, and read only by the caller.
 """
 
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Final
 
 log: Final = logging.getLogger("sluicegate")
 
 Files = Callable[[], Sequence[str]]
-State = dict[str, object]
+State = dict[str, tuple[int, ...] | None]
+"""Each file's identity, size and times; None if it does not exist."""
 
-SETTLE: Final = 0.1
-"""Seconds that files must stay the same before anybody is told: who writes in pieces is mostly done by then."""
+QUIET_MS: Final = 100
+"""Milliseconds without further events before a change counts: a program that writes in pieces has mostly finished."""
 
-STEP: Final = 100
-"""Milliseconds between two looks of the thread that waits for notices: each wakes the processor, and a gateway is idle
-for most of its life."""
-
-LOOK_EVERY: Final = 1.0
-"""Seconds between two looks where nobody tells of changes at all."""
+LONGEST_WAIT_MS: Final = 2000
+"""Milliseconds after which a file that keeps changing is read as it is."""
 
 ABSENCE: Final = 2.0
-"""Seconds that a file must be away before anybody is told: who switches branches, or deletes it to write it anew, is
-mostly done by then. Else every server of the file would be stopped, and started again."""
+"""Seconds a file must be missing before its removal counts. Otherwise switching branches, or deleting and rewriting the
+file, would stop and restart every server in it. The same time passes before a file that was cut off counts: the start
+of a file may be valid and lack the rules that close something (T19)."""
 
-LONGEST_UNREST: Final = 5.0
-"""Seconds after which a file that never rests is read as it is."""
+ABSENCE_STEP: Final = 0.05
+"""Seconds between two checks in that time: a file that was back in between begins a new absence."""
+
+POLL: Final = 1.0
+"""Seconds between two checks when the system cannot report changes."""
 
 
 async def watch(
@@ -40,169 +41,118 @@ async def watch(
     *,
     after: Awaitable[object] | None = None,
     started: asyncio.Event | None = None,
-    polling: bool = False,
     recheck: float = 5.0,
 ) -> None:
-    """Await `changed` each time that the files' content has become another and stays so; runs until it is cancelled.
+    """Await `changed` after each change of the files. Runs until cancelled.
 
     Args:
-        files: which they are, asked again after each change.
-        after: awaited first, by whoever has better things to do at the moment; a change meanwhile is told then.
-        started: set once nothing can be missed any more.
-        recheck: how often, in seconds, it looks by itself: for folders that came and went, and for file systems that
-            tell nothing.
-        polling: do nothing but look.
+        files: returns the paths; called again after each change.
+        after: awaited before watching starts. Changes that happen in the meantime are reported then.
+        started: set when the first watch is active.
+        recheck: seconds between checks without an event, for symbolic links, folders that were replaced and file
+            systems that report no events.
     """
-    watcher = _Watcher(files, changed, started or asyncio.Event(), polling, recheck)
+    seen = _state(files())
     if after is not None:
         await after
+    can_watch = True
     while True:
-        await watcher.look()
-        await watcher.follow()
-
-
-class _Watcher:
-    def __init__(
-        self,
-        files: Files,
-        changed: Callable[[], Awaitable[None]],
-        started: asyncio.Event,
-        polling: bool,
-        recheck: float,
-    ) -> None:
-        self._files = files
-        self._changed = changed
-        self._started = started
-        self._polling = polling
-        self._recheck = recheck
-        self._seen = _state(files())
-
-    async def look(self) -> None:
-        """Tell of what is different by now, once it rests."""
-        self._keep_in_step()
-        if self._differs():
-            now = await _settled(self._seen)
-            if is_away(now, self._seen):
-                await asyncio.sleep(ABSENCE)
-                now = await _settled(self._seen)
-            if now != self._seen:
-                self._seen = now
-                await self._changed()
-                self._keep_in_step()
-
-    def _keep_in_step(self) -> None:
-        """Have seen those files that are to be watched by now; whoever names a new one has just read it."""
-        self._seen = {file: self._seen[file] if file in self._seen else _content(file) for file in self._files()}
-
-    def _differs(self) -> bool:
-        return _state(self._seen) != self._seen
-
-    async def follow(self) -> None:
-        """Look at each notice, for as long as the watched folders are the right ones."""
-        files = self._files()
-        folders = _folders(files)
-        missed = asyncio.Event()
-
-        def ready() -> None:
-            # Called when the watch exists: what came before it was noticed by nobody.
-            self._started.set()
-            if self._differs():
-                missed.set()
-
-        asyncio.get_running_loop().call_soon(ready)
-        async with aclosing(self._notices(files, folders, missed)) as notices:
-            while await self._noticed(notices):
-                await self.look()
-                if self._files() != files or _folders(files) != folders:
-                    return
-
-    async def _noticed(self, notices: AsyncGenerator[object, None]) -> bool:
-        """Wait for the next notice; whether there will be more of them."""
+        seen = await _report(files, changed, seen)
         try:
-            await anext(notices)
-            return True
-        except StopAsyncIteration:
-            return False
-        except FileNotFoundError:  # A folder went while we asked for it.
-            await asyncio.sleep(SETTLE)
-            return False
-        except (OSError, RuntimeError) as problem:  # RuntimeError: what watchfiles makes of what it does not know.
-            if not self._polling:
-                log.warning("Files are looked at from time to time, since the system tells of no changes: %s", problem)
-                self._polling = True
-            else:
-                await asyncio.sleep(min(self._recheck, LOOK_EVERY))  # Then we do nothing but look, by ourselves.
-            return False
-
-    def _notices(
-        self, files: Sequence[str], folders: frozenset[str], stop: asyncio.Event
-    ) -> AsyncGenerator[object, None]:
-        # Loaded by those who watch, and by nobody else.
-        from watchfiles import Change, awatch  # pyright: ignore[reportUnknownVariableType] - one of its arguments is
-
-        interesting = _names(files)
-
-        def is_ours(_: Change, path: str) -> bool:
-            return os.path.basename(path) in interesting
-
-        return awatch(
-            *sorted(folders),
-            watch_filter=is_ours,
-            debounce=400,
-            step=STEP,
-            stop_event=stop,
-            rust_timeout=max(1, round((min(self._recheck, 0.3) if self._polling else self._recheck) * 1000)),
-            yield_on_timeout=True,
-            recursive=False,
-            force_polling=self._polling,
-            poll_delay_ms=100,
-            ignore_permission_denied=True,
-        )
+            if can_watch:
+                await _wait_for_change(files(), seen, started, recheck)
+                continue
+        except FileNotFoundError:  # A folder was removed while the watch was set up.
+            pass
+        except (OSError, RuntimeError) as problem:  # watchfiles raises RuntimeError for errors it does not know.
+            log.warning("The system cannot report file changes (%s); files are checked once a second.", problem)
+            can_watch = False
+        if started is not None:
+            started.set()
+        await asyncio.sleep(min(recheck, POLL))
 
 
-async def _settled(files: Iterable[str]) -> State:
-    """What the files hold, once they have stayed the same for a moment."""
-    files, loop = list(files), asyncio.get_running_loop()
-    end = loop.time() + LONGEST_UNREST
-    state = _state(files)
+async def _report(files: Files, changed: Callable[[], Awaitable[None]], seen: State) -> State:
+    """Call `changed` if a file differs from what was seen; return the state that counts as seen now."""
+    now = await _settled(seen)
+    if now != seen:
+        await changed()
+    # The caller has just read the files that `files` names for the first time.
+    return {file: now[file] if file in now else _stat(file) for file in files()}
+
+
+async def _settled(seen: State) -> State:
+    """The state of the files, as soon as none has been missing or cut off for only a moment."""
+    loop = asyncio.get_running_loop()
+    since: dict[tuple[str, tuple[int, ...] | None], float] = {}
     while True:
-        await asyncio.sleep(SETTLE)
-        again = _state(files)
-        if again == state or loop.time() > end:
-            return again
-        state = again
+        now, moment = _state(seen), loop.time()
+        doubtful = [(file, now[file]) for file, before in seen.items() if _is_doubtful(before, now[file])]
+        since = {each: since.get(each, moment) for each in doubtful}
+        if all(moment - began >= ABSENCE for began in since.values()):
+            return now
+        await asyncio.sleep(ABSENCE_STEP)
 
 
-def is_away(now: State, before: State) -> bool:
-    """Whether a file is gone that was there."""
-    return any(content is None and before.get(file) is not None for file, content in now.items())
+def _is_doubtful(before: tuple[int, ...] | None, now: tuple[int, ...] | None) -> bool:
+    """Whether a file is missing, or has become shorter in place: then the rest of it may be about to be written."""
+    if before is None or now is None:
+        return before is not None
+    return now[:2] == before[:2] and now[2] < before[2]
+
+
+async def _wait_for_change(files: Sequence[str], seen: State, started: asyncio.Event | None, recheck: float) -> None:
+    """Return when a file differs from what was seen, or when other folders must be watched."""
+    # Not imported at the top: commands that watch nothing should not wait for it.
+    from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType] - one of its arguments is
+
+    folders = _folders(files)
+    names = frozenset(part for file in files for part in file.split(os.sep))
+    missed = asyncio.Event()
+
+    def check_for_missed() -> None:
+        """Runs when the watch is active: a change before that caused no event."""
+        if started is not None:
+            started.set()
+        if _state(seen) != seen:
+            missed.set()
+
+    asyncio.get_running_loop().call_soon(check_for_missed)
+    events = awatch(
+        *sorted(folders),
+        watch_filter=lambda _, path: os.path.basename(path) in names,
+        debounce=LONGEST_WAIT_MS,
+        step=QUIET_MS,
+        stop_event=missed,
+        rust_timeout=max(1, round(recheck * 1000)),
+        yield_on_timeout=True,
+        recursive=False,
+        ignore_permission_denied=True,
+    )
+    async with aclosing(events):
+        async for _ in events:
+            if _state(seen) != seen or _folders(files) != folders:
+                return
 
 
 def _state(files: Iterable[str]) -> State:
-    """What tells one content of the files from another. They are small, so that it is the content itself."""
-    return {file: _content(file) for file in files}
+    return {file: _stat(file) for file in files}
 
 
-def _content(file: str) -> object:
-    from sluicegate.config.reading import read_text
-
-    found = read_text(file)
-    return found if found is None or isinstance(found, str) else str(found)
+def _stat(file: str) -> tuple[int, ...] | None:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _folders(files: Sequence[str]) -> frozenset[str]:
-    """The folders to watch: each file's and the one around it, or the nearest that exist; and where a link leads to."""
+    """The folder of each file and its parent, or the nearest ones that exist."""
     found: set[str] = set()
     for file in files:
-        for path in {file, os.path.realpath(file)}:
-            folder = os.path.dirname(path)
-            while not os.path.isdir(folder) and folder != os.path.dirname(folder):
-                folder = os.path.dirname(folder)
-            found |= {folder, os.path.dirname(folder)}
+        folder = os.path.dirname(file)
+        while not os.path.isdir(folder) and folder != os.path.dirname(folder):
+            folder = os.path.dirname(folder)
+        found |= {folder, os.path.dirname(folder)}
     return frozenset(folder for folder in found if os.access(folder, os.R_OK))
-
-
-def _names(files: Sequence[str]) -> frozenset[str]:
-    """Names whose appearance may matter: of the files, and of every folder on the way to them."""
-    paths = {path for file in files for path in (file, os.path.realpath(file))}
-    return frozenset(part for path in paths for part in path.split(os.sep) if part)

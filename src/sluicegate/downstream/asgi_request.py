@@ -1,10 +1,11 @@
-"""One request of an ASGI server: what the endpoint writes without waiting, handed on as the server takes it."""
+"""One request of an ASGI server: buffers what the endpoint writes, and sends it as the server accepts it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final, NotRequired, TypedDict, cast
 
-from sluicegate.downstream.doors import Fields, Refusal
+from sluicegate.downstream.http_guard import Fields, Refusal
 from sluicegate.errors import LocalProtocolError
 from sluicegate.http1 import Headers, Limits
 
@@ -14,27 +15,27 @@ Send = Callable[[dict[str, object]], Awaitable[None]]
 
 _LIMITS: Final = Limits()
 AT_ONCE: Final = 64 * 1024
-"""Bytes handed to the server in one piece, so that a slow client is seen to take some of them."""
-MOST_UNSENT: Final = 16 * 1024 * 1024
-"""Bytes of one answer that may wait when more is written: a client so far behind is given up (R24)."""
+"""Bytes handed to the server at once, so that the progress of a slow client can be seen."""
+MOST_UNSENT_ANSWER: Final = 16 * 1024 * 1024
+"""Bytes of one answer that may wait when more is written: a client further behind is cut off (R24)."""
 
-MOST_KNOWN: Final = 256
 LONGEST_KNOWN: Final = 2048
+"""Bytes of headers that are cached."""
 MOST_FIELDS: Final = 128
-"""Of one request, as our own HTTP module has it: each takes a hundred bytes more than it has."""
+"""Headers of one request, as in our own HTTP module: each takes a hundred bytes beside its text."""
 
 _TOO_LARGE: Final = Refusal(413, "body_too_large", "The request's body is too large.")
 _TOO_MANY: Final = Refusal(431, "too_many_headers", "The request has too many headers.")
 _TOO_SLOW: Final = Refusal(408, "slow_request", "The request did not arrive in time.")
 
-# How far an answer is.
+# The stages of an answer.
 _UNANSWERED: Final = 0
 _STREAMING: Final = 1
 _ANSWERED: Final = 2
 
 
 class HttpScope(TypedDict):
-    """What an ASGI server says of a request before its body; only what we look at."""
+    """The keys of an ASGI scope that we use."""
 
     method: str
     path: str
@@ -45,15 +46,15 @@ class HttpScope(TypedDict):
 
 
 class AsgiRequest:
-    """One request of an ASGI server, as the endpoint sees it: it writes without waiting, `carry` hands it on."""
+    """An ASGI request as an `HttpRequest`: the endpoint writes without waiting, and `carry` sends it."""
 
-    def __init__(self, scope: Scope, known: "KnownHeaders | None" = None) -> None:
+    def __init__(self, scope: Scope) -> None:
         http = cast(HttpScope, scope)
         self.scope = scope
         self.method = http["method"]
-        self.root, self.path = _places(http)
+        self.root, self.path = _mount_and_path(http)
         self.query = http.get("query_string", b"").decode("latin-1")
-        self.headers = (known or KnownHeaders()).read(http["headers"])
+        self.headers = read_headers(http["headers"])
         self.body = b""
         self.disconnected = False
         self._stage = _UNANSWERED
@@ -68,45 +69,41 @@ class AsgiRequest:
     # ---------------------------------------------------------------------------------------------- for the endpoint
 
     def on_disconnect(self, callback: Callable[[], object]) -> None:
-        """Call this when the client hangs up before it has its answer; at once if it has already."""
+        """Call this when the client hangs up before its answer is complete; at once if it has already."""
         if self.disconnected:
             callback()
         else:
             self._listeners.append(callback)
 
     def respond(self, status: int, headers: Fields = (), body: bytes = b"") -> None:
-        """Answer in one piece."""
         length: Fields = () if status in (204, 304) else (("Content-Length", str(len(body))),)
         self._begin(status, (*headers, *length))
         self._finish()
         self._add(body)
 
     def start(self, status: int, headers: Fields = ()) -> None:
-        """Begin an answer whose end is not known yet."""
         self._begin(status, headers)
         self._stage = _STREAMING
 
     def write(self, data: bytes) -> None:
-        """Send more of the answer; what is written while the server takes the last piece leaves together."""
+        """Send more of the answer; parts are joined while the server is busy."""
         if self._stage != _STREAMING:
-            raise LocalProtocolError("Only between start and end can more be written.")
+            raise LocalProtocolError("write() is allowed between start() and end() only.")
         self._add(data)
 
     @property
     def is_behind(self) -> bool:
-        """Whether `drain` has to wait."""
         return self._unsent > _LIMITS.unsent
 
     async def drain(self) -> None:
-        """Wait, if too much is unsent, until the server has taken it or the client is gone."""
+        """Wait while too much is unsent, until the server has sent it or the client is gone."""
         while self._unsent > _LIMITS.unsent:
             self._taken.clear()
             await self._taken.wait()
 
     def end(self) -> None:
-        """Complete the answer that was started."""
         if self._stage != _STREAMING:
-            raise LocalProtocolError("There is no answer to end.")
+            raise LocalProtocolError("end() without start().")
         self._finish()
 
     def abort(self) -> None:
@@ -124,12 +121,12 @@ class AsgiRequest:
 
     def _finish(self) -> None:
         self._stage = _ANSWERED
-        self._listeners.clear()  # Whether the client hears the end of it is nobody's concern any more.
+        self._listeners.clear()  # A hang-up from now on changes nothing.
         self._news.set()
 
     def _add(self, data: bytes) -> None:
-        if self._unsent > MOST_UNSENT:
-            self.leave()  # Not all who write can wait: pings are answered as fast as a client posts them.
+        if self._unsent > MOST_UNSENT_ANSWER:
+            self.leave()  # Not all writers can wait: pings are answered as fast as a client posts them.
         elif not self.disconnected:
             self._parts.append(data)
             self._unsent += len(data)
@@ -145,7 +142,6 @@ class AsgiRequest:
 
     @property
     def complete(self) -> bool:
-        """Whether all of the answer is there."""
         return self._stage == _ANSWERED
 
     async def read_body(self, receive: Receive) -> Refusal | None:
@@ -176,13 +172,13 @@ class AsgiRequest:
         return None
 
     async def carry(self, send: Send) -> None:
-        """Hand the answer to the server as it comes, until it is complete or nobody takes it any more."""
+        """Send the answer as it comes, until it is complete or the client is gone."""
         try:
             await self._next()
             if not self._lost:
                 await _within_reason(send(self._head))
             while not self._lost:
-                # Taken together: a new part may come while the server has these.
+                # Read together: new parts may come while the server sends these.
                 data, last = b"".join(self._parts), self.complete
                 self._parts.clear()
                 await self._hand_on(data, last, send)
@@ -190,18 +186,17 @@ class AsgiRequest:
                     return
                 await self._next()
         except (OSError, TimeoutError):
-            # Servers say in this way that the client has gone, and we that it takes nothing.
+            # Servers report a gone client with OSError; the timeout is ours, for a client that reads nothing.
             self.leave()
 
     async def watch(self, receive: Receive) -> None:
-        """Wait until the client hangs up, and tell those who want to know."""
-        # Whatever else comes behind the body says nothing.
+        """Wait until the client hangs up, then call the listeners."""
+        # Other messages after the body have no meaning.
         while (await receive())["type"] != "http.disconnect":
             continue
         self.leave()
 
     def leave(self) -> None:
-        """Take note that nobody listens any more."""
         if not self.disconnected:
             self.disconnected = True
             self._drop()
@@ -214,7 +209,6 @@ class AsgiRequest:
         return self.disconnected or self._aborted
 
     async def _next(self) -> None:
-        """Wait for something to hand on."""
         while not (self._parts or self.complete or self._lost):
             self._news.clear()
             await self._news.wait()
@@ -233,41 +227,35 @@ class AsgiRequest:
                 return
 
 
-class KnownHeaders:
-    """The headers of requests: one object for those that are the same.
+def read_headers(given: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """The headers of a request: the same object for the same headers, so that what follows is computed once."""
+    pairs = tuple([(name, value) for name, value in given])
+    is_usual = len(pairs) <= MOST_FIELDS and sum(len(name) + len(value) for name, value in pairs) <= LONGEST_KNOWN
+    return _cached_headers(pairs) if is_usual else Headers(_fields(pairs))
 
-    A client sends few different ones. What they mean is found out for the object, once.
-    """
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[tuple[bytes, bytes], ...], Headers] = {}
-
-    def read(self, given: Iterable[tuple[bytes, bytes]]) -> Headers:
-        """The headers that an ASGI server gives."""
-        pairs = tuple([(name, value) for name, value in given])
-        headers = self._known.get(pairs)
-        if headers is None:
-            headers = Headers(_fields(pairs))
-            if len(pairs) <= MOST_FIELDS and sum(len(name) + len(value) for name, value in pairs) <= LONGEST_KNOWN:
-                if len(self._known) >= MOST_KNOWN:
-                    self._known.clear()  # The few in use are back at once.
-                self._known[pairs] = headers
-        return headers
+@lru_cache(maxsize=256)
+def _cached_headers(pairs: tuple[tuple[bytes, bytes], ...]) -> Headers:
+    return Headers(_fields(pairs))
 
 
 async def _within_reason(sending: Awaitable[None]) -> None:
-    """Wait for the server to take something; a client that takes nothing for so long is given up."""
+    """Wait for the server to send something.
+
+    Raises:
+        TimeoutError: the client has read nothing for too long.
+    """
     async with asyncio.timeout(_LIMITS.blocked_time):
         await sending
 
 
-def _places(scope: HttpScope) -> tuple[str, str]:
-    """Where we are mounted, and the path from there, as the router of the app around us sees them.
+def _mount_and_path(scope: HttpScope) -> tuple[str, str]:
+    """The mount path and the path below it, as the router of the outer app sees them.
 
-    Not the path as it was sent: whoever guards a place out there guards what their router calls so.
+    Not the path as it was sent: access rules of the outer app apply to the path that its router sees.
     """
     path, root = scope["path"], scope.get("root_path", "").rstrip("/")
-    # Behind a proxy that takes a prefix away, the path lacks what the app around us was told to put before its own.
+    # Behind a proxy that strips a prefix, the path lacks the root path of the outer app.
     for mount in (root, root.removeprefix(scope.get("app_root_path", "").rstrip("/"))):
         if mount and (path == mount or path.startswith(f"{mount}/")):
             return root, path[len(mount) :] or "/"
@@ -278,6 +266,6 @@ def _fields(headers: Iterable[tuple[bytes, bytes]]) -> Fields:
     fields = [(name.decode("latin-1").lower(), value.decode("latin-1").strip(" \t")) for name, value in headers]
     hosts = [field for field in fields if field[0] == "host"]
     if len(hosts) > 1 and len(set(hosts)) == 1:
-        # HTTP/2 may say it twice, as :authority too, and servers hand on both. Two that differ stay two, and refused.
+        # HTTP/2 may send it twice, as :authority too, and servers pass both. Two that differ stay, and are refused.
         fields = [hosts[0], *(field for field in fields if field[0] != "host")]
     return tuple(fields)

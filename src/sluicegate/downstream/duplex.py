@@ -1,21 +1,22 @@
-"""One client on a duplex channel, served in whatever era it speaks. The transports (pipes, memory) bring the bytes.
+"""One client on a duplex channel, in either era. The transports (pipes, sockets, memory) bring the bytes.
 
-Inside we speak 2026-07-28: what the older era needs beyond that is in `session_era`, how the newer one asks in
-`modern_era`. Here events become tasks and replies become bytes.
+Here events become tasks and replies become bytes. `session_client` has what the older era needs beyond that,
+`modern_client` how the newer one answers.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
-from sluicegate.concurrency import TaskScope
-from sluicegate.downstream.answering import Answering, failure
-from sluicegate.downstream.modern_era import ModernSink
-from sluicegate.downstream.parked import PREFIX, Comeback, Parked, binding_of
-from sluicegate.downstream.session_era import SessionSide, SessionSink
-from sluicegate.errors import InvalidParams, error_object
-from sluicegate.exchange import NOBODY, Caller, Exchange, Handler
-from sluicegate.protocol.conversation import (
+from sluicegate.downstream.modern_client import ModernCalls, state_of_retry
+from sluicegate.downstream.session_client import Replies, SessionSide, SessionSink
+from sluicegate.errors import LimitExceeded, error_object
+from sluicegate.exchange import Caller, Exchange, Handler
+from sluicegate.protocol.framing import encode_line
+from sluicegate.protocol.message import Notification, Params, Reply, RequestId, Result, encode
+from sluicegate.protocol.modern_era import complete, marked
+from sluicegate.protocol.server_connection import (
     Answered,
     Asked,
     Event,
@@ -26,23 +27,26 @@ from sluicegate.protocol.conversation import (
     ServerConversation,
     Withdrawn,
 )
-from sluicegate.protocol.lines import encode_line
-from sluicegate.protocol.message import Notification, Params, Reply, RequestId, Result, as_object, encode
-from sluicegate.protocol.modern import complete, marked
-from sluicegate.wire import Wire
+from sluicegate.runtime.byte_channel import Wire
+from sluicegate.runtime.task_scope import TaskScope
 
-LONGEST_HOLD: Final = 300.0
+INPUT_TIMEOUT: Final = 300.0
 """Seconds that a question to the client stays open before the call goes on without its answer."""
 
 MESSAGES_A_TURN: Final = 32
-"""Messages that one call may send before everybody else has a turn."""
+"""Messages that one call may send before other tasks get a turn."""
+
+MOST_UNANSWERED: Final = 32 * 1024 * 1024
+"""Bytes of requests in progress of one client beyond which further ones are refused (T4)."""
+
+TOO_MANY_UNANSWERED: Final = "More than 32 MiB of requests of this client are in progress; wait for their answers."
 
 LAST_ANSWERS: Final = 0.2
-"""Seconds that requests under way have left when the client hangs up."""
+"""Seconds that requests in progress have left when the client hangs up."""
 
 
 class DuplexServer:
-    """Answers one peer until it hangs up. A `Receiver`: a transport hands it bytes and writes what it gives back."""
+    """Answers one client until it hangs up. A `Receiver`: a transport hands it bytes and writes its output."""
 
     def __init__(self, handler: Handler, wire: Wire, tasks: TaskScope, *, caller: Caller, hold: float) -> None:
         self.conversation = ServerConversation()
@@ -52,26 +56,41 @@ class DuplexServer:
         self.caller = caller
         self.hold = hold
         self.pushes = _PipeStream(self, 0)
-        self.answering = Answering(handler)
-        self._handler = handler
-        self._parked = Parked()
+        self.replies = Replies(handler)
+        self._modern = ModernCalls(handler, tasks, hold)
         self._streams: dict[RequestId, _PipeStream] = {}
         self._session_side = SessionSide(self)
         self._hung_up = False
         self._last_answers = LAST_ANSWERS
         self._farewell: Reply | None = None
         self._listens: dict[RequestId, _PipeStream] = {}
+        self._arrived = 0
+        """Bytes since the last message that was complete."""
+        self._share = 0
+        """Bytes that count for each request that is being started."""
+        self._unanswered = 0
+        """Bytes of all requests in progress."""
 
     def received(self, data: bytes) -> None:
-        """Take the next bytes of the client."""
-        self.follow(self.conversation.receive(data))
+        events = self.conversation.receive(data)
+        self._arrived += len(data)
+        if events:
+            self._follow_counted(events)
 
     def received_message(self, data: bytes) -> None:
         """Take a message of the client from a transport that brings them whole."""
-        self.follow(self.conversation.receive_message(data))
+        self._arrived = len(data)
+        self._follow_counted(self.conversation.receive_message(data))
+
+    def _follow_counted(self, events: list[Event]) -> None:
+        """Share the bytes that arrived among the requests in them; a large request arrives in many pieces."""
+        requests = sum(type(event) is Asked for event in events) if len(events) > 1 else 1
+        self._share = self._arrived // max(requests, 1)
+        self._arrived = 0
+        self.follow(events)
 
     def ended(self) -> None:
-        """Learn that the client says nothing more."""
+        """Called when the client sends nothing more."""
         self.follow(self.conversation.finish())
         self._hung_up = True
         # A shell pipe closes its end right behind the requests: what is answered at once still gets its answer.
@@ -79,24 +98,27 @@ class DuplexServer:
         self._finish_when_idle()
 
     def leave_after(self, seconds: float, farewell: Reply) -> None:
-        """Learn that it is we who will hang up: what is under way then has so long, and gets this for an answer."""
+        """Let requests in progress finish for so many seconds once we hang up, and answer the rest with `farewell`."""
         self._last_answers, self._farewell = seconds, farewell
-        # Subscriptions would go on for ever; they end in order, as they do when there is nothing more to hear.
+        self.end_subscriptions()
+        if self._hung_up:
+            self._finish()  # Called twice: at once.
+
+    def end_subscriptions(self) -> None:
+        """End all subscriptions with their final result: they would go on for ever."""
         for request_id, stream in list(self._listens.items()):
             self.respond(request_id, Result(marked(complete({}), request_id)))
             stream.end_listening()
             stream.withdrawn = True
             self.tasks.cancel(stream)
-        if self._hung_up:
-            self._finish()  # Told once more: whoever says so twice means at once.
 
     def stop(self, reply: Reply) -> None:
-        """Answer all that is under way with this, because we are about to stop: whoever waits is told so (R29)."""
-        for request_id in self.conversation.requests_under_way():
+        """Answer all requests in progress with this, because we are about to stop (R29)."""
+        for request_id in self.conversation.requests_in_progress():
             self.respond(request_id, reply)
 
     def _finish_when_idle(self) -> None:
-        if self._hung_up and not self.conversation.under_way:
+        if self._hung_up and not self.conversation.in_progress:
             self._finish()
 
     def _finish(self) -> None:
@@ -107,9 +129,8 @@ class DuplexServer:
             self.finished.set_result(None)
 
     def follow(self, events: Iterable[Event]) -> None:
-        """Do what the conversation says is to be done."""
         for event in events:
-            if isinstance(event, Asked):  # Ahead of the rest: this is nearly every one.
+            if isinstance(event, Asked):  # First, since it is nearly every event.
                 self._start(event)
                 continue
             match event:
@@ -123,73 +144,46 @@ class DuplexServer:
                     self._session_side.set_level(level)
                 case Withdrawn(request_id):
                     stream = self._streams.pop(request_id, None)
+                    # Here too: a task that is cancelled before its first step never ends its subscription itself.
+                    self._listens.pop(request_id, None)
                     if stream is not None:
+                        self._unanswered -= stream.size
                         stream.withdrawn = True
                         self.tasks.cancel(stream)
                 case Answered(request_id, reply):
                     self._session_side.answered(request_id, reply)
 
     def _start(self, asked: Asked) -> None:
-        stream = self._streams[asked.id] = _PipeStream(self, asked.id)
+        if self._unanswered > MOST_UNANSWERED:
+            self.respond(asked.id, error_object(LimitExceeded(TOO_MANY_UNANSWERED)))
+            return
+        self._unanswered += self._share
+        stream = self._streams[asked.id] = _PipeStream(self, asked.id, self._share)
         if not asked.modern:
             self.tasks.start(self._answer_session(asked, stream), key=stream)
             return
-        state = asked.params.get("requestState")
-        if isinstance(state, str) and state.startswith(PREFIX):
-            self._resume(asked, state, stream)
-        elif asked.method == "subscriptions/listen":
-            self.tasks.start(self._serve_listen(asked, stream), key=stream)
-        else:
-            self.tasks.start(self._answer_modern(asked, stream), key=stream)
+        on_end = None
+        if asked.method == "subscriptions/listen" and state_of_retry(asked) is None:
+            self._listens[asked.id] = stream
+            on_end = partial(self._listen_ended, stream)
+        self._modern.start(asked, stream, self.caller, on_end=on_end)
 
-    def _resume(self, asked: Asked, state: str, stream: "_PipeStream") -> None:
-        comeback = Comeback(stream, asked.profile, as_object(asked.params.get("inputResponses")) or {})
-        try:
-            self._parked.resume(state, binding_of(self.caller, asked.method, asked.params), comeback, self.tasks)
-        except InvalidParams as problem:
-            self.respond(asked.id, error_object(problem))
-
-    async def _answer_modern(self, asked: Asked, stream: "_PipeStream") -> None:
-        sink = self._modern_sink(asked, stream)
-        exchange = sink.exchange
-        try:
-            try:
-                reply = await self._handler(exchange)
-            except Exception as problem:  # The edge where everything is caught: a failed exchange never ends a server.
-                reply = failure(exchange, problem)
-            if sink.stream is None:
-                await sink.wait_for_client(reply)
-        finally:
-            sink.close()
-        if sink.stream is not None:  # Else nobody came back for it in time.
-            await sink.stream.reply(reply)
-
-    async def _serve_listen(self, asked: Asked, stream: "_PipeStream") -> None:
-        sink = self._modern_sink(asked, stream)
-        self._listens[asked.id] = stream
-        try:
-            reply = await self.answering.modern_reply(sink.exchange, asked.id)
-        finally:
-            sink.close()
-            self._listens.pop(asked.id, None)
-        await stream.reply(reply)
-        if not stream.withdrawn:
+    def _listen_ended(self, stream: "_PipeStream") -> None:
+        if self._listens.get(stream.id) is stream:
+            del self._listens[stream.id]
+        if not (stream.withdrawn or self.finished.done()):
             stream.end_listening()
-
-    def _modern_sink(self, asked: Asked, stream: "_PipeStream") -> ModernSink:
-        exchange = Exchange(asked.method, asked.params, NOBODY, asked.profile, self.caller)
-        exchange.sink = sink = ModernSink(exchange, stream, self.tasks, self._parked, self.hold)
-        return sink
 
     async def _answer_session(self, asked: Asked, stream: "_PipeStream") -> None:
         sink = SessionSink(self._session_side, stream, asked.profile)
         exchange = Exchange(asked.method, asked.params, sink, asked.profile, self.caller)
-        revision = self.conversation.session.revision
-        await stream.reply(await self.answering.session_reply(exchange, self._session_side, revision))
+        stream.reply(await self.replies.answer(exchange, self._session_side))
 
     def respond(self, request_id: RequestId, reply: Reply) -> None:
         """Write the reply to a request, if it is still wanted and its batch is complete."""
-        self._streams.pop(request_id, None)
+        stream = self._streams.pop(request_id, None)
+        if stream is not None:
+            self._unanswered -= stream.size
         message = self.conversation.respond(request_id, reply)
         if message is not None:
             self.wire.write(encode_line(message))
@@ -198,48 +192,46 @@ class DuplexServer:
 
 
 class _PipeStream:
-    """A request's way back through the one pipe that all requests share."""
+    """The `RequestStream` of one request, on the pipe that all requests share."""
 
-    __slots__ = ("_sent", "_server", "id", "withdrawn")
+    __slots__ = ("_sent", "_server", "id", "size", "withdrawn")
 
-    def __init__(self, server: DuplexServer, request_id: RequestId) -> None:
+    def __init__(self, server: DuplexServer, request_id: RequestId, size: int = 0) -> None:
         self.id = request_id
+        self.size = size
         self.withdrawn = False
         self._server = server
         self._sent = 0
 
     async def send(self, message: bytes) -> None:
-        """Send a message; waits while the client is slow. Nothing is sent for a request that was withdrawn."""
+        """Send a message, unless the request was withdrawn; waits while the client is slow."""
         await self._server.wire.drain()
         if self.withdrawn:
             return
         self.send_now(message)
-        # A tool that never waits would otherwise never let us hear that its call was withdrawn.
+        # A tool that never waits would otherwise keep us from reading that its call was withdrawn.
         self._sent += 1
         if self._sent % MESSAGES_A_TURN == 0:
             await asyncio.sleep(0)
 
     async def send_in_passing(self, message: bytes) -> None:
-        """Send a message: on a pipe all are heard as they come."""
+        """Send a message: a pipe has no gaps in which one could be missed."""
         await self.send(message)
 
     def send_now(self, message: bytes) -> None:
-        """Send a message without waiting."""
         self._server.wire.write(encode_line(message))
 
     def end_listening(self) -> None:
-        """Say that a subscription is over, behind its reply."""
-        # The specification wants this end on a pipe, and that one (protocol §7): both are said.
+        """Say that a subscription is over, after its reply."""
+        # The specification asks for both ends on a pipe, the reply and this (protocol §7).
         params: Params = {"requestId": self.id, "reason": "The subscription ended."}
         self.send_now(encode(Notification("notifications/cancelled", params)))
 
-    async def reply(self, reply: Reply) -> None:
-        """Send the reply."""
+    def reply(self, reply: Reply) -> None:
         if self.withdrawn or self._server.finished.done():
-            # A tool that swallowed its cancellation: the id may be another request's by now.
+            # A tool swallowed its cancellation: the id may be another request's by now.
             return
         self._server.respond(self.id, reply)
-        await self._server.wire.drain()
 
 
 async def serve_duplex(
@@ -248,11 +240,11 @@ async def serve_duplex(
     attach: Callable[[DuplexServer], None],
     *,
     caller: Caller | None = None,
-    hold: float = LONGEST_HOLD,
+    hold: float = INPUT_TIMEOUT,
 ) -> None:
-    """Answer one peer until it hangs up; then nobody waits for what is still under way, and it is cancelled.
+    """Answer one client until it hangs up, then cancel what is still in progress.
 
-    `attach` is called with the receiver of the wire's bytes as soon as they can be taken.
+    `attach` is called with the receiver of the wire's bytes as soon as it can take them.
     """
     async with TaskScope() as tasks:
         server = DuplexServer(handler, wire, tasks, caller=caller or Caller(), hold=hold)

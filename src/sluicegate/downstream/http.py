@@ -1,82 +1,88 @@
-"""Streamable HTTP for every revision, and HTTP+SSE of 2024-11-05, on one endpoint; told apart for each request.
+"""One endpoint for Streamable HTTP of every revision and HTTP+SSE of 2024-11-05.
 
-2026-07-28 needs no memory but that of calls that wait for an answer. The session era has its sessions, the oldest
-transport a channel for each client. Which is meant is decided once, from headers and body together (protocol §2.3).
+2026-07-28 keeps only calls that wait for an answer. The session era has its sessions, the oldest transport a channel
+for each client. The era of a request is decided once, from headers and body together (protocol §2.3).
 """
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import lru_cache, partial
 from typing import Final
 
 import msgspec
 
-from sluicegate.concurrency import TaskScope
-from sluicegate.downstream.admission import STOPPING, Admission, too_many
-from sluicegate.downstream.answering import Answering, end_of_listening, failure
-from sluicegate.downstream.doors import (
+from sluicegate.downstream import browser_page
+from sluicegate.downstream.duplex import INPUT_TIMEOUT
+from sluicegate.downstream.http_guard import (
     LOOPBACK,
     NOT_ACCEPTABLE,
     NOT_FOUND,
+    STOPPING,
     Accepted,
-    Doors,
     Headers,
+    HostPolicy,
+    HttpLimits,
     Refusal,
     accepted,
     check_body,
+    too_many,
 )
-from sluicegate.downstream.http_streams import JSON_FIELDS, STOPPED, HttpRequest, ModernStream, refuse, status_of
-from sluicegate.downstream.keepalive import KeepAlive
-from sluicegate.downstream.modern_era import ModernSink
-from sluicegate.downstream.parked import PREFIX, Comeback, Parked, binding_of
-from sluicegate.downstream.places import Full, HttpLimits, Place, Places
-from sluicegate.downstream.sessions import MISSING, Sessions
-from sluicegate.downstream.sse import SseChannels
+from sluicegate.downstream.http_response import JSON_FIELDS, HttpRequest, KeepAlive, ModernStream, refuse, status_of
+from sluicegate.downstream.http_sessions import MISSING, Sessions
+from sluicegate.downstream.legacy_sse import SseChannels
+from sluicegate.downstream.modern_client import ModernCalls, state_of_retry
+from sluicegate.downstream.resumable_stream import SESSION_HEADER
 from sluicegate.errors import (
     HEADER_MISMATCH,
     UNSUPPORTED_VERSION,
     ConfigError,
-    InvalidParams,
     RemoteProtocolError,
+    ShuttingDown,
     error_object,
 )
-from sluicegate.exchange import NOBODY, Caller, Exchange, Handler
-from sluicegate.protocol.conversation import Asked
-from sluicegate.protocol.glance import Repeats, plain_request
+from sluicegate.exchange import Caller, Exchange, Handler, chain
 from sluicegate.protocol.headers import VERSION, Claims
-from sluicegate.protocol.message import Notification, Params, Request, Response, Result, as_array, as_object, encode
-from sluicegate.protocol.modern import complete, is_modern, marked, read_request
-from sluicegate.protocol.strict import check_limits, parse_json, read_message
+from sluicegate.protocol.message import (
+    Notification,
+    Params,
+    Reply,
+    Request,
+    Response,
+    Result,
+    as_array,
+    as_object,
+    encode,
+)
+from sluicegate.protocol.modern_era import complete, is_modern, marked, read_request
+from sluicegate.protocol.parse_request import parse_strict, read_message
+from sluicegate.protocol.server_connection import Asked
 from sluicegate.protocol.versions import MODERN_VERSIONS, SESSION_VERSIONS, SUPPORTED_VERSIONS
+from sluicegate.runtime.quota import Exceeded, Lease, Quota
+from sluicegate.runtime.task_scope import TaskScope
 
-SESSION: Final = "mcp-session-id"
-LONGEST_HOLD: Final = 300.0
 _LOCAL_USER: Final = Caller()
 _OWN_PATHS: Final = ("/sse", "/messages", "/healthz", "/readyz")
 
 
-class Seen(msgspec.Struct, frozen=True):
-    """What the headers of a request say by themselves."""
+class HeadFacts(msgspec.Struct, frozen=True):
+    """What follows from the headers of a request alone."""
 
     refusal: Refusal | None
-    """Why it may not come in."""
+    """Why the request is refused, whatever it asks."""
     post_refusal: Refusal | None
-    """Why its body is not read."""
+    """Why its body is not read, if it is a POST."""
     takes: Accepted
     names_modern: bool
     claims: Claims
-    """What they say of a message of 2026-07-28."""
-    repeats: Repeats
-    """The last request that came with them."""
+    """What they claim about a message of 2026-07-28."""
 
 
-def _look_at(doors: Doors, headers: Headers) -> Seen:
+def _look_at(hosts: HostPolicy, headers: Headers) -> HeadFacts:
     takes = accepted(headers)
     refusal = check_body(headers)
     if refusal is None and not (takes.json or takes.events):
         refusal = NOT_ACCEPTABLE
     names_modern = any(version not in SESSION_VERSIONS for version in headers.get_all(VERSION))
-    return Seen(doors.check(headers), refusal, takes, names_modern, Claims(headers.get_all), Repeats())
+    return HeadFacts(hosts.check(headers), refusal, takes, names_modern, Claims(headers.get_all))
 
 
 class HttpEndpoint:
@@ -87,14 +93,14 @@ class HttpEndpoint:
         handler: Handler,
         *,
         path: str = "/mcp",
-        doors: Doors | None = None,
-        hold: float = LONGEST_HOLD,
+        hosts: HostPolicy | None = None,
+        hold: float = INPUT_TIMEOUT,
         limits: HttpLimits | None = None,
-        beside: "HttpEndpoint | None" = None,
+        streams: Quota | None = None,
         sse: bool = True,
         caller: Callable[[HttpRequest], Caller] = lambda request: _LOCAL_USER,
     ) -> None:
-        """`beside` is an endpoint of the same gateway: both together have the places of one.
+        """`streams` counts open streams, for endpoints that share one limit; else `limits` says how many there may be.
 
         `sse` is whether the oldest transport, HTTP+SSE, is served too.
 
@@ -102,26 +108,23 @@ class HttpEndpoint:
             ConfigError: the path is one that has another use here.
         """
         if path in _OWN_PATHS:
-            raise ConfigError(f"{path} has another use here: {', '.join(_OWN_PATHS)} are taken.")
+            raise ConfigError(f"{path} cannot be the MCP endpoint: {', '.join(_OWN_PATHS)} have other uses.")
         limits = limits or HttpLimits()
-        self._calls = Places(limits.calls, limits.calls_of_one) if beside is None else beside._calls
-        self._streams = Places(limits.streams, limits.streams_of_one) if beside is None else beside._streams
-        self._admission = Admission(handler, self._calls)
-        self._answering = Answering(self._admission)
-        self._doors = doors or Doors()
-        # A client sends few different heads, and `http1` gives the same object for the same bytes: looked at once each.
-        self._look_at = lru_cache(maxsize=512)(partial(_look_at, self._doors))
+        self._streams = streams or Quota(limits.streams, limits.streams_of_one)
+        self._host_policy = hosts or HostPolicy()
+        # A client sends few different heads, and `http1` gives the same object for the same bytes.
+        self._look_at = lru_cache(maxsize=512)(partial(_look_at, self._host_policy))
         self._path = path
-        self._hold = hold
         self._caller = caller
         self._tasks = TaskScope()
-        self._parked = Parked()
         self._keepalive = KeepAlive()
-        self._sessions = Sessions(self._answering, self._tasks, limits, self._streams, hold, self._keepalive)
-        self._channels = SseChannels(self._admission, self._tasks, self._streams, hold, self._keepalive)
-        self._listening: dict[ModernStream, Place] = {}
+        handler = chain((self._refuse_when_stopping,), handler)
+        self._modern = ModernCalls(handler, self._tasks, hold)
+        self._sessions = Sessions(handler, self._tasks, limits, self._streams, hold, self._keepalive)
+        self._channels = SseChannels(handler, self._tasks, self._streams, hold, self._keepalive)
+        self._listening: dict[ModernStream, Lease] = {}
         self._stopping = False
-        self._routes: dict[tuple[str, str], Callable[[HttpRequest, Seen], None]] = {
+        self._routes: dict[tuple[str, str], Callable[[HttpRequest, HeadFacts], None]] = {
             ("POST", path): self._post,
             ("GET", path): self._get,
             ("DELETE", path): self._delete,
@@ -145,26 +148,35 @@ class HttpEndpoint:
             self._keepalive.close()
 
     def stop_taking(self) -> None:
-        """Begin nothing from now on, and say that we are about to stop; what is under way goes on, listening ends."""
+        """Refuse new requests, because we are about to stop, and end subscriptions; calls in progress go on."""
         self._stopping = True
-        self._admission.close()
         self._sessions.end_listening()
         self._channels.close_idle()
         for stream in list(self._listening):
-            stream.reply_now(Result(marked(complete({}), stream.id)))
+            stream.reply(Result(marked(complete({}), stream.id)))
             self._tasks.cancel(stream)
+            self._listens_no_more(stream)  # A task that is cancelled before its first step does not do it.
 
     def give_up(self) -> None:
-        """Cancel all that is under way, and tell those who wait for it."""
+        """Cancel all requests in progress, and answer that we stop."""
         self._sessions.close()
         self._channels.close()
         self._tasks.wind_up()
 
+    def _refuse_when_stopping(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
+        # A step: a server without a gateway has no other, and one endpoint may stop while others of a gateway go on.
+        if self._stopping and exchange.resume is None and not exchange.is_continued:
+            raise ShuttingDown(STOPPING.sentence)
+        return proceed(exchange)
+
     def __call__(self, request: HttpRequest) -> None:
-        """Answer a request, at once or later."""
         seen = self._look_at(request.headers)
         if seen.refusal is not None:
             refuse(request, seen.refusal)
+            return
+        if request.method == "GET" and request.path in ("/", self._path) and self._shows_page_to(request):
+            page = browser_page.page(request.headers.get("host") or "localhost", request.root + self._path)
+            request.respond(200, browser_page.FIELDS, page)
             return
         answer = self._routes.get((request.method, request.path))
         if answer is not None:
@@ -177,38 +189,33 @@ class HttpEndpoint:
         else:
             refuse(request, self._nothing_at(request))
 
-    def _nothing_at(self, request: HttpRequest) -> Refusal:
-        """The refusal for a path at which nothing is: to whoever is on this machine it says where we are."""
-        # From elsewhere the path may be all that keeps strangers out.
-        if self._doors.hosts - LOOPBACK:
-            return NOT_FOUND
-        return Refusal(404, "not_found", f"There is nothing here; MCP is spoken at {request.root}{self._path}.")
+    def _shows_page_to(self, request: HttpRequest) -> bool:
+        is_browser = browser_page.wants_page(request.headers) and request.headers.get(SESSION_HEADER) is None
+        return is_browser and self._may_name_path
 
-    def _ready(self, request: HttpRequest, seen: Seen) -> None:
+    @property
+    def _may_name_path(self) -> bool:
+        # From other machines, the path may be all that keeps strangers out.
+        return not self._host_policy.hosts - LOOPBACK
+
+    def _nothing_at(self, request: HttpRequest) -> Refusal:
+        """The refusal for an unknown path; clients on this machine also learn the right one."""
+        if not self._may_name_path:
+            return NOT_FOUND
+        return Refusal(404, "not_found", f"There is nothing here; the MCP endpoint is {request.root}{self._path}.")
+
+    def _ready(self, request: HttpRequest, seen: HeadFacts) -> None:
         status = 503 if self._stopping else 200
         request.respond(status, JSON_FIELDS, b'{"status":"stopping"}' if self._stopping else b'{"status":"ready"}')
 
     # ------------------------------------------------------------------------------------------------- messages
 
-    def _post(self, request: HttpRequest, seen: Seen) -> None:
+    def _post(self, request: HttpRequest, seen: HeadFacts) -> None:
         if seen.post_refusal is not None:
             refuse(request, seen.post_refusal)
             return
-        # The last request again is nearly every POST.
-        if seen.names_modern:
-            if (asked := seen.repeats.read(request.body)) is not None:
-                self._start(request, asked, seen.takes)
-                return
-        elif (again := seen.repeats.read_plain(request.body)) is not None:
-            self._sessions.post(request, again, seen.takes, self._caller(request))
-            return
         try:
-            value = parse_json(request.body)
-            if not seen.names_modern and (plain := plain_request(request.body, value)) is not None:
-                seen.repeats.learn_plain(request.body, plain)
-                self._sessions.post(request, plain, seen.takes, self._caller(request))
-                return
-            check_limits(request.body, value)
+            value = parse_strict(request.body)
             if seen.names_modern or _says_it_is_modern(value):
                 self._post_modern(request, value, seen)
             else:
@@ -216,12 +223,12 @@ class HttpEndpoint:
         except RemoteProtocolError as problem:
             _answer_error(request, problem)
 
-    def _post_modern(self, request: HttpRequest, value: object, seen: Seen) -> None:
+    def _post_modern(self, request: HttpRequest, value: object, seen: HeadFacts) -> None:
         if as_array(value) is not None:
             raise RemoteProtocolError("Invalid request: 2026-07-28 has no batches; send one message a request.")
         message = read_message(value)
         if isinstance(message, Notification):
-            # None is defined over HTTP, and a posted `cancelled` could name another caller's request.
+            # HTTP defines none, and a posted `cancelled` could name another caller's request.
             _check_version(request)
             request.respond(202)
             return
@@ -231,100 +238,62 @@ class HttpEndpoint:
         if message.method == "subscriptions/listen" and not seen.takes.events:
             refuse(request, NOT_ACCEPTABLE)
             return
-        if seen.names_modern:
-            seen.repeats.learn(request.body, message, profile)
         self._start(request, Asked(message.id, message.method, params, profile, True), seen.takes)
 
     def _start(self, request: HttpRequest, asked: Asked, takes: Accepted) -> None:
-        caller = self._caller(request)  # First: it is somebody else's code, and a stream is kept alive.
+        caller = self._caller(request)  # First: it may raise, and the stream would stay watched.
         stream = ModernStream(asked.id, request, takes, self._keepalive)
         if takes.events:
             self._keepalive.watch(stream)
-        state = asked.params.get("requestState")
-        if isinstance(state, str) and state.startswith(PREFIX):
-            comeback = Comeback(stream, asked.profile, as_object(asked.params.get("inputResponses")) or {})
-            binding = binding_of(caller, asked.method, asked.params, request.headers)
-            try:
-                self._parked.resume(state, binding, comeback, self._tasks)
-            except InvalidParams as problem:
-                stream.reply_now(error_object(problem))
+        on_end = None
+        if asked.method == "subscriptions/listen" and state_of_retry(asked) is None:
+            lease = self._streams.lease(caller)
+            if isinstance(lease, Exceeded):
+                stream.reply(too_many(lease, "open streams").error)
                 return
-        else:
-            if asked.method == "subscriptions/listen":
-                place = self._streams.take(caller)
-                if isinstance(place, Full):
-                    stream.reply_now(too_many(place, "open streams").error)
-                    return
-                self._listening[stream] = place
-            headers = request.headers
-            exchange = Exchange(asked.method, asked.params, NOBODY, asked.profile, caller, headers.get_all)
-            exchange.sink = sink = ModernSink(exchange, stream, self._tasks, self._parked, self._hold, headers)
-            self._tasks.start(self._answer(sink, stream), key=stream)
+            self._listening[stream] = lease
+            on_end = partial(self._listens_no_more, stream)
+        self._modern.start(asked, stream, caller, request.headers, on_end)
         request.on_disconnect(partial(self._hung_up, stream))
-
-    async def _answer(self, sink: ModernSink, first: ModernStream) -> None:
-        exchange = sink.exchange
-        try:
-            try:
-                reply = await self._admission(exchange)
-            except Exception as problem:  # An edge: a failed exchange never ends a server (R34).
-                reply = failure(exchange, problem)
-            if sink.stream is None:
-                await sink.wait_for_client(reply)
-        except asyncio.CancelledError:
-            # Either its client hung up, and nothing is said to it any more, or we are about to stop (R29).
-            if sink.stream is not None:
-                await sink.stream.reply(STOPPED)
-            raise
-        finally:
-            sink.close()
-            if self._listening:
-                self._listens_no_more(first)
-        if exchange.method == "subscriptions/listen":
-            reply = end_of_listening(exchange, reply, first.id)
-        if sink.stream is first:
-            first.reply_now(reply)
-        elif sink.stream is not None:  # Else nobody came back for it in time.
-            await sink.stream.reply(reply)
 
     def _hung_up(self, stream: ModernStream) -> None:
         stream.abandon()
-        # Here too: a task that is cancelled before its first step ends without having begun.
+        # Here too: a task that is cancelled before its first step never runs its clean-up.
         self._listens_no_more(stream)
         self._tasks.cancel(stream)
 
     def _listens_no_more(self, stream: ModernStream) -> None:
-        place = self._listening.pop(stream, None)
-        if place is not None:
-            place.release()
+        lease = self._listening.pop(stream, None)
+        if lease is not None:
+            lease.release()
 
     # ------------------------------------------------------------------------------------------ the session era
 
-    def _get(self, request: HttpRequest, seen: Seen) -> None:
+    def _get(self, request: HttpRequest, seen: HeadFacts) -> None:
         if seen.names_modern:
             refuse(request, _POST_ONLY)
         elif self._stopping:
             refuse(request, STOPPING)
-        elif request.headers.get(SESSION) is None:
+        elif request.headers.get(SESSION_HEADER) is None:
             refuse(request, _NO_SESSION if request.headers.get(VERSION) is None else MISSING)
         elif not seen.takes.events:
             refuse(request, NOT_ACCEPTABLE)
         else:
             self._sessions.get(request, self._caller(request))
 
-    def _delete(self, request: HttpRequest, seen: Seen) -> None:
-        if seen.names_modern or request.headers.get(SESSION) is None:
+    def _delete(self, request: HttpRequest, seen: HeadFacts) -> None:
+        if seen.names_modern or request.headers.get(SESSION_HEADER) is None:
             refuse(request, _POST_ONLY)
         else:
             self._sessions.delete(request, self._caller(request))
 
-    def _open_channel(self, request: HttpRequest, seen: Seen) -> None:
+    def _open_channel(self, request: HttpRequest, seen: HeadFacts) -> None:
         if self._stopping:
             refuse(request, STOPPING)
         else:
             self._channels.open(request, self._caller(request))
 
-    def _post_to_channel(self, request: HttpRequest, seen: Seen) -> None:
+    def _post_to_channel(self, request: HttpRequest, seen: HeadFacts) -> None:
         refusal = check_body(request.headers)
         if refusal is not None:
             refuse(request, refusal)
@@ -333,9 +302,9 @@ class HttpEndpoint:
 
 
 def _says_it_is_modern(value: object) -> bool:
-    """Whether a message is of 2026-07-28 or later by its own words.
+    """Whether a message itself claims to be of 2026-07-28 or later.
 
-    One that says so while its header names an older one is held to the rules that it would escape (T3).
+    If its header names an older revision, the newer rules still hold, so that they cannot be escaped (T3).
     """
     message = as_object(value)
     params = None if message is None else as_object(message.get("params"))
@@ -352,10 +321,10 @@ _NO_SESSION: Final = Refusal(405, "method_not_allowed", "GET needs a session; se
 
 
 def _check_version(request: HttpRequest) -> None:
-    """Let a notification pass whose revision we speak: of its headers nothing else is defined (protocol §7)."""
+    """Check the revision of a notification: no other header of it is defined (protocol §7)."""
     found = request.headers.get_all(VERSION)
     if len(found) != 1:
-        raise RemoteProtocolError(f"Header mismatch: {VERSION} is not there once.", code=HEADER_MISMATCH)
+        raise RemoteProtocolError(f"Header mismatch: send {VERSION} exactly once.", code=HEADER_MISMATCH)
     if found[0] not in MODERN_VERSIONS:
         data: Params = {"supported": list(SUPPORTED_VERSIONS), "requested": found[0]}
         raise RemoteProtocolError("Unsupported protocol version", code=UNSUPPORTED_VERSION, data=data)

@@ -1,28 +1,22 @@
-"""One session-era client over Streamable HTTP. A session outlives its connections: to hang up is not to cancel."""
+"""One session-era client over Streamable HTTP. A session outlives its connections: hanging up cancels nothing."""
 
 import asyncio
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
-from sluicegate.concurrency import TaskScope
-from sluicegate.downstream.admission import STOPPING, too_many
-from sluicegate.downstream.answering import Answering
-from sluicegate.downstream.doors import Accepted, Fields, Refusal
-from sluicegate.downstream.event_stream import SESSION_HEADER, EventStream
-from sluicegate.downstream.http_streams import JSON_FIELDS, STOPPED, HttpRequest, refuse
-from sluicegate.downstream.journal import Journal, Memory
-from sluicegate.downstream.keepalive import KeepAlive
-from sluicegate.downstream.list_changes import Audience, ListChanges
-from sluicegate.downstream.places import Full, Place, Places
-from sluicegate.downstream.posts import Post, id_of_request
-from sluicegate.downstream.resting import Resting
-from sluicegate.downstream.session_era import SessionSide
-from sluicegate.errors import ErrorObject
-from sluicegate.exchange import Caller, Exchange
-from sluicegate.protocol.conversation import (
+from sluicegate.downstream.http_guard import STOPPING, Accepted, Fields, Refusal, too_many
+from sluicegate.downstream.http_post import Post, id_of_request
+from sluicegate.downstream.http_response import JSON_FIELDS, HttpRequest, KeepAlive, refuse
+from sluicegate.downstream.resumable_stream import SESSION_HEADER, ReplayBuffer, ReplayMemory, ResumableStream
+from sluicegate.downstream.session_client import Replies, SessionSide, all_lists, hold_subscription
+from sluicegate.errors import STOPPED, ErrorObject, SluicegateError
+from sluicegate.exchange import Caller, Exchange, Nobody
+from sluicegate.protocol.message import Notification, Reply, RequestId
+from sluicegate.protocol.modern_era import ACKNOWLEDGED
+from sluicegate.protocol.server_connection import (
     Answered,
     Asked,
     Event,
@@ -33,32 +27,100 @@ from sluicegate.protocol.conversation import (
     ServerConversation,
     Withdrawn,
 )
-from sluicegate.protocol.handshake import Stage
-from sluicegate.protocol.message import Notification, Reply, Request, RequestId
+from sluicegate.protocol.session_era import Stage
+from sluicegate.runtime.quota import Exceeded, Lease, Quota
+from sluicegate.runtime.task_scope import TaskScope
 
-UNKNOWN: Final = Refusal(404, "unknown_session", "There is no such session; send initialize to open one.")
-_FORGOTTEN: Final = Refusal(400, "unknown_event", "Nothing is remembered of the stream that Last-Event-ID names.")
-# The one status by which a client is told that there is nothing to read; at an empty stream official SDKs come again.
+UNKNOWN_SESSION: Final = Refusal(404, "unknown_session", "There is no such session; send initialize to open one.")
+_FORGOTTEN: Final = Refusal(
+    400, "unknown_event", "The events of the stream that Last-Event-ID names are no longer kept."
+)
+# The only status that tells a client that there is nothing to read; after an empty stream official SDKs come again.
 _ENDED: Final = Refusal(
     405, "stream_ended", "The stream that Last-Event-ID names has ended with that event.", (("Allow", "POST, DELETE"),)
 )
 
 
+class ListChangeListener(Protocol):
+    """A session that is notified of list changes."""
+
+    def on_list_changed(self, notification: Notification) -> None:
+        """Take note of a change, without waiting."""
+        ...
+
+
+class ListChanges:
+    """Notifies all HTTP sessions of a caller of list changes, with one subscription for all of them.
+
+    A subscription for each session would need a task each, and there may be ten thousand sessions.
+    """
+
+    def __init__(self, replies: Replies, tasks: TaskScope) -> None:
+        self._replies = replies
+        self._tasks = tasks
+        self._audiences: dict[tuple[Caller, str], Audience] = {}
+
+    def join(self, listener: ListChangeListener, caller: Caller, offers: str) -> "Audience":
+        """Notify this session of changes, until `leave`. Sessions with the same offer share a subscription."""
+        # A subscription brings what was announced when it began, and may differ between callers (T11).
+        audience = self._audiences.get((caller, offers))
+        if audience is None:
+            audience = self._audiences[caller, offers] = Audience(caller, offers)
+            self._tasks.start(self._hold(audience), key=audience)
+        audience.members[listener] = None
+        return audience
+
+    def leave(self, listener: ListChangeListener, audience: "Audience") -> None:
+        """Stop notifying this session; the last one ends the subscription."""
+        audience.members.pop(listener, None)
+        if not audience.members:
+            self._forget(audience)  # At once: a session that joins before it has ended would never be notified.
+            self._tasks.cancel(audience)
+
+    async def _hold(self, audience: "Audience") -> None:
+        try:
+            await hold_subscription(self._replies, audience.caller, all_lists(), audience)
+        finally:
+            self._forget(audience)  # The next session begins a new one.
+
+    def _forget(self, audience: "Audience") -> None:
+        if self._audiences.get((audience.caller, audience.offers)) is audience:
+            del self._audiences[audience.caller, audience.offers]
+
+
+class Audience(Nobody):
+    """Sessions that are notified of the same changes: the sink of their subscription."""
+
+    def __init__(self, caller: Caller, offers: str) -> None:
+        self.caller = caller
+        self.offers = offers
+        self.members: dict[ListChangeListener, None] = {}
+
+    async def emit(self, notification: Notification) -> None:
+        if notification.method != ACKNOWLEDGED:
+            for listener in list(self.members):
+                listener.on_list_changed(notification)
+
+    def failed(self, problem: SluicegateError) -> None:
+        """Do nothing: no request waits for the subscription."""
+
+
 class Shared(msgspec.Struct):
     """What all sessions of an endpoint have in common."""
 
-    answering: Answering
+    replies: Replies
     tasks: TaskScope
-    streams: Places
-    memory: Memory
+    streams: Quota
+    memory: ReplayMemory
     keepalive: KeepAlive
     changes: ListChanges
     hold: float
     retry_ms: int
-    """How long a client that knows of it waits before it comes back for a stream."""
-    resting: "Resting[HttpSession]"
-    ended: Callable[["HttpSession"], None]
-    """Told of a session that ended by itself."""
+    """How long clients that know this field wait before they come back for a stream."""
+    on_idle: Callable[["HttpSession"], None]
+    """Called when a session becomes idle."""
+    on_end: Callable[["HttpSession"], None]
+    """Called when a session ended by itself."""
 
 
 class HttpSession:
@@ -66,59 +128,56 @@ class HttpSession:
 
     # There may be ten thousand of them, most of them idle: no task, no timer, and little that is made ahead.
     __slots__ = (
-        *("born", "caller", "carried", "conversation", "id", "is_over", "journal", "last_used", "place", "pushes"),
-        *("shared", "side", "_audience", "_calls", "_json_fields", "_loop", "_numbers", "_streams", "_untold"),
+        *("born", "caller", "carried", "conversation", "id", "is_over", "buffer", "last_used", "lease", "pushes"),
+        *("shared", "side", "_audience", "_calls", "_json_fields", "_loop", "_numbers", "_streams", "_unsent_changes"),
         "_waiting",
     )
 
-    def __init__(self, shared: Shared, caller: Caller, place: Place) -> None:
-        # 256 random bits: whoever knows it is taken for the client (T10).
+    def __init__(self, shared: Shared, caller: Caller, lease: Lease) -> None:
+        # 256 random bits: any client that knows it is taken for the owner (T10).
         self.id = secrets.token_urlsafe(32)
         self.caller = caller
-        self.place = place
+        self.lease = lease
         self.conversation = ServerConversation()
-        self.journal: Journal | None = None
-        self.pushes = EventStream(self, 0)
-        self._loop = asyncio.get_running_loop()  # kept: to look it up is a system call each time
+        self.buffer: ReplayBuffer | None = None
+        self.pushes = ResumableStream(self, 0)
+        self._loop = asyncio.get_running_loop()  # kept: each look-up is a system call
         self.born = self.last_used = self._loop.time()
         self.carried = 0
-        """How many of its streams somebody reads."""
+        """How many of its streams a client reads now."""
         self.is_over = False
         self.shared = shared
         self.side = SessionSide(self)
         self._audience: Audience | None = None
         self._json_fields: Fields | None = None
-        self._untold: dict[str, bytes] | None = None
+        self._unsent_changes: dict[str, bytes] | None = None
         self._calls: dict[RequestId, Post] = {}
-        """The POST of each request that is under way; its task goes by both."""
+        """The POST of each request in progress; both together are the key of its task."""
         self._waiting: dict[RequestId, Post] = {}
         """`initialize`, and what waits behind it."""
-        self._streams: dict[int, EventStream] = {}
+        self._streams: dict[int, ResumableStream] = {}
         self._numbers = 0
 
     @property
     def tasks(self) -> TaskScope:
-        """Where all sessions have their tasks."""
         return self.shared.tasks
 
     @property
-    def answering(self) -> Answering:
-        """What answers."""
-        return self.shared.answering
+    def replies(self) -> Replies:
+        return self.shared.replies
 
     @property
     def hold(self) -> float:
-        """Seconds that a question to the client stays open."""
         return self.shared.hold
 
     @property
     def fields(self) -> Fields:
-        """The headers that say which session an answer is of."""
+        """The header that names the session."""
         return () if self.conversation.session.stage is Stage.CREATED else ((SESSION_HEADER, self.id),)
 
     @property
     def json_fields(self) -> Fields:
-        """Those of an answer that is JSON. Made once: it is nearly every answer."""
+        """The headers of a JSON answer, made once: nearly every answer has them."""
         if self._json_fields is None:
             fields = (*JSON_FIELDS, *self.fields)
             if self.conversation.session.stage is Stage.CREATED:
@@ -128,21 +187,21 @@ class HttpSession:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way and nobody listens."""
+        """Whether no request is in progress and no stream is read."""
         return not (self._calls or self._waiting or self.carried)
 
     def rest(self) -> None:
-        """Take note that something has come to its end; if it was the last thing, the session's idle time begins."""
+        """Called when a request or a stream has ended; after the last one, the session's idle time begins."""
         if not (self._calls or self._waiting or self.carried or self.is_over):
             self.last_used = self._loop.time()
-            self.shared.resting.add(self)
+            self.shared.on_idle(self)
 
-    def close(self, why: Refusal = UNKNOWN) -> None:
-        """End the session, and all that is under way in it; POSTs that wait are told why."""
+    def close(self, why: Refusal = UNKNOWN_SESSION) -> None:
+        """End the session and its requests; POSTs that wait are answered with `why`."""
         self.is_over = True
         self.conversation.session.close()
         posts = [*self._waiting.values(), *self._calls.values()]
-        # At once: whoever is about to go on must not find a session that is over.
+        # At once: no task may go on in a session that is over.
         for key in (self, self.side, *((post, request_id) for request_id, post in self._calls.items())):
             self.shared.tasks.cancel(key)
         self._calls.clear()
@@ -154,78 +213,74 @@ class HttpSession:
             post.refuse(why)
         for stream in [self.pushes, *self._streams.values()]:
             stream.finish()
-        if self.journal is not None:
-            self.journal.clear()
+        if self.buffer is not None:
+            self.buffer.clear()
 
     def stop(self) -> None:
-        """End the session because we are about to stop: whoever waits for an answer is told so (R29)."""
+        """End the session because we are about to stop, and answer its requests so (R29)."""
         for request_id, post in list(self._calls.items()):
             self.respond(post, request_id, STOPPED)
             self.shared.tasks.cancel((post, request_id))
-        self.close(STOPPING)  # what is left has not begun: an `initialize`, and what waits behind it
+        self.close(STOPPING)  # What is left has not begun: an `initialize`, and requests that wait for it.
 
     # --------------------------------------------------------------------------------------- streams and their memory
 
-    def open_stream(self) -> EventStream:
+    def open_stream(self) -> ResumableStream:
         """The stream of a POST, from its first event on."""
         self._numbers += 1
-        stream = self._streams[self._numbers] = EventStream(self, self._numbers)
+        stream = self._streams[self._numbers] = ResumableStream(self, self._numbers)
         return stream
 
     def remember(self, number: int, position: int, message: bytes) -> None:
-        """Keep an event for a client that may come back for it."""
-        # Not what is still said when the session is over, such as a question that is taken back: nobody can ask for it.
+        """Keep an event for a client that comes back."""
+        # Not events after the end of the session, such as a withdrawn question: no client can ask for them.
         if self.is_over:
             return
-        if self.journal is None:
-            self.journal = Journal(self.shared.memory, self.drop_forgotten)
-        self.journal.add(number, position, message)
+        if self.buffer is None:
+            self.buffer = ReplayBuffer(self.shared.memory, self.drop_forgotten)
+        self.buffer.add(number, position, message)
 
     def drop_forgotten(self, number: int) -> None:
-        """Let go of a stream that has ended and of which nothing is remembered."""
+        """Drop a stream that has ended and has no events left in the buffer."""
         stream = self._streams.get(number)
-        if stream is not None and stream.finished and (self.journal is None or number not in self.journal):
+        if stream is not None and stream.finished and (self.buffer is None or number not in self.buffer):
             del self._streams[number]
 
-    def hear(self, notification: Notification) -> None:
-        """Tell the client that a list changed. While it is slow to take that, changes of the same kind are one."""
+    def on_list_changed(self, notification: Notification) -> None:
+        """Notify the client that a list changed. While it is slow to read, changes of the same kind become one."""
         message = self.side.message_of(notification)
         if message is None:
             return
-        if self._untold is not None:
-            self._untold[notification.method] = message
+        if self._unsent_changes is not None:
+            self._unsent_changes[notification.method] = message
         elif self.pushes.carrier is None:
             self.pushes.send_now(message)
         else:
-            self._untold = {notification.method: message}
-            self.shared.tasks.start(self._tell(self._untold), key=self)
+            self._unsent_changes = {notification.method: message}
+            self.shared.tasks.start(self._send_changes(self._unsent_changes), key=self)
 
-    async def _tell(self, untold: dict[str, bytes]) -> None:
+    async def _send_changes(self, unsent: dict[str, bytes]) -> None:
         try:
-            while untold:
-                await self.pushes.send(untold.pop(next(iter(untold))))
+            while unsent:
+                await self.pushes.send(unsent.pop(next(iter(unsent))))
         finally:
-            self._untold = None
+            self._unsent_changes = None
 
     # --------------------------------------------------------------------------------------------- what comes in
 
     def post(self, request: HttpRequest, value: object, takes: Accepted) -> None:
         """Take the message or the batch of a POST; it is answered now or later."""
         post = Post(self, request, value, takes)
-        asked = self.conversation.begin_call(value) if isinstance(value, Request) else None
-        if asked is not None:  # as nearly every POST
-            self._start(asked, post)
-        else:
-            self._follow(self.conversation.take(value), post)
-            if not (post.done or post.open):
-                self._let_wait(post, value)
+        self._follow(self.conversation.take(value), post)
+        if not (post.done or post.open):
+            self._let_wait(post, value)
         if post.done:
             self.rest()
         elif takes.events:
             self.shared.keepalive.watch(post)
 
     def _let_wait(self, post: Post, value: object) -> None:
-        """Let a POST wait of which nothing has come yet, if it waits for the handshake; all else needs no answer."""
+        """Let a request wait until the handshake is done; other messages need no answer."""
         request_id = id_of_request(value)
         if request_id is None:
             post.finish(None)
@@ -233,7 +288,7 @@ class HttpSession:
             self._waiting[request_id] = post
 
     def listen_on(self, request: HttpRequest, last_event: str | None) -> None:
-        """Let a GET carry what belongs to no request, or the rest of the stream whose last event it names."""
+        """Let a GET carry messages that belong to no request, or the rest of the stream whose last event it names."""
         number, position = (0, None) if last_event is None else _position(last_event)
         stream = self.pushes if number == 0 else self._streams.get(number) if number is not None else None
         if stream is None:
@@ -244,21 +299,20 @@ class HttpSession:
             refuse(request, _ENDED)
             self.rest()
             return
-        # First of all the one that it replaces goes: its place is free then, so that nobody is kept from coming back.
+        # The GET that it replaces goes first and frees its lease, so that a client at its limit can come back.
         stream.drop_carrier()
-        place = self.shared.streams.take(self.caller)
-        if isinstance(place, Full):
-            refuse(request, too_many(place, "open streams"))
+        lease = self.shared.streams.lease(self.caller)
+        if isinstance(lease, Exceeded):
+            refuse(request, too_many(lease, "open streams"))
         else:
-            stream.carry(request, position, place)
+            stream.carry(request, position, lease)
 
     def follow(self, events: Sequence[Event]) -> None:
-        """Do what the conversation says is to be done."""
         self._follow(events, None)
         self.rest()
 
     def _follow(self, events: Sequence[Event], post: Post | None) -> None:
-        """Do it; `post` is the POST that brought these events about, if one did."""
+        """Do it; `post` is the POST that caused these events, if one did."""
         withdrawn: dict[Post, RequestId] = {}
         owners: dict[RequestId, Post] = {}
         for event in events:
@@ -276,7 +330,7 @@ class HttpSession:
                 case Opening(request_id):
                     self.shared.tasks.start(self.side.welcome(request_id), key=self.side)
                 case Opened():
-                    self.side.heard_welcome()
+                    self.side.on_initialized()
                     self._audience = self.shared.changes.join(self, self.caller, self.conversation.session.offers)
                 case LogLevelSet(level):
                     self.side.set_level(level)
@@ -290,7 +344,7 @@ class HttpSession:
                 owner.withdraw(request_id)
         if self.conversation.session.stage is Stage.CREATED:
             self.close()  # its initialize was refused
-            self.shared.ended(self)
+            self.shared.on_end(self)
 
     def _start(self, asked: Asked, post: Post) -> None:
         request_id, profile = asked.id, asked.profile
@@ -298,9 +352,10 @@ class HttpSession:
             profile = msgspec.structs.replace(profile, capabilities={})  # As `Post.ask` says.
         self._calls[request_id] = post
         post.open += 1
-        # Clients of 2025-11-25 know how to come back; others would take it for the end.
-        let_go = post.let_go if self.conversation.session.revision.elicitation_modes else None
-        exchange = Exchange(asked.method, asked.params, post, profile, self.caller, None, let_go)
+        # Clients of 2025-11-25 know how to come back; others would take this for the end.
+        end_response_early = post.end_response_early if self.conversation.session.revision.elicitation_modes else None
+        headers = post.header_values
+        exchange = Exchange(asked.method, asked.params, post, profile, self.caller, headers, end_response_early)
         self.shared.tasks.start(self._answer(exchange, post, request_id), key=(post, request_id))
 
     def _withdraw(self, request_id: RequestId) -> Post:
@@ -312,15 +367,14 @@ class HttpSession:
         return post
 
     async def _answer(self, exchange: Exchange, post: Post, request_id: RequestId) -> None:
-        revision = self.conversation.session.revision
-        self.respond(post, request_id, await self.shared.answering.session_reply(exchange, self.side, revision))
+        self.respond(post, request_id, await self.shared.replies.answer(exchange, self.side))
 
     def respond(self, post: Post, request_id: RequestId, reply: Reply) -> None:
         """Answer a request; its POST is answered with it, or with the last of its batch."""
         if self._calls.get(request_id) is not post:
-            # Withdrawn, by a tool that swallowed it: the id may be that of another POST's request by now. (One that is
-            # used again within a batch is not mistaken: tasks begin in a later turn, so what the batch itself withdraws
-            # never does.)
+            # Withdrawn, and a tool swallowed the cancellation: the id may be that of another request by now. (An id
+            # that is used again within a batch is no problem: tasks begin in a later turn, so a request that its own
+            # batch withdraws never begins.)
             return
         del self._calls[request_id]
         post.open -= 1
@@ -333,7 +387,7 @@ class HttpSession:
 
 
 def _position(event_id: str) -> tuple[int | None, int | None]:
-    """Stream and place of an event that we sent, by its id."""
+    """The stream and position in the id of an event that we sent."""
     stream, _, place = event_id.partition("-")
     if not (stream.isascii() and stream.isdecimal() and place.isascii() and place.isdecimal()):
         return None, None

@@ -1,7 +1,7 @@
 """Our own stdin and stdout as a channel to one client. Stdout carries protocol only, whatever the process prints.
 
-The pipes are taken away from the process first: file descriptor 1 then leads to stderr and 0 to nothing, so that
-neither a print in a tool nor a program it starts can write into the protocol or read from it.
+The descriptors are redirected first: 1 to stderr and 0 to /dev/null, so that neither a print in a tool nor a program it
+starts can write into the protocol or read from it.
 """
 
 import asyncio
@@ -15,27 +15,22 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Final, cast
 
-from sluicegate.downstream.duplex import LAST_ANSWERS, LONGEST_HOLD, DuplexServer, serve_duplex
-from sluicegate.errors import SHUTTING_DOWN, ErrorObject
+from sluicegate.downstream.duplex import INPUT_TIMEOUT, LAST_ANSWERS, DuplexServer, serve_duplex
+from sluicegate.errors import STOPPED
 from sluicegate.exchange import Handler
-from sluicegate.wire import Receiver
+from sluicegate.runtime.byte_channel import Receiver
 
 _CHUNK: Final = 65536
-_LOOK_EVERY: Final = 0.5
+_HANG_UP_POLL: Final = 0.5
 _STUCK_AFTER: Final = 3.0
-_STOPPED: Final = ErrorObject(
-    SHUTTING_DOWN,
-    "The server is about to stop; the request was cancelled and may have run in part.",
-    {"source": "sluicegate", "reason": "shutting_down", "delivered": "unknown", "retryable": False},
-)
 _LAST_WRITE: Final = 2.0
-"""Seconds that a client which stopped reading may keep us from leaving."""
+"""Seconds that a client that stopped reading may delay our exit."""
 
 
 async def serve_stdio(
     handler: Handler,
     *,
-    hold: float = LONGEST_HOLD,
+    hold: float = INPUT_TIMEOUT,
     on_stuck: Callable[[], None] | None = None,
     drain: float = LAST_ANSWERS,
     told: "Callable[[Callable[[float], None]], AbstractContextManager[None]] | None" = None,
@@ -44,11 +39,11 @@ async def serve_stdio(
     """Answer the client on stdin and stdout until it closes them, or until SIGTERM or SIGINT.
 
     Args:
-        drain: seconds that calls under way have after a signal; the rest is answered that we stop.
-        on_stuck: called when work under way has not let itself be cancelled for a while, or on a second signal.
-        told: for whoever has the signals: what it is given, it calls in the loop when we are to stop, with the seconds
-            that calls under way have, for as long as the `with` lasts. Without it the signals are ours.
-        on_hang_up: called as soon as nothing more is taken, before what is under way has had its time.
+        drain: seconds that calls in progress have after a signal; the rest is answered that we stop.
+        on_stuck: called when cancelled work has not ended for a while, or on a second signal.
+        told: for a caller that handles the signals itself. It is given a function to call in the loop when we are to
+            stop, with the seconds that calls in progress have. Without it, signals are handled here.
+        on_hang_up: called as soon as nothing more is read, before calls in progress have had their time.
     """
     with _own_pipes() as (stdin, stdout):
         wire = await StdioWire.open(stdin, stdout)
@@ -63,7 +58,7 @@ async def serve_stdio(
 
         def told_to_stop(seconds: float = drain) -> None:
             if server is not None:
-                server.leave_after(seconds, _STOPPED)
+                server.leave_after(seconds, STOPPED)
             wire.told_to_stop()
 
         with (told or _on_signal)(told_to_stop):
@@ -137,7 +132,7 @@ class StdioWire(asyncio.Protocol):
         self.hang_up()
 
     def hang_up(self) -> None:
-        """End the conversation as if the client had: at its EOF, and when we are told to stop."""
+        """End the conversation as at EOF: also when we have to stop."""
         if self._ended:
             return
         self._ended = True
@@ -149,24 +144,22 @@ class StdioWire(asyncio.Protocol):
             self._receiver.ended()
 
     def told_to_stop(self) -> None:
-        """End the conversation; whoever says so twice means at once."""
+        """End the conversation; a second call ends it at once."""
         if self._ended and self.on_stuck is not None:
             self._flush()
             self.on_stuck()
         self.hang_up()
 
     def pause_reading(self) -> None:
-        """Let the client wait."""
         if self._reader is not None and not self._reader.is_closing():
             self._reader.pause_reading()
 
     def resume_reading(self) -> None:
-        """Take bytes again."""
         if self._reader is not None and not self._reader.is_closing():
             self._reader.resume_reading()
 
     def _read_in_thread(self, stdin: int) -> None:
-        # Files and terminals cannot be polled. One chunk at a time: the next is read when this one has been dealt with.
+        # Files and terminals cannot be polled. One chunk at a time: the next is read when this one has been handled.
         while True:
             try:
                 data = os.read(stdin, _CHUNK)
@@ -176,7 +169,7 @@ class StdioWire(asyncio.Protocol):
             try:
                 self._loop.call_soon_threadsafe(self._chunk_from_thread, data)
             except RuntimeError:
-                return  # the loop is closed: we are on our way out
+                return  # The loop is closed: the process is about to exit.
             if not data:
                 return
             self._thread_may_go_on.wait()
@@ -202,7 +195,7 @@ class StdioWire(asyncio.Protocol):
             self._loop.call_soon(self._flush)
         self._outgoing.append(data)
         self._unsent += len(data)
-        if self._unsent >= _CHUNK:  # More than a pipe holds: whoever writes on should learn that it is full.
+        if self._unsent >= _CHUNK:  # More than a pipe holds: writers should notice that it is full.
             self._flush()
 
     def _flush(self) -> None:
@@ -220,7 +213,7 @@ class StdioWire(asyncio.Protocol):
         await self._writable.wait()
 
     def output_paused(self) -> None:
-        """Stop reading as well: a client that takes no answers gets no more questions taken."""
+        """Stop reading as well: no requests are read from a client that does not read its answers."""
         if self._reopening is not None:
             self._reopening.cancel()
         self._writable.clear()
@@ -228,30 +221,30 @@ class StdioWire(asyncio.Protocol):
         self._notice_hang_up()
 
     def _notice_hang_up(self) -> None:
-        """Watch for the client's end while we do not read: nothing else would tell us that it has gone."""
+        """Poll for a hang-up of the client while we do not read, since no event tells it."""
         if self._writable.is_set() or self._ended or self._reader is None:
             return
         poll = select.poll()
-        poll.register(self._stdin, 0)  # whatever is asked for, a hang-up is told
+        poll.register(self._stdin, 0)  # A hang-up is reported without asking for it.
         if poll.poll(0):
             self.hang_up()
         else:
-            self._loop.call_later(_LOOK_EVERY, self._notice_hang_up)
+            self._loop.call_later(_HANG_UP_POLL, self._notice_hang_up)
 
     def output_resumed(self) -> None:
-        """Go on as before, with reading first: calls that never stop telling would fill the output again at once."""
+        """Read again, then write: calls that never stop sending would fill the output again at once."""
         self.resume_reading()
         self._reopening = self._loop.call_later(0, self._writable.set)
 
     def output_lost(self) -> None:
-        """Learn that the client will not read any more."""
+        """Called when the client has closed its end."""
         self._writable.set()
         if not self._written.done():
             self._written.set_result(None)
         self.hang_up()
 
     async def aclose(self) -> None:
-        """Write out what is left, as long as the client takes it, and give the descriptors back."""
+        """Write what is left, as long as the client reads, and close."""
         if self._reader is not None:
             self._reader.close()
         if self._writer is not None:
@@ -286,17 +279,17 @@ def _is_pipe(descriptor: int) -> bool:
 
 @contextmanager
 def _own_pipes() -> Generator[tuple[int, int]]:
-    """Our private copies of stdin and stdout, which lead elsewhere for everybody else until they are given back."""
+    """Private copies of stdin and stdout, which are redirected for all other code until the end."""
     stdin, stdout = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    flush: Callable[[], None] | None = getattr(sys.stdout, "flush", None)  # There is none if it was closed before.
+    flush: Callable[[], None] | None = getattr(sys.stdout, "flush", None)  # None if it was closed before.
     try:
         os.dup2(nothing, 0)
         os.dup2(2, 1)
-        # Now, not before: what was printed while the program started is no protocol either.
+        # After the redirection: text printed while the program started is not protocol either.
         if flush is not None:
             flush()
-        # What a tool prints is read as a log, so it should appear when it is printed.
+        # Output of tools is a log now, so it should appear at once.
         reconfigure: Callable[..., None] | None = getattr(sys.stdout, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(line_buffering=True)
@@ -308,7 +301,7 @@ def _own_pipes() -> Generator[tuple[int, int]]:
         os.dup2(stdin, 0)
         os.dup2(stdout, 1)
         for descriptor in (stdin, stdout, nothing):
-            # Transports made it non-blocking, for everybody who shares it.
+            # Transports made it non-blocking for all processes that share it.
             with suppress(OSError):
                 os.set_blocking(descriptor, True)
             os.close(descriptor)
@@ -316,7 +309,7 @@ def _own_pipes() -> Generator[tuple[int, int]]:
 
 @contextmanager
 def _on_signal(stop: Callable[[], None]) -> Generator[None]:
-    """Call `stop` in the loop on SIGTERM and SIGINT, where this thread may handle signals at all."""
+    """Call `stop` in the loop on SIGTERM and SIGINT, if this thread can handle signals."""
     loop = asyncio.get_running_loop()
     handled: list[signal.Signals] = []
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,15 +1,13 @@
-"""HTTP/1.1 for both roles, and nothing of MCP: keep-alive, chunks, limits, time-outs, backpressure, joined writes.
+"""HTTP/1.1 for both roles, independent of MCP: keep-alive, chunks, limits, timeouts, backpressure, joined writes.
 
-Heads are parsed by llhttp (httptools), TLS is the standard library's. The one rule: what two readers could understand
-in two ways is refused, and the connection closed.
+Heads are parsed by llhttp (httptools). The one rule: ambiguous messages are refused and the connection is closed.
 """
 
-from .answers import Answer
 from .client import Pool
-from .heads import Fields, Headers, is_plain
-from .limits import Limits
-from .outgoing import ClientLimits
-from .requests import Handler, Request
+from .client_connection import Answer
+from .headers import Fields, Headers, is_plain
+from .limits import ClientLimits, Limits
+from .request import Handler, Request
 from .server import Listener, serve
 
 __all__ = [

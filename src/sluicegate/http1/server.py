@@ -1,4 +1,4 @@
-"""The server role: listening sockets, and the lifetime of all that comes by them."""
+"""The server role: listening sockets and their connections."""
 
 import asyncio
 import logging
@@ -8,30 +8,30 @@ import ssl as tls
 from types import TracebackType
 from typing import Final, Self
 
-from sluicegate.concurrency import TaskScope
+from sluicegate.runtime.task_scope import TaskScope
 
-from .heads import RequestHead
-from .incoming import Connection
-from .known_heads import KnownHeads
+from .headers import HeadCache, RequestHead
 from .limits import Limits
-from .requests import Handler
+from .request import Handler
+from .server_connection import Connection
 
 log: Final = logging.getLogger("sluicegate")
 
 ACCEPT_RETRY: Final = 0.5
-# Descriptors that connections leave to others: a quarter of what the process may have, within these bounds. Whoever
-# runs it must reach it, and a server that ended must be startable, just when clients take all they can (R33).
+# File descriptors that client connections leave free: a quarter of the limit of the process, within these bounds. The
+# operator must be able to connect, and servers to restart, when there are too many clients (R33).
 LEAST_RESERVE: Final = 32
 MOST_RESERVE: Final = 1024
-FEW: Final = 8  # Connections that are always let in: where servers take nearly all, somebody must be able to call them.
+# Connections that are always accepted, even if servers use nearly all descriptors.
+ALWAYS_ACCEPTED: Final = 8
 MOST_AT_ONCE: Final = 64  # Connections accepted in one turn of the loop.
-# Else the system keeps up to 4 MiB more for each client that does not read, which no limit of ours would see.
+# Without this, the kernel buffers up to 4 MiB for each client that does not read, which our limits do not count.
 UNSENT_IN_KERNEL: Final = 128 * 1024
 _LOW_WATER: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 
 
 class Listener:
-    """Open sockets and the connections that came by them. An `async with`; its end cuts off whoever is left."""
+    """Listening sockets and their connections, as an `async with` that closes all connections at its end."""
 
     def __init__(
         self,
@@ -46,15 +46,15 @@ class Listener:
         self.limits = limits
         self.tls = tls_context
         self.draining = False
-        """Whether every answer is the last one of its connection."""
+        """Whether connections are closed after the current answer."""
         self.addresses: list[tuple[str, int]] = []
-        """Where clients can connect; a port of 0 has become the real one."""
+        """Where clients can connect, with the actual port if 0 was given."""
         # For its connections:
         self.tasks = TaskScope()
         self.connections: set[Connection] = set()
         self.unsent = 0
         self.behind: dict[Connection, None] = {}
-        self.known = KnownHeads[RequestHead](limits.body)
+        self.known = HeadCache[RequestHead](limits.body)
         self._place = host, port, backlog
         self._sockets: list[socket.socket] = []
         self._welcomed: set[socket.socket] = set()
@@ -63,7 +63,7 @@ class Listener:
         self._paused = True
         self._closed = False
         self.highest_descriptor = _highest_descriptor()
-        """From this number on, descriptors are not for connections; None where there is no limit."""
+        """The first descriptor number that connections must not use; None if there is no limit."""
         self._retry: asyncio.TimerHandle | None = None
         self._told_of_reserve = False
 
@@ -83,7 +83,7 @@ class Listener:
         try:
             await self.tasks.__aexit__(kind, error, trace)
         finally:
-            # A task that is cancelled before its first step has closed nothing.
+            # A task that is cancelled before its first step runs no clean-up.
             for accepted in self._welcomed:
                 accepted.close()
                 self.release()
@@ -91,7 +91,7 @@ class Listener:
             await self._all_released()
 
     def close(self) -> None:
-        """Accept no more connections; those that are there go on."""
+        """Accept no more connections. Existing ones stay open."""
         if not self._closed:
             self._pause_accepting()
             self._closed = True
@@ -99,7 +99,7 @@ class Listener:
                 listening.close()
 
     async def drain(self, seconds: float) -> bool:
-        """Accept no more, close idle connections, let requests under way finish; whether all did in that time."""
+        """Accept no more, close idle connections and wait for requests in progress; whether all finished in time."""
         self.close()
         self.draining = True
         for connection in list(self.connections):
@@ -112,17 +112,17 @@ class Listener:
         return True
 
     def abort(self) -> None:
-        """Cut all connections; their requests are told that the client is gone."""
+        """Close all connections; their requests see a disconnect."""
         for connection in list(self.connections):
             connection.abort()
 
     def relieve(self) -> None:
-        """Cut off those who have been behind for longest, if clients leave too much with us. For connections."""
+        """Close the connections that are behind for the longest time, if too much is unsent. For connections."""
         while self.unsent > self.limits.unsent_to_all and self.behind:
             next(iter(self.behind)).abort()
 
     def release(self) -> None:
-        """Take note that a connection is gone. For connections."""
+        """Note that a connection is gone. For connections."""
         self._open -= 1
         self._released.set()
         if self._paused:
@@ -145,20 +145,20 @@ class Listener:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
                     listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                # A name with several addresses has one port, even if the system chooses it.
+                # All addresses of a name use the same port, even if the system chooses it.
                 chosen = self.addresses[0][1] if self.addresses and not port else int(address[1])
                 listening.bind((address[0], chosen, *address[2:]))
                 listening.listen(backlog)
                 listening.setblocking(False)
                 bound = listening.getsockname()
                 self.addresses.append((str(bound[0]), int(bound[1])))
-        except BaseException:  # Whatever it is, cancellation too, it travels on; nobody else would close these.
+        except BaseException:  # Re-raised, cancellation too: the sockets must be closed first.
             for listening in self._sockets:
                 listening.close()
             raise
 
-    # Accepting is done by hand, because neither loop's server can pause, and by callback, because a cancelled
-    # `sock_accept` may lose the connection that it just got.
+    # Accepted here, because the servers of asyncio and uvloop cannot pause; and by callback, because a cancelled
+    # `sock_accept` may lose a connection.
 
     def _resume_accepting(self) -> None:
         if self._paused and not self._closed:
@@ -173,7 +173,7 @@ class Listener:
                 self._loop.remove_reader(listening)
 
     def _accept(self, listening: socket.socket) -> None:
-        """Take in those who wait, as long as there is room."""
+        """Accept waiting connections, as long as there is room."""
         for _ in range(MOST_AT_ONCE):
             if self._open >= self.limits.connections:
                 self._pause_accepting()  # Until one is released.
@@ -186,8 +186,8 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as problem:
-                # Out of descriptors or memory. The client stays in the queue, so to be called again at once would spin.
-                log.warning("No connection can be accepted for the moment: %s.", problem.strerror)
+                # Out of descriptors or memory. The client stays in the queue, so without a pause this would spin.
+                log.warning("No connection can be accepted now: %s.", problem.strerror)
                 self._pause_for_a_while()
                 return
             accepted.setblocking(False)
@@ -196,7 +196,7 @@ class Listener:
             self.tasks.start(self._welcome(accepted))
 
     def _pause_for_a_while(self) -> None:
-        """Accept nobody until one is released, or others may have given something back."""
+        """Accept nothing until a connection is released, or descriptors may be free again."""
         self._pause_accepting()
         if self._retry is None:
             self._retry = self._loop.call_later(ACCEPT_RETRY, self._try_again)
@@ -206,11 +206,10 @@ class Listener:
         self._resume_accepting()
 
     def _is_room(self, listening: socket.socket) -> bool:
-        """Whether one more descriptor leaves enough to others."""
-        if self.highest_descriptor is None or self._open < FEW:
+        """Whether one more connection leaves enough descriptors free."""
+        if self.highest_descriptor is None or self._open < ALWAYS_ACCEPTED:
             return True
-        # The system gives out the lowest that is free. So the number of the next one tells how many are in use,
-        # whoever uses them, and to ask for it takes less than a microsecond.
+        # The system uses the lowest free number, so the next one shows how many are in use.
         following = os.dup(listening.fileno())
         os.close(following)
         is_room = following < self.highest_descriptor
@@ -224,7 +223,7 @@ class Listener:
         return is_room
 
     async def _welcome(self, accepted: socket.socket) -> None:
-        """Make a connection of a socket; a TLS handshake takes as long as the client likes, within the limit."""
+        """Make a connection of a socket, with a TLS handshake if configured."""
         connection = Connection(self)
         try:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -236,7 +235,7 @@ class Listener:
                 ssl=self.tls,
                 ssl_handshake_timeout=None if self.tls is None else self.limits.header_time,
             )
-        except OSError:  # TLS errors are such, too. The client sees them better than we do.
+        except OSError:  # Also TLS errors, which the client reports better.
             pass
         finally:
             self._welcomed.discard(accepted)
@@ -246,7 +245,7 @@ class Listener:
 
 
 def _highest_descriptor() -> int | None:
-    """What the limit of this process leaves to connections."""
+    """The first descriptor number that is reserved, by the limit of this process."""
     try:
         import resource
     except ImportError:
@@ -254,7 +253,7 @@ def _highest_descriptor() -> int | None:
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most == resource.RLIM_INFINITY:
         return None
-    # Where there are very few, half of them: some clients must come in.
+    # At most half of them, so that some clients can connect.
     return most - min(max(LEAST_RESERVE, most // 4), MOST_RESERVE, most // 2)
 
 
@@ -267,9 +266,9 @@ def serve(
     limits: Limits | None = None,
     backlog: int = 1024,
 ) -> Listener:
-    """Answer the requests that come to this address: `async with serve(...) as listener`.
+    """Serve requests at this address: `async with serve(...) as listener`.
 
     Raises (when entered):
-        OSError: the address cannot be had.
+        OSError: the address cannot be bound.
     """
     return Listener(handler, host, port, ssl, limits or Limits(), backlog)

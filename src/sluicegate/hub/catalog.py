@@ -1,6 +1,6 @@
-"""What all mounts offer together: every exposed name and URI, whose it is, and what it is called there.
+"""What all mounts offer together: every exposed name and URI, with its mount and its name there.
 
-Pure: built anew from the offers whenever one changes, never changed itself. Order is that of the mounts, then that of
+Pure: a catalog is immutable and rebuilt whenever an offer changes. Entries are in the order of the mounts, and then of
 each server's own list.
 """
 
@@ -11,13 +11,18 @@ from typing import Final
 
 import msgspec
 
-from sluicegate.hub.naming import LONGEST_NAME, Naming, head_of, names_for
-from sluicegate.hub.offers import Entries, Offer, Offered
-from sluicegate.hub.rewriting import definition_rewritten
-from sluicegate.hub.tasks import needs_task
-from sluicegate.hub.uris import exposed_uri, own_uri
+from sluicegate.errors import InvalidParams
+from sluicegate.hub.naming import (
+    LONGEST_TOOL_NAME,
+    Naming,
+    definition_rewritten,
+    exposed_uri,
+    head_of,
+    names_for,
+    own_uri,
+)
 from sluicegate.protocol.headers import Marks
-from sluicegate.protocol.message import Params
+from sluicegate.protocol.message import Params, as_object
 
 KINDS: Final[Mapping[str, str]] = {
     "tools": "name",
@@ -25,19 +30,68 @@ KINDS: Final[Mapping[str, str]] = {
     "resources": "uri",
     "templates": "uriTemplate",
 }
-"""The four lists, and the member that tells their entries apart."""
+"""The four lists, and the member that identifies their entries."""
+
+
+REST: Final = 64 * 1024
+"""Bytes of an entry beside its description and its schemas: a title, hints, icons. Embedded icons have a few KiB."""
+
+
+class OfferLimits(msgspec.Struct, frozen=True):
+    """Limits of what one server may offer (threats §3)."""
+
+    entries: int = 2_000
+    """Of one list."""
+    description: int = 16 * 1024
+    schema: int = 256 * 1024
+    whole: int = 8 * 1024 * 1024
+    """Bytes of all its lists together: two thousand tools of 4 KiB each, or two million tokens."""
+
+    @property
+    def entry(self) -> int:
+        """Bytes of one entry."""
+        return self.description + 2 * self.schema + REST
+
+
+class Offered(msgspec.Struct, frozen=True):
+    """One entry of a list, as it came. Its schemas are bytes: as objects they would take twenty times the memory."""
+
+    own: str
+    """Its name or URI at the server."""
+    definition: Params
+    marks: Marks = {}
+
+
+Entries = tuple[Offered, ...]
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """The four lists of a server, and how long they may be cached."""
+
+    tools: Entries = ()
+    prompts: Entries = ()
+    resources: Entries = ()
+    templates: Entries = ()
+    ttl_ms: int = 0
+    is_public: bool = False
+    takes_tasks: bool = False
+    """Whether its tools may be called as tasks of 2025-11-25."""
+    is_gateway: bool = False
+    """Whether it is another sluicegate gateway: requests to it carry the number of gateways behind them."""
+    findings: tuple[str, ...] = ()
+    """What else was left out, and why: sentences for the operator."""
 
 
 class Patterns(msgspec.Struct, frozen=True):
-    """Which names are let through: those that match one of `only` and none of `hide`."""
+    """Lets names through that match one of `only` and none of `hide`."""
 
     only: Sequence[str] = ("*",)
     hide: Sequence[str] = ()
 
     def let(self, *names: str) -> bool:
-        """Whether something that goes by these names is let through."""
+        """Whether an entry with these names is let through."""
         if not self.hide and "*" in self.only:
-            return True  # Nearly always, and asked for every tool whenever one changes.
+            return True  # The usual case, checked for every tool at every change.
         return _matches(self.only, names) and not _matches(self.hide, names)
 
 
@@ -46,39 +100,39 @@ def _matches(patterns: Iterable[str], names: Collection[str]) -> bool:
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What one mount brings to the catalog."""
+    """What one mount adds to the catalog."""
 
     mount: str
     prefix: str
     offer: Offer
     tools: Patterns = Patterns()
-    """On the server's own names of its tools."""
+    """Apply to the server's own names of its tools."""
     is_awaited: bool = False
-    """Whether it has yet to say for the first time what it offers."""
+    """Whether its first offer is still to come."""
     key: str = ""
-    """Another name by which profiles know it."""
+    """Another name that profiles may use."""
 
     def offered(self, kind: str) -> Entries:
-        """What it brings to one of the four lists."""
+        """What it adds to one of the four lists."""
         entries: Entries = getattr(self.offer, kind)
         return tuple(entry for entry in entries if self.tools.let(entry.own)) if kind == "tools" else entries
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One thing that is offered: where it is, what it is called there, and its definition as clients see it."""
+    """One exposed entry: its mount, its name there, and its definition as clients see it."""
 
     mount: str
     own: str
     encoded: msgspec.Raw
     marks: Marks = {}
     needs_task: bool = False
-    """Whether it is a tool that can be called as a task only, which is our business and none of a client's."""
+    """Whether the server runs this tool only as a task, which clients do not see."""
     source: Offered | None = None
-    """The very thing that the server offered: as long as that is the same object, so may the entry be."""
+    """What the server offered; while it is the same object, the entry is reused."""
 
     @property
     def definition(self) -> Params:
-        """Its definition, opened."""
+        """Its definition, decoded."""
         return _definition.decode(self.encoded)
 
 
@@ -86,24 +140,24 @@ _definition: Final = msgspec.json.Decoder(Params)
 
 
 class Catalog(msgspec.Struct, frozen=True):
-    """All that is offered, by exposed name or URI."""
+    """All entries by exposed name or URI."""
 
     tools: Mapping[str, Entry] = {}
     prompts: Mapping[str, Entry] = {}
     resources: Mapping[str, Entry] = {}
     templates: Mapping[str, Entry] = {}
     prefixes: Mapping[str, str] = {}
-    """The prefix of every mount, also of those that offer nothing now."""
+    """The prefix of every mount, also of those without entries."""
     keys: Mapping[str, str] = {}
-    """The other name of each by which profiles know it."""
-    leading_back: frozenset[str] = frozenset()
-    """The mounts that are gateways with us behind them."""
+    """For each mount the other name that profiles may use."""
     findings: Sequence[str] = ()
-    """What was left out, and why: sentences for whoever runs this."""
-    rule: tuple[Naming, int] = ("prefix", LONGEST_NAME)
+    """What was left out, and why: sentences for the operator."""
+    rule: tuple[Naming, int] = ("prefix", LONGEST_TOOL_NAME)
     """How names were made, and how long they may be."""
     awaited: frozenset[str] = frozenset()
-    """The mounts that had yet to say for the first time what they offer."""
+    """The mounts whose first offer was still to come."""
+    is_part: bool = False
+    """Whether a profile shows only some of it."""
 
     def of(self, kind: str) -> Mapping[str, Entry]:
         """The entries of one of the four lists."""
@@ -111,10 +165,9 @@ class Catalog(msgspec.Struct, frozen=True):
         return entries
 
     def owner_of_uri(self, uri: str) -> tuple[str, str] | None:
-        """The mount that a client's URI belongs to, and what it is there; None if nobody has it.
+        """The mount of a client's URI, and the URI there; None if no mount has it.
 
-        Tried in an order that keeps a URI that leaked from one server (in a text, say) from reaching another by
-        accident.
+        The order of the attempts keeps a URI that leaked from one server (in a text, say) from reaching another.
         """
         exact = self.resources.get(uri)
         if exact is not None:
@@ -126,12 +179,11 @@ class Catalog(msgspec.Struct, frozen=True):
             own = own_uri(prefix, uri) if prefix else None
             if own is not None:
                 return mount, own
-        # Which of a server's own templates is meant is the server's business; here it is enough whose they are.
+        # Only the mount matters here: the server itself finds the template.
         found = {entry.mount for entry in self.templates.values() if _begins_like(entry.own, uri)}
         if len(found) == 1:
             return found.pop(), uri
-        # Not to one that would pass it on to us again, and so on until nobody has a place left.
-        bare = [mount for mount, prefix in self.prefixes.items() if not prefix and mount not in self.leading_back]
+        bare = [mount for mount, prefix in self.prefixes.items() if not prefix]
         return (bare[0], uri) if bare else None
 
 
@@ -142,16 +194,15 @@ def build_catalog(
     shares: Iterable[Share],
     *,
     naming: Naming = "prefix",
-    longest_name: int = LONGEST_NAME,
+    longest_name: int = LONGEST_TOOL_NAME,
     known: Catalog = EMPTY,
 ) -> Catalog:
-    """The catalog of all shares, in which nobody takes a name that another has (T22).
+    """The catalog of all shares, in which no server takes the name of another (T22).
 
-    Who has one in the `known` catalog keeps it for as long as it offers what goes by it; else, and among servers that
-    start, who comes first gets it: so the same servers have the same names after a restart.
+    A server keeps a name that it has in the `known` catalog while it offers the entry. Otherwise, and among servers
+    that start, the first in the order gets the name, so that names are the same after a restart.
 
-    What is in the known one is also taken from there: to write twenty thousand definitions anew because one server has
-    another tool would hold up everybody.
+    Entries of the known catalog are reused: encoding twenty thousand definitions again would block the event loop.
     """
     shares = list(shares)
     found: dict[str, dict[str, Entry]] = {}
@@ -165,22 +216,19 @@ def build_catalog(
                 exposed = owners.name(share, offered.own, found[kind])
                 if exposed is None:
                     what = f"{share.mount}: {offered.own[:100]!r} of its {kind}"
-                    findings.append(f"{what} is left out, that name is another server's.")
+                    findings.append(f"{what} is left out, since another server has that name.")
                     continue
                 old = known.of(kind).get(exposed)
                 if old is None or not _is_still(old, share, offered, known):
                     old = _entry(kind, share, offered, exposed)
                 found[kind][exposed] = old
-    leading_back = [share.mount for share in shares if share.offer.leads_back]
-    findings += [
-        f"{mount} is a gateway that leads back to this one; what it has from here is left out."
-        for mount in leading_back
-    ]
     return Catalog(
-        **found,
+        found["tools"],
+        found["prompts"],
+        found["resources"],
+        found["templates"],
         prefixes={share.mount: share.prefix for share in shares},
         keys={share.mount: share.key for share in shares},
-        leading_back=frozenset(leading_back),
         findings=findings,
         rule=(naming, longest_name),
         awaited=frozenset(share.mount for share in shares if share.is_awaited),
@@ -188,7 +236,7 @@ def build_catalog(
 
 
 class _Owners:
-    """Whose the names of one list are, and may become."""
+    """The owners of the names of one list."""
 
     def __init__(
         self, kind: str, listed: Sequence[tuple[Share, Entries]], rule: tuple[Naming, int], known: Catalog
@@ -199,7 +247,7 @@ class _Owners:
         self._known: Mapping[str, Entry] = known.of(kind) if known.rule == rule else {}
         self._prefixes = [share.prefix for share, _ in listed if share.prefix]
         self._heads = tuple(head_of(prefix, rule[0]).lower() for prefix in self._prefixes)
-        # Those whose names are made as before, and what they offer.
+        # Mounts whose prefix is the same as before, and what they offer.
         self._present = {
             share.mount: (share, {offered.own for offered in entries})
             for share, entries in listed
@@ -207,11 +255,11 @@ class _Owners:
         }
 
     def name(self, share: Share, own: str, taken: Mapping[str, Entry]) -> str | None:
-        """The exposed name of something that a share offers; None if it can have none."""
+        """The exposed name of an entry of a share; None if all possible names are taken."""
         names = (exposed_uri(share.prefix, own),) if self._is_uri else names_for(share.prefix, own, *self._rule)
         best = None
         for name in names:
-            if name in taken or self._looks_like_anothers(share, name):
+            if name in taken or self._imitates_another(share, name):
                 continue
             entry = self._known.get(name)
             if entry is not None and entry.mount == share.mount and entry.own == own and share.mount in self._present:
@@ -221,15 +269,15 @@ class _Owners:
         return best
 
     def _is_held(self, name: str) -> bool:
-        """Whether somebody has a name already, and still offers what goes by it."""
+        """Whether a mount has this name already and still offers the entry."""
         entry = self._known.get(name)
         if entry is None or entry.mount not in self._present:
             return False
         share, offered = self._present[entry.mount]
-        return entry.own in offered and not self._looks_like_anothers(share, name)
+        return entry.own in offered and not self._imitates_another(share, name)
 
-    def _looks_like_anothers(self, share: Share, name: str) -> bool:
-        """Whether a name that does not begin like those of its own server begins like those of another."""
+    def _imitates_another(self, share: Share, name: str) -> bool:
+        """Whether a name has the prefix of another server and not of its own."""
         if self._is_uri:
             if share.prefix and own_uri(share.prefix, name) is not None:
                 return False
@@ -257,15 +305,20 @@ def _entry(kind: str, share: Share, offered: Offered, exposed: str) -> Entry:
     as_task = False
     if kind == "tools":
         as_task = share.offer.takes_tasks and needs_task(definition)
-        definition.pop("execution", None)  # It says which tasks may be asked for, and here none may.
+        definition.pop("execution", None)  # It announces legacy tasks, which we do not offer.
     encoded = msgspec.Raw(msgspec.json.encode(definition))
     return Entry(share.mount, offered.own, encoded, offered.marks, as_task, offered)
+
+
+def needs_task(tool: Params) -> bool:
+    """Whether a tool can only be called as a task."""
+    return (as_object(tool.get("execution")) or {}).get("taskSupport") == "required"
 
 
 class Profile(msgspec.Struct, frozen=True):
     """A named part of the catalog: which servers, and which of their tools.
 
-    Servers go by their name, their key and their prefix, tools by `SERVER__TOOL` and by their own name.
+    Servers match by name, key and prefix; tools match by `SERVER__TOOL` and by their own name.
     """
 
     servers: Sequence[str] = ("*",)
@@ -290,4 +343,28 @@ def seen_through(catalog: Catalog, profile: Profile) -> Catalog:
         return profile.tools.let(entry.own, *(f"{name}__{entry.own}" for name in names[entry.mount]))
 
     parts = {kind: {name: e for name, e in catalog.of(kind).items() if shows(kind, e)} for kind in KINDS}
-    return msgspec.structs.replace(catalog, **parts, prefixes=kept)
+    return msgspec.structs.replace(catalog, **parts, prefixes=kept, is_part=True)
+
+
+GATEWAY: Final = "dev.sluicegate/gateway"
+"""In `_meta` of every page of our lists: marks us as a gateway."""
+HOPS: Final = "dev.sluicegate/hops"
+"""In `_meta` of list entries and requests: the number of gateways that they passed."""
+MOST_HOPS: Final = 8
+"""Gateways that mount each other would otherwise list each other's entries, and forward requests, without end."""
+
+
+def with_hop(value: Params) -> Params:
+    """A list entry, or the params of a request, with one more gateway counted.
+
+    Raises:
+        InvalidParams: it passed too many.
+    """
+    meta = as_object(value.get("_meta")) or {}
+    hops = meta.get(HOPS, 0)
+    if not isinstance(hops, int) or hops >= MOST_HOPS:
+        raise InvalidParams(
+            f"The request passed through {MOST_HOPS} gateways already. They probably mount each other;"
+            " remove one of these entries from its configuration."
+        )
+    return {**value, "_meta": {**meta, HOPS: hops + 1}}

@@ -1,59 +1,59 @@
-"""`Hub`: named mounts behind one handler. One that fails never stops the others, nor delays them."""
+"""`Hub`: named mounts behind one handler. A mount that fails never stops or delays the others."""
 
 import asyncio
 import logging
 import re
-import secrets
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 from weakref import WeakValueDictionary
 
 from sluicegate import __version__
-from sluicegate.concurrency import TaskScope
 from sluicegate.errors import ConfigError
-from sluicegate.exchange import Exchange, Upstream
-from sluicegate.hub.background_log import BackgroundLog
-from sluicegate.hub.catalog import Catalog, Profile, Share, build_catalog
+from sluicegate.exchange import Exchange, Handler, Step, Upstream, chain
+from sluicegate.hub.catalog import Catalog, Offer, Profile, Share, build_catalog
+from sluicegate.hub.input_requests import RequestStates
 from sluicegate.hub.mount import Mount, MountSettings, State
-from sluicegate.hub.naming import LONGEST_NAME, Naming, head_of
-from sluicegate.hub.states import States
-from sluicegate.hub.task_ids import TaskIds
-from sluicegate.hub.view import View
-from sluicegate.hub.watches import Watches
+from sluicegate.hub.naming import LONGEST_TOOL_NAME, Naming, head_of
+from sluicegate.hub.router import Router
+from sluicegate.hub.subscriptions import Subscriptions
+from sluicegate.hub.tasks.ids import TaskIds
+from sluicegate.hub.unattributed import LogForwarding
 from sluicegate.protocol.message import Notification, Reply
+from sluicegate.runtime.task_scope import TaskScope
 
 log = logging.getLogger("sluicegate")
 
 PAGE_SIZE: Final = 1000
 GRACE: Final = 30.0
-"""Seconds that the tools of a server that is away stay in the lists."""
+"""Seconds that the tools of an unreachable server stay in the lists."""
 DRAIN: Final = 10.0
-"""Seconds that calls have when somebody waits for their server to be taken away, and beyond the longest call if not."""
+"""Seconds that calls have to finish when their server is removed; otherwise they have the longest call besides."""
 MOST_DRAINING: Final = 4
-"""Of the servers that had one name and have calls under way: beyond that, those of the oldest are ended."""
+"""Replaced servers of one name that may have calls in progress; the calls of older ones are ended."""
 LONGEST_INSTRUCTIONS: Final = 4096
-MOST_TOLD: Final = 5
-"""Things that were found wrong with what is offered, of those that came together: a server may have thousands."""
+MOST_LOGGED: Final = 5
+"""Findings that are logged at a time: a server may have thousands."""
 
 _prefix: Final = re.compile(r"[A-Za-z0-9_-]{1,31}")
-"""What can stand before a tool's name and leave it readable: the rule of `prefix` in sluicegate.toml, too."""
+"""Also the rule of `prefix` in sluicegate.toml."""
 
 _RULES: Final[Mapping[Naming, str]] = {
     "prefix": "The name of each tool and prompt begins with that of its server: SERVER__NAME.",
     "claude": "The name of each tool and prompt begins with that of its server: mcp__SERVER__NAME.",
-    "collide": "Tools and prompts of several servers; where two are called the same, one is SERVER__NAME.",
+    "collide": "Tools and prompts of several servers; where two have the same name, one is SERVER__NAME.",
 }
-"""What stands before the instructions of the servers."""
+"""Precedes the instructions of the servers."""
 
 
 class Hub:
-    """Many servers as one. `async with` keeps them; it is itself a `Handler`, which shows all of them.
+    """Many servers as one. `async with` keeps them connected; the hub is a `Handler` for all of them.
 
     Args:
         name: what clients see as the server's name.
-        naming: how names are told apart: "prefix" (`server__tool`), "collide" (bare unless two have it), or "claude"
-            (`mcp__server__tool`).
+        naming: how names are kept unique: "prefix" (`server__tool`), "collide" (bare unless two servers have
+            it), or "claude" (`mcp__server__tool`).
+        steps: middleware for all requests, as for a `Server`; names are those that clients see.
     """
 
     def __init__(
@@ -62,41 +62,41 @@ class Hub:
         *,
         version: str = __version__,
         naming: Naming = "prefix",
-        longest_name: int = LONGEST_NAME,
+        longest_name: int = LONGEST_TOOL_NAME,
         page_size: int = PAGE_SIZE,
         grace: float = GRACE,
         longest_instructions: int = LONGEST_INSTRUCTIONS,
-        instance: str = "",
+        steps: Sequence[Step] = (),
     ) -> None:
-        """`instance` is by what it knows itself where it comes back to itself through other gateways: if it lasts
-        beyond this process, these see the same as before.
-        """
         self.info: Mapping[str, object] = {"name": name, "version": version}
-        self.instance = instance or secrets.token_hex(8)
         self.page_size = page_size
-        self.states = States()
+        self.request_states = RequestStates()
         self.task_ids = TaskIds()
         self.catalog = Catalog()
         self._naming: Naming = naming
         self._longest_name = longest_name
         self._longest_instructions = longest_instructions
         self._grace = grace
-        self.log = BackgroundLog(self._log_at)
+        self.log = LogForwarding(self._log_at)
         self._mounts: dict[str, Mount] = {}
-        self._views: dict[str, View] = {}
-        self._main = self.view("")
+        self.find = self._mounts.get
+        """Finds a mount by its name."""
+        self._routers: dict[str, Router] = {}
+        router = self.router("")
+        self._main: Handler = chain(steps, router) if steps else router
         self._tasks: TaskScope | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        """Where it is open, or was last."""
+        """Where it is open, or was open last."""
         self._is_closed = asyncio.Event()
         self._shares: list[Share] = []
         self._is_rebuilding = False
+        self._next_change = asyncio.Event()
         self._graces: dict[Mount, asyncio.TimerHandle] = {}
         self._draining: dict[Mount, None] = {}  # A dict for its order.
         self._first: frozenset[Mount] = frozenset()
-        """Those that were there when it was opened: among them the order decides about names, not who is quicker."""
-        self._listened_to: WeakValueDictionary[str, Watches] = WeakValueDictionary()
-        """What is listened to at servers that were taken away, while somebody does: they may come back."""
+        """The mounts at opening: among them their order decides about names, and not which one connects first."""
+        self._listened_to: WeakValueDictionary[str, Subscriptions] = WeakValueDictionary()
+        """Subscriptions of removed servers, while they have listeners: the servers may come back."""
 
     @property
     def name(self) -> str:
@@ -105,30 +105,29 @@ class Hub:
 
     @property
     def is_open(self) -> bool:
-        """Whether its servers are kept connected."""
+        """Whether it is open."""
         return self._tasks is not None
 
     async def __aenter__(self) -> "Hub":
         if self._tasks is not None:
             raise ConfigError("This Hub is open already. Open it once, where it is made; connect(hub) needs no more.")
-        loop = asyncio.get_running_loop()
-        is_elsewhere = self._loop is not None and self._loop is not loop
-        self._loop = loop
+        self._loop = asyncio.get_running_loop()
         self._is_closed = asyncio.Event()
-        self._is_rebuilding = False  # Begun in a loop that may have ended before.
+        self._is_rebuilding = False  # Its callback may have been lost with another loop.
+        self._next_change = asyncio.Event()
         self._listened_to.clear()
         self._tasks = await TaskScope().__aenter__()
         self._first = frozenset(self._mounts.values())
-        for view in self._views.values():
-            view.open()
+        for router in self._routers.values():
+            router.open()
         for mount in self._mounts.values():
-            mount.open(is_elsewhere=is_elsewhere)
+            mount.open()
             self._tasks.start(mount.run(), key=mount)
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        for view in self._views.values():
-            view.close()
+        for router in self._routers.values():
+            router.close()
         self.log.close()
         if self._tasks is not None:
             self._tasks.cancel_all()
@@ -137,7 +136,7 @@ class Hub:
             finally:
                 self._tasks = None
                 for mount in list(self._draining):
-                    self._end(mount)  # A task that is cancelled before its first step has not begun.
+                    self._end(mount)  # A task that is cancelled before its first step does not run `finally`.
                 for mount in self._mounts.values():
                     mount.close()
                 for timer in self._graces.values():
@@ -146,12 +145,12 @@ class Hub:
                 self._is_closed.set()
 
     async def wait_closed(self) -> None:
-        """Return when it is closed, if it is open."""
+        """Return when it is closed."""
         if self._tasks is not None:
             await self._is_closed.wait()
 
     def __call__(self, exchange: Exchange) -> Awaitable[Reply]:
-        """The reply to an exchange, of whichever mount it is for."""
+        """The reply of the mount that an exchange is for."""
         return self._main(exchange)
 
     # ------------------------------------------------------------------------------------------------------ mounts
@@ -161,65 +160,65 @@ class Hub:
         """All mounts, in their order."""
         return list(self._mounts.values())
 
-    def find(self, name: str) -> Mount | None:
-        """The mount of that name."""
-        return self._mounts.get(name)
-
-    def mount(self, name: str, upstream: Upstream, settings: MountSettings | None = None) -> Mount:
-        """Offer a server from now on, under its name, which stands before those of its tools.
+    def mount(
+        self,
+        name: str,
+        upstream: Upstream,
+        settings: MountSettings | None = None,
+        *,
+        remembered: Offer | None = None,
+    ) -> Mount:
+        """Add a server; its name is the prefix of its tools. `remembered` is what it offered earlier.
 
         Raises:
-            ConfigError: there is a mount of that name, or another without a prefix; or the name has other characters
-                than letters, digits, - and _, or more than 31; or it is nothing to connect to.
+            ConfigError: the name or the prefix is taken or not valid, or the upstream is not one.
         """
-        if not hasattr(upstream, "connect"):  # Not everybody checks types, and it would show much later.
+        if not hasattr(upstream, "connect"):  # Without type checks this would fail much later.
             kind = type(upstream).__name__
             raise ConfigError(f"Mount a Server, stdio(…) or http(…) under {name!r}, not {kind}.")
         if settings is None:
             if not _prefix.fullmatch(name):
-                raise ConfigError(f"The name of a mount is letters, digits, - and _, 31 at most; {name!r} is not.")
+                raise ConfigError(f"The name of a mount has 1 to 31 letters, digits, - and _; {name!r} does not.")
             settings = MountSettings(prefix=name)
         if name in self._mounts:
             raise ConfigError(f"There is a server {name!r} already.")
         self._check_prefixes({name: settings})
-        mount = self._mounts[name] = self._made(name, upstream, settings)
+        mount = self._mounts[name] = self._made(name, upstream, settings, remembered)
         if self._tasks is not None:
-            mount.watches = self._listened_to.pop(name, mount.watches)
+            mount.subscriptions = self._listened_to.pop(name, mount.subscriptions)
             self._tasks.start(mount.run(), key=mount)
         return mount
 
     def replace(self, name: str, upstream: Upstream, settings: MountSettings) -> Mount:
-        """Have another server under a name that is taken: its calls finish, its listeners go over to the new one.
+        """Replace the server of a name: calls to the old one finish, and its listeners move to the new one.
 
-        Until that is there, the lists are as they were. Raises KeyError if there is none of that name.
+        Until the new one is connected, the lists stay the same. Raises KeyError if there is no such name.
         """
         old = self._mounts[name]
         self._check_prefixes({name: settings})
         mount = self._mounts[name] = self._made(name, upstream, settings)
-        mount.inherit(old)
+        mount.take_over(old)
         self._let_go(old, old.settings.longest_call + DRAIN)
         if self._tasks is not None:
             self._tasks.start(mount.run(), key=mount)
         return mount
 
     async def unmount(self, name: str) -> None:
-        """Offer a server no more; return when its calls have finished, or had a while to. KeyError if there is none."""
+        """Remove a server; return when its calls have ended or their time is over. Raises KeyError if there is none."""
         mount = self._mounts[name]
         self._take_away(mount, DRAIN)
         await mount.gone()
 
     def dismiss(self, name: str) -> None:
-        """Offer a server no more, without waiting for its calls, which finish. Raises KeyError if there is none."""
+        """Remove a server without waiting for its calls, which finish. Raises KeyError if there is none."""
         mount = self._mounts[name]
         self._take_away(mount, mount.settings.longest_call + DRAIN)
 
     def adjust(self, settings: Mapping[str, MountSettings]) -> None:
-        """Treat servers in another way, without touching their connections.
-
-        All at once, for two of them may change places.
+        """Change the settings of servers without reconnecting; all at once, since two may swap their prefixes.
 
         Raises:
-            ConfigError: two would have one prefix; nothing was changed.
+            ConfigError: two would have the same prefix; nothing was changed.
         """
         self._check_prefixes(settings)
         for name, own in settings.items():
@@ -229,7 +228,7 @@ class Hub:
     def configure(
         self, *, naming: Naming, longest_name: int, page_size: int, grace: float, longest_instructions: int
     ) -> None:
-        """Name and list everything in another way from now on."""
+        """Change how entries are named and listed."""
         self.page_size = page_size
         self._longest_instructions = longest_instructions
         if grace != self._grace:
@@ -243,23 +242,23 @@ class Hub:
             self._shares = []
         self._rebuild()
 
-    def _made(self, name: str, upstream: Upstream, settings: MountSettings) -> Mount:
+    def _made(self, name: str, upstream: Upstream, settings: MountSettings, remembered: Offer | None = None) -> Mount:
         return Mount(
             name,
             upstream,
             settings,
             client_info=self.info,
-            instance=self.instance,
             on_change=self._changed,
             on_update=self._updated,
-            on_told=self._told,
+            on_list_notice=self._on_list_notice,
             on_log=self._logged,
             log_level=self.log.level,
+            remembered=remembered,
         )
 
     def _take_away(self, mount: Mount, seconds: float) -> None:
         del self._mounts[mount.name]
-        self._listened_to[mount.name] = mount.watches
+        self._listened_to[mount.name] = mount.subscriptions
         self._rebuild()
         self._let_go(mount, seconds)
 
@@ -268,7 +267,7 @@ class Hub:
         if self._tasks is None:
             mount.dismissed()
             return
-        # Each may be a process, and a file may be written every second.
+        # Each may be a process, and a changing configuration file may replace one every second.
         others = [other for other in self._draining if other.name == mount.name]
         if len(others) >= MOST_DRAINING:
             self._tasks.cancel((self, others[0]))
@@ -277,11 +276,11 @@ class Hub:
         self._tasks.start(self._drain(mount, seconds), key=(self, mount))
 
     async def _drain(self, mount: Mount, seconds: float) -> None:
-        # A task of our own: whoever wanted it taken away may leave before that is done.
+        # A task of its own: the caller of `unmount` may be cancelled before it is done.
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await mount.wait_idle()
+                    await mount.calls.limit.wait_idle()
         finally:
             self._end(mount)
 
@@ -294,13 +293,15 @@ class Hub:
         mount.dismissed()
 
     def arrange(self, names: Sequence[str]) -> None:
-        """Put the mounts into this order, which is that of all lists; what is not named comes last."""
+        """Put the mounts, and so all lists, into this order; mounts that are not named come last."""
         order = {name: place for place, name in enumerate(names)}
-        self._mounts = dict(sorted(self._mounts.items(), key=lambda item: order.get(item[0], len(order))))
+        arranged = sorted(self._mounts.items(), key=lambda item: order.get(item[0], len(order)))
+        self._mounts.clear()
+        self._mounts.update(arranged)
         self._rebuild()
 
     async def settled(self) -> None:
-        """Return once every mount has connected or failed to, for the first time, and the catalog has its offer.
+        """Return once the first attempt to connect each mount has ended and the catalog is built.
 
         Raises:
             ConfigError: it is open in another event loop.
@@ -311,6 +312,10 @@ class Hub:
             await mount.settled()
         self._rebuild()
 
+    async def wait_change(self) -> None:
+        """Return once the next change of a mount's state or offer is in the catalog."""
+        await self._next_change.wait()
+
     def _check_prefixes(self, settings: Mapping[str, MountSettings]) -> None:
         """Raise ConfigError if two mounts would have one prefix, with these settings."""
         prefixes = {mount.name: mount.prefix for mount in self._mounts.values()}
@@ -320,37 +325,36 @@ class Hub:
             other = owners.setdefault(prefix, name)
             if other != name:
                 what = f"the prefix {prefix!r}" if prefix else "no prefix"
-                raise ConfigError(f"{name} and {other} both have {what}; their names could not be told apart.")
+                raise ConfigError(f"{name} and {other} both have {what}; their names would be ambiguous.")
 
     # ----------------------------------------------------------------------------------------------------- catalog
 
-    def view(self, name: str, profile: Profile | None = None) -> View:
-        """The handler of a named part of the catalog; one that exists is shown through the new profile."""
-        view = self._views.get(name)
-        if view is None:
-            view = self._views[name] = View(self, profile or Profile(), self.catalog)
+    def router(self, name: str, profile: Profile | None = None) -> Router:
+        """The handler of a profile, which is created or changed."""
+        router = self._routers.get(name)
+        if router is None:
+            router = self._routers[name] = Router(self, profile or Profile(), self.catalog)
         elif profile is not None:
-            view.show(self.catalog, profile)
-        return view
+            router.set_catalog(self.catalog, profile)
+        return router
 
     def instructions(self, names: Mapping[str, str]) -> str | None:
-        """How the tools of these mounts are called, and how best used, each server in its own words (protocol §4.4)."""
+        """The naming rule, and the instructions of each of these mounts (protocol §4.4)."""
         parts: list[str] = []
         for name, prefix in names.items():
             mount = self._mounts.get(name)
             text = mount.discovery.instructions if mount is not None and mount.discovery is not None else None
-            # What a gateway says that has us behind it has our own words in it, and theirs in these, without end.
-            if mount is not None and text and mount.settings.instructions and name not in self.catalog.leading_back:
+            if mount is not None and text and mount.settings.instructions:
                 head = "" if prefix in ("", name) else f" ({head_of(prefix, self._naming)}…)"
                 parts.append(f"## {name}{head}\n\n{text[: self._longest_instructions]}")
         if not any(names.values()):
-            # Alone and without a prefix, it is as if it were spoken to directly.
+            # A single server without a prefix looks as if the client were connected to it directly.
             return parts[0].partition("\n\n")[2] if parts else None
-        bare = "".join(f" Those of {name} have their own names." for name, prefix in names.items() if not prefix)
+        bare = "".join(f" Those of {name} have no prefix." for name, prefix in names.items() if not prefix)
         return "\n\n".join([_RULES[self._naming] + bare, *parts])
 
     def life(self, names: Mapping[str, str]) -> tuple[int, str]:
-        """How long lists of these mounts may be kept, and by whom."""
+        """How long the lists of these mounts may be cached, and the scope of the cache."""
         offers = [mount.offer if mount.is_ready else None for name in names if (mount := self._mounts.get(name))]
         known = [offer for offer in offers if offer is not None]
         if not known or len(known) < len(offers):
@@ -360,16 +364,21 @@ class Hub:
     def _changed(self, mount: Mount) -> None:
         is_ours = self._mounts.get(mount.name) is mount
         if is_ours and mount.state not in (State.READY, State.DISABLED) and mount.offer is not None:
-            # It may be back soon; only a long absence takes its tools out of the lists.
+            # It may be back soon: its tools leave the lists only after a while.
             self._await_end_of_grace(mount)
-        for view in self._views.values():
-            view.forget_pages()
+        for router in self._routers.values():
+            router.forget_pages()
         if not self._is_rebuilding:
             self._is_rebuilding = True
-            asyncio.get_running_loop().call_soon(self._rebuild)
+            asyncio.get_running_loop().call_soon(self._refresh)
+
+    def _refresh(self) -> None:
+        self._rebuild()
+        self._next_change.set()
+        self._next_change = asyncio.Event()
 
     def _await_end_of_grace(self, mount: Mount) -> None:
-        # The first timer is the right one: it began when the server went away, however often it is tried since.
+        # The first timer counts: it started when the server went away, however often it was tried since.
         if mount not in self._graces:
             self._graces[mount] = asyncio.get_running_loop().call_later(self._grace, self._grace_is_over, mount)
 
@@ -378,21 +387,20 @@ class Hub:
         self._rebuild()
 
     def _updated(self, mount: Mount, uri: str, subscribed: str) -> None:
-        for view in self._views.values():
-            view.updated(mount, uri, subscribed)
+        for router in self._routers.values():
+            router.on_resource_updated(mount, uri, subscribed)
 
-    def _told(self, mount: Mount, notices: Collection[str]) -> None:
-        # Without a prefix it is as if it were spoken to directly, so its word passes even where we see no change.
-        # Of all others clients hear only what changes their lists (protocol §4.6).
-        # Nor of one that leads back to us: our word would come back as its, and again as ours, without end.
-        leads_back = mount.offer is not None and mount.offer.leads_back
-        if not mount.prefix and not leads_back:
-            for view in self._views.values():
-                view.told(mount, notices)
+    def _on_list_notice(self, mount: Mount, notices: Collection[str]) -> None:
+        # A server without a prefix looks as if the client were connected to it directly, so its notices pass even if
+        # the lists are the same; for all others only real changes count (protocol §4.6). Notices of another gateway
+        # do not pass: if it mounts us, its notice answers ours, without end.
+        if not mount.prefix and not mount.is_gateway:
+            for router in self._routers.values():
+                router.on_list_notice(mount, notices)
 
     def _logged(self, mount: Mount, line: Notification) -> bool:
-        # Of one that is certainly newer nobody notes who called it: its lines come with the calls that want them.
-        return mount.calls.may_be_in_session and self.log.tell(mount.name, mount.calls.callers, line)
+        # Log lines of 2026-07-28 belong to calls.
+        return mount.may_use_session and self.log.forward(mount.name, mount.calls.callers, line)
 
     def _log_at(self, level: str | None) -> None:
         for mount in self._mounts.values():
@@ -416,9 +424,9 @@ class Hub:
         known = self.catalog
         self.catalog = build_catalog(shares, naming=self._naming, longest_name=self._longest_name, known=known)
         news = [finding for finding in self.catalog.findings if finding not in before]
-        for finding in news[:MOST_TOLD]:
+        for finding in news[:MOST_LOGGED]:
             log.warning("%s", finding)
-        if len(news) > MOST_TOLD:
-            log.warning("%d more like that.", len(news) - MOST_TOLD)
-        for view in self._views.values():
-            view.show(self.catalog)
+        if len(news) > MOST_LOGGED:
+            log.warning("%d more findings are not shown.", len(news) - MOST_LOGGED)
+        for router in self._routers.values():
+            router.set_catalog(self.catalog)

@@ -1,24 +1,32 @@
-"""What the tools and prompts of many servers are called behind one endpoint (protocol §4.2).
+"""Names and URIs of many servers behind one endpoint (protocol §4.2, §4.3). Pure.
 
-The one rule: a name is made once, deterministically, and found again in a table; nobody ever splits one.
+A name is made once, deterministically, and looked up in a table afterwards; names are never split. A URI carries its
+server's prefix in its scheme. In replies and definitions, URIs that name a resource are rewritten; text is not.
 """
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal
+
+import msgspec
+
+from sluicegate.errors import ErrorObject
+from sluicegate.protocol.message import Params, Reply, Result, ToolText, as_array, as_object, mentions, opened
 
 Naming = Literal["prefix", "collide", "claude"]
 
-LONGEST_NAME: Final = 64
+LONGEST_TOOL_NAME: Final = 64
 """Model APIs refuse longer names, though the specification allows 128."""
 
+_scheme: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_UI: Final = "ui://"
 _illegal: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _SEPARATOR: Final = "__"
 _DIGEST_STEP: Final = 8
 
 
-def names_for(prefix: str, name: str, naming: Naming = "prefix", longest: int = LONGEST_NAME) -> Iterator[str]:
+def names_for(prefix: str, name: str, naming: Naming = "prefix", longest: int = LONGEST_TOOL_NAME) -> Iterator[str]:
     """The names under which a server's own one may be exposed, the best first.
 
     `prefix` is the server's; an empty one leaves its names as they are.
@@ -27,8 +35,8 @@ def names_for(prefix: str, name: str, naming: Naming = "prefix", longest: int = 
         if 0 < len(full) <= longest and _illegal.search(full) is None:
             yield full
             continue
-        # Too long, or with characters that no model API takes: a stable short form. Two that fall together after this
-        # are told apart by more of the digest.
+        # Too long, or with characters that model APIs refuse: a stable short form. More of the digest separates two
+        # names with the same short form.
         legal = _illegal.sub("_", full)
         digest = hashlib.sha256(full.encode("utf-8", "surrogatepass")).hexdigest()
         for length in range(_DIGEST_STEP, longest, _DIGEST_STEP):
@@ -37,7 +45,7 @@ def names_for(prefix: str, name: str, naming: Naming = "prefix", longest: int = 
 
 
 def head_of(prefix: str, naming: Naming) -> str:
-    """What the exposed names of a server with a prefix begin with, unless they are bare."""
+    """The beginning of the exposed names of a server with a prefix."""
     return f"mcp{_SEPARATOR}{prefix}{_SEPARATOR}" if naming == "claude" else f"{prefix}{_SEPARATOR}"
 
 
@@ -46,3 +54,113 @@ def _full_names(prefix: str, name: str, naming: Naming) -> list[str]:
         return [name]
     prefixed = head_of(prefix, naming) + name
     return [name, prefixed] if naming == "collide" else [prefixed]
+
+
+def exposed_uri(prefix: str, uri: str) -> str:
+    """A server's URI as clients see it; also of a template, since only a literal is prepended.
+
+    Web addresses are unchanged, since a client may fetch them itself. URIs of apps keep the scheme that hosts check.
+    """
+    if not prefix:
+        return uri
+    found = _scheme.match(uri)
+    scheme = found[1].lower() if found is not None else ""
+    if scheme in ("http", "https"):
+        return uri
+    if uri.startswith(_UI):
+        return f"{_UI}{prefix}+{uri[len(_UI) :]}"
+    return f"{prefix}+{uri}"
+
+
+def own_uri(prefix: str, uri: str) -> str | None:
+    """The server's own URI of an exposed one, or None if it is not of that server."""
+    if not prefix:
+        return uri
+    if uri.startswith(f"{prefix}+"):
+        return uri[len(prefix) + 1 :]
+    if uri.startswith(f"{_UI}{prefix}+"):
+        return _UI + uri[len(_UI) + len(prefix) + 1 :]
+    return None
+
+
+Rewrite = Callable[[str], str]
+
+# A reply without any of these names no resource and is not decoded.
+_URI_HINTS: Final = (b'"uri"', b'"resource', b'"ui')
+
+
+def reply_rewritten(method: str, reply: Reply, rewrite: Rewrite) -> Reply:
+    """The reply to a call, with every URI in it as clients know it."""
+    if isinstance(reply, ErrorObject):
+        data = as_object(reply.data)
+        if data is None or not isinstance(data.get("uri"), str):
+            return reply
+        return ErrorObject(reply.code, reply.message, _member_rewritten(data, "uri", rewrite))
+    if isinstance(reply.value, ToolText):
+        return reply  # Text names no resource.
+    if isinstance(reply.value, msgspec.Raw) and not mentions(bytes(reply.value), _URI_HINTS):
+        return reply
+    value = opened(reply)
+    match method:
+        case "tools/call":
+            value = _blocks_rewritten(value, "content", rewrite)
+        case "resources/read":
+            value = _each(value, "contents", lambda entry: _member_rewritten(entry, "uri", rewrite))
+        case "prompts/get":
+            value = _each(value, "messages", lambda message: _blocks_rewritten(message, "content", rewrite))
+        case _:
+            return reply
+    return Result(_app_rewritten(value, rewrite))
+
+
+def definition_rewritten(definition: Params, rewrite: Rewrite) -> Params:
+    """A tool, prompt, resource or template, with its URIs as clients know them; icons are unchanged."""
+    for member in ("uri", "uriTemplate"):
+        definition = _member_rewritten(definition, member, rewrite)
+    return _app_rewritten(definition, rewrite)
+
+
+def _app_rewritten(value: Params, rewrite: Rewrite) -> Params:
+    """Rewrite the page that tools and results of apps name, in one of two places."""
+    meta = as_object(value.get("_meta"))
+    if meta is None:
+        return value
+    app = as_object(meta.get("ui"))
+    changed = _member_rewritten(meta, "ui/resourceUri", rewrite)
+    if app is not None:
+        changed = {**changed, "ui": _member_rewritten(app, "resourceUri", rewrite)}
+    return value if changed == meta else {**value, "_meta": changed}
+
+
+def _block_rewritten(block: Params, rewrite: Rewrite) -> Params:
+    match block.get("type"):
+        case "resource_link":
+            return _member_rewritten(block, "uri", rewrite)
+        case "resource":
+            inner = as_object(block.get("resource"))
+            return block if inner is None else {**block, "resource": _member_rewritten(inner, "uri", rewrite)}
+        case "tool_result":
+            return _blocks_rewritten(block, "content", rewrite)
+        case _:
+            return block
+
+
+def _blocks_rewritten(value: Params, member: str, rewrite: Rewrite) -> Params:
+    """Rewrite content: a list of blocks or, in a prompt's message, one block."""
+    block = as_object(value.get(member))
+    if block is not None:
+        return {**value, member: _block_rewritten(block, rewrite)}
+    return _each(value, member, lambda entry: _block_rewritten(entry, rewrite))
+
+
+def _each(value: Params, member: str, change: Callable[[Params], Params]) -> Params:
+    entries = as_array(value.get(member))
+    if entries is None:
+        return value
+    inner = ((entry, as_object(entry)) for entry in entries)
+    return {**value, member: [entry if opened_entry is None else change(opened_entry) for entry, opened_entry in inner]}
+
+
+def _member_rewritten(value: Mapping[str, object], member: str, rewrite: Rewrite) -> Params:
+    uri = value.get(member)
+    return {**value, member: rewrite(uri)} if isinstance(uri, str) else dict(value)

@@ -1,7 +1,7 @@
-"""The `Mcp-*` headers of 2026-07-28: one table for the side that writes them and the side that checks them (T2).
+"""The `Mcp-*` headers of 2026-07-28, for the side that writes them and the side that checks them (threats T2).
 
-They repeat what the body says, so that a load balancer need not read it. The body is the truth: headers are compared
-with it, never believed instead of it.
+They repeat parts of the body for load balancers. Only the body counts: headers are compared with it and never used
+instead of it.
 """
 
 import base64
@@ -25,21 +25,21 @@ _token: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _plain: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
 _decimal: Final = re.compile(r"-?[0-9]{1,17}(?:\.0+)?")
 
-# Where the target is that travels in `Mcp-Name`. A completion's target is an object, and has no header.
+# The params field that `Mcp-Name` repeats. The target of a completion is an object and has no header.
 _TARGETS: Final = {
     method: METHODS[method].target or ""
     for method in ("tools/call", "prompts/get", "resources/read", "tasks/get", "tasks/update", "tasks/cancel")
 }
 
 Marks = Mapping[str, Sequence[str]]
-"""The parameters of a tool that travel as headers: a header's name behind `Mcp-Param-`, and the way to the argument."""
+"""The arguments of a tool that are repeated in headers: the header's name after `Mcp-Param-`, the argument's path."""
 
 Values = Callable[[str], Sequence[str]]
-"""All values of a header of the request at hand, by its name in lower case."""
+"""Returns all values of a header, given its name in lower case."""
 
 
 def encode_value(value: str | int | bool) -> str:
-    """A value as a header carries it: as it is where that is safe, else in base64 between markers."""
+    """A value for a header: unchanged where that is safe, else as base64 between markers."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
@@ -50,10 +50,7 @@ def encode_value(value: str | int | bool) -> str:
 
 
 def decode_value(text: str) -> str | None:
-    """What a header's value says, or None if it claims to be base64 and is not. A single marker is plain text.
-
-    None also for letters beyond ASCII: which they are, two readers would not agree on.
-    """
+    """The value in a header, or None if it is invalid base64 or not ASCII, which two readers may decode differently."""
     if not text.isascii():
         return None
     if not (text.startswith(_OPENING) and text.endswith(_CLOSING) and len(text) >= len(_OPENING) + len(_CLOSING)):
@@ -65,13 +62,13 @@ def decode_value(text: str) -> str | None:
 
 
 def marks_of(schema: object) -> Marks | None:
-    """The header marks of a tool's input schema; None if one is invalid, for which an HTTP client drops the tool."""
+    """The header marks of a tool's input schema; None if one is invalid: HTTP clients then drop the tool."""
     marks: dict[str, Sequence[str]] = {}
     return marks if _collect(schema, (), marks, reachable=True) else None
 
 
 def _collect(schema: object, path: tuple[str, ...], marks: dict[str, Sequence[str]], *, reachable: bool) -> bool:
-    """Gather the marks below a schema; whether all of them are valid. Only `properties` lead to a valid one."""
+    """Collect the marks in a schema; whether all are valid. A valid mark is reachable by `properties` only."""
     items = as_array(schema)
     if items is not None:
         return all(_collect(item, path, marks, reachable=False) for item in items)
@@ -124,7 +121,7 @@ def headers_of(version: str, method: str, params: Params, marks: Marks) -> list[
 
 
 class Claims:
-    """What the standard headers of one head say: read once, compared with every body that comes behind that head."""
+    """The standard headers of one HTTP head: parsed once, compared with every body sent with that head."""
 
     __slots__ = ("_method", "_name", "_values", "_version")
 
@@ -136,7 +133,7 @@ class Claims:
         self._name = None if name is None else decode_value(name)
 
     def check(self, request_id: RequestId, version: str, method: str, params: Params) -> None:
-        """Let a request pass whose body says what the headers say; raises as `check_headers` does."""
+        """Compare a request with the headers; raises as `check_headers` does."""
         if self._version == version and self._method == method:
             target = _TARGETS.get(method)
             if target is None or params.get(target) == self._name:
@@ -149,10 +146,10 @@ def _single(found: Sequence[str]) -> str | None:
 
 
 def check_headers(values: Values, request_id: RequestId, version: object, method: str, params: Params) -> None:
-    """Let a request pass whose standard headers say what its body says.
+    """Compare the standard headers of a request with its body.
 
     Raises:
-        RemoteProtocolError: −32020 for a header that is missing, doubled, undecodable or different.
+        RemoteProtocolError: −32020 for a header that is missing, repeated, undecodable or different.
     """
     _check(values(VERSION), version, VERSION, request_id, plain=True)
     _check(values(METHOD), method, METHOD, request_id, plain=True)
@@ -162,10 +159,10 @@ def check_headers(values: Values, request_id: RequestId, version: object, method
 
 
 def check_marks(values: Values, request_id: RequestId | None, params: Params, marks: Marks) -> None:
-    """Let a call pass whose `Mcp-Param-*` headers say what its arguments say.
+    """Compare the `Mcp-Param-*` headers of a call with its arguments.
 
     Raises:
-        RemoteProtocolError: −32020, as `check_headers`; also for a header whose argument is missing or null.
+        RemoteProtocolError: −32020 as `check_headers`; also for a header whose argument is missing or null.
     """
     for mark, path in marks.items():
         value = _argument(params, path)
@@ -173,7 +170,7 @@ def check_marks(values: Values, request_id: RequestId | None, params: Params, ma
         if isinstance(value, str | int):
             _check(values(header), value, header, request_id)
         elif values(header):
-            raise _mismatch(f"{header} is there, but its argument is not", request_id)
+            raise _mismatch(f"{header} is present, but its argument is missing", request_id)
 
 
 def _check(
@@ -182,19 +179,19 @@ def _check(
     if not found:
         raise _mismatch(f"{header} is missing", request_id)
     if len(found) > 1:
-        raise _mismatch(f"{header} stands more than once", request_id)
+        raise _mismatch(f"{header} occurs more than once", request_id)
     said = found[0] if plain else decode_value(found[0])
     if said is None:
         raise _mismatch(f"{header} is neither ASCII nor base64", request_id)
     if not _same(said, expected):
-        raise _mismatch(f"{header} does not say what the body says", request_id)
+        raise _mismatch(f"{header} differs from the body", request_id)
 
 
 def _same(said: str, expected: object) -> bool:
     if isinstance(expected, bool):
         return said == ("true" if expected else "false")
     if isinstance(expected, int):
-        # By number, not by spelling: `42.0` is `42`.
+        # Compared as numbers: `42.0` is `42`.
         return (
             _decimal.fullmatch(said) is not None and int(said.split(".")[0]) == expected and abs(expected) <= LARGEST_ID
         )

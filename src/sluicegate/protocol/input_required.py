@@ -1,4 +1,4 @@
-"""Results of 2026-07-28 that are no answer yet: what a server asks its caller, and the request that answers it."""
+"""`input_required` results of 2026-07-28: the questions of a server, and the retry of the request with the answers."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -16,6 +16,7 @@ from sluicegate.protocol.message import (
     Params,
     Reply,
     Result,
+    ToolText,
     as_object,
     may_escape_names,
     opened,
@@ -24,15 +25,14 @@ from sluicegate.protocol.methods import METHODS, QUESTIONS
 
 
 class Question(msgspec.Struct, frozen=True):
-    """One thing a server wants to know from the client: the value of an `inputRequests` entry."""
+    """One question of a server to the client: the value of an `inputRequests` entry."""
 
     method: str
-    params: Params = {}  # `roots/list` may leave them out
+    params: Params = {}
     elicitation: str | None = None
-    """By what the server will say that a page was visited, which 2025-11-25 has; 2026-07-28 does not tell."""
+    """The id with which a server of 2025-11-25 reports that a page was visited."""
     abandoned: Callable[[], None] | None = None
-    """Hears that the client was asked and did not come back in time, which only one of 2026-07-28 may do.
-    Not an error of the asking: whoever asked may have given up long before."""
+    """Called if a client of 2026-07-28 was asked and did not retry in time."""
 
 
 Questions = Mapping[str, Question]
@@ -41,7 +41,7 @@ Answers = Mapping[str, Params]
 
 
 class InputRequired(msgspec.Struct, frozen=True):
-    """A result that is no answer yet: answer the questions and send the request again with the state."""
+    """A result that asks for input: answer the questions and send the request again with the state."""
 
     questions: Questions
     state: str | None = None
@@ -64,15 +64,17 @@ def read_input_required(method: str, reply: Reply) -> InputRequired | None:
     """The questions in a reply, or None if it is final.
 
     Raises:
-        UpstreamProtocolError: an unknown result type, input asked for where none may be, or questions nobody can read.
+        UpstreamProtocolError: an unknown result type, a method that may not ask for input, or invalid questions.
     """
     if not isinstance(reply, Result) or reply.is_final:
         return None
     raw = reply.value
-    # Most replies are final and stay bytes: only one that has the word in it, or may spell it otherwise, is opened.
+    if isinstance(raw, ToolText):
+        return None
+    # Most replies are final and stay raw: only one with the name in it, perhaps escaped, is decoded.
     if isinstance(raw, msgspec.Raw):
         data = bytes(raw)
-        # The first word counts if there is no second one, which another reader might take instead (T1).
+        # The first member counts if there is no second one, which another parser might take instead (T1).
         said = data.startswith(_COMPLETE)
         if data.count(b'"resultType"') <= said and not may_escape_names(data):
             return None
@@ -93,12 +95,12 @@ def read_input_required(method: str, reply: Reply) -> InputRequired | None:
 
 
 def may_have_two_types(raw: msgspec.Raw) -> bool:
-    """Whether a result may say twice of what type it is: another reader might take the other (T1)."""
+    """Whether a result may have two result types, of which another parser might take the other one (T1)."""
     data = bytes(raw)
-    if data.count(b'"resultType"') < 2:
+    if data.count(b'"resultType"') < 2 and not may_escape_names(data):
         return False
     try:
-        jiter.from_json(data, catch_duplicate_keys=True)  # Something inside may rightly have a type of its own.
+        jiter.from_json(data, catch_duplicate_keys=True)  # A value inside may have a member of that name, too.
     except ValueError:
         return True
     return False
@@ -138,12 +140,12 @@ def _read_questions(value: Params) -> InputRequired:
             raise UpstreamProtocolError(f"The server asked for input by {question.method}, which no revision has.")
         questions[key] = Question(question.method, question.params)
     if not questions and state is None:
-        raise UpstreamProtocolError("The server asked for input but for nothing in particular.")
+        raise UpstreamProtocolError("The server asked for input, but its result has no questions and no state.")
     return InputRequired(questions, state)
 
 
 def with_answers(params: Params, answers: Answers, state: str | None) -> Params:
-    """The params for the next round: the same request, the answers, and the state exactly as it was given or not."""
+    """The params of the retry: the same request with the answers, and the state if one was given."""
     again = {key: value for key, value in params.items() if key not in ("inputResponses", "requestState")}
     if answers:
         again["inputResponses"] = dict(answers)
@@ -153,9 +155,9 @@ def with_answers(params: Params, answers: Answers, state: str | None) -> Params:
 
 
 def lacking_capability(question: Question, capabilities: Mapping[str, object]) -> Params | None:
-    """What the client would have to declare before it may be asked this, or None if it did.
+    """The capability that the client must declare to be asked this; None if it did.
 
-    An empty `elicitation` object means forms only, as in the revision that had nothing else.
+    An empty `elicitation` object means forms only, as in 2025-06-18.
     """
     match question.method:
         case "elicitation/create":
@@ -176,6 +178,6 @@ def lacking_capability(question: Question, capabilities: Mapping[str, object]) -
 
 
 def missing_capability(required: Params) -> ErrorObject:
-    """The refusal of a request whose client cannot be asked what must be asked."""
+    """The error for a request whose client lacks a capability."""
     message = "Missing required client capability: " + ", ".join(sorted(required))
     return ErrorObject(MISSING_CAPABILITY, message, {"requiredCapabilities": required})

@@ -1,27 +1,26 @@
-"""The messages of JSON-RPC as values, and the bytes that we send. Those of peers: see `strict` and `tolerant`."""
+"""JSON-RPC messages as values, their encoding, and the table of pending requests. `parse_*` decodes what peers send."""
 
-import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, cast, final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, Generic, Literal, TypeVar, cast, final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from sluicegate.errors import ErrorObject, RemoteProtocolError
+from sluicegate.errors import ErrorObject, LocalProtocolError, RemoteProtocolError
+from sluicegate.protocol.json_limits import DEFAULT_LIMITS, is_deep
 
 RequestId = str | int
 Params = dict[str, object]
 LARGEST_ID: Final = 2**53 - 1
 LARGEST_CALL: Final = 4 << 20
-"""Bytes of params that a server's own request or notification may have; a client's body has the same limit."""
+"""Bytes of params in a request or notification of a server. The body of a client has the same limit."""
 LONGEST_BATCH: Final = 1000
-"""Messages that one JSON array may hold: a line of ones is a gigabyte of them, or of refusals."""
-LONG: Final = 4096
-"""Bytes from which on it pays to look for the quotes of a JSON first."""
+"""Messages in one JSON array."""
 
 
 def as_object(value: object) -> Params | None:
-    """The value if it is a JSON object, else None: for peers' data, of which nothing is certain."""
-    # Without `cast`, which is a call: this is asked a dozen times of every message.
+    """The value if it is a JSON object, else None."""
+    # Without `cast`, which is a call: this runs a dozen times per message.
     return value if isinstance(value, dict) else None  # pyright: ignore[reportUnknownVariableType]
 
 
@@ -31,7 +30,7 @@ def as_array(value: object) -> list[object] | None:
 
 
 class Request(msgspec.Struct, frozen=True, tag_field="jsonrpc", tag="2.0"):
-    """Something that is owed an answer under the same id."""
+    """A message that gets a response with the same id."""
 
     id: RequestId
     method: str
@@ -39,51 +38,103 @@ class Request(msgspec.Struct, frozen=True, tag_field="jsonrpc", tag="2.0"):
 
 
 class Notification(msgspec.Struct, frozen=True, tag_field="jsonrpc", tag="2.0"):
-    """Something that is never answered."""
+    """A message that gets no response."""
 
     method: str
     params: Params
 
 
-MARK: Final = b'"resultType":"complete",'
-"""What 2026-07-28 has in every final result, as nearly everybody writes it."""
+class TextBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """A content block with text and nothing else."""
+
+    type: Literal["text"]  # No tag: msgspec lets blocks pass that lack it.
+    text: msgspec.Raw
+    """The JSON string: checked while it is skipped, and never copied into a `str`."""
 
 
-class Words(msgspec.Struct, frozen=True, gc=False):
-    """That a result, of which the bytes are left as they came, is of the words of a tool.
+class _Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    server_info: msgspec.Raw = msgspec.field(name="io.modelcontextprotocol/serverInfo")
 
-    It is final, compact, and has texts for content, perhaps an object of the same meaning, perhaps whether the tool
-    failed, once each. Else there is nothing in it but what 2026-07-28 adds: the mark, and who says it.
+
+class ToolText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """A final result of `tools/call` with text content: decoded once and encoded from here.
+
+    Nearly all tool results are like this. Duplicate or escaped member names are passed on once and plain (threats T1).
     """
 
-    begin: int
-    """Where the members begin that older revisions have, too."""
-    end: int
-    is_marked: bool
-    """Whether it says that it is final, in front of these, behind, or among them."""
-    mark: int
-    """Where it does, behind a comma, if that is behind the beginning; else 0."""
-    is_structured: bool
-    failed: bool
+    resultType: Literal["complete"] | UnsetType = UNSET  # noqa: N815 - the name on the wire
+    meta: _Meta | UnsetType = msgspec.field(name="_meta", default=UNSET)
+    content: list[TextBlock]
+    structuredContent: msgspec.Raw | UnsetType = UNSET  # noqa: N815 - the name on the wire
+    isError: bool | UnsetType = UNSET  # noqa: N815 - the name on the wire
+
+    @property
+    def is_structured(self) -> bool:
+        """Whether it has `structuredContent`, which is then an object."""
+        return self.structuredContent is not UNSET
+
+    def marked(self) -> "ToolText":
+        """The same with the `resultType` that 2026-07-28 requires."""
+        if self.resultType is not UNSET:
+            return self
+        return ToolText(
+            resultType="complete",
+            meta=self.meta,
+            content=self.content,
+            structuredContent=self.structuredContent,
+            isError=self.isError,
+        )
+
+    def for_session(self) -> "ToolText":
+        """The same without the members that only 2026-07-28 has."""
+        return ToolText(content=self.content, structuredContent=self.structuredContent, isError=self.isError)
+
+    def to_raw(self) -> msgspec.Raw:
+        return msgspec.Raw(_encode(self))
+
+
+_decode_tool_text: Final = msgspec.json.Decoder(ToolText).decode
+_BRACE: Final = 0x7B
+_QUOTE: Final = 0x22
+_RAW_DEPTH: Final = DEFAULT_LIMITS.depth - 2
+
+
+def read_tool_text(raw: msgspec.Raw) -> ToolText | None:
+    """The result if it has only text content; None for all others, also for unreadable ones."""
+    try:
+        text = _decode_tool_text(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if not all(memoryview(block.text)[0] == _QUOTE for block in text.content):
+        return None
+    structured = text.structuredContent
+    if structured is not UNSET and memoryview(structured)[0] != _BRACE:
+        return None  # Most revisions allow only an object.
+    # Raw members were skipped, not parsed. They are two levels down.
+    if structured is not UNSET and is_deep(bytes(structured), _RAW_DEPTH):
+        return None
+    if text.meta is not UNSET and is_deep(bytes(text.meta.server_info), _RAW_DEPTH):
+        return None
+    return text
 
 
 class Result(msgspec.Struct, frozen=True):
-    """A successful reply. `value` is a plain dict where we made or opened it, and bytes where nobody looked inside."""
+    """A successful reply. `value` is raw JSON until it is decoded."""
 
-    value: msgspec.Raw | Mapping[str, object]
+    value: msgspec.Raw | ToolText | Mapping[str, object]
     is_final: bool = False
-    """Whether somebody has seen that it asks for nothing, so that nobody has to look again."""
-    words: Words | None = None
-    """Of one that came as bytes and was seen to be nothing but words of a tool, if it answers a call."""
+    """Whether it is known not to be an `input_required` result."""
+    revision: str = ""
+    """The older revision that it was translated to, if any."""
 
 
 Reply = Result | ErrorObject
-"""What answers a request, before it has an id."""
+"""A response without its id."""
 
 
 @final
 class Response(msgspec.Struct, frozen=True):
-    """A reply on the wire. The id is None only for errors about messages whose id could not be read."""
+    """A reply with its id, which is None only for errors about messages whose id could not be read."""
 
     id: RequestId | None
     reply: Reply
@@ -106,87 +157,111 @@ class _ErrorWire(msgspec.Struct):
 
 
 _encode: Final = msgspec.json.Encoder().encode
-encode_plain: Final[Callable[[Request | Notification | Mapping[str, object]], bytes]] = _encode
-"""As `encode`, for whoever knows that it is no response."""
 
 
-def encode(message: Message | Mapping[str, object]) -> bytes:
-    """The bytes of one message, or of a part of one.
+def encode(message: Message) -> bytes:
+    """The bytes of one message. Raw payloads may contain newlines, which framing removes.
 
-    They are on one line unless a raw payload brought newlines along (framing takes those out).
+    Raises:
+        LocalProtocolError: the message contains a value that JSON cannot express.
     """
     if type(message) is Response:
         return encode_reply(message.id, message.reply)
-    return encode_plain(message)
+    return _encoded(message)
 
 
 def encode_reply(request_id: RequestId | None, reply: Reply) -> bytes:
-    """The bytes of the response that a reply is under an id."""
+    """The bytes of a response; raises as `encode` does."""
     if isinstance(reply, Result):
-        return _encode(_ResultWire("2.0", request_id, reply.value))
-    return _encode(_ErrorWire("2.0", request_id, reply))
+        return _encoded(_ResultWire("2.0", request_id, reply.value))
+    return _encoded(_ErrorWire("2.0", request_id, reply))
+
+
+def _encoded(message: msgspec.Struct) -> bytes:
+    try:
+        return _encode(message)
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise LocalProtocolError(f"The message cannot be written as JSON: {problem}") from None
 
 
 def encode_batch(responses: Iterable[Response]) -> bytes:
-    """The bytes of a JSON array of responses, for the one revision that has batches."""
+    """The bytes of a JSON array of responses, for 2025-03-26, which has batches."""
     return b"[" + b",".join(encode(response) for response in responses) + b"]"
 
 
 def mentions(data: bytes, beginnings: tuple[bytes, ...]) -> bool:
-    """Whether a string of this JSON begins with one of these, which include the quote: cheap, so that nearly all
-    payloads need not be opened.
+    """Whether a string in this JSON has one of these beginnings, which include the quote.
+
+    This saves decoding most payloads. It does not find escaped names: see `may_escape_names`.
     """
-    quotes = few_quotes(data)
-    if quotes is not None:
-        for at in quotes:
-            if data.startswith(beginnings, at):
-                return True
-        return False
     for beginning in beginnings:  # A generator for `any` would take longer than the search.
         if beginning in data:
             return True
     return False
 
 
-def few_quotes(data: bytes) -> list[int] | None:
-    """Where the quotes of a long JSON stand if they are few, as in a long text: then to look at these alone takes a
-    hundredth of the time. None if it is short, or has many.
-    """
-    if len(data) < LONG:
-        return None
-    places: list[int] = []
-    at = data.find(b'"')  # One byte is looked for many times faster than counted.
-    for _ in range(len(data) // 512):
-        if at < 0:
-            return places
-        places.append(at)
-        at = data.find(b'"', at + 1)
-    return None
-
-
-def may_escape_names(data: bytes, quotes: list[int] | None = None) -> bool:
-    """Whether letters of a name in this JSON may be written as escapes, so that `mentions` would not find it."""
-    if b"\\" not in data:
-        return False
-    quotes = quotes or few_quotes(data)
-    if quotes is None:
-        return b"\\u" in data
-    return any(_escaped_early.match(data, at) for at in quotes)
-
-
-_LONGEST_NAME: Final = 40
-_escaped_early: Final = re.compile(rb'"[^"\\]{0,%d}+\\u' % _LONGEST_NAME)
+def may_escape_names(data: bytes) -> bool:
+    """Whether names in this JSON may be written with escapes, which `mentions` does not find."""
+    return b"\\u" in data
 
 
 def opened(result: Result) -> Params:
-    """The value of a result as a dict, decoded if it is still bytes.
+    """The value of a result as a dict, decoded if it is raw.
 
     Raises:
-        RemoteProtocolError: the bytes hold something that cannot be decoded, such as a number out of range.
+        RemoteProtocolError: it cannot be decoded, because of a number out of range, say.
     """
-    if not isinstance(result.value, msgspec.Raw):
-        return dict(result.value)
+    value = result.value
+    if isinstance(value, Mapping):
+        return dict(value)
     try:
-        return _params_decoder.decode(result.value)
+        return _params_decoder.decode(value if isinstance(value, msgspec.Raw) else value.to_raw())
     except (msgspec.DecodeError, RecursionError):
         raise RemoteProtocolError("The answer's result cannot be decoded.") from None
+
+
+# ----------------------------------------------------------------------------------------- pending requests
+
+T = TypeVar("T")
+
+
+class Pending(Generic[T]):
+    """Pending requests by our integer ids, which are never reused. The id is also the request's progress token."""
+
+    def __init__(self) -> None:
+        self._next = 1
+        self._waiting: dict[int, T] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(list(self._waiting.values()))
+
+    def add(self, waiter: T) -> int:
+        """The id for a new request."""
+        request_id = self._next
+        self._next += 1
+        self._waiting[request_id] = waiter
+        return request_id
+
+    def find(self, request_id: object) -> T | None:
+        """What waits under this id or progress token."""
+        return self._waiting.get(request_id if type(request_id) is int else _own(request_id))
+
+    def claim(self, request_id: RequestId | None) -> T | None:
+        """Remove and return what waits for this answer; None for late answers, which are normal after a cancel."""
+        return self._waiting.pop(request_id if type(request_id) is int else _own(request_id), None)
+
+    def drain(self) -> list[T]:
+        """Remove and return all that still wait, when no answer can come any more."""
+        waiting = list(self._waiting.values())
+        self._waiting.clear()
+        return waiting
+
+
+def _own(request_id: object) -> int:
+    # Some servers answer "7" for our 7. All our ids are integers, so this cannot mean another request.
+    if isinstance(request_id, str) and request_id.isascii() and request_id.isdigit() and len(request_id) < 17:
+        return int(request_id) if request_id[0] != "0" else -1
+    return -1

@@ -1,4 +1,4 @@
-"""One table of all MCP methods: who sends it, in which era, what it needs, and the field that names its target."""
+"""One table of all MCP methods: which side sends them, in which revisions, and which params field is the target."""
 
 from typing import Final, Literal
 
@@ -8,20 +8,20 @@ Sender = Literal["client", "server", "both"]
 
 
 class Method(msgspec.Struct, frozen=True):
-    """What one method is; `since` and `until` are inclusive, `target` is the params field that policy looks at."""
+    """One method. `since` and `until` are inclusive; `target` is the params field that policy judges."""
 
     name: str
     sender: Sender
     notification: bool = False
     since: str = "2024-11-05"
-    until: str = "2026-07-28"
+    until: str = "9999"
     target: str | None = None
     capability: str | None = None
     cacheable: bool = False
     may_ask: bool = False
 
     def exists_in(self, version: str) -> bool:
-        """Whether the revision has this method. Revisions are dates, so a known one compares as a string."""
+        """Whether the revision has this method. Revisions are dates, so they compare as strings."""
         return self.since <= version <= self.until
 
 
@@ -43,8 +43,8 @@ _ROWS: Final = (
     Method("subscriptions/listen", "client", since="2026-07-28"),
     Method("logging/setLevel", "client", capability="logging", until=_SESSION_ERA),
     Method("completion/complete", "client", capability="completions", target="ref"),
-    # Requests of the tasks extension, which only those may send who declare it. 2025-11-25 has two of the same names,
-    # which mean something else there; they are no business of its clients here (protocol §3.8).
+    # Requests of the tasks extension, which only peers that declare it may send. 2025-11-25 has two methods of the same
+    # names with another meaning, which we do not offer to its clients (protocol §3.8).
     Method("tasks/get", "client", since="2026-07-28", target="taskId"),
     Method("tasks/update", "client", since="2026-07-28", target="taskId"),
     Method("tasks/cancel", "client", since="2026-07-28", target="taskId"),
@@ -80,7 +80,7 @@ LIST_CHANGES: Final = {
 """The flags of a `subscriptions/listen` filter and the notification each asks for."""
 
 LOG_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-"""From the most talkative to the gravest."""
+"""From the lowest to the highest."""
 
 
 def requestable(method: str, version: str) -> bool:

@@ -1,8 +1,8 @@
-"""Values out of what servers send, read tolerantly.
+"""Tolerant reading of the JSON that servers send into the values of `types`.
 
-A member that only describes and is of a wrong type is left out, a content block nobody can read is kept as
-`UnknownContent`, and members we do not know stay in `raw`. The one rule: what a caller acts on (a name, an error flag,
-bytes) is read exactly or not at all. Every `read_*` raises `msgspec.ValidationError` for what it cannot read.
+A descriptive member of a wrong type is dropped, an unreadable content block is kept as `UnknownContent`, and unknown
+members stay in `raw`. Members that callers act on (a name, an error flag, bytes) must be valid. Every `read_*` raises
+`msgspec.ValidationError` for what it cannot read.
 """
 
 from functools import cache
@@ -13,10 +13,12 @@ from msgspec import UNSET
 
 from sluicegate.protocol.message import Notification, Params, as_array, as_object
 from sluicegate.protocol.types import (
+    DATA_KEY,
     AudioContent,
     Change,
     Completion,
     Content,
+    DataEvent,
     EmbeddedResource,
     ImageContent,
     LogEvent,
@@ -83,11 +85,11 @@ def read_prompt(entry: object) -> Prompt:
 
 
 def read_content(block: object) -> Content:
-    """The content block. Never fails: one broken block should not cost the others."""
+    """The content block. Never fails, so that one invalid block does not cost the others."""
     try:
         members = _members(block)
         if members.keys() == _PLAIN_TEXT and members["type"] == "text" and isinstance(text := members["text"], str):
-            return TextContent(text=text)  # Nearly always; `_read` would come to the same.
+            return TextContent(text=text)  # The most common case; `_read` would return the same.
         if inner := as_object(members.get("resource")):
             members = {**members, "resource": {**inner, "raw": inner}}
         kind = members.get("type")
@@ -109,12 +111,12 @@ def read_message(entry: object) -> PromptMessage:
 def read_tool_result(value: object) -> ToolResult:
     """The result of `tools/call`."""
     members = _members(value)
-    # A flag of a wrong type is not read as "no error": a failure must never pass for success.
+    # A flag of a wrong type must not count as success.
     is_error = members.get("isError")
     if is_error is not None and not isinstance(is_error, bool):
         raise msgspec.ValidationError("Expected `bool | null` - at `$.isError`")
     return ToolResult(
-        # Servers that answer with structured content alone do exist.
+        # Some servers answer with structured content only.
         content=[read_content(block) for block in _entries(members, "content", required=False)],
         structured_content=members.get("structuredContent", UNSET),
         is_error=bool(is_error),
@@ -150,8 +152,11 @@ def read_completion(value: object) -> Completion:
 
 
 def read_progress(params: Params) -> ProgressEvent:
-    """The params of `notifications/progress`."""
-    return _read(ProgressEvent, params)
+    """The params of `notifications/progress`; a `DataEvent` if they contain a part of the result."""
+    meta = as_object(params.get("_meta"))
+    if meta is None or DATA_KEY not in meta:
+        return _read(ProgressEvent, params)
+    return _read(DataEvent, {**params, "value": meta[DATA_KEY]})
 
 
 def read_log(params: Params) -> LogEvent:
@@ -160,18 +165,18 @@ def read_log(params: Params) -> LogEvent:
 
 
 def read_change(notification: Notification) -> Change | None:
-    """The change that a notification tells of, or None if it is about something else."""
+    """The change that a notification reports, or None if it reports something else."""
     kind = _CHANGES.get(notification.method)
     return None if kind is None else _read(kind, notification.params)
 
 
 def _read(kind: type[T], entry: object) -> T:
     members = _members(entry)
-    members = {**members, "raw": members}  # last, because a server may have a member of that name itself
+    members = {**members, "raw": members}  # last, because the server may send a member of that name
     try:
         return msgspec.convert(members, kind)
     except msgspec.ValidationError:
-        # Many servers write out what they have nothing to say about; null has no meaning of its own in any of these.
+        # Many servers write null for absent members; it has no other meaning in any of these.
         members = {k: _without_nulls(v) if k in _NESTED else v for k, v in members.items() if v is not None}
         for name, member_kind in _descriptive(kind):
             if not _fits(members.get(name), member_kind):
@@ -181,7 +186,7 @@ def _read(kind: type[T], entry: object) -> T:
 
 @cache
 def _descriptive(kind: type[object]) -> list[tuple[str, object]]:
-    """The members of a kind that can be left out where they make no sense, and what each should be."""
+    """The descriptive members of a type, which are dropped if invalid, and the type of each."""
     fields = msgspec.structs.fields(cast(type[msgspec.Struct], kind))
     return [(field.encode_name, field.type) for field in fields if field.encode_name in _DESCRIPTIVE]
 

@@ -1,4 +1,4 @@
-"""Tools, resources, prompts and results as Python values, for code that does look inside; `read_types` makes them."""
+"""Tools, resources, prompts, results and events as Python values. `read_types` makes them from JSON."""
 
 from typing import Annotated, Final
 
@@ -13,7 +13,7 @@ _META: Final = "_meta"
 
 
 class _Described(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What most things a server lists have in common. `raw` is the whole of what the server sent."""
+    """The common fields of what a server lists. `raw` is the whole entry as the server sent it."""
 
     title: str | None = None
     description: str | None = None
@@ -26,7 +26,7 @@ class _Described(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 
 
 class _Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What all results have in common. `raw` is the whole of what the server sent."""
+    """The common fields of results. `raw` is the whole result as the server sent it."""
 
     meta: Params | None = msgspec.field(default=None, name=_META)
     raw: Params = {}
@@ -36,17 +36,16 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
 
 
 def _repr(value: msgspec.Struct) -> str:
-    # A Struct prints every field; `raw` would say all of it a second time.
+    # A Struct prints every field; `raw` would repeat all of them.
     shown = [f"{name}={getattr(value, name)!r}" for name in value.__struct_fields__ if name != "raw"]
     return f"{type(value).__name__}({', '.join(shown)})"
 
 
-# --------------------------------------------------------------------------------------------------------- what servers
-# list
+# ---------------------------------------------------------------------------------------------------------- definitions
 
 
 class Icon(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A picture for a user interface. `src` comes from the server: mind where it points before it is loaded."""
+    """An image for a user interface. `src` comes from the server: check where it points before you load it."""
 
     src: str
     mime_type: str | None = None
@@ -55,7 +54,7 @@ class Icon(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Annotations(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """For whom something is meant, how much it matters (0 to 1), and when it last changed."""
+    """Audience, priority (0 to 1) and last modification of a resource or content block."""
 
     audience: list[str] | None = None
     priority: Number | None = None
@@ -63,7 +62,7 @@ class Annotations(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
 
 class ToolAnnotations(msgspec.Struct, frozen=True, rename="camel"):
-    """What a server says of a tool's manners: hints that prove nothing. The defaults are the specification's."""
+    """A server's hints about a tool, which prove nothing. The defaults are those of the specification."""
 
     title: str | None = None
     read_only_hint: bool = False
@@ -73,22 +72,22 @@ class ToolAnnotations(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Tool(_Described, frozen=True, kw_only=True):
-    """Something a server can do, and the JSON Schema of the arguments it takes."""
+    """A tool of a server, with the JSON Schema of its arguments."""
 
     name: Name
-    # A name is all it takes to make a call, so a server that forgets the schema still has its tool.
+    # A call needs only the name, so a tool without a schema is kept.
     input_schema: Params = msgspec.field(default_factory=lambda: {"type": "object"})
     output_schema: Params | None = None
     annotations: ToolAnnotations | None = None
 
     @property
     def display_name(self) -> str:
-        """What to show to people: the title, the older place of the title, or the name."""
+        """The name to show to people: the title, in its new or old place, or the name."""
         return self.title or (self.annotations and self.annotations.title) or self.name
 
 
 class Resource(_Described, frozen=True, kw_only=True):
-    """Something a server can be asked to read out, by its URI. `size` is in bytes."""
+    """A resource that a server can read, by its URI. `size` is in bytes."""
 
     uri: Name
     name: str
@@ -98,7 +97,7 @@ class Resource(_Described, frozen=True, kw_only=True):
 
 
 class ResourceTemplate(_Described, frozen=True, kw_only=True):
-    """A family of resources: the URI has places to fill in, as RFC 6570 writes them."""
+    """Resources whose URI is a template (RFC 6570)."""
 
     uri_template: Name
     name: str
@@ -107,7 +106,7 @@ class ResourceTemplate(_Described, frozen=True, kw_only=True):
 
 
 class PromptArgument(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One thing that a prompt wants to be told."""
+    """One argument of a prompt."""
 
     name: Name
     title: str | None = None
@@ -116,14 +115,14 @@ class PromptArgument(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
 
 
 class Prompt(_Described, frozen=True, kw_only=True):
-    """A text that a server has prepared, and what must be filled in."""
+    """A prompt of a server, and its arguments."""
 
     name: Name
     arguments: list[PromptArgument] = []
 
 
 class Root(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A place that a server may work in; today always a `file://` URI."""
+    """A folder that a server may work in; today always a `file://` URI."""
 
     uri: str
     name: str | None = None
@@ -141,8 +140,7 @@ class ResourceRef(msgspec.Struct, frozen=True, tag_field="type", tag="ref/resour
     uri: str
 
 
-# ----------------------------------------------------------------------------------------------------------------
-# content
+# -------------------------------------------------------------------------------------------------------------- content
 
 
 class _Block(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, tag_field="type"):
@@ -151,27 +149,27 @@ class _Block(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
 
 
 class TextContent(_Block, frozen=True, tag="text"):
-    """Words."""
+    """Text."""
 
     text: str
 
 
 class ImageContent(_Block, frozen=True, tag="image"):
-    """A picture, decoded to its bytes."""
+    """An image, decoded to its bytes."""
 
     data: bytes
     mime_type: str
 
 
 class AudioContent(_Block, frozen=True, tag="audio"):
-    """A sound, decoded to its bytes."""
+    """Audio, decoded to its bytes."""
 
     data: bytes
     mime_type: str
 
 
 class ResourceLink(_Block, frozen=True, kw_only=True, tag="resource_link"):
-    """A pointer to a resource, which need not be among the listed ones."""
+    """A link to a resource, which need not be among the listed ones."""
 
     uri: Name
     name: str = ""
@@ -183,7 +181,7 @@ class ResourceLink(_Block, frozen=True, kw_only=True, tag="resource_link"):
 
 
 class ResourceContents(_Answer, frozen=True, kw_only=True):
-    """What a resource holds: `text`, or a `blob` of bytes."""
+    """The contents of a resource: `text`, or a `blob` of bytes."""
 
     uri: str
     mime_type: str | None = None
@@ -192,22 +190,22 @@ class ResourceContents(_Answer, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.text is None and self.blob is None:
-            raise ValueError("Expected `text` or `blob`")  # msgspec makes a ValidationError of it while reading
+            raise ValueError("Expected `text` or `blob`")  # msgspec turns this into a ValidationError.
 
     @property
     def data(self) -> bytes:
-        """The bytes, whichever way they came."""
+        """The bytes of either."""
         return self.blob if self.blob is not None else (self.text or "").encode()
 
 
 class EmbeddedResource(_Block, frozen=True, tag="resource"):
-    """A resource that came along, so that nobody needs to read it."""
+    """A resource inside a result."""
 
     resource: ResourceContents
 
 
 class UnknownContent(msgspec.Struct, frozen=True):
-    """A block of a type we do not know, or one that is broken: `raw` is what the server sent."""
+    """A block of an unknown type, or an invalid one: `raw` is what the server sent."""
 
     raw: object
 
@@ -216,7 +214,7 @@ Content = TextContent | ImageContent | AudioContent | ResourceLink | EmbeddedRes
 
 
 class PromptMessage(msgspec.Struct, frozen=True):
-    """One turn of a conversation, in a prompt or in a sampling request; `content` is a list even of one block."""
+    """A message of a prompt or a sampling request; `content` is a list even of one block."""
 
     role: str
     content: list[Content]
@@ -236,11 +234,11 @@ def joined_text(blocks: list[Content]) -> str:
 
 
 class ToolResult(_Answer, frozen=True, kw_only=True):
-    """What came of a call. With `is_error` the tool ran and failed, and `text` says why."""
+    """The result of a call. With `is_error`, the tool ran and failed, and `text` says why."""
 
     content: list[Content]
     structured_content: object = UNSET
-    """Any JSON value; None is a value too, and UNSET means that there was none."""
+    """Any JSON value, also None; UNSET if there is none."""
     is_error: bool = False
 
     @property
@@ -253,7 +251,7 @@ class ToolResult(_Answer, frozen=True, kw_only=True):
 
 
 class ReadResult(_Answer, frozen=True, kw_only=True):
-    """What a resource holds: often one part, or one for each file of a folder."""
+    """The contents of a resource: mostly one part, or one for each file of a folder."""
 
     contents: list[ResourceContents]
 
@@ -267,7 +265,7 @@ class ReadResult(_Answer, frozen=True, kw_only=True):
 
 
 class PromptResult(_Answer, frozen=True, kw_only=True):
-    """A prompt, filled in."""
+    """A prompt with its arguments filled in."""
 
     messages: list[PromptMessage]
     description: str | None = None
@@ -282,7 +280,7 @@ class PromptResult(_Answer, frozen=True, kw_only=True):
 
 
 class Completion(_Answer, frozen=True, kw_only=True):
-    """How an argument could go on; `total` counts also what was not sent."""
+    """Completions of an argument; `total` also counts those that were not sent."""
 
     values: list[str]
     total: int | None = None
@@ -293,15 +291,25 @@ class Completion(_Answer, frozen=True, kw_only=True):
 
 
 class ProgressEvent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far a call has come; `total` is what `progress` will be at the end, if the server knows."""
+    """Progress of a call; `total` is the value of `progress` at the end, if known."""
 
     progress: Number
     total: Number | None = None
     message: str | None = None
 
 
+DATA_KEY: Final = "dev.sluicegate/data"
+"""In the `_meta` of a progress notification: a part of the result that was sent early."""
+
+
+class DataEvent(ProgressEvent, frozen=True, omit_defaults=True):
+    """A part of the result that a sluicegate server sent early, as progress. It is also in the result."""
+
+    value: object = None
+
+
 class LogEvent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something a server wrote down; `data` is any JSON value, mostly a string."""
+    """A log message of a server; `data` is any JSON value, mostly a string."""
 
     level: str
     data: object = None
@@ -309,19 +317,19 @@ class LogEvent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ToolsChanged(msgspec.Struct, frozen=True):
-    """The list of tools is not what it was."""
+    """The list of tools has changed."""
 
 
 class PromptsChanged(msgspec.Struct, frozen=True):
-    """The list of prompts is not what it was."""
+    """The list of prompts has changed."""
 
 
 class ResourcesChanged(msgspec.Struct, frozen=True):
-    """The list of resources is not what it was."""
+    """The list of resources has changed."""
 
 
 class ResourceUpdated(msgspec.Struct, frozen=True):
-    """A resource holds something else now. The URI may be of a part of what was subscribed to."""
+    """A resource has changed. The URI may be that of a sub-resource of the subscribed one."""
 
     uri: str
 

@@ -1,4 +1,4 @@
-"""The five revisions, and one table of what each has. `era` is the great divide: handshake or none."""
+"""The five revisions of MCP and what each has. The session era has a handshake, the modern era has none."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ V2025_06_18: Final = "2025-06-18"
 V2025_11_25: Final = "2025-11-25"
 V2026_07_28: Final = "2026-07-28"
 
-# Oldest first: the position is the age, because revisions are compared by place in this list and never as raw strings.
+# Oldest first.
 SESSION_VERSIONS: Final = (V2024_11_05, V2025_03_26, V2025_06_18, V2025_11_25)
 MODERN_VERSIONS: Final = (V2026_07_28,)
 SUPPORTED_VERSIONS: Final = (*reversed(MODERN_VERSIONS), *reversed(SESSION_VERSIONS))
@@ -19,7 +19,7 @@ LATEST_VERSION: Final = V2026_07_28
 
 
 class Revision(msgspec.Struct, frozen=True):
-    """What a revision has that others do not. A field that is False is either not there yet or gone again."""
+    """The features of a revision. A feature that is False was added later, or removed again."""
 
     version: str
     modern: bool = False
@@ -68,8 +68,5 @@ REVISIONS: Final = {revision.version: revision for revision in (_R2024, _R03, _R
 
 
 def negotiate(requested: object) -> str:
-    """The session-era version to answer `initialize` with: the requested one if we know it, else our newest.
-
-    2026-07-28 cannot be negotiated by a handshake, so asking for it gets the newest that can.
-    """
+    """The version to answer `initialize` with: the requested one if it is of the session era, else our newest."""
     return requested if isinstance(requested, str) and requested in SESSION_VERSIONS else LATEST_SESSION_VERSION

@@ -1,4 +1,4 @@
-"""Our end of the process that guards a server (see guard.py): what it reports, and what it is told."""
+"""Our end of the guardian process (see guard_main.py): its reports and our orders."""
 
 import asyncio
 import contextlib
@@ -10,23 +10,23 @@ import subprocess
 from typing import Protocol
 
 
-class Ward(Protocol):
-    """Who is told what becomes of a guarded server. All of this is called in the event loop."""
+class GuardedServer(Protocol):
+    """Gets the events of a guarded server, in the event loop."""
 
     def started(self, error: int) -> None:
-        """It runs, or the system gave this error instead."""
+        """The server runs (0), or could not be executed (errno)."""
         ...
 
     def exited(self, status: int) -> None:
-        """It ended with this status, negative for a signal."""
+        """The server ended with this status, negative for a signal."""
         ...
 
-    def unguarded(self) -> None:
-        """Nothing is left of it, and its guardian is about to end, or was killed."""
+    def all_gone(self) -> None:
+        """No process of the server is left, and the guardian is about to end; or the guardian was killed."""
         ...
 
-    def buried(self) -> None:
-        """The guardian is gone, too: the last that will be told."""
+    def reaped(self) -> None:
+        """The guardian has ended and was reaped. This is the last event."""
         ...
 
 
@@ -36,10 +36,10 @@ class Guardian:
     pid: int = 0
     """The process id of the server itself, once it runs."""
 
-    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, ward: Ward) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, server: GuardedServer) -> None:
         self._process = process
         self._control = control
-        self._ward = ward
+        self._server = server
         self._words = b""
         self._has_exited = False
         self._loop = asyncio.get_running_loop()
@@ -48,16 +48,16 @@ class Guardian:
 
     @property
     def is_there(self) -> bool:
-        """Whether it can still be told something."""
+        """Whether it can still get orders."""
         return self._control.fileno() >= 0
 
     def order(self, order: bytes) -> None:
-        """Tell it to end the server: `T` with SIGTERM, `K` with SIGKILL."""
-        with contextlib.suppress(OSError):  # If it is gone, its end is about to reach us.
+        """Order it to stop the server: `T` by SIGTERM, `K` by SIGKILL."""
+        with contextlib.suppress(OSError):  # If it is gone, `_ready` is about to be called.
             self._control.send(order)
 
     def abandon(self) -> None:
-        """Kill it: it hangs itself, or something in its care cannot be killed. Nobody could do more."""
+        """Kill it: it hangs, or a process of the server survives SIGKILL."""
         self._process.kill()
         self._lost()
 
@@ -77,30 +77,30 @@ class Guardian:
             match word:
                 case b"started":
                     self.pid = int(number)
-                    self._ward.started(0)
+                    self._server.started(0)
                 case b"failed":
-                    self._ward.started(int(number))
+                    self._server.started(int(number))
                 case b"exited":
                     self._has_exited = True
-                    self._ward.exited(int(number))
+                    self._server.exited(int(number))
                 case _:
                     pass
 
     def _lost(self) -> None:
-        # It ends when nothing is left of the server. Or somebody killed it: then the kernel has killed the server, and
-        # we reach at least who stayed in its group.
+        # The guardian ends when no process is left. If it was killed, the kernel has killed the server as well, and we
+        # kill at least what is left of its process group.
         if self.pid and not self._has_exited:
             with contextlib.suppress(OSError):
                 os.killpg(self.pid, signal.SIGKILL)
         self._loop.remove_reader(self._control)
         self._control.close()
-        self._ward.started(errno.ECHILD)
-        self._ward.unguarded()
+        self._server.started(errno.ECHILD)
+        self._server.all_gone()
         self._reap(0.001)
 
     def _reap(self, pause: float) -> None:
-        # A process closes its descriptors a little before it can be waited for.
+        # A process closes its descriptors a little before it can be reaped.
         if self._process.poll() is None:
             self._loop.call_later(pause, self._reap, min(pause * 2, 0.1))
         else:
-            self._ward.buried()
+            self._server.reaped()

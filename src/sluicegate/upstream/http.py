@@ -1,4 +1,4 @@
-"""A server at a URL: which era and which transport it speaks is found out once, and remembered (protocol §2.2)."""
+"""A server at a URL. Its era and transport are detected once and remembered (protocol §2.2)."""
 
 import asyncio
 import ssl as tls
@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final, Literal
 
-from sluicegate.concurrency import TaskScope
 from sluicegate.errors import (
     ConfigError,
     Truncated,
@@ -17,18 +16,19 @@ from sluicegate.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from sluicegate.exchange import Connection, Host
+from sluicegate.exchange import Connection, Host, Upstream
 from sluicegate.http1 import Fields, Pool
 from sluicegate.http1.client import origin_of
-from sluicegate.protocol.discovery import Discovery, Incompatible, Legacy, Retry, judge_probe
+from sluicegate.protocol.modern_era import Discovery, Incompatible, Legacy, Retry, judge_probe
 from sluicegate.protocol.versions import LATEST_VERSION, SUPPORTED_VERSIONS
-from sluicegate.upstream.both_eras import BothEras
+from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.upstream.dual_era import DualEra
+from sluicegate.upstream.duplex import Era
+from sluicegate.upstream.http_endpoint import HttpEndpoint, Timeouts, checked_fields
 from sluicegate.upstream.http_modern import ModernHttp
 from sluicegate.upstream.http_session import SessionHttp
-from sluicegate.upstream.link import Era
-from sluicegate.upstream.mask import Mask, Masked
-from sluicegate.upstream.site import Patience, Site, checked_fields
-from sluicegate.upstream.sse import SseHttp, open_sse
+from sluicegate.upstream.legacy_sse import SseHttp, open_sse
+from sluicegate.upstream.redact import RedactedConnection, Redactor
 
 Transport = Literal["modern", "session", "sse"]
 HttpConnection = ModernHttp | SessionHttp | SseHttp
@@ -40,14 +40,14 @@ _TRANSPORTS: Final[Mapping[Era, tuple[Transport, ...]]] = {
 }
 
 _verdicts: Final[dict[str, Transport]] = {}
-"""What every URL probed so far turned out to speak."""
+"""The transport of every URL that was probed."""
 
 
 _SCHEMES: Final = frozenset({"basic", "bearer", "digest"})
 
 
 def _values_of(fields: Fields) -> Iterator[str]:
-    """The values of headers, and the tokens in them that have a scheme before them, which is none of it."""
+    """The values of headers, and the tokens after an authentication scheme."""
     for _, value in fields:
         yield value
         scheme, _, token = value.partition(" ")
@@ -56,7 +56,7 @@ def _values_of(fields: Fields) -> Iterator[str]:
 
 
 class HttpUpstream:
-    """A URL that is a server. Each connection keeps its own sockets and, in the session era, its own session."""
+    """A URL of a server. Each connection has its own sockets and, in the session era, its own session."""
 
     def __init__(
         self,
@@ -67,16 +67,14 @@ class HttpUpstream:
         name: str | None = None,
         probe_timeout: float = 10.0,
         open_timeout: float = 30.0,
-        patience: Patience | None = None,
+        timeouts: Timeouts | None = None,
         ssl_context: tls.SSLContext | None = None,
-        opens_results: bool = False,
         secrets: Iterable[str] | None = None,
     ) -> None:
         """A server at a URL.
 
         Args:
-            secrets: what is masked in every error; if that is not said, the values of `headers`.
-            opens_results: whether what tools answer is looked into by whoever asks, and not passed on as bytes.
+            secrets: redacted in every error; by default the values of `headers`.
 
         Raises:
             ConfigError: the URL or a header cannot be sent.
@@ -84,48 +82,49 @@ class HttpUpstream:
         url = url.strip().partition("#")[0]
         origin = origin_of(url)
         if origin is None:
-            raise ConfigError("The URL of a server is http:// or https://, a host, and no user name or blank.")
+            raise ConfigError(
+                "The URL of a server must be http:// or https:// and a host, without user name or spaces."
+            )
         self._url = url
         self._fields = checked_fields(headers or {})
         self._era: Era = era
-        # Not the whole URL: some carry a secret in their path or query, and a name stands in every error.
+        # Not the whole URL: its path or query may hold a secret, and the name is in every error.
         self._name = name or (origin.address if origin.port not in (80, 443) else origin.host)
         self._probe_timeout = probe_timeout
         self._open_timeout = open_timeout
-        self._patience = patience or Patience()
+        self._timeouts = timeouts or Timeouts()
         self._ssl_context = ssl_context
-        self._opens_results = opens_results
-        self._mask = Mask(_values_of(self._fields) if secrets is None else secrets)
+        self._redactor = Redactor(_values_of(self._fields) if secrets is None else secrets)
 
     @asynccontextmanager
     async def connect(self, host: Host) -> AsyncGenerator[Connection]:
-        """A server that has been made acquainted, for as long as the `async with` lasts."""
-        pool = Pool(limits=self._patience.limits(), ssl_context=self._ssl_context, name=self._name)
-        site = Site(self._name, self._url, self._fields, pool, self._patience)
-        host = self._mask.over(host)
+        """A connection after the handshake, for as long as the `async with` lasts."""
+        pool = Pool(limits=self._timeouts.limits(), ssl_context=self._ssl_context, name=self._name)
+        endpoint = HttpEndpoint(self._name, self._url, self._fields, pool, self._timeouts)
+        host = self._redactor.redact_host(host)
         try:
             async with TaskScope() as tasks:
                 try:
-                    connection = await self._open(site, host, tasks)
+                    connection = await self._open(endpoint, host, tasks)
                 except UpstreamError as problem:
-                    self._mask.put_on(problem)
+                    self._redactor.redact_error(problem)
                     raise
-                shown = Masked(connection, self._mask) if self._mask.secrets else connection
-                both: BothEras | None = None
+                shown = RedactedConnection(connection, self._redactor) if self._redactor.spellings else connection
+                dual: DualEra | None = None
                 if isinstance(connection, ModernHttp) and self._era == "auto":
-                    begin = partial(self._begin_session, site, host, tasks)
-                    shown = both = BothEras(self._name, connection.transport, shown, begin, tasks)
+                    begin = partial(self._begin_session, endpoint, host, tasks)
+                    shown = dual = DualEra(self._name, connection.transport, shown, begin, tasks)
                 try:
                     yield shown
                 finally:
-                    if both is not None:
-                        await both.aclose()
+                    if dual is not None:
+                        await dual.aclose()
                     await connection.aclose()
                     tasks.cancel_all()
         finally:
             await pool.aclose()
 
-    async def _open(self, site: Site, host: Host, tasks: TaskScope) -> HttpConnection:
+    async def _open(self, endpoint: HttpEndpoint, host: Host, tasks: TaskScope) -> HttpConnection:
         order = _TRANSPORTS[self._era]
         remembered = _verdicts.get(self._url) if self._era == "auto" else None
         order = sorted(order, key=lambda transport: transport != remembered)
@@ -134,7 +133,7 @@ class HttpUpstream:
             limit = self._probe_timeout if transport == "modern" and self._era == "auto" else self._open_timeout
             try:
                 async with asyncio.timeout(limit):
-                    outcome = await self._try(transport, site, host, tasks, says)
+                    outcome = await self._try(transport, endpoint, host, tasks, says)
             except TimeoutError:
                 raise UpstreamUnavailable(f"{self._name} did not answer within {limit:g} s.") from None
             except (UpstreamClosed, UpstreamTimeout, Truncated) as problem:
@@ -144,53 +143,53 @@ class HttpUpstream:
             except UpstreamProtocolError as problem:
                 if transport != remembered:
                     raise
-                outcome = problem.message.rstrip(".")  # It stopped being true: all of it is found out anew.
+                outcome = problem.message.rstrip(".")  # The server has changed: try all transports.
             if not isinstance(outcome, str):
-                if self._era == "auto":  # What an operator insists on says nothing about the server.
+                if self._era == "auto":  # A configured era says nothing about the server.
                     _verdicts[self._url] = transport
                 return outcome
             seen.append(outcome)
-        problem = f"{self._name} speaks no MCP that we know: {'; '.join(dict.fromkeys(seen))}."
+        problem = f"{self._name} speaks no MCP transport that we know: {'; '.join(dict.fromkeys(seen))}."
         raise UpstreamUnavailable(problem, details="".join(says))
 
     async def _try(
-        self, transport: Transport, site: Site, host: Host, tasks: TaskScope, says: list[str]
+        self, transport: Transport, endpoint: HttpEndpoint, host: Host, tasks: TaskScope, says: list[str]
     ) -> HttpConnection | str:
-        """A connection by this transport, or what the server did instead; `says` gets its own words, if it has any.
+        """A connection by this transport, or what the server did instead. Its own words are appended to `says`.
 
         Raises:
-            UpstreamError: nothing can be said of the server's transport, or nothing good of its acquaintance.
+            UpstreamError: an outage, or the handshake failed.
         """
         match transport:
             case "modern":
-                modern = ModernHttp(site, host, tasks, LATEST_VERSION, opens_results=self._opens_results)
+                modern = ModernHttp(endpoint, host, tasks, LATEST_VERSION)
                 return await self._probe(modern)
             case "session":
-                connection = SessionHttp(site, host, tasks, opens_results=self._opens_results)
+                connection = SessionHttp(endpoint, host, tasks)
                 try:
                     seen = await connection.open()
-                except BaseException:  # Handed on, whatever it is: but a session that was begun is ended first.
+                except BaseException:  # Re-raised, after ending a session that may have begun.
                     await connection.aclose()
                     raise
                 says.append(connection.says)
                 return seen or connection
             case "sse":
-                return await open_sse(site, host, tasks, self._open_timeout)
+                return await open_sse(endpoint, host, tasks, self._open_timeout)
 
-    async def _begin_session(self, site: Site, host: Host, tasks: TaskScope) -> SessionHttp | None:
-        """A session with a server that speaks 2026-07-28; None if it has none to give.
+    async def _begin_session(self, endpoint: HttpEndpoint, host: Host, tasks: TaskScope) -> SessionHttp | None:
+        """A session with a server that speaks 2026-07-28; None if it offers none.
 
-        One that speaks the older era without sessions has less there: it can ask nobody, and tell of nothing.
+        The older era without a session id is of no use: such a server can neither ask nor push anything.
 
         Raises:
-            UpstreamError: nothing can be said of that.
+            UpstreamError: an outage.
         """
         try:
-            outcome = await self._try("session", site, host, tasks, [])
+            outcome = await self._try("session", endpoint, host, tasks, [])
         except UpstreamError as problem:
             if isinstance(problem, UpstreamProtocolError) and not isinstance(problem, Truncated):
                 return None
-            self._mask.put_on(problem)
+            self._redactor.redact_error(problem)
             raise
         if not isinstance(outcome, SessionHttp):
             return None
@@ -205,7 +204,7 @@ class HttpUpstream:
             try:
                 reply = await connection.discover(version)
             except Truncated:
-                raise  # An outage, which says nothing about what it speaks.
+                raise  # An outage, which says nothing about the era.
             except UpstreamProtocolError as problem:
                 return problem.message.rstrip(".")
             verdict = judge_probe(reply)
@@ -224,10 +223,25 @@ class HttpUpstream:
 
 
 def verdict_on(url: str) -> Transport | None:
-    """What a URL turned out to speak, if anybody asked."""
+    """The transport of a URL, if it was probed."""
     return _verdicts.get(url)
 
 
 def forget_verdicts() -> None:
-    """Find out anew what every URL speaks."""
+    """Probe every URL again."""
     _verdicts.clear()
+
+
+def http(
+    url: str, *, headers: Mapping[str, str] | None = None, era: Era = "auto", open_timeout: float = 30.0
+) -> Upstream:
+    """A server at a URL, of any revision and transport: `http("https://search.example/mcp")`.
+
+    Args:
+        headers: sent with every request, such as `{"Authorization": "Bearer …"}`.
+        open_timeout: seconds for the handshake, including the detection of the server's era.
+
+    Raises:
+        ConfigError: the URL or a header is not valid.
+    """
+    return HttpUpstream(url, headers=headers, era=era, open_timeout=open_timeout)

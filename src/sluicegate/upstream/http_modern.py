@@ -1,4 +1,4 @@
-"""A server of 2026-07-28 over HTTP: every exchange is one POST, and to cancel it is to hang up."""
+"""A server of 2026-07-28 over HTTP: every exchange is one POST, and closing its stream cancels it."""
 
 import asyncio
 import itertools
@@ -8,7 +8,6 @@ from typing import Final, cast
 
 import msgspec
 
-from sluicegate.concurrency import TaskScope, Turns
 from sluicegate.errors import (
     HEADER_MISMATCH,
     INVALID_REQUEST,
@@ -24,9 +23,7 @@ from sluicegate.errors import (
 )
 from sluicegate.exchange import Exchange, Host
 from sluicegate.http1 import Answer
-from sluicegate.http1.client import Letterhead
-from sluicegate.protocol.discovery import Discovery, Legacy, judge_probe
-from sluicegate.protocol.gathering import MOST_PAGES
+from sluicegate.http1.client import RequestTemplate
 from sluicegate.protocol.headers import Marks, headers_of, marks_of
 from sluicegate.protocol.message import (
     Notification,
@@ -36,222 +33,232 @@ from sluicegate.protocol.message import (
     Response,
     Result,
     as_object,
+    encode,
 )
 from sluicegate.protocol.methods import LOG_LEVELS, METHODS
-from sluicegate.protocol.modern import Profile, subscription_of, with_profile
-from sluicegate.protocol.pages import as_raw, entries_of, is_beyond_limits, own_name, page_of, value_of
+from sluicegate.protocol.modern_era import (
+    Discovery,
+    Legacy,
+    Profile,
+    judge_probe,
+    stamped,
+    subscription_of,
+    with_profile,
+)
+from sluicegate.protocol.pagination import MOST_PAGES, as_raw, entries_of, is_beyond_limits, own_name, page_of, value_of
 from sluicegate.protocol.tasks import REQUESTS
-from sluicegate.upstream.messages import LINGER, Messages, ended_early, plain_result
-from sluicegate.upstream.site import ACCEPT_BOTH, Site, is_about_session
-from sluicegate.upstream.stamp import Stamp
-from sluicegate.upstream.writing import encoded
+from sluicegate.runtime.task_scope import TaskScope, Turns
+from sluicegate.upstream.http_endpoint import ACCEPT_BOTH, HttpEndpoint, is_about_session
+from sluicegate.upstream.http_messages import END_TIMEOUT, Messages, ended_early, plain_result
 
 log = logging.getLogger("sluicegate")
 
 MOST_MARKED: Final = 10_000
 LARGEST_MARKED: Final = 640 * 1024
-"""How large a tool may be whose marks are looked for: larger ones no gateway offers."""
-MOST_LETTERS: Final = 512
-LONGEST_LETTER: Final = 2048
-"""Of those that are kept: a URI may be as long as a request."""
+"""Bytes of a tool whose header marks are read. The hub offers no larger tools."""
+MOST_TEMPLATES: Final = 512
+LONGEST_TEMPLATE: Final = 2048
+"""Bytes of a request head that is cached: a URI may be as long as a request."""
 
 _LISTEN: Final = "subscriptions/listen"
 
 _REPEATABLE: Final = frozenset(
     {"completion/complete", "tasks/get", *(method for method, row in METHODS.items() if row.cacheable)}
 )
-"""What does no harm if the server is asked twice: what only looks, never what may act (threats R0)."""
+"""Methods that only read, so that they may be sent twice (threats R0)."""
 
 _NO_MARKS: Final[Marks] = {}
 _NULL: Final = msgspec.Raw(b"null")
 
-_DOUBTFUL: Final = (400, 404, 405, 406, 415, 422)
-"""With what a server of another era refuses a request of this one, among others."""
+_MAY_BE_OTHER_ERA: Final = (400, 404, 405, 406, 415, 422)
+"""Statuses with which a server of another era may refuse a request of this one."""
 
-DOUBTS_AGAIN: Final = 10.0
-DOUBTS_WITHIN: Final = 10.0
-"""Seconds until a server is asked once more whether it is still of this era, and that it has to say so."""
+RECHECK_INTERVAL: Final = 10.0
+RECHECK_TIMEOUT: Final = 10.0
+"""Seconds between two checks whether the server is still of this era, and for the answer."""
 
 
 class ModernHttp:
-    """A `Connection` to a server that remembers nothing of us."""
+    """A `Connection` without a session."""
 
     transport: Final = "http"
 
-    def __init__(self, site: Site, host: Host, tasks: TaskScope, version: str, *, opens_results: bool = False) -> None:
+    def __init__(self, endpoint: HttpEndpoint, host: Host, tasks: TaskScope, version: str) -> None:
         self.discovery = Discovery(version)
-        self._site = site
+        self._endpoint = endpoint
         self._host = host
         self._tasks = tasks
         self._ids = itertools.count(1)
-        self._opens_results = opens_results
-        self._stamp = Stamp(host.client_info)
+        self._client_info = host.client_info
         self._marks: dict[str, Marks] = {}
-        self._letters: dict[tuple[str, str | None], Letterhead] = {}
+        self._templates: dict[tuple[str, str | None], RequestTemplate] = {}
         self._closed = False
         self._over = asyncio.Event()
-        self._doubting = asyncio.Lock()
-        self._doubts_from = 0.0
+        self._check_lock = asyncio.Lock()
+        self._next_check = 0.0
 
     async def __call__(self, exchange: Exchange) -> Reply:
-        """The server's reply to an exchange; its notices go to the exchange as they come.
+        """The server's reply to an exchange. Notifications go to the exchange as they come.
 
         Raises:
-            UpstreamError: it cannot be asked, went away, or sent something that is no answer.
+            UpstreamError: the server cannot be reached, went away, or sent an invalid answer.
         """
         try:
             reply = await self._ask(exchange)
         except (UpstreamClosed, Truncated):
             if exchange.method not in _REPEATABLE:
                 raise
-            reply = await self._ask(exchange)  # Nobody took a stream up again in this era; it is asked for anew, once.
+            reply = await self._ask(exchange)  # Streams cannot be resumed in this era: retry once.
         if exchange.method == "tools/list":
             return await self._learn(reply)
         if exchange.method == "tools/call" and isinstance(reply, ErrorObject) and reply.code == HEADER_MISMATCH:
-            # It was refused before it ran: the tool's headers are others than we knew, or we knew of none.
-            await self._learn_anew(exchange)
+            # It was refused before it ran: the header marks of the tool have changed, or we did not know them.
+            await self._relearn(exchange)
             return await self._ask(exchange)
         return reply
 
     async def aclose(self) -> None:
-        """Nothing to say goodbye to; calls under way may come to their end, and leave nothing behind."""
+        """Close connections as soon as their calls end. There is no session to end."""
         self._closed = True
 
     async def wait_closed(self) -> None:
-        """Return when the server is not of this era any more; else it is asked anew each time, and as good as ever."""
+        """Return when the server is no longer of this era. An outage does not end the connection."""
         await self._over.wait()
 
     async def discover(self, version: str) -> Reply:
         """The reply to `server/discover` in this revision.
 
         Raises:
-            UpstreamError: there is none.
+            UpstreamError: the server cannot be reached, or sent no valid answer.
         """
         profile = Profile(version, self._host.capabilities, self._host.client_info)
         request_id = next(self._ids)
         request = Request(request_id, "server/discover", with_profile({}, profile, None))
-        letter = self._letter(version, request.method, request.params, _NO_MARKS)
-        answer = await self._site.send(letter, encoded(request), first_byte=self._site.patience.silence, resend=True)
+        template = self._template(version, request.method, request.params, _NO_MARKS)
+        answer = await self._endpoint.send(
+            template, encode(request), first_byte=self._endpoint.timeouts.silence, resend=True
+        )
         if answer.status == 429 or answer.status >= 500:
-            # An outage, whatever its body says: taken for the answer of an older server it would be remembered.
+            # An outage, whatever its body says. It must not be taken for the refusal of an older server.
             answer.close()
-            raise self._site.status_error(answer)
-        return await self._hear_out(answer, request_id, None)
+            raise self._endpoint.status_error(answer)
+        return await self._read_reply(answer, request_id, None)
 
     async def _ask(self, exchange: Exchange) -> Reply:
         if self._over.is_set():
             raise self._gone()
         request_id = next(self._ids)
-        letter, body = self._letter_of(exchange), self._body_of(exchange, request_id)
-        silence, resend = self._site.patience.silence, exchange.method in _REPEATABLE
-        answer = await self._site.send_once(letter, body, first_byte=silence, resend=resend)
-        opens = self._opens_results and exchange.method == "tools/call"
-        reply = plain_result(answer, request_id, opened=opens)
+        template, body = self._template_of(exchange), self._body_of(exchange, request_id)
+        silence, resend = self._endpoint.timeouts.silence, exchange.method in _REPEATABLE
+        answer = await self._endpoint.send_once(template, body, first_byte=silence, resend=resend)
+        reply = plain_result(answer, request_id)
         if reply is not None:
             return reply
-        answer = await self._site.followed(answer, letter, body, first_byte=silence, resend=resend)
-        return await self._hear_out(answer, request_id, exchange)
+        answer = await self._endpoint.followed(answer, template, body, first_byte=silence, resend=resend)
+        return await self._read_reply(answer, request_id, exchange)
 
     def _body_of(self, exchange: Exchange, request_id: int) -> bytes:
         said = exchange.profile
         token = None if said.progress_token is None else request_id
-        params = self._stamp.on(exchange.params, self.discovery.version, said, token)
-        return encoded(Request(request_id, exchange.method, params))
+        params = stamped(exchange.params, said, self.discovery.version, self._client_info, token)
+        return encode(Request(request_id, exchange.method, params))
 
-    def _letter_of(self, exchange: Exchange) -> Letterhead:
-        """The head of a request: that of the same method and name is the same, save where arguments are marked."""
+    def _template_of(self, exchange: Exchange) -> RequestTemplate:
+        """The head of a request, cached by method and name unless arguments are mirrored in headers."""
         method, name = exchange.method, exchange.name
         marks = self._marks.get(name or "") if method == "tools/call" else None
         if marks:
-            return self._letter(self.discovery.version, method, exchange.params, marks)
-        letter = self._letters.get((method, name))
-        if letter is None:
-            letter = self._letter(self.discovery.version, method, exchange.params, _NO_MARKS)
-            # Tasks come and go: a head about one is soon of no use, and would take the place of others.
-            if len(letter.head) <= LONGEST_LETTER and method not in REQUESTS:
-                if len(self._letters) >= MOST_LETTERS:
-                    self._letters.clear()  # The few in use are back at once; no order has to be kept for it.
-                self._letters[method, name] = letter
-        return letter
+            return self._template(self.discovery.version, method, exchange.params, marks)
+        template = self._templates.get((method, name))
+        if template is None:
+            template = self._template(self.discovery.version, method, exchange.params, _NO_MARKS)
+            # Not of tasks: each has its own name and few requests, and would only evict the others.
+            if len(template.head) <= LONGEST_TEMPLATE and method not in REQUESTS:
+                if len(self._templates) >= MOST_TEMPLATES:
+                    self._templates.clear()  # Simpler than LRU, and the few in use come back at once.
+                self._templates[method, name] = template
+        return template
 
-    def _letter(self, version: str, method: str, params: Params, marks: Marks) -> Letterhead:
-        return self._site.letterhead("POST", (*ACCEPT_BOTH, *headers_of(version, method, params, marks)))
+    def _template(self, version: str, method: str, params: Params, marks: Marks) -> RequestTemplate:
+        return self._endpoint.request_template("POST", (*ACCEPT_BOTH, *headers_of(version, method, params, marks)))
 
-    async def _hear_out(self, answer: Answer, request_id: int, exchange: Exchange | None) -> Reply:
+    async def _read_reply(self, answer: Answer, request_id: int, exchange: Exchange | None) -> Reply:
         over = False
         try:
             if not 200 <= answer.status < 300:
-                return await self._hear_refusal(answer, exchange)
-            # Changes may be days apart. Whoever wants to know sooner that a server is gone asks it something.
+                return await self._read_refusal(answer, exchange)
+            # Endless: two changes may be days apart.
             endless = exchange is not None and exchange.method == _LISTEN
-            messages = Messages(self._site, answer, request_id, endless=endless)
+            messages = Messages(self._endpoint, answer, request_id, endless=endless)
             while (chunk := await messages.next_chunk()) is not None:
                 for message in messages.read(chunk):
                     if isinstance(message, Notification):
-                        told = None if exchange is None else self._told(message, request_id, exchange)
-                        if told is not None:
-                            await told
+                        passing_on = None if exchange is None else self._pass_on(message, request_id, exchange)
+                        if passing_on is not None:
+                            await passing_on
                     elif isinstance(message, Response) and messages.is_reply(message):
                         over = messages.streams
                         return message.reply
             if not messages.streams:
-                raise self._site.protocol_error("answers something else than what was asked")
-            raise ended_early(self._site.name)
+                raise self._endpoint.protocol_error("answers something else than what was asked")
+            raise ended_early(self._endpoint.name)
         finally:
             if over and not self._closed:
-                answer.let_end(LINGER)
+                answer.let_end(END_TIMEOUT)
             else:
-                answer.close()  # To hang up tells the server to stop.
+                answer.close()  # This tells the server to stop.
 
-    async def _hear_refusal(self, answer: Answer, exchange: Exchange | None) -> Reply:
-        refusal = await self._site.read_refusal(answer)
+    async def _read_refusal(self, answer: Answer, exchange: Exchange | None) -> Reply:
+        refusal = await self._endpoint.read_refusal(answer)
         says = refusal.says
-        doubtful = answer.status in _DOUBTFUL and (isinstance(says, UpstreamError) or _speaks_older(says))
+        doubtful = answer.status in _MAY_BE_OTHER_ERA and (isinstance(says, UpstreamError) or _speaks_older(says))
         if exchange is not None and doubtful and not await self._is_still_modern():
-            # Such an error says that it was not begun; of a bare status nobody knows what it says.
+            # A JSON-RPC error like this means that the call did not begin. A bare status may mean anything.
             delivered = "no" if isinstance(says, ErrorObject) else says.delivered
             raise self._gone(delivered)
         return refusal.reply()
 
     def _gone(self, delivered: Delivered = "no") -> UpstreamClosed:
-        problem = f"{self._site.name} is not the server that it was: it does not know server/discover any more."
+        problem = f"{self._endpoint.name} has changed: it no longer knows server/discover."
         return UpstreamClosed(problem, delivered=delivered)
 
     async def _is_still_modern(self) -> bool:
-        """Whether the server is of this era, as it says when it is asked; that is asked now and then only."""
-        async with self._doubting:
+        """Whether the server still answers `server/discover`; checked at most every `RECHECK_INTERVAL`."""
+        async with self._check_lock:
             now = asyncio.get_running_loop().time()
-            if self._over.is_set() or now < self._doubts_from:
+            if self._over.is_set() or now < self._next_check:
                 return not self._over.is_set()
-            self._doubts_from = now + DOUBTS_AGAIN
+            self._next_check = now + RECHECK_INTERVAL
             try:
-                async with asyncio.timeout(DOUBTS_WITHIN):
+                async with asyncio.timeout(RECHECK_TIMEOUT):
                     reply = await self.discover(self.discovery.version)
-                # Other errors than these say that it has trouble, not what it speaks: it was of this era before.
+                # Other errors than these are trouble of the server and say nothing about its era.
                 is_modern = not isinstance(judge_probe(reply), Legacy)
                 if isinstance(reply, ErrorObject):
                     is_modern |= not (reply.code == METHOD_NOT_FOUND or _speaks_older(reply))
             except UpstreamProtocolError as problem:
-                is_modern = problem.data.get("status") not in _DOUBTFUL  # Such a one does not know the method.
+                is_modern = (
+                    problem.data.get("status") not in _MAY_BE_OTHER_ERA
+                )  # Such a status means that the method is unknown.
             except (TimeoutError, UpstreamError):
-                is_modern = True  # An outage, which says nothing about what it speaks.
+                is_modern = True  # An outage, which says nothing about the era.
             if not is_modern:
                 self._over.set()
             return is_modern
 
-    def _told(self, notice: Notification, request_id: int, exchange: Exchange) -> Awaitable[None] | None:
-        """Who is told of a notice; to be awaited if not None."""
+    def _pass_on(self, notice: Notification, request_id: int, exchange: Exchange) -> Awaitable[None] | None:
+        """Work that passes on a notification; None if there is none."""
         profile = exchange.profile
         match notice.method:
             case "notifications/progress":
                 if profile.progress_token is None or not _is(notice.params.get("progressToken"), request_id):
                     return None
-                notice.params["progressToken"] = profile.progress_token  # Just decoded: they are nobody else's yet.
+                notice.params["progressToken"] = profile.progress_token  # Just decoded, so not shared yet.
                 return exchange.emit(notice)
             case "notifications/message":
                 return exchange.emit(notice) if wants_log(profile, notice) else None
             case "notifications/cancelled":
-                return None  # The end of the stream says the same.
+                return None  # The end of the stream means the same.
             case _:
                 _, notice = subscription_of(notice)
                 return (exchange if exchange.method == _LISTEN else self._host.sink).emit(notice)
@@ -259,12 +266,12 @@ class ModernHttp:
     # ------------------------------------------------------------------------------------------- header marks
 
     async def _learn(self, reply: Reply) -> Reply:
-        """The reply without the tools that have invalid marks; the marks of the others are remembered."""
+        """The reply without tools that have invalid header marks; the marks of the others are remembered."""
         if not isinstance(reply, Result):
             return reply
         reply = Result(as_raw(reply.value))
         if not _may_be_marked(reply.value):
-            return reply  # Nearly all lists: nothing to learn, and nothing that must be opened.
+            return reply  # Nearly all lists, which need no parsing.
         turns = Turns()
         turns.begin()
         try:
@@ -283,7 +290,7 @@ class ModernHttp:
         return reply if len(kept) == len(tools) else Result(as_raw({**page, "tools": kept}))
 
     def _learn_of(self, tool: msgspec.Raw) -> bool:
-        """Whether a tool's marks are valid; they are remembered. One that is too large to look at has none."""
+        """Whether a tool's marks are valid; they are remembered. Tools that are too large count as unmarked."""
         if not _may_be_marked(tool) or len(memoryview(tool)) > LARGEST_MARKED:
             if self._marks:
                 self._marks.pop(own_name(tool, "name"), None)
@@ -294,7 +301,9 @@ class ModernHttp:
         members = as_object(value) or {}
         name, marks = members.get("name"), marks_of(members.get("inputSchema"))
         if marks is None:
-            log.warning("%s: the tool %s has invalid header marks and is left out.", self._site.name, ascii(name))
+            log.warning(
+                "%s: the tool %s has an invalid x-mcp-header and is left out.", self._endpoint.name, ascii(name)
+            )
         elif isinstance(name, str):
             self._remember(name, marks)
         return marks is not None
@@ -305,8 +314,8 @@ class ModernHttp:
         elif len(self._marks) < MOST_MARKED or name in self._marks:
             self._marks[name] = marks
 
-    async def _learn_anew(self, exchange: Exchange) -> None:
-        """Read the list of tools again, up to the tool that is called."""
+    async def _relearn(self, exchange: Exchange) -> None:
+        """Read the list of tools again, up to the called tool."""
         wanted = exchange.name or ""
         self._marks.pop(wanted, None)
         cursor: object = None
@@ -325,7 +334,7 @@ class ModernHttp:
 
 
 def _may_be_marked(data: object) -> bool:
-    """Whether header marks stand in it, or what could be some, spelled otherwise."""
+    """Whether it contains header marks, perhaps with JSON escapes."""
     found = bytes(as_raw(data))
     return b"x-mcp-header" in found or b"\\u" in found
 
@@ -339,7 +348,7 @@ def wants_log(profile: Profile, notification: Notification) -> bool:
 
 
 def _speaks_older(error: ErrorObject) -> bool:
-    """Whether a request is refused as servers of the session era refuse one without a session, or of this revision."""
+    """Whether a server of the session era would refuse a request like this."""
     return error.code in (INVALID_REQUEST, UNSUPPORTED_VERSION) or is_about_session(error)
 
 

@@ -1,38 +1,101 @@
-"""A server as a child process: bytes in, bytes out, and nothing left of it afterwards.
+"""A server as a child process: its pipes, its exit, and how it is stopped.
 
-The server is started by a guardian (see guard.py), which finds all its descendants and outlives us. The one rule: what
-happens is told by callbacks of the event loop, so a `Child` needs no task and ends the same way whoever waits for it.
+A guardian process (see guard_main.py) starts the server, finds all its descendants and outlives us. The one rule:
+events come by callbacks of the event loop, so a `Child` needs no task.
 
-The pipes are read and written here rather than by the loop's pipe transports: one write per turn of the loop, however
-many messages it has (a third of the CPU at 32 in flight), nothing to await while they are set up, and no
-`connect_read_pipe` of uvloop, which, when cancelled, closes the descriptor behind its owner's back.
+The pipes are read and written here rather than by the loop's pipe transports: all messages of one turn of the loop go
+out in one write (a third of the CPU at 32 in flight), set-up needs no await, and uvloop's `connect_read_pipe`, when
+cancelled, closes the descriptor although it is not its owner.
 """
 
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final
+from contextlib import suppress
+from typing import IO, Final
 
 from sluicegate.errors import UpstreamClosed
+from sluicegate.runtime.byte_channel import Receiver
 from sluicegate.upstream.guardian import Guardian
-from sluicegate.upstream.launching import START_LIMIT, Launched, cannot_start, launch
+from sluicegate.upstream.spawn import START_LIMIT, Launched, cannot_start, launch
 from sluicegate.upstream.stderr import visible
-from sluicegate.upstream.tap import Tap
-from sluicegate.wire import Receiver
 
+if sys.platform == "linux":
+    from fcntl import F_SETPIPE_SZ, fcntl
+
+PORTION: Final = 16 * 1024  # Read from a pipe per turn of the event loop, so that no server blocks others.
+# Size of the pipe for answers. With the default of 64 KiB, a long answer costs a process switch per portion.
+CAPACITY: Final = 256 * 1024
 STDERR_KEPT: Final = 64 * 1024
 WRITE_HIGH: Final = 64 * 1024
-LAST_WORDS: Final = 1024 * 1024  # Of each pipe, read at the end, at most: who still holds it may write on forever.
-SETTLE: Final = 0.25  # From the first sign of death to its certainty: the rest of the output, the exit status.
-KILL_LIMIT: Final = 3.0  # KILL takes milliseconds; this is for a machine out of breath.
+MOST_AT_END: Final = 1024 * 1024  # Read from each pipe after the exit; a descendant may write for ever.
+EXIT_SETTLE: Final = 0.25  # From the first sign of an exit until it is certain; output and exit status may follow.
+KILL_LIMIT: Final = 3.0  # KILL takes milliseconds, but longer on an overloaded machine.
+
+
+class PipeReader:
+    """Passes what comes out of a pipe to `on_data`, then calls `on_end` once."""
+
+    def __init__(
+        self, pipe: IO[bytes], on_data: Callable[[bytes], None], on_end: Callable[[], None], *, is_log: bool = False
+    ) -> None:
+        self.on_data = on_data
+        self.is_paused = False
+        self._pipe = pipe
+        self._fd = pipe.fileno()
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        os.set_blocking(self._fd, False)
+        if not is_log and sys.platform == "linux":
+            with suppress(OSError):  # The kernel limits the pipe memory of one user.
+                fcntl(self._fd, F_SETPIPE_SZ, CAPACITY)
+        self._loop.add_reader(self._fd, self.read_portion)
+
+    @property
+    def is_open(self) -> bool:
+        return not self._pipe.closed
+
+    def pause(self) -> None:
+        """Leave new bytes in the pipe until `resume`."""
+        if not self.is_paused:
+            self.is_paused = True
+            if self.is_open:
+                self._loop.remove_reader(self._fd)
+
+    def resume(self) -> None:
+        if self.is_paused:
+            self.is_paused = False
+            if self.is_open:
+                self._loop.add_reader(self._fd, self.read_portion)
+
+    def close(self) -> None:
+        if self.is_open:
+            self._loop.remove_reader(self._fd)
+            self._pipe.close()
+
+    def read_portion(self) -> int:
+        """Read and pass on the next portion; returns its size."""
+        try:
+            data = os.read(self._fd, PORTION)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            data = b""
+        if data:
+            self.on_data(data)
+        else:
+            self.close()
+            self._on_end()
+        return len(data)
 
 
 class Child:
-    """One running server. Made by `open`; whoever opened it must `aclose` it."""
+    """One running server, made by `open`. Its owner must call `aclose`."""
 
     exit_status: int | None = None
-    """How the server ended, negative for a signal; None while it runs, or if nobody could see it."""
+    """The exit status, negative for a signal; None while the server runs, or if the status is unknown."""
 
     def __init__(self, launched: Launched, receiver: Receiver, stop_grace: float) -> None:
         process = launched.process
@@ -57,10 +120,10 @@ class Child:
         self._gone: asyncio.Future[None] = self._loop.create_future()
         os.set_blocking(self._stdin.fileno(), False)
         self._guardian = Guardian(process, launched.control, self)
-        self._stdout = Tap(process.stdout, receiver.received, self._dying)
-        self._stderr = Tap(process.stderr, self._heard_stderr, self._stderr_ended, is_log=True)
-        self._last_words = {self._stdout: LAST_WORDS, self._stderr: LAST_WORDS}
-        # Nothing can be read here, but a closed other end shows as an error, even if nothing is being written.
+        self._stdout = PipeReader(process.stdout, receiver.received, self._dying)
+        self._stderr = PipeReader(process.stderr, self._heard_stderr, self._stderr_ended, is_log=True)
+        self._left_to_read = {self._stdout: MOST_AT_END, self._stderr: MOST_AT_END}
+        # There is nothing to read, but this reports when the server closes its end, even if we are not writing.
         self._loop.add_reader(self._stdin, self._stdin_lost)
 
     @classmethod
@@ -77,10 +140,10 @@ class Child:
     ) -> "Child":
         """Return the running server: its program has been executed, its output goes to the receiver.
 
-        `launched` is one of this command that was started before; if nobody has taken it yet, no other is started.
+        `launched` is a process of this command that was started before. It is used if it was not taken yet.
 
         Raises:
-            UpstreamUnavailable: it cannot be started. The sentence is safe to show; `__cause__` has the paths.
+            UpstreamUnavailable: it cannot be started. The message is safe to show; `__cause__` has the paths.
         """
         if launched is None or not launched.take():
             launched = launch(command, env=env, cwd=cwd)
@@ -94,9 +157,9 @@ class Child:
                 raise OSError(error, os.strerror(error), argv[0])
         except OSError as cause:  # TimeoutError is one, too.
             await child._discard()
-            cause.add_note(child.stderr_tail)  # If it was the guardian that failed, it says so there.
+            cause.add_note(child.stderr_tail)  # If the guardian failed, its traceback is here.
             raise cannot_start(argv, cause) from cause
-        except BaseException:  # Handed on, a cancellation mostly: but nothing of a child is ever left behind.
+        except BaseException:  # Re-raised, mostly a cancellation, after the child has been stopped.
             await child._discard()
             raise
         return child
@@ -108,20 +171,20 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether it can still be asked: it runs, has closed no pipe, and was not told to stop."""
+        """Whether it runs, has its pipes open, and is not being stopped."""
         return self._settling is None and not self._stopping
 
     @property
     def stderr_tail(self) -> str:
-        """The last 64 KiB at most of what it wrote to stderr, safe for a terminal."""
+        """The last 64 KiB of its stderr, safe for a terminal."""
         return visible(self._tail)[-STDERR_KEPT:]
 
     def describe_exit(self) -> str:
-        """How it ended, as the rest of a sentence about it: "exited with status 3"."""
+        """How it ended, as a predicate: "exited with status 3"."""
         return self._cause or self._exit_so_far()
 
     def write(self, data: bytes) -> None:
-        """Send bytes with the next turn of the loop; once it is dead they are dropped, and `ended` has told so."""
+        """Send bytes with the next turn of the loop. They are dropped if the server is gone."""
         if self._stopping or self._stdin.closed:
             return
         if not self._outgoing:
@@ -131,28 +194,28 @@ class Child:
             self._writable.clear()
 
     def drain(self) -> Awaitable[None]:
-        """Return when the server has taken enough of what was written.
+        """Return when the write buffer is below its limit.
 
         Raises:
-            UpstreamClosed: it never will.
+            UpstreamClosed: the server is gone or being stopped.
         """
-        # Before each request: nearly always there is nothing to wait for, and then no coroutine is made.
+        # Called before each request, and mostly there is nothing to wait for: then no coroutine is made.
         is_ready = self._writable.is_set() and not self._stopping and not self._stdin.closed
         return self._at_once if is_ready else self._drained()
 
     async def _drained(self) -> None:
-        # Looked at again after each wait: of many who wait, the first may fill the pipe again.
+        # In a loop, because another task may fill the buffer first.
         while not self._writable.is_set():
             await self._writable.wait()
         if self._stopping or self._stdin.closed:
             raise UpstreamClosed(f"The server {self.describe_exit()}.")
 
     def pause_reading(self) -> None:
-        """Leave its output in the pipe, and so let the server wait, until `resume_reading`."""
+        """Leave its output in the pipe until `resume_reading`, so that the server has to wait."""
         self._stdout.pause()
 
     def resume_reading(self) -> None:
-        """Go on after `pause_reading`."""
+        """Read again after `pause_reading`."""
         self._stdout.resume()
 
     async def aclose(self) -> None:
@@ -171,17 +234,17 @@ class Child:
         if cancelled is not None:
             raise cancelled
 
-    # What the pipes say.
+    # Callbacks of the pipes.
 
     def _heard_stderr(self, data: bytes) -> None:
-        # Always read, or the server would wait for us; only the end is kept, however much comes.
+        # Always read, or the server would block; only the end is kept.
         self._tail += data
         del self._tail[:-STDERR_KEPT]
         if self.on_stderr is not None:
             self.on_stderr(data)
 
     def _stderr_ended(self) -> None:
-        if self._settling is not None:  # A server may close its stderr and go on; this only completes other signs.
+        if self._settling is not None:  # A server may close its stderr and go on, so this alone is no sign.
             self._dying()
 
     def _flush(self) -> None:
@@ -207,7 +270,7 @@ class Child:
             self._close_stdin()
 
     def _stdin_lost(self) -> None:
-        # A server that takes no input is as good as dead, whether or not it lives.
+        # A server that has closed its input cannot be used, even if it still runs.
         self._close_stdin()
         self._dying()
 
@@ -219,59 +282,62 @@ class Child:
             self._outgoing.clear()
             self._writable.set()
 
-    # What the guardian says.
+    # Callbacks of the guardian.
 
     def started(self, error: int) -> None:
-        """Learn that the server runs, or why it does not."""
+        """The server runs (0), or could not be executed (errno)."""
         if not self._started.done():
             self._started.set_result(error)
 
     def exited(self, status: int) -> None:
-        """Learn how the server ended."""
+        """The server has ended with this status."""
         self.exit_status = status
         self._exited = True
         self._dying()
 
-    def unguarded(self) -> None:
-        """Learn that nothing is left of the server."""
+    def all_gone(self) -> None:
+        """No process of the server is left."""
         self._set_stop_timer(None)
         self._close_stdin()
         self._exited = True
         self._dying()
 
-    def buried(self) -> None:
-        """Learn that its guardian is gone, too."""
+    def reaped(self) -> None:
+        """The guardian has ended and was reaped."""
         self._reaped = True
         self._release()
 
-    # How it ends.
+    # The end of the server.
 
     def _dying(self) -> None:
-        """Note a sign of death: stdin or stdout closed, the exit reported, the guardian gone, in whatever order."""
+        """Note a sign of the exit: stdin or stdout closed, exit reported, guardian gone, in any order."""
         if self._exited and not self._stdout.is_open and not self._stderr.is_open:
             self._end()
         elif self._settling is None:
-            # The rest may come in a moment, or never: a grandchild can hold the pipes, a server close them and live.
-            self._settling = self._loop.call_later(SETTLE, self._settled)
+            # The other signs may never come: a descendant can hold the pipes, or the server close them and live.
+            self._settling = self._loop.call_later(EXIT_SETTLE, self._settled)
 
     def _settled(self) -> None:
         if self._stdout.is_paused and not self._stopping:
-            # There may be output left that the receiver wants, but not now.
-            self._settling = self._loop.call_later(SETTLE, self._settled)
+            # There may be output left that the receiver does not want yet.
+            self._settling = self._loop.call_later(EXIT_SETTLE, self._settled)
             return
-        # A busy loop may not have come to what is in the pipes. A portion in each turn, as ever: others are served too.
-        if self._draw_last_words():
+        # On a busy loop there may be unread output. One portion per turn, so that other servers are served, too.
+        if self._read_rest():
             self._settling = self._loop.call_soon(self._settled)
         else:
             self._end()
 
-    def _draw_last_words(self) -> bool:
-        """Take a portion of what is left in each pipe; whether there may be more."""
+    def _read_rest(self) -> bool:
+        """Read a portion of what is left in each pipe; whether there may be more."""
         has_more = False
-        for tap, left in self._last_words.items():  # To each its own: a log without end must not hide an answer.
-            if left > 0 and tap.is_open and not tap.is_paused:
-                size = tap.draw()
-                self._last_words[tap] = left - size
+        for (
+            reader,
+            left,
+        ) in self._left_to_read.items():  # Each has its own limit: an endless log must not hide an answer.
+            if left > 0 and reader.is_open and not reader.is_paused:
+                size = reader.read_portion()
+                self._left_to_read[reader] = left - size
                 has_more |= size > 0
         return has_more
 
@@ -280,20 +346,22 @@ class Child:
             return
         if not self._stopping:
             self._cause = self._exit_so_far()
-        self._tell_nothing_more()
+        self._detach_receiver()
         self._stop()
-        if self._guardian.pid:  # Otherwise it has never run, which `open` is about to tell.
+        if self._guardian.pid:  # Otherwise it never ran, and `open` raises.
             self._receiver.ended()
         self._release()
 
-    def _tell_nothing_more(self) -> None:
+    def _detach_receiver(self) -> None:
         self._ended = True
-        self._stdout.hear = _pass_over  # Still read: a server that cannot write may not see that it is to end.
+        self._stdout.on_data = (
+            _discard  # Still read: a server that is blocked in a write does not see that it is to end.
+        )
 
     def _release(self) -> None:
         if not self._ended or not self._reaped or self._gone.done():
             return
-        has_more = self._draw_last_words()  # They are those of a guardian that failed.
+        has_more = self._read_rest()  # The traceback of a guardian that failed.
         if self._settling is not None:
             self._settling.cancel()
         if has_more:
@@ -306,7 +374,7 @@ class Child:
     def _exit_so_far(self) -> str:
         match self.exit_status:
             case None if self._exited:
-                return "ended, and nobody knows with which status"
+                return "ended with an unknown status"
             case None if not self._stdout.is_open:
                 return "closed its output"
             case None if self._stopping:
@@ -318,14 +386,14 @@ class Child:
             case status:
                 return f"exited with status {status}"
 
-    # How we end it.
+    # How it is stopped.
 
     def _stop(self) -> None:
         if self._stopping:
             return
         self._stopping = True
         self._writable.set()
-        if not self._outgoing:  # Otherwise when the last words are out.
+        if not self._outgoing:  # Otherwise `_flush` closes it after the last bytes.
             self._close_stdin()
         if self._guardian.is_there:
             self._set_stop_timer(self._stop_grace, self._terminate)
@@ -343,7 +411,7 @@ class Child:
             self._set_stop_timer(KILL_LIMIT, self._guardian.abandon)
 
     async def _discard(self) -> None:
-        self._tell_nothing_more()  # The receiver will never know this server.
+        self._detach_receiver()  # The receiver never learns of this server.
         self._stop()
         self._kill()
         self._release()
@@ -355,8 +423,8 @@ class Child:
         self._stop_timer = None if seconds is None or then is None else self._loop.call_later(seconds, then)
 
 
-def _pass_over(data: bytes) -> None:
-    """Nobody wants it."""
+def _discard(data: bytes) -> None:
+    """Drop output that comes after the end."""
 
 
 def _signal_name(number: int) -> str:

@@ -1,35 +1,35 @@
-"""A server as a child process, spoken to over its stdin and stdout."""
+"""A server as a child process that speaks MCP over its stdin and stdout."""
 
 import hashlib
 import math
 import os
+import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-from sluicegate.concurrency import TaskScope
 from sluicegate.errors import UpstreamClosed, UpstreamError, UpstreamUnavailable
-from sluicegate.exchange import Connection, Host
+from sluicegate.exchange import Connection, Host, Upstream
 from sluicegate.protocol.framing import DEFAULT_CEILING
-from sluicegate.upstream.launching import Launched
-from sluicegate.upstream.link import Era, Link
-from sluicegate.upstream.mask import Mask, Masked
+from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.upstream.duplex import DuplexConnection, Era, SkippedLines
 from sluicegate.upstream.process import Child
-from sluicegate.upstream.skipped import SkippedLines
+from sluicegate.upstream.redact import RedactedConnection, Redactor
+from sluicegate.upstream.spawn import Launched
 from sluicegate.upstream.stderr import StderrLog
 
 CRASH_COUNTS: Final = 600.0
-"""Seconds for which a server that ended when it was probed is taken for one of the session era. Some of these do, each
-time; but any server may crash, and one of 2026-07-28 must not be spoken to as an older one for ever."""
+"""Seconds for which a server that ended during the probe is taken for one of the session era. Some of these always end;
+but any server may crash, and one of 2026-07-28 must not be taken for an older one for ever."""
 
 _verdicts: Final[dict[bytes, tuple[Era, float]]] = {}
-"""The era of every command probed so far, and until when that counts (by the monotonic clock): to probe again would
-cost a slow server its time-out again."""
+"""The era of every command that was probed, and until when that holds (monotonic clock). A second probe would cost a
+server that never answers it the timeout again."""
 
 
 class StdioUpstream:
-    """A command that is a server. Each connection starts a process of its own and ends it."""
+    """A command that starts a server. Each connection has its own process."""
 
     def __init__(
         self,
@@ -48,13 +48,14 @@ class StdioUpstream:
         launched: Launched | None = None,
         missing: str = "",
     ) -> None:
-        """`ceiling` is how many bytes one message of the server may have.
+        """A server that a command starts.
 
-        `on_lines` hears what the process writes to its stderr, of a flood only some lines.
-
-        `secrets` are masked in it and in every error, as the values of `env` are. `launched` is one of this command
-        that was started before: the first connection takes it, unless whoever launched it has dismissed it by then.
-        `missing` is the sentence for a program that is not there, of whoever knows where the command is written.
+        Args:
+            ceiling: the maximum size of a message of the server, in bytes.
+            secrets: redacted in stderr and in every error, as are the values of `env`.
+            on_lines: gets the lines of stderr; of a flood only some.
+            launched: a process of this command that was started before. The first connection takes it.
+            missing: the message for a program that does not exist.
         """
         self._command = list(command)
         self._env = dict(env or {})
@@ -65,60 +66,60 @@ class StdioUpstream:
         self._open_timeout = open_timeout
         self._stop_grace = stop_grace
         self._ceiling = ceiling
-        self._mask = Mask({*self._env.values(), *secrets})
+        self._redactor = Redactor({*self._env.values(), *secrets})
         self._on_lines = on_lines
         self._launched = launched
         self._missing = missing
         self._skipped = SkippedLines(self._name)
         identity = [self._command, sorted(self._env.items()), str(cwd)]
-        # Variables may hold secrets: only a digest of them is kept. `ascii` takes what is no UTF-8, as the system does.
+        # A digest, because variables may hold secrets. `ascii` because they may be invalid UTF-8.
         self._identity = hashlib.blake2b(ascii(identity).encode()).digest()
 
     @asynccontextmanager
     async def connect(self, host: Host) -> AsyncGenerator[Connection]:
-        """A running server that has been made acquainted, for as long as the `async with` lasts."""
+        """A running server after the handshake, for as long as the `async with` lasts."""
         async with TaskScope() as tasks:
             try:
-                link, child = await self._start(self._mask.over(host), tasks)
+                link, child = await self._start(self._redactor.redact_host(host), tasks)
             except UpstreamError as problem:
                 if self._missing and isinstance(problem.__cause__, FileNotFoundError):
                     raise UpstreamUnavailable(self._missing) from problem.__cause__
-                self._mask.put_on(problem)
+                self._redactor.redact_error(problem)
                 raise
             try:
-                yield Masked(link, self._mask) if self._mask.secrets else link
+                yield RedactedConnection(link, self._redactor) if self._redactor.spellings else link
             finally:
                 link.close()
                 tasks.cancel_all()
                 await child.aclose()
 
-    async def _start(self, host: Host, tasks: TaskScope) -> tuple[Link, Child]:
+    async def _start(self, host: Host, tasks: TaskScope) -> tuple[DuplexConnection, Child]:
         era = self._era
         remembered, until = _verdicts.get(self._identity, (None, 0.0))
         if era == "auto" and remembered == "session" and time.monotonic() < until:
             try:
                 return await self._attempt(host, tasks, "session")
             except UpstreamError as problem:
-                # It stopped being true: the package behind the command may have been updated.
-                _verdicts.pop(self._identity, None)  # Another connection may have found out as well.
+                # The server has changed: its package may have been updated.
+                _verdicts.pop(self._identity, None)  # Another connection may have removed it.
                 if isinstance(problem, UpstreamUnavailable):
-                    raise  # There is no such program, or all the time has passed; the next connection begins anew.
+                    raise  # No such program, or a timeout; the next connection probes again.
         until = math.inf
         try:
             link, child = await self._attempt(host, tasks, era)
         except UpstreamClosed:
             if era != "auto":
                 raise
-            # Some session-era servers take any request before initialize for a reason to exit.
+            # Some session-era servers exit at any request before initialize.
             link, child = await self._attempt(host, tasks, "session")
             until = time.monotonic() + CRASH_COUNTS
-        if era == "auto":  # What an operator insists on says nothing about the server.
+        if era == "auto":  # A configured era says nothing about the server.
             _verdicts[self._identity] = link.era, until
         return link, child
 
-    async def _attempt(self, host: Host, tasks: TaskScope, era: Era) -> tuple[Link, Child]:
-        link = Link(self._name, host, tasks, self._skipped, ceiling=self._ceiling)
-        stderr = StderrLog(self._name, self._mask.values, self._on_lines, is_probed=era != "session")
+    async def _attempt(self, host: Host, tasks: TaskScope, era: Era) -> tuple[DuplexConnection, Child]:
+        link = DuplexConnection(self._name, host, tasks, self._skipped, ceiling=self._ceiling)
+        stderr = StderrLog(self._name, self._redactor.values, self._on_lines)
         launched, self._launched = self._launched, None
         child = await Child.open(
             self._command,
@@ -133,14 +134,15 @@ class StdioUpstream:
         link.last_words = lambda: stderr.last_words(child.stderr_tail)
         try:
             await link.open(child, era, probe_timeout=self._probe_timeout, open_timeout=self._open_timeout)
-        except BaseException as problem:  # Handed on, whatever it is: but a child that was started is stopped first.
+        except BaseException as problem:  # Re-raised after the child was stopped.
             tasks.cancel(link)
             await child.aclose()
             if isinstance(problem, UpstreamClosed):
                 details = link.last_words() or "; run its command in a shell to see why"
                 raise UpstreamClosed(problem.message, details=details, delivered="no") from None
             raise
-        stderr.end_probe()
+        if era == "auto" and link.era == "session":
+            stderr.explain_probe()
         return link, child
 
 
@@ -148,12 +150,33 @@ _RUNNERS: Final = frozenset({"python", "node", "npx", "uv", "uvx", "deno", "bun"
 
 
 def _name_of(command: Sequence[str]) -> str:
-    """What to call a server that nobody gave a name: its program, and the script if the program only runs scripts."""
+    """The default name of a server: its program, and the script if the program is an interpreter."""
     program = os.path.basename(command[0]) if command else ""
     if program.removesuffix(".exe").rstrip("0123456789.") in _RUNNERS:
         for word in command[1:]:
             if word in ("-c", "-e"):
-                break  # Code, which nobody wants to read in every sentence about the server.
+                break  # Code, which is no name.
             if not word.startswith("-") and word not in ("run", "exec"):
                 return f"{program} {os.path.basename(word)}"
     return program or "The server"
+
+
+def stdio(
+    program: str | os.PathLike[str],
+    *arguments: str | os.PathLike[str],
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    era: Era = "auto",
+    open_timeout: float = 30.0,
+) -> Upstream:
+    """A server that is a command, started for each connection: `stdio("mcp-server-filesystem", "/srv/share")`.
+
+    Args:
+        program: run without a shell; a bare `python` is the interpreter of this process.
+        env: additional variables. Of this process's environment, only what programs generally need is passed on.
+        open_timeout: seconds for the handshake, including the detection of the server's era.
+    """
+    words = [os.fspath(word) for word in (program, *arguments)]
+    if words[0] == "python":
+        words[0] = sys.executable
+    return StdioUpstream(words, env=env, cwd=cwd, era=era, open_timeout=open_timeout)

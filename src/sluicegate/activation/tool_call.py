@@ -1,0 +1,197 @@
+"""Runs a tool call: sends its events at once or adds them to the result.
+
+There are two kinds of error. A call that cannot be run (unknown tool, arguments that are not an object) is a JSON-RPC
+error. A call that failed, or whose arguments do not match the schema, is a result with `isError`, which the model can
+read.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from typing import cast
+
+from sluicegate.activation.call import Call
+from sluicegate.activation.content import block_of, json_of, text_block, with_defaults
+from sluicegate.activation.definitions import Tool
+from sluicegate.activation.invoke import FUNCTION_ERRORS, SteppedGenerator, shown, stream_of, was_cancelled
+from sluicegate.activation.schema import RESULT
+from sluicegate.activation.validation_errors import Checker, InvalidArguments
+from sluicegate.activation.values import CONTENT, EVENTS, Data, Error, Log, Progress, Structured
+from sluicegate.errors import MissingCapability, ThreadsBusy
+from sluicegate.exchange import Exchange
+from sluicegate.protocol.message import Params
+
+
+async def run_tool(tool: Tool, exchange: Exchange, arguments: Mapping[str, object]) -> Params:
+    """The result of a call, after all its events have been sent.
+
+    Raises:
+        MissingCapability: the tool asked a question that the client does not support, and did not handle the error.
+        ThreadsBusy: no thread is free for a plain function; it did not run.
+    """
+    call = answer = None
+    try:
+        values = tool.read(arguments)
+    except InvalidArguments as refusal:
+        return _failure(f"Invalid arguments for the tool '{tool.name}': {refusal}.")
+    if tool.injected:
+        call = Call(exchange)
+        for name in tool.injected:
+            # Set last: an open schema may let a caller send an argument of the same name.
+            values[name] = call
+    try:
+        value = await tool.outcome(**values)
+        if type(value) is str and tool.promise is None:
+            # What most tools return.
+            return {"content": [text_block(value)]}
+        if tool.returns_dataclasses:
+            value = with_defaults(value)
+        call, answer = call or Call(exchange), Answer()
+        stream = stream_of(value)
+        if stream is not None:
+            await answer.take_all(stream, call)
+        elif tool.wraps and not isinstance(value, EVENTS):
+            answer.take_wrapped(value)
+        elif (leaving := answer.take(value, call)) is not None:
+            await leaving
+    except (MissingCapability, ThreadsBusy):
+        # Another request can succeed: −32021 says which capability to declare, 1004 to send it later.
+        raise
+    except FUNCTION_ERRORS as error:
+        if was_cancelled(error):
+            raise
+        answer = answer or Answer()
+        answer.fail(shown(error, f"The tool '{tool.name}'"))
+    finally:
+        if call is not None:
+            call.end()
+    return answer.result(tool)
+
+
+class Answer:
+    """The result of a call while it is built."""
+
+    def __init__(self) -> None:
+        self._content: list[Params] = []
+        self._structured: Params | None = None
+        self._is_error = False
+        self._pieces: list[str] = []
+
+    async def take_all(self, events: "AsyncGenerator[object, None] | SteppedGenerator", call: Call) -> None:
+        """Take all values of a stream and close it in any case; raises what it raises, and as `take`."""
+        try:
+            async for event in events:
+                if (leaving := self.take(event, call)) is not None:
+                    await leaving
+        finally:
+            await events.aclose()
+
+    def take(self, value: object, call: Call) -> Awaitable[None] | None:
+        """Add a value to the result, or return an awaitable that sends it to the client.
+
+        The awaitable must be awaited before the next value is taken.
+
+        Raises:
+            TypeError: it cannot be part of a result.
+        """
+        match value:
+            case Progress():
+                return call.progress(value.progress, value.total, value.message)
+            case str():
+                self._add_text(value)
+            case None:
+                pass
+            case dict() | int() | float():
+                self._add_json(cast(object, value), is_result=False)
+            case Data():
+                return self._take_piece(value.value, call)
+            case Log():
+                return call.log(value.level, value.data, value.logger)
+            case Error():
+                self.fail(value.message)
+            case Structured():
+                self._add_json(value.value, is_result=True)
+            case list() | tuple() if _has_events(cast(Sequence[object], value)):
+                return self._take_items(cast(Sequence[object], value), call)
+            case bytes() | bytearray() | memoryview():
+                raise TypeError("the type of bytes is unknown: use Image, Audio or EmbeddedResource, or decode them")
+            case _ if isinstance(value, CONTENT):
+                self._add(block_of(value))
+            case _:
+                self._add_json(value, is_result=False)
+        return None
+
+    def take_wrapped(self, value: object) -> None:
+        """Take the value of a tool that promises one that is not an object; raises TypeError as `take` does."""
+        plain, text = json_of(value)
+        self._structured = {RESULT: plain}
+        self._add_text(plain if isinstance(plain, str) else text)
+
+    async def _take_items(self, items: Sequence[object], call: Call) -> None:
+        for item in items:
+            if (leaving := self.take(item, call)) is not None:
+                await leaving
+
+    def _take_piece(self, value: object, call: Call) -> Awaitable[None]:
+        if isinstance(value, str):
+            self._pieces.append(value)
+        else:
+            self._add_text(json_of(value)[1])
+        return call.data(value)
+
+    def fail(self, message: str) -> None:
+        self._is_error = True
+        self._add_text(message)
+
+    def result(self, tool: Tool) -> Params:
+        """The whole result; an error if it does not match the tool's output schema."""
+        if self._pieces:
+            self._join_pieces()
+        if tool.promise is not None:
+            self._check_promise(tool.promise, tool.name)
+        result: Params = {"content": self._content}
+        if self._structured is not None:
+            result["structuredContent"] = self._structured
+        if self._is_error:
+            result["isError"] = True
+        return result
+
+    def _check_promise(self, promise: Checker, tool: str) -> None:
+        if self._structured is None:
+            problem = "it has an output schema but returned no structured result"
+        elif problems := promise.problems(self._structured):
+            problem = f"its result does not match its output schema: {problems}"
+        else:
+            return
+        self._structured = None
+        if not self._is_error:
+            # Nothing of it is shown: clients rely on the schema.
+            self._content = []
+            self.fail(f"The tool '{tool}' failed: {problem}.")
+
+    def _add(self, block: Params) -> None:
+        if self._pieces:
+            self._join_pieces()
+        self._content.append(block)
+
+    def _add_text(self, text: str) -> None:
+        self._add(text_block(text))
+
+    def _add_json(self, value: object, *, is_result: bool) -> None:
+        plain, text = json_of(value)
+        if isinstance(plain, dict):
+            self._structured = cast(Params, plain)
+        elif is_result:
+            raise TypeError(f"a structured result must be an object, not {type(value).__name__}")
+        self._add_text(text)
+
+    def _join_pieces(self) -> None:
+        text, self._pieces = "".join(self._pieces), []
+        self._content.append(text_block(text))
+
+
+def _has_events(values: Sequence[object]) -> bool:
+    # By type, since a long list has few types: checking each value takes longer than encoding it.
+    return any(issubclass(kind, EVENTS) for kind in set(map(type, values)))
+
+
+def _failure(message: str) -> Params:
+    return {"content": [text_block(message)], "isError": True}

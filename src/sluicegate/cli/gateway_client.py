@@ -1,0 +1,378 @@
+"""The gateway that a command talks to: the running one of its folder, or else a temporary one of its own.
+
+Only the client, the socket and the configuration are imported here. `temporary_gateway` brings the whole gateway and is
+imported when no gateway runs.
+"""
+
+import asyncio
+import difflib
+import json
+import logging
+import socket
+import struct
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from fnmatch import fnmatchcase
+from typing import Final, TypeVar
+
+import msgspec
+
+from sluicegate.cli.command import INTERRUPTED, Failure
+from sluicegate.client.client import Client
+from sluicegate.client.connect import connect
+from sluicegate.client.events import OnLog
+from sluicegate.client.handlers import Elicit
+from sluicegate.config.model import GatewayConfig
+from sluicegate.config.paths import Places, control_socket
+from sluicegate.errors import (
+    RpcError,
+    SluicegateError,
+    UpstreamClosed,
+    UpstreamError,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from sluicegate.protocol.message import Params
+from sluicegate.protocol.types import ToolResult
+from sluicegate.serve.control_protocol import Kind, Offered, OwnTools, Report, ServerStatus, hub_socket
+from sluicegate.upstream.duplex import SocketUpstream
+
+T = TypeVar("T")
+
+Choose = Callable[[GatewayConfig], Sequence[str]]
+"""Returns the names of the servers that a command needs; used when it has to start them itself."""
+
+OPEN_TIMEOUT: Final = 3.0
+"""Seconds for the handshake with a running gateway, which is local and waits for nothing else."""
+CONTROL_TIMEOUT: Final = 5.0
+"""Seconds for a control request; a report may be long."""
+LONGEST_CALL: Final = 86_400.0
+"""Seconds that a command waits for a call: the gateway limits calls, and the user can press Ctrl+C."""
+_CREDENTIALS: Final = struct.Struct("iII")
+"""Process, user and group of the peer of a Unix socket, as Linux reports them."""
+
+
+class NotNow(Failure):
+    """The gateway is just starting, or has just stopped: another attempt may succeed."""
+
+
+class NoAnswer(Failure):
+    """The gateway hangs. Starting its servers a second time would not help."""
+
+    def __init__(self, process: int) -> None:
+        name = f" (process {process})" if process else ""
+        self.sentence = f"runs for this folder{name} but does not answer"
+        self.remedy = f"Look at its terminal, or end it{f': kill -KILL {process}' if process else ''}."
+        super().__init__(f"a gateway {self.sentence}. {self.remedy}")
+
+
+class GatewayClient:
+    """A connection to a gateway: its control server and its hub."""
+
+    def __init__(
+        self,
+        control: Client,
+        hub: Client | None,
+        *,
+        is_running: bool,
+        seconds: Mapping[str, float],
+        process: int = 0,
+        unknown: Sequence[str] = (),
+    ) -> None:
+        """Without `hub`, nothing runs: the configuration and what is remembered can be looked at."""
+        self.is_running = is_running
+        """Whether the gateway outlives this command."""
+        self.seconds = seconds
+        """How long each server took to start, if this command started it."""
+        self.unknown = unknown
+        """Servers that do not run and whose lists are not remembered."""
+        self._control = control
+        self._hub = hub
+        self._process = process
+
+    @property
+    def hub(self) -> Client:
+        """What clients of the gateway see."""
+        assert self._hub is not None
+        return self._hub
+
+    async def report(self, *, stays: bool = False) -> Report:
+        """The state of the gateway now; `stays` if a temporary gateway goes on running after this."""
+        return await self._ask("status", {} if self.is_running or stays else {"passing": True}, Report)
+
+    async def offers(self, kind: Kind, server: str = "") -> list[Offered]:
+        """What all servers offer, or one of them."""
+        name = (await self.server(server)).name if server else ""
+        answer = await self._ask("offers", {"kind": kind, "server": name}, dict[str, list[Offered]])
+        return answer["items"]
+
+    async def own_tools(self) -> dict[str, OwnTools]:
+        """All tools of each server that is ready, hidden ones too."""
+        try:
+            return await self._ask("own_tools", {}, dict[str, OwnTools])
+        except RpcError:  # A gateway of an older version lacks this tool.
+            return {}
+
+    async def logs(self, server: str) -> list[str]:
+        """The last lines that a server wrote to its stderr."""
+        return (await self._ask("logs", {"name": server}, dict[str, list[str]]))["lines"]
+
+    async def restart(self, server: str) -> None:
+        await self._call("restart", {"name": server})
+
+    async def seek(self, server: str) -> None:
+        """Retry a server that is not ready, if that starts no process; returns when the attempt ends, or soon."""
+        try:
+            await self._call("seek", {"name": server})
+        except (RpcError, Failure):
+            pass  # A gateway of an older version lacks this tool, and a disabled server cannot be retried.
+
+    async def server(self, name: str) -> ServerStatus:
+        """The server with this name, prefix or key.
+
+        Raises:
+            Failure: there is none; the sentence names similar ones.
+        """
+        servers = (await self.report()).servers
+        for key in ("name", "prefix", "key"):
+            for server in servers:
+                if getattr(server, key) == name:
+                    return server
+        raise Failure(unknown("server", name, [server.name for server in servers]))
+
+    async def _ask(self, tool: str, arguments: Params, kind: type[T]) -> T:
+        return msgspec.convert((await self._call(tool, arguments)).structured_content, kind)
+
+    async def _call(self, tool: str, arguments: Params) -> ToolResult:
+        try:
+            result = await self._control.call(tool, arguments)
+        except UpstreamTimeout:
+            raise NoAnswer(self._process) from None
+        if result.is_error:
+            raise Failure(result.text)
+        return result
+
+
+def run(work: Coroutine[object, object, int]) -> None:
+    """Run a command's coroutine, and exit with the status that it returns.
+
+    Raises:
+        Failure: it failed.
+    """
+    # The command itself reports what matters.
+    logging.getLogger("sluicegate").addHandler(logging.NullHandler())
+    try:
+        status = asyncio.run(work)
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+    except SluicegateError as problem:
+        raise Failure(problem.message) from None
+    if status:
+        raise SystemExit(status)
+
+
+def unknown(what: str, name: str, known: Sequence[str]) -> str:
+    """A sentence about a name that does not exist, with similar ones."""
+    # Users most often leave out the server's prefix; similarity does not find that.
+    meant = [other for other in known if other.endswith(f"__{name}")][:3] or difflib.get_close_matches(name, known)
+    if meant:
+        return f"there is no {what} {name!r}. Did you mean {' or '.join(meant)}?"
+    if 0 < len(known) <= 10:
+        return f"there is no {what} {name!r}; there are: {', '.join(known)}."
+    return f"there is no {what} {name!r}." if known else f"there is no {what} {name!r}, nor any other."
+
+
+@asynccontextmanager
+async def running_gateway(
+    places: Places, *, elicit: Elicit | None = None, on_log: OnLog | None = None
+) -> AsyncGenerator[GatewayClient]:
+    """The gateway that runs for the folder.
+
+    Raises:
+        UpstreamUnavailable: none runs.
+        NoAnswer: it runs but hangs.
+        NotNow: it is just starting or has just stopped.
+    """
+    path, process = _socket(places)
+    if process is None:
+        raise UpstreamUnavailable(f"No gateway is running for {places.root}; start one with `sluicegate serve`.")
+    try:
+        async with AsyncExitStack() as stack:
+            try:
+                control = await stack.enter_async_context(_connect(path, CONTROL_TIMEOUT))
+                hub = await stack.enter_async_context(
+                    _connect(hub_socket(path), LONGEST_CALL, elicit=elicit, on_log=on_log)
+                )
+            except UpstreamUnavailable:
+                if listening_process(path) is None:
+                    raise
+                # The gateway opens the hub's socket after the control socket, and closes it first.
+                if listening_process(hub_socket(path)) is None:
+                    raise NotNow("the gateway of this folder is just starting or stopping; try again.") from None
+                raise NoAnswer(process) from None
+            yield GatewayClient(control, hub, is_running=True, seconds={}, process=process)
+    except UpstreamClosed:
+        raise NotNow("the gateway stopped before it answered.") from None
+
+
+def _connect(
+    path: str, timeout: float, elicit: Elicit | None = None, on_log: OnLog | None = None
+) -> AbstractAsyncContextManager[Client]:
+    upstream = SocketUpstream(path, open_timeout=OPEN_TIMEOUT)
+    return connect(upstream, timeout=timeout, max_timeout=timeout, elicit=elicit, on_log=on_log)
+
+
+def _socket(places: Places) -> tuple[str, int | None]:
+    """The control socket of the folder's gateway, and the process that listens there; None if there is none."""
+    # The default path first: it needs no file, and a gateway may have been started before a file named another path.
+    path = control_socket(GatewayConfig(root=places.root), places.environ)
+    process = listening_process(path)
+    if process is None:
+        # Imported here: a command that finds its gateway needs no parser of files.
+        from sluicegate.config.load import load
+
+        if (config := load(places).config) is not None and config.control.socket:
+            path = config.control.socket
+            process = listening_process(path)
+    return path, process
+
+
+def listening_process(path: str) -> int | None:
+    """The process that listens on a Unix socket, 0 if that cannot be known, None if there is none.
+
+    The kernel accepts the connection even if that process hangs.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except BlockingIOError:  # Its queue of waiting connections is full.
+            return 0
+        except OSError:
+            return None
+        if not hasattr(socket, "SO_PEERCRED"):
+            return 0
+        found = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        return _CREDENTIALS.unpack(found)[0]
+
+
+async def running_report(places: Places) -> Report | None:
+    """The state of the gateway that runs for the folder; None if none runs that answers."""
+    try:
+        async with running_gateway(places) as gateway:
+            return await gateway.report()
+    except (UpstreamError, Failure):
+        return None
+
+
+async def running_address(places: Places) -> str | None:
+    """The URL of the gateway that runs for the folder: empty if it has only stdio, None if none runs that answers."""
+    report = await running_report(places)
+    return None if report is None or report.stopping else report.address
+
+
+@asynccontextmanager
+async def any_gateway(
+    places: Places,
+    *,
+    choose: Choose | None = None,
+    elicit: Elicit | None = None,
+    on_log: OnLog | None = None,
+) -> AsyncGenerator[GatewayClient]:
+    """The gateway that runs for the folder; if none runs, a temporary one whose servers end with the `async with`.
+
+    With --config it is always a temporary one: the running gateway may use another file.
+
+    Raises:
+        NotStarted: none runs, and the configuration has errors.
+        NoAnswer: one runs but hangs.
+    """
+    async with AsyncExitStack() as stack:
+        gateway = await _running(stack, places, elicit, on_log)
+        if gateway is None:
+            # Imported here: it loads the whole gateway, which a command that asks a running one does not need.
+            from sluicegate.cli.temporary_gateway import temporary_gateway
+
+            gateway = await stack.enter_async_context(temporary_gateway(places, choose, elicit, on_log))
+        yield gateway
+
+
+@asynccontextmanager
+async def gateway_to_look_at(places: Places) -> AsyncGenerator[GatewayClient]:
+    """The gateway that runs for the folder; if none runs, its configuration and what is remembered. Starts nothing.
+
+    Raises as `any_gateway` does.
+    """
+    async with AsyncExitStack() as stack:
+        gateway = await _running(stack, places)
+        if gateway is None:
+            from sluicegate.cli.temporary_gateway import unstarted_gateway
+
+            gateway = await stack.enter_async_context(unstarted_gateway(places))
+        yield gateway
+
+
+async def _running(
+    stack: AsyncExitStack, places: Places, elicit: Elicit | None = None, on_log: OnLog | None = None
+) -> GatewayClient | None:
+    if places.config is not None:
+        return None
+    try:
+        return await stack.enter_async_context(running_gateway(places, elicit=elicit, on_log=on_log))
+    except UpstreamUnavailable:
+        return None
+
+
+def servers_for(name: str) -> Choose:
+    """Which servers to start for one tool: all of them where the name does not tell."""
+
+    def choose(config: GatewayConfig) -> list[str]:
+        if config.naming == "collide":
+            return []
+        plain = name.removeprefix("mcp__") if config.naming == "claude" else name
+        servers = config.servers.values()
+        own = [each.name for each in servers if each.prefix and plain.startswith(f"{each.prefix}__")]
+        return own and [*own, *(each.name for each in servers if not each.prefix)]
+
+    return choose
+
+
+async def explain_missing(gateway: GatewayClient, name: str, known: Sequence[str]) -> str:
+    """Why a tool does not exist: its server is not ready, it is hidden or has another name, or a similar one exists."""
+    own_tools, offers = await gateway.own_tools(), await gateway.offers("tools")
+    for server in (await gateway.report()).servers:
+        own = own_name(server, name)
+        if own is None:
+            continue
+        if server.state != "ready" and server.name not in own_tools:
+            why = server.sentence.removeprefix(f"{server.name}: ")
+            if why.startswith(f"{server.name} "):
+                why = f"it{why.removeprefix(server.name)}"
+            return f"{server.name} is not ready: {why}"
+        now = [offer.definition["name"] for offer in offers if (offer.server, offer.own) == (server.name, own)]
+        if now:
+            return f"there is no tool {name!r}; {own} of {server.name} is called {now[0]}."
+        if server.name in own_tools and (rule := _hidden_by(own_tools[server.name], own)):
+            return f"there is no tool {name!r}; {server.name} has it, and {rule} in its settings hides it."
+    return unknown("tool", name, known)
+
+
+def own_name(server: ServerStatus, name: str) -> str | None:
+    """The server's own name for a tool; None if the name does not begin with one of the server's prefixes."""
+    prefixes = [f"{prefix}__" for prefix in (server.prefix, server.key, server.name) if prefix]
+    for plain in (name, name.removeprefix("mcp__")):  # Claude Code puts "mcp__" in front of names.
+        for prefix in prefixes:
+            if plain.startswith(prefix):
+                return plain[len(prefix) :]
+    return None
+
+
+def _hidden_by(server: OwnTools, own: str) -> str:
+    """The setting that hides a tool; empty if the server does not have it, or it is not hidden."""
+    if own not in server.tools:
+        return ""
+    hiding = [glob for glob in server.hide if fnmatchcase(own, glob)]
+    if hiding:
+        return f"hide = {json.dumps(hiding[:1])}"
+    is_shown = any(fnmatchcase(own, glob) for glob in server.only)
+    return "" if is_shown else f"tools = {json.dumps(server.only)}"

@@ -1,0 +1,289 @@
+"""Questions that a server asks during a call, asked on the terminal; declined if there is none.
+
+An answer is checked against the server's own schema, because a server rejects the whole form for one wrong field.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, NamedTuple, cast
+
+import click
+
+from sluicegate.activation.validation_errors import Checker
+from sluicegate.cli.key_values import Wrong, one_value, resolved, types_of
+from sluicegate.cli.output import clean, one_line, say
+from sluicegate.client.handlers import ElicitAnswer, ElicitRequest
+from sluicegate.protocol.message import Params, as_array, as_object
+
+try:
+    import termios
+except ImportError:  # Windows has none.
+    termios = None
+
+_DECLINED: Final = ElicitAnswer("decline")
+_SHARED: Final = ("$schema", "$defs", "definitions")
+
+
+class PromptEnded(Exception):
+    """The answer is no longer needed."""
+
+
+class Terminal:
+    """Answers questions of servers. `pause` is called with True before a person uses the terminal, and False after."""
+
+    def __init__(self, pause: Callable[[bool], None]) -> None:
+        self._pause = pause
+        self._keyboard = Keyboard()
+        self._turn = asyncio.Lock()
+
+    async def __call__(self, request: ElicitRequest) -> ElicitAnswer:
+        """The answer of the person at the terminal."""
+        async with self._turn:  # A server may ask several questions at once.
+            self._pause(True)  # Also without a person: stderr alone may be a terminal, with a progress bar.
+            try:
+                if sys.stdin.isatty() and sys.stderr.isatty():
+                    return await self._ask(request)
+                say(f"the server asks: {clean(request.message)} (Declined: there is no terminal to ask on.)")
+                return _DECLINED
+            except EOFError:
+                return _DECLINED
+            except PromptEnded:
+                return ElicitAnswer("cancel")
+            finally:
+                self._pause(False)
+
+    def end(self) -> None:
+        """Ask nothing more: the call is over."""
+        self._keyboard.end()
+
+    async def _ask(self, request: ElicitRequest) -> ElicitAnswer:
+        fields = as_object(request.schema.get("properties")) or {} if request.mode != "url" else {}
+        hint = " (Ctrl+D declines)" if fields else ""
+        click.echo(f"The server asks: {clean(request.message)}{hint}", err=True)
+        if request.mode == "url":
+            click.echo(f"  Open this page, if you trust it: {clean(request.url or '')}", err=True)
+            return ElicitAnswer("accept") if await self._keyboard.confirm("  Have you?") else _DECLINED
+        if not fields:
+            return ElicitAnswer("accept", {}) if await self._keyboard.confirm("  Agree?") else _DECLINED
+        required = as_array(request.schema.get("required")) or []
+        content: dict[str, object] = {}
+        for name, schema in fields.items():
+            answer = await self._fill_in(Field(name, schema, request.schema, is_required=name in required))
+            if answer is not None:
+                content[name] = answer
+        return ElicitAnswer("accept", content)
+
+    async def _fill_in(self, field: "Field") -> object:
+        """The value for one field, asked until it is valid; None if it is left empty."""
+        for line in field.introduction():
+            click.echo(f"  {line}", err=True)
+        if field.is_switch:
+            return await self._keyboard.confirm(f"  {field.label}", default=field.default is True)
+        while True:
+            try:
+                return field.value(await self._keyboard.line(f"  {field.prompt()}"))
+            except Wrong as problem:
+                click.echo(f"  {problem}", err=True)
+
+
+class Keyboard:
+    """Reads lines from the terminal in the event loop; unlike `input`, the wait can be ended and Ctrl+C works."""
+
+    def __init__(self) -> None:
+        self._is_over = False
+        self._line: asyncio.Future[str] | None = None
+
+    def end(self) -> None:
+        """End the wait for a line, now and in future, with `PromptEnded`."""
+        self._is_over = True
+        if self._line is not None and not self._line.done():
+            self._line.set_exception(PromptEnded())
+
+    async def line(self, prompt: str) -> str:
+        """The next line, without its end.
+
+        Raises:
+            EOFError: there is none, as after Ctrl+D.
+            PromptEnded: it is no longer needed.
+        """
+        if self._is_over:
+            raise PromptEnded
+        click.echo(prompt, nl=False, err=True)
+        loop, terminal = asyncio.get_running_loop(), sys.stdin.fileno()
+        line = self._line = loop.create_future()
+        typed = bytearray()
+
+        def read() -> None:
+            try:
+                more = os.read(terminal, 4096)
+            except OSError:  # The terminal was closed.
+                more = b""
+            typed.extend(more)
+            if line.done() or (more and not more.endswith(b"\n")):
+                return  # Ctrl+D after some letters delivers these, and the line goes on.
+            if typed:
+                line.set_result(typed.decode(sys.stdin.encoding, "replace").rstrip("\r\n"))
+            else:
+                line.set_exception(EOFError())
+
+        loop.add_reader(terminal, read)
+        try:
+            return await line
+        except (asyncio.CancelledError, PromptEnded):
+            _discard_input(terminal)
+            click.echo(err=True)
+            raise
+        except EOFError:
+            click.echo(err=True)
+            raise
+        finally:
+            loop.remove_reader(terminal)
+
+    async def confirm(self, question: str, *, default: bool = False) -> bool:
+        """Whether the person answers yes."""
+        while True:
+            answer = (await self.line(f"{question} [{'Y/n' if default else 'y/N'}]: ")).strip().lower()
+            if not answer:
+                return default
+            if answer in ("y", "yes", "true", "n", "no", "false"):
+                return answer in ("y", "yes", "true")
+            click.echo("  Please answer y or n.", err=True)
+
+
+def _discard_input(terminal: int) -> None:
+    """Leave no half-typed answer for the shell, which would take it for a command."""
+    if termios is not None:
+        with suppress(termios.error):
+            termios.tcflush(terminal, termios.TCIFLUSH)
+
+
+class Choice(NamedTuple):
+    """One of the values that a field may have, and its title."""
+
+    value: object
+    title: str
+
+    def __str__(self) -> str:
+        plain = _plain(self.value)
+        return one_line(plain if self.title == plain else f"{plain} ({self.title})")
+
+
+class Field:
+    """One field of a form: what to print about it, and what a typed line means for it."""
+
+    def __init__(self, name: str, schema: object, form: Params, *, is_required: bool) -> None:
+        self._schema = resolved(schema, form)
+        self._form = form
+        self._is_required = is_required
+        types = types_of(self._schema, form)
+        self._is_list = "array" in types
+        self._items = resolved(self._schema.get("items"), form)
+        self._choices = _choices(self._items if self._is_list else self._schema)
+        title = self._schema.get("title")
+        self.label = one_line(title if isinstance(title, str) and title else name)
+        self.is_switch = types == frozenset({"boolean"})
+        """Whether it is answered with yes or no."""
+        self.default = self._schema.get("default")
+        shared = {key: form[key] for key in _SHARED if key in form}
+        self._checker = Checker({**shared, "properties": {self.label: self._schema}}, "field", formats=True)
+
+    def introduction(self) -> list[str]:
+        """Lines to print before the prompt."""
+        lines: list[str] = []
+        if isinstance(text := self._schema.get("description"), str):
+            lines.append(clean(text))
+        if self._is_list:
+            counts = [
+                f"{words} {count}"
+                for words, key in (("at least", "minItems"), ("at most", "maxItems"))
+                if (count := self._schema.get(key))
+            ]
+            what = "Any of these" if self._choices else "Several"
+            limits = f" ({clean(', '.join(counts))})" if counts else ""
+            lines.append(f"{what}, separated by commas{limits}{': ' if self._choices else ''}{self._all()}")
+        elif self._choices and not self.is_switch:
+            lines.append(f"One of: {self._all()}")
+        return lines
+
+    def prompt(self) -> str:
+        """The text before the cursor."""
+        if self.default in (None, ""):
+            return f"{self.label}: "
+        items = as_array(self.default)
+        shown = _plain(self.default) if items is None else ", ".join(map(_plain, items))
+        return f"{self.label} [{one_line(shown)}]: "
+
+    def value(self, line: str) -> object:
+        """The value that a line means; None if the field is left out.
+
+        Raises:
+            Wrong: the field may not have it.
+        """
+        if line:
+            value = self._read(line)
+        elif self.default is None or (self.default == "" and not self._is_required):
+            if self._is_required:
+                raise Wrong(f"{self.label} is required.")
+            return None
+        else:
+            value = self._read(self.default) if isinstance(self.default, str) else self.default
+        if problems := self._checker.problems({self.label: value}):
+            raise Wrong(f"{one_line(problems)}.")
+        return value
+
+    def _read(self, line: str) -> object:
+        if not self._is_list:
+            return self._one(line, self._schema)
+        if line.lstrip().startswith("["):
+            try:
+                given = cast(list[object], json.loads(line))
+            except ValueError as problem:
+                raise Wrong(f"{self.label} is not JSON: {problem}.") from None
+            return [self._one(item, self._items) if isinstance(item, str) else item for item in given]
+        if self._chosen(line) is not None:  # A title may contain a comma.
+            return [self._one(line, self._items)]
+        return [self._one(part.strip(), self._items) for part in line.split(",") if part.strip()]
+
+    def _one(self, text: str, schema: Params) -> object:
+        if not self._choices:
+            return one_value(self.label, text, schema, self._form)
+        choice = self._chosen(text)
+        if choice is None:
+            allowed = "accepts only" if self._is_list else "must be one of"
+            raise Wrong(f"{self.label} {allowed} {self._all()}; not {text!r}.")
+        return choice.value
+
+    def _chosen(self, text: str) -> Choice | None:
+        """The choice with that value, or else with that title: the value of one may be the title of another."""
+        text = text.strip()
+        by_title = {choice.title: choice for choice in reversed(self._choices)}
+        by_value = {_plain(choice.value): choice for choice in self._choices}
+        return by_value.get(text) or by_title.get(text)
+
+    def _all(self) -> str:
+        return ", ".join(map(str, self._choices))
+
+
+def _choices(schema: Params) -> list[Choice]:
+    """The values that a schema lists, in any of the ways that the revisions of the protocol have."""
+    values = as_array(schema.get("enum"))
+    if values is not None:
+        titles = as_array(schema.get("enumNames")) or []
+        if len(titles) != len(values):
+            titles = values
+        return [Choice(value, _plain(title)) for value, title in zip(values, titles, strict=True)]
+    found: list[Choice] = []
+    for each in as_array(schema.get("oneOf")) or as_array(schema.get("anyOf")) or []:
+        option = as_object(each) or {}
+        if "const" not in option:
+            return []
+        found.append(Choice(option["const"], _plain(option.get("title", option["const"]))))
+    return found
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,60 @@
+"""`sluicegate status` on a terminal: a table, and sentences below it."""
+
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from sluicegate.cli.output import about, as_sentence, clean, fitting, on_terminal, show, table
+from sluicegate.cli.status import COLUMNS, NO_GATEWAY, reason, row, sentences
+from sluicegate.serve.control_protocol import Report
+
+_NUMBERS: Final = ("tools", "calls", "errors", "latency")
+_SPARED: Final = ("transport", "latency", "errors", "protocol", "calls")
+"""The columns that a narrow terminal drops, in this order."""
+
+
+class LivePage:
+    """A page that is drawn again and again."""
+
+    def __init__(self) -> None:
+        self._live = Live(console=on_terminal(), auto_refresh=False, screen=False)
+
+    def __enter__(self) -> "LivePage":
+        self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._live.stop()
+
+    def show(self, report: Report) -> None:
+        self._live.update(_page(report), refresh=True)
+
+    def wait(self) -> None:
+        self._live.update(Text(f"{NO_GATEWAY[0].upper()}{NO_GATEWAY[1:]}"), refresh=True)
+
+
+def show_page(report: Report) -> None:
+    """Print the page once."""
+    show(_page(report))
+
+
+def _page(report: Report) -> Group:
+    parts: list[RenderableType] = []
+    if report.address:
+        places = [f"{report.address}  ({report.root})"]
+        places += [f"{report.address.rstrip('/')}/{name}  (profile {name})" for name in report.profiles]
+        parts.append(Text("\n".join(places) + "\n", style="dim"))
+    if report.servers:
+        rows = [row(server) for server in report.servers]
+        parts.append(table(*fitting(COLUMNS, rows, _SPARED, on_terminal().width), numbers=_NUMBERS))
+    else:
+        parts.append(Text("No servers are configured: put them into .mcp.json, or import them: sluicegate import"))
+    for server in report.servers:
+        if why := reason(server):
+            parts.append(Text(f"\n{clean(about(server.name, why))}"))
+            if details := as_sentence(server.details):
+                parts.append(Text(f"  {clean(details)}", style="dim"))
+    parts += [Text(f"\n{clean(sentence)}") for sentence in sentences(report)]
+    return Group(*parts)

@@ -1,0 +1,133 @@
+"""A gateway for the duration of one command, when none runs for the folder: started, or only to look at."""
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import Final
+
+from msgspec.structs import replace
+
+from sluicegate.cli.command import NotStarted
+from sluicegate.cli.configuration import loaded_from, show_problems
+from sluicegate.cli.gateway_client import LONGEST_CALL, Choose, GatewayClient
+from sluicegate.cli.output import on_terminal, say
+from sluicegate.client.connect import connect
+from sluicegate.client.events import OnLog
+from sluicegate.client.handlers import Elicit
+from sluicegate.client.in_process import InProcess
+from sluicegate.config.model import GatewayConfig
+from sluicegate.config.paths import Places, catalogs_folder
+from sluicegate.errors import UpstreamUnavailable
+from sluicegate.exchange import Connection, Host
+from sluicegate.gateway import Gateway
+from sluicegate.hub.mount import State
+from sluicegate.load_file import load_server
+from sluicegate.serve.catalog_cache import CatalogCache
+from sluicegate.serve.control_api import SLOW_START, control_server
+from sluicegate.serve.reload import blocking_problems
+
+EXTRA_SECONDS: Final = 5.0
+"""Seconds to fetch the servers' lists, added to the time that servers have to start."""
+
+
+@asynccontextmanager
+async def temporary_gateway(
+    places: Places, choose: Choose | None, elicit: Elicit | None, on_log: OnLog | None
+) -> AsyncGenerator[GatewayClient]:
+    """Start the servers of the folder, or those that `choose` returns; they end with the `async with`.
+
+    Raises:
+        NotStarted: the configuration has errors.
+    """
+    config = _configuration(places)
+    if choose is not None and (names := choose(config)):
+        servers = {name: server for name, server in config.servers.items() if name in names}
+        config = replace(config, servers=servers)
+    wanted = [server.name for server in config.servers.values() if server.enabled]
+    if wanted:
+        names = ", ".join(wanted) if len(wanted) < 4 else f"{len(wanted)} servers"
+        is_ = "is" if len(wanted) == 1 else "are"
+        say(f"no gateway runs for this folder, so {names} {is_} started for this command alone.")
+    async with Gateway(config, load_file=load_server) as gateway:
+        seconds = await _wait_for_servers(gateway)
+        CatalogCache(catalogs_folder(config.root, places.environ)).save_all(gateway)
+        async with (
+            connect(control_server(gateway, "", _nothing_to_reload)) as control,
+            connect(
+                InProcess(gateway.hub), timeout=LONGEST_CALL, max_timeout=LONGEST_CALL, elicit=elicit, on_log=on_log
+            ) as hub,
+        ):
+            yield GatewayClient(control, hub, is_running=False, seconds=seconds)
+
+
+@asynccontextmanager
+async def unstarted_gateway(places: Places) -> AsyncGenerator[GatewayClient]:
+    """What a gateway of the folder would offer, as far as that is remembered. No server is started.
+
+    Raises:
+        NotStarted: the configuration has errors.
+    """
+    config = _configuration(places)
+    say("no gateway runs for this folder; start one with `sluicegate serve`.")
+    cache = CatalogCache(catalogs_folder(config.root, places.environ))
+    gateway = Gateway(config, load_file=_Unstarted, remembered=cache.load)
+    unknown = [mount.name for mount in gateway.hub.mounts if mount.offer is None]
+    async with connect(control_server(gateway, "", _nothing_to_reload)) as control:
+        yield GatewayClient(control, None, is_running=False, seconds={}, unknown=unknown)
+
+
+class _Unstarted:
+    """A Python file that is not run."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+
+    def connect(self, host: Host) -> AbstractAsyncContextManager[Connection]:
+        raise UpstreamUnavailable(f"{self._file} is not running.")
+
+
+def _configuration(places: Places) -> GatewayConfig:
+    loaded = loaded_from(places)
+    if loaded.config is None:
+        show_problems(loaded, notes=False)
+        raise NotStarted("the configuration has errors; nothing was started.")
+    # Problems of single servers are shown with those servers; a file that cannot be read at all is reported here.
+    show_problems(replace(loaded, problems=tuple(blocking_problems(loaded))), notes=False)
+    return loaded.config
+
+
+async def _wait_for_servers(gateway: Gateway) -> dict[str, float]:
+    """Wait until every server is ready or has failed, or its time is over; returns the seconds that each took."""
+    wanted = [server for server in gateway.config.servers.values() if server.enabled]
+    longest = max((server.opens_within for server in wanted), default=0.0) + EXTRA_SECONDS
+    loop = asyncio.get_running_loop()
+    began, seconds = loop.time(), dict[str, float]()
+
+    async def wait_for(name: str) -> None:
+        mount = gateway.hub.find(name)
+        if mount is not None:
+            await mount.settled()
+            seconds[name] = loop.time() - began
+
+    def say_installing() -> None:
+        if names := [mount.name for mount in gateway.hub.mounts if mount.state is State.INSTALLING]:
+            say(f"still waiting for {', '.join(names)}: it may have to be fetched first (Ctrl+C to give up).")
+
+    timer = loop.call_later(SLOW_START, say_installing)
+    with on_terminal(err=True).status("starting…") if wanted and sys.stderr.isatty() else nullcontext():
+        try:
+            async with asyncio.timeout(longest):
+                await asyncio.gather(*(wait_for(mount.name) for mount in gateway.hub.mounts))
+        except TimeoutError:
+            say("not every server started in time; the result does not include them.")
+        finally:
+            timer.cancel()
+    # The catalog takes in the last server's lists in the next round of the event loop.
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    return seconds
+
+
+async def _nothing_to_reload() -> list[str]:
+    return []

@@ -1,0 +1,400 @@
+"""The configuration as frozen values, with all defaults. Times are in seconds, sizes in bytes."""
+
+import ipaddress
+import os
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta
+
+from sluicegate.config.commands import fetching
+from sluicegate.config.secrets import Secret, hidden_parts, masked_text, masked_url
+
+OURSELVES: Final = "It is this gateway itself; a gateway does not call itself."
+
+LONGEST_TIME: Final = 31_536_000.0
+"""Seconds: a year."""
+
+Seconds = Annotated[float, Meta(gt=0, le=LONGEST_TIME)]
+Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+Size = Annotated[int, Meta(ge=1024, le=1 << 30)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Globs = tuple[str, ...]
+
+Naming = Literal["prefix", "collide", "claude"]
+Era = Literal["auto", "session", "modern"]
+Transport = Literal["auto", "http", "sse"]
+Kind = Literal["stdio", "http", "python", "invalid"]
+
+
+class Stdio(msgspec.Struct, frozen=True, kw_only=True, tag="stdio"):
+    """A server that is started as a process."""
+
+    command: str
+    """As it is written, with variables expanded."""
+    program: str | None
+    """The path of the program; None if it was not found."""
+    missing: str = ""
+    """Why the program was not found; contains no secrets."""
+    cwd: str
+    args: tuple[Secret, ...] = ()
+    env: dict[str, Secret] = {}
+
+    def argv(self) -> list[str]:
+        """The command line to run, with its secrets."""
+        return [self.program or self.command, *(arg.reveal() for arg in self.args)]
+
+    def environment(self) -> dict[str, str]:
+        """The variables declared for it, with their secrets."""
+        return {name: value.reveal() for name, value in self.env.items()}
+
+    def hidden_parts(self) -> set[str]:
+        """Texts to redact in its output: what is masked of its arguments, what looks secret in its variables."""
+        parts = {part for arg in self.args for part in hidden_parts(arg.reveal(), arg.shown)}
+        for value in self.environment().values():
+            parts.update(hidden_parts(value, masked_text(value)))
+        return parts
+
+
+class Http(msgspec.Struct, frozen=True, kw_only=True, tag="http"):
+    """A server at a URL."""
+
+    url: Secret
+    headers: dict[str, Secret] = {}
+    transport: Transport = "auto"
+
+    def fields(self) -> dict[str, str]:
+        """The headers to send to its origin only, with their secrets."""
+        return {name: value.reveal() for name, value in self.headers.items()}
+
+    def hidden_parts(self) -> set[str]:
+        """Texts to redact in the server's output: what is masked of its URL and of its headers."""
+        url = self.url.reveal()
+        parts = {*hidden_parts(url, self.url.shown), *hidden_parts(url, masked_url(url))}
+        for header in self.headers.values():
+            parts.update(hidden_parts(header.reveal(), header.shown))
+        return parts
+
+
+class PythonFile(msgspec.Struct, frozen=True, kw_only=True, tag="python"):
+    """A Python file with tools that runs in this process."""
+
+    file: str
+    """Its path, optionally followed by a colon and the name of the server in it."""
+
+    @property
+    def path(self) -> str:
+        """The path without the name of a server."""
+        path, colon, name = self.file.rpartition(":")
+        # The colon may also be part of the file's name or follow a drive letter.
+        return path if colon and name.isidentifier() and not os.path.exists(self.file) else self.file
+
+
+Source = Stdio | Http | PythonFile
+
+
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of one server: the table `[servers.NAME]`, and `[servers."*"]` for all."""
+
+    enabled: bool | None = None
+    """Whether it runs; by default, as its entry in .mcp.json says."""
+    prefix: str | None = None
+    """Prefix of its names; by default, its key. Only one server may have an empty prefix."""
+    era: Era = "auto"
+    """Its protocol: "auto" (detected; at a URL with both, the caller's), "session" (to 2025-11-25), "modern"
+    (2026-07-28)."""
+    concurrency: Count = 64
+    """Concurrent calls."""
+    queue: Annotated[int, Meta(ge=0, le=1_000_000)] = 256
+    """Calls that may wait for a free slot."""
+    queue_wait: Seconds = 5.0
+    """How long a call waits for a slot."""
+    timeout: Seconds = 120.0
+    """Timeout of a call; progress restarts it."""
+    longest_call: Seconds = 600.0
+    """Limit for a call, whatever its progress and its questions; by default at least its timeout."""
+    tool_timeouts: dict[str, Seconds] = {}
+    """Timeouts of single tools: a glob on the server's own tool name, and seconds. The first match is used."""
+    start_timeout: Seconds = 30.0
+    """Time for the handshake; after that the server is restarted."""
+    install_timeout: Seconds = 300.0
+    """The same for commands that may download the server first (npx, uvx, docker and similar), if longer."""
+    probe_timeout: Seconds = 10.0
+    """Time to answer in the newest protocol, at most half of `start_timeout`; then older ones are tried."""
+    stop_grace: Seconds = 2.0
+    """Time between asking it to stop and killing it."""
+    tools: Globs = ("*",)
+    """Tools to offer: globs on the server's own names."""
+    hide: Globs = ()
+    """Tools to hide from these."""
+    resend: Globs = ()
+    """Tools that are safe to call twice: they are retried when it is unclear whether the first call ran."""
+    roots: tuple[str, ...] = ()
+    """Folders to return when it asks for roots."""
+    instructions: bool = True
+    """Whether clients see its instructions."""
+
+
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One server: its source, its settings and where it is defined."""
+
+    name: str
+    key: str
+    """Its unique short name for tool names and URIs: `[a-z][a-z0-9-]*`, 31 characters at most."""
+    source: Source | None
+    """None if the entry is invalid; `disabled` then gives the reason."""
+    disabled: str = ""
+    """Why it does not run, as a sentence; empty if it runs."""
+    settings: ServerSettings = ServerSettings()
+    file: str = ""
+    line: int = 0
+
+    @property
+    def enabled(self) -> bool:
+        return not self.disabled
+
+    @property
+    def kind(self) -> Kind:
+        match self.source:
+            case Stdio():
+                return "stdio"
+            case Http():
+                return "http"
+            case PythonFile():
+                return "python"
+            case None:
+                return "invalid"
+
+    @property
+    def fetched_by(self) -> str:
+        """The program that may have to download the server first; empty if there is none."""
+        return fetching(self.source.program or self.source.command) if isinstance(self.source, Stdio) else ""
+
+    @property
+    def opens_within(self) -> float:
+        """Seconds for the handshake, including a download."""
+        own = self.settings
+        return max(own.start_timeout, own.install_timeout) if self.fetched_by else own.start_timeout
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of its tool names."""
+        return self.key if self.settings.prefix is None else self.settings.prefix
+
+    @property
+    def names(self) -> set[str]:
+        """The names that profiles may use for it."""
+        return {self.name, self.key, self.prefix} - {""}
+
+    def timeout_of(self, tool: str) -> float:
+        """Seconds for a call of the tool, given by the server's own name."""
+        for glob, seconds in self.settings.tool_timeouts.items():
+            if fnmatchcase(tool, glob):
+                return seconds
+        return self.settings.timeout
+
+    def offers(self, tool: str) -> bool:
+        """Whether the tool, given by the server's own name, is offered to clients."""
+        return _matches(tool, self.settings.tools) and not _matches(tool, self.settings.hide)
+
+
+class HttpFront(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The HTTP endpoint for clients: `[http]`."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on."""
+    port: Port = 4747
+    """The port; 0 for any free one."""
+    path: Annotated[str, Meta(pattern=r"^/[A-Za-z0-9._~/-]*$")] = "/mcp"
+    """Path of the endpoint; profiles are below it."""
+    sse: bool = True
+    """Whether to serve the old HTTP+SSE transport at /sse as well."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Host names that clients may use besides the loopback names."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins of web pages that may connect: scheme, host and port."""
+    anyone_may_connect: bool = False
+    """Required to listen on other addresses than loopback, since callers are not authenticated."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def exposure(http: HttpFront) -> str | None:
+    """Why a gateway without authentication must not listen at the address (threats T6); None if it may."""
+    if http.anyone_may_connect or is_loopback(http.host):
+        return None
+    return (
+        f'With host = "{http.host}" anyone on the network could call every tool. Listen on 127.0.0.1, '
+        "or set anyone_may_connect = true under [http]."
+    )
+
+
+def is_ourselves(source: Source | None, http: HttpFront) -> bool:
+    """Whether a server is the gateway of this configuration: clients and gateway often share one file."""
+    match source:
+        case Stdio():
+            return starts_a_gateway([source.command, *(word.reveal() for word in source.args)])
+        case Http():
+            return leads_to(source.url.reveal(), http)
+        case _:
+            return False
+
+
+def starts_a_gateway(words: Sequence[str]) -> bool:
+    """Whether a command line is `sluicegate serve` for a folder, not for a Python file."""
+    program = os.path.basename(words[0]).removesuffix(".exe")
+    if "serve" not in words or not (program == "sluicegate" or "sluicegate" in words):
+        return False
+    # FILE.py, or FILE.py:NAME.
+    return not any(
+        part.endswith(".py") for word in words[words.index("serve") :] for part in (word, word.split(":")[0])
+    )
+
+
+def leads_to(url: str, http: HttpFront, *, at_any_port: bool = False) -> bool:
+    """Whether the URL is that of a gateway that listens as `http` says, or would be with its port."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or 80
+    except ValueError:
+        return False
+    top, path = http.path.rstrip("/"), parts.path.rstrip("/")
+    host = parts.hostname or ""
+    is_here = is_loopback(host) or host == http.host.strip("[]")
+    return (
+        parts.scheme == "http"
+        and (at_any_port or port == http.port)
+        and is_here
+        and (path in (top, "/sse") or path.startswith(f"{top}/"))
+    )
+
+
+class ControlFront(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The local control socket of the gateway: `[control]`."""
+
+    socket: str = ""
+    """Path of the socket that the commands use; empty for one made from this folder's path."""
+
+
+class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The combined catalog of all servers: `[catalog]`."""
+
+    max_name: Annotated[int, Meta(ge=24, le=128)] = 64
+    """Longer names are shortened and end in a hash."""
+    page_size: Count = 1000
+    """Items per page of a list."""
+    grace: Annotated[float, Meta(ge=0, le=86_400)] = 30.0
+    """How long the tools of a server stay listed after it disconnects."""
+    start_wait: Annotated[float, Meta(ge=0, le=3600)] = 20.0
+    """How long after the start lists wait for servers that never ran before; lists of others are remembered."""
+    debounce: Annotated[float, Meta(ge=0, le=60)] = 0.25
+    """How long changes are collected before clients are notified."""
+    instructions: Annotated[int, Meta(ge=0, le=1 << 20)] = 4096
+    """Characters of each server's instructions that clients see."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits on resources: `[limits]`."""
+
+    body: Size = 4 * 1024 * 1024
+    """Size of one HTTP request."""
+    in_flight: Count = 1000
+    """Concurrent requests in the whole gateway."""
+    in_flight_per_caller: Count = 100
+    """Concurrent requests of one caller."""
+    streams_per_caller: Count = 50
+    """Open streams of one caller."""
+    sessions_per_caller: Count = 100
+    """Sessions of one caller, in protocol versions with sessions."""
+    session_idle: Seconds = 1800.0
+    """Sessions that are idle for this long expire."""
+    session_lifetime: Seconds = 86_400.0
+    """Sessions older than this expire."""
+    tools_per_server: Count = 2000
+    """Tools of one server; more are omitted."""
+    description: Size = 16 * 1024
+    """Size of one tool's description."""
+    schema: Size = 256 * 1024
+    """Size of one tool's schema."""
+    lists_per_server: Size = 8 * 1024 * 1024
+    """Size of all lists of one server together; the rest is omitted."""
+    message: Annotated[int, Meta(ge=64 * 1024, le=64 * 1024 * 1024)] = 16 * 1024 * 1024
+    """Size of one message of a server; larger messages are rejected."""
+    hold: Seconds = 300.0
+    """How long a call waits for the client's answer to a question, within `longest_call`."""
+    drain: Annotated[float, Meta(ge=0, le=3600)] = 10.0
+    """How long running calls may take to finish when the gateway stops."""
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A named subset of the catalog, at `/mcp/NAME`: `[profiles.NAME]`."""
+
+    servers: Globs = ("*",)
+    """Globs on the names, keys and prefixes of servers."""
+    tools: Globs = ("*",)
+    """Globs on the tool's own name and on `SERVER__TOOL`, where SERVER is a name, key or prefix."""
+    hide: Globs = ()
+    """The same, for tools to hide."""
+
+    def offers(self, server: ServerConfig, tool: str) -> bool:
+        """Whether the tool, given by the server's own name, belongs to the profile."""
+        names = {tool, *(f"{name}__{tool}" for name in server.names)}
+        return (
+            self.shows(server)
+            and any(_matches(name, self.tools) for name in names)
+            and not any(_matches(name, self.hide) for name in names)
+        )
+
+    def shows(self, server: ServerConfig) -> bool:
+        """Whether the server belongs to the profile."""
+        return any(_matches(name, self.servers) for name in server.names)
+
+
+class Activation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A Python file with tools: `[activations.NAME]`."""
+
+    file: str
+    """Path of the file (required). If it does not exist, there is a warning, and it is loaded when it appears."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of `sluicegate.toml`."""
+
+    naming: Naming = "prefix"
+    http: HttpFront = HttpFront()
+    control: ControlFront = ControlFront()
+    catalog: Catalog = Catalog()
+    limits: Limits = Limits()
+    profiles: dict[str, Profile] = {}
+    servers: dict[str, ServerSettings] = {}
+    activations: dict[str, Activation] = {}
+
+
+class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole configuration of a gateway."""
+
+    root: str
+    """The folder it was started for."""
+    servers: dict[str, ServerConfig] = {}
+    """By name, in the order of the files."""
+    naming: Naming = "prefix"
+    http: HttpFront = HttpFront()
+    control: ControlFront = ControlFront()
+    catalog: Catalog = Catalog()
+    limits: Limits = Limits()
+    profiles: dict[str, Profile] = {}
+
+
+def _matches(name: str, globs: Globs) -> bool:
+    return any(fnmatchcase(name, glob) for glob in globs)

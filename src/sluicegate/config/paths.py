@@ -1,0 +1,75 @@
+"""The paths of a gateway: its configuration files and its control socket."""
+
+import hashlib
+import os
+from collections.abc import Mapping
+
+import msgspec
+
+from sluicegate.config.model import GatewayConfig
+
+
+class Places(msgspec.Struct, frozen=True, kw_only=True):
+    """The folders in which a gateway looks for its files."""
+
+    root: str
+    home: str
+    config: str | None = None
+    """The file given with `--config`: servers, or settings if its name ends in `.toml`."""
+    environ: Mapping[str, str] = {}
+
+    @classmethod
+    def here(cls, config: str | None = None, root: str | None = None) -> "Places":
+        """The paths of this process: working directory, home and environment."""
+        return cls(
+            root=os.path.abspath(root or os.curdir),
+            home=os.path.expanduser("~"),
+            config=None if config is None else os.path.abspath(config),
+            environ=dict(os.environ),
+        )
+
+    @property
+    def server_files(self) -> tuple[str, ...]:
+        """Files with servers; later ones take precedence."""
+        if self.config is not None and not self.config.endswith(".toml"):
+            return (self.config,)
+        return _once(os.path.join(self.home, ".mcp.json"), os.path.join(self.root, ".mcp.json"))
+
+    @property
+    def settings_files(self) -> tuple[str, ...]:
+        """Files with settings; later ones take precedence."""
+        if self.config is not None and self.config.endswith(".toml"):
+            return (self.config,)
+        folder = self.environ.get("XDG_CONFIG_HOME") or os.path.join(self.home, ".config")
+        return _once(os.path.join(folder, "sluicegate", "sluicegate.toml"), os.path.join(self.root, "sluicegate.toml"))
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All configuration files, whether they exist or not."""
+        return self.server_files + self.settings_files
+
+
+def control_socket(config: GatewayConfig, environ: Mapping[str, str]) -> str:
+    """The path of the control socket: as configured, else made from the path of the gateway's folder."""
+    if config.control.socket:
+        return config.control.socket
+    name = _folder_digest(config.root)
+    folder = environ.get("XDG_RUNTIME_DIR") or os.path.join(
+        environ.get("HOME") or os.path.expanduser("~"), ".sluicegate"
+    )
+    return os.path.join(folder, "sluicegate" if environ.get("XDG_RUNTIME_DIR") else "run", f"{name}.sock")
+
+
+def catalogs_folder(root: str, environ: Mapping[str, str]) -> str:
+    """The folder in which the gateway of a folder remembers what its servers offer."""
+    home = environ.get("HOME") or os.path.expanduser("~")
+    state = environ.get("XDG_STATE_HOME") or os.path.join(home, ".local", "state")
+    return os.path.join(state, "sluicegate", _folder_digest(root), "catalogs")
+
+
+def _folder_digest(root: str) -> str:
+    return hashlib.blake2b(os.path.realpath(root).encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+
+
+def _once(*files: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(files))

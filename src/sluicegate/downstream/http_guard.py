@@ -1,0 +1,150 @@
+"""Checks of an HTTP request's head: Host, Origin, Content-Type, Accept (T5, T7); and refusals.
+
+They are made before the body is read, on every route, with and without authentication.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from sluicegate.errors import INVALID_REQUEST, OVERLOADED, RATE_LIMITED, SHUTTING_DOWN, ErrorObject
+from sluicegate.protocol.message import Response, encode
+from sluicegate.runtime.quota import Exceeded
+
+_host: Final = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?")
+_blanks: Final = re.compile(r"[ \t]")
+_never: Final = re.compile(r"q=0(?:\.0*)?")
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+JSON: Final = "application/json"
+EVENT_STREAM: Final = "text/event-stream"
+
+Fields = tuple[tuple[str, str], ...]
+LATER: Final[Fields] = (("Retry-After", "1"),)
+"""Of refusals that may pass when the request is sent again."""
+
+
+class Headers(Protocol):
+    """The headers of a request; names in any case."""
+
+    def get(self, name: str) -> str | None: ...  # What several lines say is joined by commas.
+    def get_all(self, name: str) -> Sequence[str]: ...
+    def __iter__(self) -> Iterator[tuple[str, str]]: ...  # Names in lower case.
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A status, and a sentence that is safe to show."""
+
+    status: int
+    reason: str
+    sentence: str
+    headers: Fields = ()
+    code: int = INVALID_REQUEST
+
+    @property
+    def error(self) -> ErrorObject:
+        """The refusal as a JSON-RPC error; `retryable` if it says when to try again."""
+        later = self.headers == LATER
+        data = {"source": "sluicegate", "reason": self.reason, "delivered": "no", "retryable": later}
+        return ErrorObject(self.code, self.sentence, data)
+
+    @property
+    def body(self) -> bytes:
+        """The refusal as a JSON-RPC message, for clients that look at the body only."""
+        return encode(Response(None, self.error))
+
+
+class HostPolicy(msgspec.Struct, frozen=True):
+    """Which requests are let in: `hosts` are our own names, `origins` the web pages that may send requests.
+
+    Neither is case-sensitive.
+    """
+
+    hosts: frozenset[str] = LOOPBACK
+    origins: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        for field in ("hosts", "origins"):
+            names: frozenset[str] = getattr(self, field)
+            msgspec.structs.force_setattr(self, field, frozenset(name.lower() for name in names))
+
+    def check(self, headers: Headers) -> Refusal | None:
+        """Why a request is refused, or None."""
+        hosts = headers.get_all("host")
+        found = _host.fullmatch(hosts[0].lower()) if len(hosts) == 1 else None
+        # A listed name with a port allows that port only; one without allows any.
+        if found is None or not {found[1], found[0]} & self.hosts:
+            return Refusal(421, "bad_host", "This server does not answer to that Host name.")
+        origins = headers.get_all("origin")
+        if origins and (len(origins) > 1 or not self._may_speak(origins[0].lower(), found[0])):
+            return Refusal(403, "bad_origin", "Web pages of that Origin may not use this server.")
+        return None
+
+    def _may_speak(self, origin: str, host: str) -> bool:
+        return origin in self.origins or origin in (f"http://{host}", f"https://{host}")
+
+
+class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the clients of an endpoint may have at once, beside calls."""
+
+    streams: int = 10_000
+    """Responses that stay open without a call: GET streams, subscriptions, channels of the oldest transport."""
+    streams_of_one: int = 50
+    sessions: int = 10_000
+    sessions_of_one: int = 100
+    session_idle: float = 30 * 60.0
+    """Seconds after which an unused session ends."""
+    session_lifetime: float = 24 * 3600.0
+    """Seconds after which any session ends."""
+    remembered: int = 256 * 1024 * 1024
+    """Bytes of events that are kept for clients of all sessions that may come back for them."""
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """The media types that a client accepts."""
+
+    json: bool
+    events: bool
+
+
+def check_body(headers: Headers) -> Refusal | None:
+    """Why the body of a POST is not read, or None: web pages can send anything but JSON without asking first (T7)."""
+    kinds = headers.get_all("content-type")
+    if len(kinds) != 1 or kinds[0].split(";")[0].strip().lower() != JSON:
+        return Refusal(415, "unsupported_media", f"Send the message as {JSON}.")
+    encoding = headers.get("content-encoding")
+    if encoding is not None and encoding.strip().lower() != "identity":
+        return Refusal(415, "unsupported_media", "Send the message without a content encoding.")
+    return None
+
+
+def accepted(headers: Headers) -> Accepted:
+    """What the client accepts; without the header, everything."""
+    header = headers.get("accept")
+    if header is None:
+        return Accepted(True, True)
+    wanted: dict[str, bool] = {}
+    for part in _blanks.sub("", header.lower()).split(","):
+        kind, *options = part.split(";")
+        wanted[kind] = not any(_never.fullmatch(option) for option in options)
+    return Accepted(_takes(wanted, JSON), _takes(wanted, EVENT_STREAM))
+
+
+def _takes(wanted: Mapping[str, bool], kind: str) -> bool:
+    """Whether a media type is accepted: its own entry counts before wildcards."""
+    family = kind.split("/")[0] + "/*"
+    return next((wanted[said] for said in (kind, family, "*/*") if said in wanted), False)
+
+
+NOT_ACCEPTABLE: Final = Refusal(406, "not_acceptable", f"Accept {JSON} and {EVENT_STREAM}.")
+NOT_FOUND: Final = Refusal(404, "not_found", "There is nothing here.")
+STOPPING: Final = Refusal(503, "shutting_down", "The server is about to stop.", LATER, SHUTTING_DOWN)
+
+
+def too_many(exceeded: Exceeded, what: str) -> Refusal:
+    """The refusal of one more stream or session."""
+    if exceeded is Exceeded.PER_CALLER:
+        return Refusal(429, "rate_limited", f"You have too many {what}; try again later.", LATER, RATE_LIMITED)
+    return Refusal(503, "overloaded", f"There are too many {what}; try again later.", LATER, OVERLOADED)

@@ -1,0 +1,199 @@
+"""The sessions of older clients over Streamable HTTP: their owners, their number, their end."""
+
+import asyncio
+from collections import OrderedDict
+from functools import lru_cache, partial
+from itertools import takewhile
+from typing import Final
+
+from sluicegate.downstream.http_guard import Accepted, Headers, HttpLimits, Refusal, too_many
+from sluicegate.downstream.http_post import refuse_message
+from sluicegate.downstream.http_response import HttpRequest, KeepAlive, refuse
+from sluicegate.downstream.http_session import UNKNOWN_SESSION, HttpSession, ListChanges, Shared
+from sluicegate.downstream.resumable_stream import SESSION_HEADER, ReplayMemory
+from sluicegate.downstream.session_client import Replies
+from sluicegate.exchange import Caller, Handler
+from sluicegate.protocol.headers import VERSION
+from sluicegate.protocol.message import as_object
+from sluicegate.runtime.quota import Exceeded, Quota
+from sluicegate.runtime.task_scope import TaskScope
+
+RETRY_MS: Final = 1000
+_EXPIRY_INTERVAL: Final = 60.0
+
+MISSING: Final = Refusal(400, "session_required", f"Send {SESSION_HEADER}, or initialize to get one.")
+_OTHER_VERSION: Final = Refusal(
+    400, "unsupported_version", "MCP-Protocol-Version is not the version that was negotiated."
+)
+
+
+class Sessions:
+    """The live sessions of one endpoint."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        tasks: TaskScope,
+        limits: HttpLimits,
+        streams: Quota,
+        hold: float,
+        keepalive: KeepAlive,
+    ) -> None:
+        self._limits = limits
+        self._quota = Quota(limits.sessions, limits.sessions_of_one)
+        self._memory = ReplayMemory(limits.remembered)
+        self._idle = IdleSessions()
+        replies = Replies(handler)
+        self._shared = Shared(
+            replies,
+            tasks,
+            streams,
+            self._memory,
+            keepalive,
+            ListChanges(replies, tasks),
+            hold,
+            RETRY_MS,
+            self._idle.add,
+            self._forget,
+        )
+        self._sessions: dict[str, HttpSession] = {}
+        # A client sends few different heads, and `http1` gives the same object for the same bytes.
+        self._named = lru_cache(maxsize=128)(_named)
+
+    def post(self, request: HttpRequest, value: object, takes: Accepted, caller: Caller) -> None:
+        """Take a parsed session-era message: `initialize` opens a session, all others need theirs."""
+        name, version = self._named(request.headers)
+        session = self._of(name, caller)
+        if session is None:
+            if _is_opening(value):
+                self._open(request, value, takes, caller)
+            else:
+                refuse_message(request, value, MISSING if name is None else UNKNOWN_SESSION)
+        elif _is_other(version, session) and not _is_opening(value):
+            refuse_message(request, value, _OTHER_VERSION)
+        else:
+            session.post(request, value, takes)
+
+    def get(self, request: HttpRequest, caller: Caller) -> None:
+        """Let a GET carry a session's events."""
+        session = self._find(request, caller)
+        if session is not None:
+            session.listen_on(request, request.headers.get("last-event-id"))
+
+    def delete(self, request: HttpRequest, caller: Caller) -> None:
+        session = self._find(request, caller)
+        if session is not None:
+            self._end(session)
+            request.respond(204)
+
+    def _find(self, request: HttpRequest, caller: Caller) -> HttpSession | None:
+        """The session that a request names; None if the request was refused."""
+        name, version = self._named(request.headers)
+        session = self._of(name, caller)
+        if session is not None and not _is_other(version, session):
+            return session
+        refuse(request, UNKNOWN_SESSION if session is None else _OTHER_VERSION)
+        return None
+
+    def close(self) -> None:
+        """End all sessions, because we are about to stop."""
+        for session in list(self._sessions.values()):
+            session.stop()
+            self._forget(session)
+
+    def end_listening(self) -> None:
+        """End the streams that belong to no request, which would stay open for ever."""
+        for session in self._sessions.values():
+            session.pushes.drop_carrier()
+
+    async def expire_idle(self) -> None:
+        """End sessions that are idle for too long, until cancelled."""
+        while True:
+            await asyncio.sleep(_EXPIRY_INTERVAL)
+            self.expire(asyncio.get_running_loop().time())
+
+    def expire(self, now: float) -> None:
+        """End the sessions that are idle for too long or too old."""
+        while (idle := self._idle.oldest()) is not None and now - idle.last_used > self._limits.session_idle:
+            self._end(idle)
+        # The table is in the order in which they were opened.
+        is_old = partial(_was_born_before, now - self._limits.session_lifetime)
+        for session in list(takewhile(is_old, self._sessions.values())):
+            self._end(session)
+
+    def _open(self, request: HttpRequest, value: object, takes: Accepted, caller: Caller) -> None:
+        lease = self._quota.lease(caller)
+        if isinstance(lease, Exceeded):
+            # Many clients never end their session, so the one that has been idle for longest makes room.
+            idle = self._idle.oldest(caller if lease is Exceeded.PER_CALLER else None)
+            if idle is not None:
+                self._end(idle)
+                lease = self._quota.lease(caller)
+        if isinstance(lease, Exceeded):
+            refuse_message(request, value, too_many(lease, "sessions in use"))
+            return
+        session = HttpSession(self._shared, caller, lease)
+        self._sessions[session.id] = session
+        session.post(request, value, takes)
+
+    def _of(self, name: str | None, caller: Caller) -> HttpSession | None:
+        session = None if name is None else self._sessions.get(name)
+        # Another caller's session looks like one that does not exist (T10).
+        return session if session is not None and session.caller == caller else None
+
+    def _end(self, session: HttpSession) -> None:
+        self._forget(session)
+        session.close()
+
+    def _forget(self, session: HttpSession) -> None:
+        self._sessions.pop(session.id, None)
+        session.lease.release()
+        self._idle.discard(session)
+
+
+class IdleSessions:
+    """Sessions in the order in which they last became idle; some may be in use again."""
+
+    def __init__(self) -> None:
+        # Not a plain dict, which would pass over all entries that were removed before the first one left.
+        self._order: OrderedDict[HttpSession, None] = OrderedDict()
+
+    def add(self, session: HttpSession) -> None:
+        self._order[session] = None
+        self._order.move_to_end(session)
+
+    def discard(self, session: HttpSession) -> None:
+        self._order.pop(session, None)
+
+    def oldest(self, caller: Caller | None = None) -> HttpSession | None:
+        """The session that has been idle for longest, of this caller or of all; None if all are in use."""
+        in_use: list[HttpSession] = []
+        oldest: HttpSession | None = None
+        for session in self._order:
+            if not session.idle:
+                in_use.append(session)
+            elif caller is None or session.caller == caller:
+                oldest = session
+                break
+        for session in in_use:
+            del self._order[session]  # It comes back when it is idle again, so that each is passed over once.
+        return oldest
+
+
+def _is_opening(value: object) -> bool:
+    message = as_object(value)
+    return message is not None and message.get("method") == "initialize" and "id" in message
+
+
+def _was_born_before(moment: float, session: HttpSession) -> bool:
+    return session.born < moment
+
+
+def _is_other(version: str | None, session: HttpSession) -> bool:
+    return version is not None and version != session.conversation.session.version
+
+
+def _named(headers: Headers) -> tuple[str | None, str | None]:
+    """The session and the revision that a request names, if it does."""
+    # Repeated headers are joined by commas, and no session or revision has a comma.
+    return headers.get(SESSION_HEADER), headers.get(VERSION)

@@ -1,0 +1,128 @@
+"""HTTP+SSE of 2024-11-05: the server sends on one GET that stays open, the client sends POSTs.
+
+Together they are a duplex channel, which `DuplexServer` serves like a pipe.
+"""
+
+import secrets
+from typing import Final
+from urllib.parse import parse_qs, quote
+
+from sluicegate.downstream.duplex import DuplexServer, serve_duplex
+from sluicegate.downstream.http_guard import NOT_ACCEPTABLE, Refusal, accepted, too_many
+from sluicegate.downstream.http_response import EVENT_FIELDS, HttpRequest, KeepAlive, refuse
+from sluicegate.errors import STOPPED
+from sluicegate.exchange import Caller, Handler
+from sluicegate.protocol.sse import encode_comment, encode_event
+from sluicegate.runtime.quota import Exceeded, Lease, Quota
+from sluicegate.runtime.task_scope import TaskScope
+
+_UNKNOWN: Final = Refusal(404, "unknown_session", "There is no such session; open the event stream again.")
+
+
+class SseChannels:
+    """The open channels of the oldest transport."""
+
+    def __init__(self, handler: Handler, tasks: TaskScope, streams: Quota, hold: float, keepalive: KeepAlive) -> None:
+        self._handler = handler
+        self._tasks = tasks
+        self._quota = streams
+        self._hold = hold
+        self._keepalive = keepalive
+        self._channels: dict[str, _Channel] = {}
+
+    def open(self, request: HttpRequest, caller: Caller) -> None:
+        """Open a channel: the first event names the URL to post to."""
+        if not accepted(request.headers).events:
+            refuse(request, NOT_ACCEPTABLE)
+            return
+        lease = self._quota.lease(caller)
+        if isinstance(lease, Exceeded):
+            refuse(request, too_many(lease, "open streams"))
+        else:
+            self._tasks.start(self._serve(_Channel(request, caller, self._keepalive), lease))
+
+    async def _serve(self, channel: "_Channel", lease: Lease) -> None:
+        token = secrets.token_urlsafe(32)
+        self._channels[token] = channel
+        try:
+            channel.begin(f"/messages?session_id={token}")
+            await serve_duplex(self._handler, channel, channel.attach, caller=channel.caller, hold=self._hold)
+        finally:
+            del self._channels[token]
+            lease.release()
+            channel.end()
+
+    def post(self, request: HttpRequest, caller: Caller) -> None:
+        """Take a message for a channel; its answer comes on the stream."""
+        tokens = parse_qs(request.query).get("session_id", [])
+        channel = self._channels.get(tokens[0]) if len(tokens) == 1 else None
+        # Another caller's channel looks like one that does not exist (T10).
+        if channel is None or channel.receiver is None or channel.caller != caller:
+            refuse(request, _UNKNOWN)
+            return
+        request.respond(202)
+        # Unchanged: on one line, a string with a bare line break would become valid JSON with another meaning (T1).
+        channel.receiver.received_message(request.body)
+
+    def close_idle(self) -> None:
+        """Close the channels that have no request in progress."""
+        for channel in self._channels.values():
+            if channel.receiver is not None and not channel.receiver.conversation.in_progress:
+                channel.hang_up()
+
+    def close(self) -> None:
+        """Close all channels, because we are about to stop."""
+        for channel in self._channels.values():
+            if channel.receiver is not None:
+                channel.receiver.stop(STOPPED)
+            channel.hang_up()
+
+
+class _Channel:
+    """An open event stream as a `Wire`."""
+
+    def __init__(self, request: HttpRequest, caller: Caller, keepalive: KeepAlive) -> None:
+        self.caller = caller
+        self.receiver: DuplexServer | None = None
+        self._request = request
+        self._keepalive = keepalive
+        self._gone = False
+        self._ended = False
+
+    def begin(self, endpoint: str) -> None:
+        self._request.start(200, EVENT_FIELDS)
+        # Without a host, so that it is right behind any proxy. The path of a mount may need quoting.
+        place = quote(self._request.root) + endpoint
+        self._request.write(encode_event(place.encode(), event="endpoint"))
+        self._keepalive.watch(self)
+
+    def attach(self, receiver: DuplexServer) -> None:
+        self.receiver = receiver
+        self._request.on_disconnect(self.hang_up)
+
+    def hang_up(self) -> None:
+        if not self._gone:
+            self._gone = True
+            if self.receiver is not None:
+                self.receiver.ended()
+
+    def end(self) -> None:
+        self._ended = True
+        self._keepalive.forget(self)
+        self._request.end()
+
+    def write(self, data: bytes) -> None:
+        if not self._ended:  # The notice that withdraws a question may come after the end.
+            self._request.write(encode_event(data.rstrip(b"\n"), event="message"))
+
+    async def drain(self) -> None:
+        await self._request.drain()
+
+    def pause_reading(self) -> None:
+        """Do nothing: every POST is a message of its own."""
+
+    def resume_reading(self) -> None:
+        """Do nothing."""
+
+    def stay_alive(self) -> None:
+        self._request.write(encode_comment())

@@ -1,0 +1,77 @@
+"""Admits exchanges: limits how many are in progress (R23, R25), and none that is new once the gateway stops (R29).
+
+What does not finish in time is answered by the listener that its request came by, which owns the task and the way back.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Final
+
+from sluicegate.errors import LimitExceeded, RateLimited, ShuttingDown
+from sluicegate.exchange import Exchange, Handler
+from sluicegate.protocol.message import Reply
+from sluicegate.runtime.quota import Exceeded, Quota
+
+_ALWAYS_ANSWERED: Final = frozenset(
+    {"server/discover", "tools/list", "prompts/list", "resources/list", "resources/templates/list"}
+)
+"""These take no time, and a command that connects now learns that the gateway is there and about to stop."""
+
+
+class Admission:
+    """A step that refuses an exchange when too many are in progress, in total or of its caller, or after `stop`.
+
+    An exchange counts until its reply, also while a 2026-07-28 client is asked: it holds its task and what it has done
+    so far. A session-era client that is asked in rounds has a new exchange for each round; later rounds are never
+    refused, since the first one has run.
+    """
+
+    def __init__(self, most: int = 1000, most_per_caller: int = 100) -> None:
+        self.quota = Quota(most, most_per_caller)
+        self._idle: asyncio.Future[None] | None = None
+        self._is_stopping = False
+
+    def __call__(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
+        """The reply.
+
+        Raises:
+            RateLimited: the caller has too many exchanges in progress.
+            LimitExceeded: all callers together have.
+            ShuttingDown: the gateway is about to stop.
+        """
+        # A retry continues a call that counts already: with all places taken by calls that wait for answers, none
+        # of the answers could come.
+        if exchange.resume is not None:
+            return proceed(exchange)
+        if self._is_stopping and not exchange.is_continued and exchange.method not in _ALWAYS_ANSWERED:
+            raise ShuttingDown("The gateway is about to stop and takes no new requests; nothing was done.")
+        # A subscription counts with its stream or session.
+        return proceed(exchange) if exchange.method == "subscriptions/listen" else self._counted(exchange, proceed)
+
+    async def _counted(self, exchange: Exchange, proceed: Handler) -> Reply:
+        quota, caller = self.quota, exchange.caller.id
+        exceeded = quota.acquire(caller, beyond_limit=exchange.is_continued)
+        if exceeded is Exceeded.PER_CALLER:
+            raise RateLimited("You have too many requests in progress; try again later.")
+        if exceeded is not None:
+            raise LimitExceeded("There are too many requests in progress; try again later.")
+        try:
+            return await proceed(exchange)
+        finally:
+            quota.release(caller)
+            if self._idle is not None and not len(quota):
+                self._idle.set_result(None)
+                self._idle = None
+
+    def stop(self) -> None:
+        """Refuse new exchanges from now on."""
+        self._is_stopping = True
+
+    async def wait_idle(self, seconds: float) -> bool:
+        """Wait for the exchanges in progress; whether all ended within these seconds."""
+        if not len(self.quota):
+            return True
+        if self._idle is None:
+            self._idle = asyncio.get_running_loop().create_future()
+        done, _ = await asyncio.wait([self._idle], timeout=seconds)
+        return bool(done)

@@ -1,0 +1,1 @@
+"""What asyncio and the system lack, shared by all rooms."""

@@ -1,0 +1,118 @@
+"""The lock on a gateway's control socket: of several gateways that start for one folder, one gets it.
+
+This module does not import asyncio: a gateway takes the lock before it starts its servers, and loads the event loop
+while they start.
+"""
+
+import os
+import socket
+import stat
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from sluicegate.errors import ConfigError
+
+MAX_PATH: Final = 100
+"""Bytes in the path of a socket; the limit of the operating system is slightly higher."""
+OTHER_PATH: Final = "Set another path with socket = under [control] in sluicegate.toml."
+
+
+class AlreadyServed(ConfigError):
+    """Another gateway holds the lock or listens at the path."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"Another gateway serves this folder already (its control socket is {path}).")
+
+
+@contextmanager
+def locked(path: str) -> Generator[None]:
+    """Hold the lock of a socket path; take it before listening there.
+
+    Checking for a listener, removing a stale socket and listening are three steps. Without the lock, two gateways that
+    start together could interleave them.
+
+    Raises:
+        AlreadyServed: another process holds the lock or listens there.
+        ConfigError: the folder cannot be created or is accessible to other users.
+    """
+    check_folder(path)
+    file = f"{path}.lock"
+    descriptor = _lock(file)
+    if descriptor is None:
+        raise AlreadyServed(path)
+    try:
+        check_free(path)
+        yield
+    finally:
+        # Unlink before unlocking: a process that waits for this very file then sees that it was removed.
+        with suppress(FileNotFoundError):
+            os.unlink(file)
+        os.close(descriptor)
+
+
+def _lock(file: str) -> int | None:
+    """The descriptor of the locked file, or None if another process has locked it."""
+    # Not every system has fcntl, and clients of a socket need no lock.
+    import fcntl
+
+    while True:
+        try:
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        except OSError as problem:
+            raise ConfigError(
+                f"The lock of the control socket, {file}, cannot be created: {problem.strerror}. {OTHER_PATH}"
+            ) from None
+        try:
+            # The kernel releases it when the process ends for any reason, so a crash never blocks the next start (R30).
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(descriptor, file):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except OSError as problem:
+            os.close(descriptor)
+            raise ConfigError(f"{file} cannot be locked: {problem.strerror}. {OTHER_PATH}") from None
+        os.close(descriptor)  # The previous holder removed the file between open and flock.
+
+
+def _is_at(descriptor: int, file: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(file))
+    except FileNotFoundError:
+        return False
+
+
+def check_folder(path: str) -> None:
+    """Create the folder of a socket path if needed.
+
+    Raises:
+        ConfigError: the path is too long, or the folder cannot be created or is accessible to other users.
+    """
+    if len(os.fsencode(path)) > MAX_PATH:
+        raise ConfigError(f"The path of the control socket is longer than {MAX_PATH} bytes: {path}. {OTHER_PATH}")
+    folder = os.path.dirname(path)
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        is_ours = is_private(os.stat(folder))
+    except OSError as problem:
+        raise ConfigError(
+            f"The folder of the control socket, {folder}, cannot be created: {problem.strerror}. {OTHER_PATH}"
+        ) from None
+    if not is_ours:
+        raise ConfigError(f"The folder of the control socket, {folder}, must be accessible to you alone (chmod 700).")
+
+
+def check_free(path: str) -> None:
+    """Raise AlreadyServed if a process listens at a path."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        with suppress(OSError):
+            probe.connect(path)
+            raise AlreadyServed(path)
+
+
+def is_private(status: os.stat_result) -> bool:
+    """Whether a file belongs to this user and is inaccessible to others."""
+    return status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077

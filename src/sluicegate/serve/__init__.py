@@ -1,0 +1,1 @@
+"""A gateway as a process: starts its servers, opens its listeners, follows its files, and answers the commands."""

@@ -1,0 +1,123 @@
+"""Remembers on disk what each server offered last, so that a client that lists right after the start sees all tools.
+
+One file for each server entry, named by a digest of the entry: another command line is another server. No file holds a
+secret of the configuration, neither in its name nor in its content.
+"""
+
+import asyncio
+import hashlib
+import logging
+import os
+import tempfile
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from sluicegate.config.model import Http, PythonFile, ServerConfig, Stdio
+from sluicegate.config.secrets import masked_text
+from sluicegate.gateway import Gateway
+from sluicegate.hub.catalog import Offer
+from sluicegate.hub.saved_offer import decode_offer, encode_offer
+
+log = logging.getLogger("sluicegate")
+
+LARGEST: Final = 16 * 1024 * 1024
+"""Bytes of one file."""
+
+
+class CatalogCache:
+    """The files in one folder. A file that is missing or cannot be read is as good as none."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def load(self, server: ServerConfig) -> Offer | None:
+        """What the server offered when it was last connected."""
+        try:
+            with open(self._path(server), "rb") as file:
+                data = file.read(LARGEST + 1)
+        except OSError:
+            return None
+        return decode_offer(data) if len(data) <= LARGEST else None
+
+    def save(self, server: ServerConfig, offer: Offer) -> None:
+        """Remember an offer. A disk that is full or read-only only costs the memory."""
+        data, path = encode_offer(offer), self._path(server)
+        if len(data) > LARGEST or _has_secret(server, data):
+            return
+        try:
+            with suppress(FileNotFoundError), open(path, "rb") as file:
+                if file.read(LARGEST + 1) == data:
+                    return
+            os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=self._folder)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(data)
+                os.replace(temporary, path)
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(temporary)
+                raise
+        except OSError as problem:
+            log.debug("The catalog of %s cannot be saved: %s", server.name, problem)
+
+    async def follow(self, gateway: Gateway) -> None:
+        """Save each offer of each server when it changes, in a thread, until cancelled."""
+        saved: dict[str, Offer] = {}
+        while True:
+            while (unsaved := _unsaved(gateway, saved)) is not None:
+                server, offer = unsaved
+                saved[server.name] = offer
+                await asyncio.to_thread(self.save, server, offer)
+            # No other task runs between the last look and this, so no change is missed.
+            await gateway.hub.wait_change()
+
+    def save_all(self, gateway: Gateway) -> None:
+        """Save what the servers that are ready offer now."""
+        saved: dict[str, Offer] = {}
+        while (unsaved := _unsaved(gateway, saved)) is not None:
+            server, offer = unsaved
+            saved[server.name] = offer
+            self.save(server, offer)
+
+    def _path(self, server: ServerConfig) -> str:
+        return os.path.join(self._folder, f"{_digest(server)}.json")
+
+
+def _unsaved(gateway: Gateway, saved: dict[str, Offer]) -> tuple[ServerConfig, Offer] | None:
+    for mount in gateway.hub.mounts:
+        server = gateway.config.servers.get(mount.name)
+        if (
+            server is not None
+            and mount.is_ready
+            and mount.offer is not None
+            and saved.get(mount.name) is not mount.offer
+        ):
+            return server, mount.offer
+    return None
+
+
+def _has_secret(server: ServerConfig, data: bytes) -> bool:
+    """Whether a server repeats a secret of its entry in its lists, in a description for example."""
+    if not isinstance(server.source, Stdio | Http):
+        return False
+    # As a JSON string without its quotes: that is how it would stand in the data.
+    return any(msgspec.json.encode(part)[1:-1] in data for part in server.source.hidden_parts() if part)
+
+
+def _digest(server: ServerConfig) -> str:
+    match server.source:
+        case Stdio() as source:
+            parts: list[object] = ["stdio", source.command, source.cwd, [arg.shown for arg in source.args]]
+            # The name of a file is not the place even for the digest of a secret that could be guessed.
+            parts.append(sorted((name, masked_text(f"{name}={value.reveal()}")) for name, value in source.env.items()))
+        case Http() as source:
+            parts = ["http", source.url.shown, sorted(source.headers), source.transport]
+        case PythonFile(file=file):
+            parts = ["python", file]
+        case None:
+            parts = ["none"]
+    data = msgspec.json.encode([server.name, *parts])
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -1,0 +1,360 @@
+"""A gateway as a process: its listeners, its files, and the order in which they start and stop."""
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Final
+
+from sluicegate.config.load import Loaded
+from sluicegate.config.model import GatewayConfig, HttpFront
+from sluicegate.config.paths import Places, catalogs_folder, control_socket
+from sluicegate.downstream.stdio import serve_stdio
+from sluicegate.downstream.unix_socket import serve_socket
+from sluicegate.errors import ConfigError
+from sluicegate.exchange import Handler, Upstream
+from sluicegate.gateway import Gateway
+from sluicegate.hub.hub import Hub
+from sluicegate.hub.mount import Mount, State
+from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.serve.catalog_cache import CatalogCache
+from sluicegate.serve.control_api import control_server
+from sluicegate.serve.control_protocol import hub_socket
+from sluicegate.serve.early_start import Launches, check_address, claimed_for_commands
+from sluicegate.serve.reload import Adjust, Reloader, Say, as_loaded
+
+if TYPE_CHECKING:
+    from sluicegate.serve.endpoints import Endpoints
+
+log = logging.getLogger("sluicegate")
+
+STOP_MARGIN: Final = 5.0
+"""Seconds to stop in addition to those for calls and servers; with the default settings, 20 seconds in total."""
+REPORT_AFTER: Final = 5.0
+"""Seconds after which servers that are still starting are reported."""
+LAST_READING: Final = 1.0
+"""Seconds that clients have to read that their requests were cancelled."""
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+class Running:
+    """A gateway with its listeners open."""
+
+    def __init__(
+        self, gateway: Gateway, places: Places, say: Say, adjust: Adjust, loaded: Loaded | None = None
+    ) -> None:
+        """`loaded` is what the files gave at the start; its problems have been reported."""
+        self.gateway = gateway
+        self.address = ""
+        """The URL for HTTP clients; empty if there is no HTTP listener."""
+        self.files = Reloader(gateway, places, say, adjust, loaded, on_applied=self._follow_profiles)
+        self._places = places
+        self._say = say
+        self._hold = gateway.config.limits.hold
+        self._endpoints: Endpoints | None = None
+        self._stops: list[Callable[[], None]] = []
+        """Called when the gateway stops: each ends a listener's intake of new requests."""
+        self._end: float | None = None
+
+    async def _follow_profiles(self) -> list[str]:
+        return [] if self._endpoints is None else await self._endpoints.follow()
+
+    @asynccontextmanager
+    async def http(self, front: HttpFront) -> AsyncGenerator[None]:
+        """Listen for HTTP clients; at the end, calls in progress have time to finish.
+
+        Raises:
+            OSError: the address cannot be bound.
+        """
+        # Imported late: a gateway that a client starts over stdio needs no HTTP server.
+        from sluicegate.serve.endpoints import Endpoints
+
+        async with Endpoints(self.gateway) as endpoints, endpoints.listen(front.host, front.port) as listener:
+            address, port = listener.addresses[0][:2]
+            shown = f"[{address}]" if ":" in str(address) else address
+            self.address = f"http://{shown}:{port}{front.path}"
+            self._endpoints = endpoints
+
+            def stop() -> None:
+                self._endpoints = None
+                endpoints.stop_taking()
+                listener.close()
+
+            self._stops.append(stop)
+            try:
+                yield
+            finally:
+                self.stop_taking()
+                if not await listener.drain(self._time_left()):
+                    endpoints.give_up()
+                    await listener.drain(LAST_READING)
+
+    @asynccontextmanager
+    async def commands(self) -> AsyncGenerator[None]:
+        """Listen for the commands of the user; at the end, calls in progress have time to finish.
+
+        Raises:
+            ConfigError: another gateway serves this folder.
+        """
+        path = control_socket(self.gateway.config, self._places.environ)
+        control = control_server(
+            self.gateway,
+            self.address,
+            self.files.reload,
+            unapplied=lambda: self.files.unapplied,
+            is_stopping=lambda: self.is_stopping,
+        )
+        async with (
+            serve_socket(control, path),
+            serve_socket(self.gateway.handler(), hub_socket(path), hold=self._hold) as hub,
+        ):
+            self._stops.append(hub.end_subscriptions)
+            try:
+                yield
+            finally:
+                self.stop_taking()
+                if not await self.gateway.admission.wait_idle(self._time_left()):
+                    hub.give_up()
+
+    async def pipe(self, handler: Handler, on_hang_up: Callable[[], None]) -> None:
+        """Answer the client on stdin and stdout until it hangs up, or until the gateway has stopped.
+
+        `on_hang_up` is called as soon as no more requests are read.
+        """
+
+        def stop_pipe() -> None:
+            if stop is not None:
+                stop(self._time_left())
+
+        @contextmanager
+        def told(given: Callable[[float], None]) -> Generator[None]:
+            nonlocal stop
+            stop = given
+            self._stops.append(stop_pipe)
+            if self.is_stopping:  # It was stopped before the pipe was open.
+                self.stop_taking()
+            yield
+
+        def hung_up() -> None:
+            # Stopping the pipe as well would cut off its last replies.
+            self._stops = [each for each in self._stops if each is not stop_pipe]
+            on_hang_up()
+
+        stop: Callable[[float], None] | None = None
+        await serve_stdio(handler, hold=self._hold, told=told, on_hang_up=hung_up)
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._end is not None
+
+    def stop_taking(self) -> None:
+        """Refuse new requests on all listeners. Calls in progress share one deadline, which starts now."""
+        if self._end is None:
+            self._end = asyncio.get_running_loop().time() + self.gateway.config.limits.drain
+            self.gateway.admission.stop()
+        stops, self._stops = self._stops, []
+        for stop in stops:
+            stop()
+
+    def report_calls(self, *, has_signals: bool) -> None:
+        """Print how many calls are in progress, and after a signal also how to cancel them."""
+        if calls := sum(mount.in_flight for mount in self.gateway.hub.mounts):
+            are, them = ("call is", "it") if calls == 1 else ("calls are", "them")
+            cancel = f"; Ctrl+C or a second signal cancels {them} now" if has_signals else ""
+            seconds = self.gateway.config.limits.drain
+            self._say(f"{calls} {are} in progress, with {seconds:g} s to finish{cancel}.")
+
+    def _time_left(self) -> float:
+        return 0.0 if self._end is None else max(0.0, self._end - asyncio.get_running_loop().time())
+
+    # -------------------------------------------------------------------------------------------------------- servers
+
+    async def follow_files(self) -> None:
+        """Apply every change of the files, until cancelled."""
+        await self.files.follow(self.gateway.startup.wait_for_startup(REPORT_AFTER))
+
+    async def report_servers(self, settled: Callable[["Running", bool], None]) -> None:
+        """Call `settled` as `serve_gateway` describes, then print each server that becomes ready, until cancelled."""
+        startup = self.gateway.startup
+        is_settled = await startup.wait_for_startup(REPORT_AFTER)
+        settled(self, is_settled)
+        hub, reported = self.gateway.hub, self._ready()
+        while True:
+            ready = self._ready()
+            if not is_settled and all(mount.has_settled for mount in hub.mounts):
+                is_settled = True
+                await startup.wait_for_startup()
+                settled(self, True)
+            else:
+                for name, period in ready.items():
+                    if reported.get(name) != period:
+                        self._report_ready(name, again=name in reported)
+            # Servers that are away or disabled are kept: they will be ready "again".
+            known = self.gateway.config.servers
+            reported = {name: period for name, period in {**reported, **ready}.items() if name in known}
+            await hub.wait_change()
+
+    def _report_ready(self, name: str, *, again: bool) -> None:
+        tools = sum(entry.mount == name for entry in self.gateway.hub.catalog.tools.values())
+        self._say(f"{name} is ready{' again' if again else ''}, {tools} tool{'' if tools == 1 else 's'}.")
+
+    def _ready(self) -> dict[str, tuple[Mount, float]]:
+        """The servers that are ready, with since when: that tells a server that was away for a moment only."""
+        mounts = self.gateway.hub.mounts
+        return {mount.name: (mount, mount.since) for mount in mounts if mount.state is State.READY}
+
+
+async def serve_gateway(
+    loaded: Loaded,
+    places: Places,
+    *,
+    http: HttpFront | None,
+    stdio: bool = False,
+    profile: str = "",
+    say: Say = log.info,
+    opened: Callable[[Running], None] | None = None,
+    settled: Callable[[Running, bool], None] | None = None,
+    load_file: Callable[[str], Upstream | Hub] | None = None,
+    adjust: Adjust = as_loaded,
+    launches: Launches | None = None,
+    has_commands: bool | None = None,
+) -> None:
+    """Serve until a signal arrives or the client on stdin hangs up; then let calls in progress finish.
+
+    Args:
+        opened: called when clients can connect.
+        settled: called with True when every server is ready or has failed for the first time; before that, once with
+            False if this takes longer than a few seconds.
+        adjust: applied to the configuration at each reload; it has been applied to `loaded`.
+        launches: servers of `loaded` that were started already; those that are not used are stopped.
+        has_commands: True if the caller holds the lock of the control socket, False if another process does. If left
+            out, the lock is taken here.
+
+    Raises:
+        ConfigError: the configuration has errors, or another gateway serves the folder.
+        OSError: the address cannot be bound.
+    """
+    if loaded.config is None:
+        raise ConfigError("The configuration has errors.")
+    async with AsyncExitStack() as stack:
+        exit_timer = _ExitTimer()
+        stack.callback(exit_timer.cancel)
+        # Find out what prevents serving before any server is started.
+        if has_commands is None:
+            claim = claimed_for_commands(loaded.config, places.environ, say if stdio else None)
+            has_commands = stack.enter_context(claim)
+        if http is not None:
+            check_address(http)
+        signals = _Signals()
+        launched = None if launches is None else launches.servers
+        cache = CatalogCache(catalogs_folder(loaded.config.root, places.environ))
+        gateway = Gateway(loaded.config, load_file=load_file, launched=launched, remembered=cache.load)
+        running = Running(gateway, places, say, adjust, loaded)
+        handler = gateway.handler(profile)
+        await stack.enter_async_context(gateway)
+        await asyncio.sleep(0)  # Starts the servers: they need more time than the modules that are still to be loaded.
+        if launches is not None:
+            launches.dismiss()  # The gateway has taken all that it needs.
+        if http is not None:
+            await stack.enter_async_context(running.http(http))
+        if has_commands:
+            await stack.enter_async_context(running.commands())
+        for_pipe = handler if stdio else None
+        await _serve_until_stopped(
+            running, cache, signals, exit_timer, for_pipe, opened=opened or _ignore, settled=settled or _ignore
+        )
+    say("The gateway has stopped.")
+
+
+async def _serve_until_stopped(
+    running: Running,
+    cache: CatalogCache,
+    signals: "_Signals",
+    exit_timer: "_ExitTimer",
+    for_pipe: Handler | None,
+    *,
+    opened: Callable[[Running], None],
+    settled: Callable[[Running, bool], None],
+) -> None:
+    async with TaskScope() as tasks:
+        tasks.start(running.follow_files(), key="files")
+        opened(running)
+        tasks.start(running.report_servers(settled), key="servers")
+        tasks.start(cache.follow(running.gateway))
+        pipe_is_over = asyncio.Event()
+        if for_pipe is not None:
+            tasks.start(_serve_pipe(running, for_pipe, signals.stop, pipe_is_over), key="pipe")
+        else:
+            pipe_is_over.set()
+        await signals.stop.wait()
+        exit_timer.start(running.gateway.config)
+        tasks.cancel("files")
+        tasks.cancel("servers")
+        # All listeners at once and with one deadline: none may accept calls while another drains (R29).
+        running.stop_taking()
+        if signals.were_given:
+            running.report_calls(has_signals=True)
+        await pipe_is_over.wait()
+        if not signals.were_given:
+            # The client on stdin has hung up and its calls have ended; those of other clients go on.
+            running.report_calls(has_signals=False)
+        tasks.cancel_all()
+
+
+async def _serve_pipe(running: Running, handler: Handler, stop: asyncio.Event, pipe_is_over: asyncio.Event) -> None:
+    try:
+        await running.pipe(handler, on_hang_up=stop.set)
+    finally:
+        stop.set()
+        pipe_is_over.set()
+
+
+class _Signals:
+    """Handles SIGTERM, SIGINT and SIGHUP: the first signal sets `stop`, the second ends the process.
+
+    SIGHUP means that the terminal was closed; it stays ignored under `nohup`. It does not reload the files, since they
+    are watched.
+    """
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        """Set when the gateway is to stop, also for reasons other than a signal."""
+        self.were_given = False
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, self._given)
+
+    def _given(self) -> None:
+        if self.were_given:
+            os._exit(1)  # The guardians end the child processes.
+        self.were_given = True
+        self.stop.set()
+
+
+class _ExitTimer:
+    """Ends the process if stopping takes too long: a tool may not react to its cancellation."""
+
+    def __init__(self) -> None:
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, config: GatewayConfig) -> None:
+        # A server has its grace to end by itself, and again after SIGTERM.
+        graces = [2 * server.settings.stop_grace for server in config.servers.values()]
+        seconds = config.limits.drain + max(graces, default=0.0) + STOP_MARGIN
+        self._timer = asyncio.get_running_loop().call_later(seconds, _leave)
+
+    def cancel(self) -> None:
+        """Stop the timer: everything has stopped."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _leave() -> None:
+    log.warning("A call did not stop when it was cancelled; the gateway exits without waiting for it.")
+    os._exit(0)  # The guardians end the child processes.

@@ -1,0 +1,146 @@
+"""Words of a command line as arguments of a tool: typed by its schema, or refused with what would be right."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicegate.cli.key_values import Wrong, json_arguments, one_value, typed_arguments
+from sluicegate.protocol.message import Params
+
+SCHEMA: Params = {
+    "type": "object",
+    "properties": {
+        "to": {"type": "integer"},
+        "pause": {"type": "number"},
+        "loud": {"type": "boolean"},
+        "name": {"type": "string"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "sizes": {"type": "array", "items": {"type": "integer"}},
+        "point": {"$ref": "#/$defs/Point"},
+        "maybe": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "either": {"type": ["integer", "string"]},
+        "colour": {"enum": ["red", "green"]},
+        "level": {"enum": [1, 2]},
+        "free": {},
+    },
+    "$defs": {"Point": {"type": "object"}},
+}
+
+
+def typed(*words: str, schema: Params = SCHEMA, **files: str) -> Params:
+    def read(name: str) -> str:
+        if name not in files:
+            raise ValueError(f"{name} cannot be read.")
+        return files[name]
+
+    return typed_arguments(words, schema, read)
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("to=3", 3),
+        ("to=-3", -3),
+        ("to=3.0", 3),
+        ("pause=3", 3),
+        ("pause=0.25", 0.25),
+        ("pause=1e-3", 0.001),
+        ("loud=true", True),
+        ("loud=no", False),
+        ("loud=1", True),
+        ("name=3", "3"),
+        ("name=", ""),
+        ("name=a=b", "a=b"),
+        ("name=@@home", "@home"),
+        ("name=@", "@"),
+        ("name=@draft", "text of the draft\n"),
+        ("tags=one", ["one"]),
+        ('tags=["one", "two"]', ["one", "two"]),
+        ("sizes=4", [4]),
+        ('point={"x": 1}', {"x": 1}),
+        ("maybe=null", None),
+        ("maybe=4", 4),
+        ("either=4", 4),
+        ("either=four", "four"),
+        ("colour=red", "red"),
+        ("level=2", 2),
+        ("free=4", 4),
+        ("free=four", "four"),
+        ('free={"a": []}', {"a": []}),
+    ],
+)
+def test_a_value_has_the_type_that_the_schema_wants(word: str, value: object) -> None:
+    (found,) = typed(word, draft="text of the draft\n").values()
+    assert found == value and type(found) is type(value)
+
+
+def test_a_key_that_comes_again_is_a_list() -> None:
+    assert typed("tags=one", "tags=two", "sizes=1", "sizes=2") == {"tags": ["one", "two"], "sizes": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["to=three"], "to must be a whole number; 'three' is not."),
+        (["to=3.5"], "to must be a whole number"),
+        (["pause=nan"], "pause must be a number"),
+        (["pause=inf"], "pause must be a number"),
+        (["loud=perhaps"], "loud must be true or false"),
+        (["point=x"], "point must be a JSON object"),
+        (["point={"], "point is not JSON"),
+        (["colour=blue"], "colour must be one of red, green"),
+        (["level=3"], "level must be one of 1, 2"),
+        (["to=1", "to=2"], "to is given 2 times but is not a list."),
+        (["naem=x"], "the tool has no argument 'naem'. Did you mean 'name'?"),
+        (["to"], "'to' is not an argument: write key=value."),
+        (["=3"], "'=3' is not an argument"),
+        (["name=@nowhere"], "name: nowhere cannot be read."),
+        (["sizes=x"], "sizes must be a whole number"),
+    ],
+)
+def test_what_is_wrong_is_said_with_what_would_be_right(words: list[str], sentence: str) -> None:
+    with pytest.raises(Wrong) as caught:
+        typed(*words)
+    assert sentence in str(caught.value)
+
+
+def test_what_is_missing_is_said_with_what_the_tool_takes() -> None:
+    schema: Params = {"properties": {"to": {"type": "integer"}, "by": {"type": "integer"}}, "required": ["to"]}
+    with pytest.raises(Wrong, match=r"to is missing. It takes: to=<integer> \[by=<integer>\]"):
+        typed("by=2", schema=schema)
+
+
+def test_a_tool_that_takes_anything_is_given_anything() -> None:
+    assert typed("any=thing", schema={"properties": {"to": {}}, "additionalProperties": True}) == {"any": "thing"}
+    assert typed("any=thing", schema={"type": "object"}) == {"any": "thing"}
+
+
+def test_a_schema_that_refers_to_itself_comes_to_an_end() -> None:
+    circle: Params = {"properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"$ref": "#/$defs/A"}}}
+    assert typed("a=1", schema=circle) == {"a": 1}
+    deep: Params = {"properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"anyOf": [{"$ref": "#/$defs/A"}]}}}
+    assert typed("a=1", schema=deep) == {"a": 1}
+
+
+@given(st.text())
+def test_every_text_is_a_string_and_stays_as_it_is(text: str) -> None:
+    assert one_value("a", text, {"type": "string"}, {}) == text
+
+
+@given(st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False)))
+def test_every_number_comes_through(number: float) -> None:
+    assert one_value("a", json.dumps(number), {"type": "number"}, {}) == number
+
+
+@given(st.dictionaries(st.text(), st.one_of(st.none(), st.booleans(), st.integers(), st.text())))
+def test_every_object_comes_through(value: Params) -> None:
+    assert one_value("a", json.dumps(value), {"type": "object"}, {}) == value
+    assert json_arguments(json.dumps(value)) == value
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", '"a"'])
+def test_arguments_that_are_no_json_object_are_refused(text: str) -> None:
+    with pytest.raises(Wrong):
+        json_arguments(text)

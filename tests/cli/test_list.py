@@ -1,0 +1,75 @@
+"""`sluicegate tools`, `resources` and `prompts`: what is offered, under the names that clients see."""
+
+import json
+
+import pytest
+
+from tests.cli.folders import COUNTING, NO_GATEWAY, NOTES, Folder
+
+
+def test_tools_come_with_their_arguments_and_what_they_do(gateway: Folder) -> None:
+    done = gateway.run("tools")
+    lines = done.stdout.splitlines()
+    assert "demo__echo\ttext [times]\tRepeat the text." in lines
+    assert any(line.startswith("notes__write\tday text\t") for line in lines)
+    assert done.stderr == "sluicegate: without broken, not ready now; `sluicegate status` says why.\n"
+
+
+def test_only_those_of_one_server(gateway: Folder) -> None:
+    done = gateway.run("tools", "--server", "notes")
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["notes__write", "notes__forget"]
+    assert done.stderr == ""
+
+
+def test_json_has_the_whole_definition_and_whose_it_is(gateway: Folder) -> None:
+    echo = json.loads(gateway.out("tools", "--server", "demo", "--json"))[0]
+    assert (echo["name"], echo["server"], echo["own"]) == ("demo__echo", "demo", "echo")
+    assert echo["inputSchema"]["required"] == ["text"]
+
+
+def test_resources_and_their_templates(gateway: Folder) -> None:
+    lines = gateway.run("resources").stdout.splitlines()
+    assert "demo+demo://about\ttext/plain\tAbout this server." in lines
+    assert any("{" in line.split("\t")[0] for line in lines)
+    assert json.loads(gateway.out("resources", "--server", "demo", "--json"))[0]["uri"] == "demo+demo://about"
+
+
+def test_prompts_come_with_their_arguments(gateway: Folder) -> None:
+    assert "demo__summarise\ttext\tAsk a model for a summary.\n" in gateway.run("prompts").stdout
+
+
+@pytest.mark.parametrize("command", ["tools", "resources", "prompts"])
+def test_a_server_that_is_not_there_is_status_1_with_the_nearest(gateway: Folder, command: str) -> None:
+    done = gateway.run(command, "--server", "note")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "sluicegate: there is no server 'note'. Did you mean notes?\n"
+
+
+def test_without_a_gateway_what_was_offered_last_is_listed(folder: Folder) -> None:
+    folder.servers(counting=COUNTING, notes=NOTES)
+    assert folder.run("call", "counting__count", "to=1").returncode == 0
+    done = folder.run("tools", "--server", "counting")
+    assert done.stdout == "counting__count\tto\tCount aloud, one number at a time.\n"
+    assert done.stderr == f"{NO_GATEWAY}\n"
+    assert folder.run("tools").stderr == f"{NO_GATEWAY}\nsluicegate: without notes, never started so far.\n"
+    assert folder.out("tools", "counting__count").startswith("counting__count  (count of counting)")
+
+
+def test_nothing_is_said_to_be_nothing(folder: Folder) -> None:
+    with folder.servers(counting=COUNTING).serving():
+        done = folder.run("prompts")
+    assert (done.returncode, done.stdout) == (0, "") and "there are none" in done.stderr
+
+
+def test_one_tool_is_shown_in_full(gateway: Folder) -> None:
+    page = gateway.out("tools", "demo__echo")
+    assert page.startswith("demo__echo  (echo of demo)\n\nRepeat the text.\n")
+    assert "Hints of the server: only reads." in page
+    assert "  text: string\n  times: integer, optional, default 1, at least 1, at most 100\n" in page
+    assert json.loads(gateway.out("tools", "demo__echo", "--json"))["own"] == "echo"
+
+
+def test_one_tool_that_is_not_there_is_status_1_with_the_nearest(gateway: Folder) -> None:
+    done = gateway.run("tools", "demo__ecko")
+    assert (done.returncode, done.stdout) == (1, "") and "Did you mean demo__echo" in done.stderr
+    assert gateway.run("tools", "demo__echo", "--server", "demo").returncode == 2

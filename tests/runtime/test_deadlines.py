@@ -1,0 +1,217 @@
+"""Deadlines of calls: kept, given again by signs of life, bounded in all, never mixed up with a caller's leaving."""
+
+import asyncio
+from typing import ClassVar
+
+import pytest
+
+from sluicegate.runtime import deadlines
+from sluicegate.runtime.deadlines import Deadline, DeadlineExceeded, Deadlines
+
+
+class Time:
+    """The time, as a test tells it, and the deadlines that are looked at by it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.deadlines = Deadlines()
+
+    def deadline(self, seconds: float, longest: float = 1000) -> Deadline:
+        return Deadline(self.deadlines, seconds, self.now + seconds, self.now + longest)
+
+    async def passes(self, seconds: float) -> None:
+        """Let it pass, until the deadlines have been looked at: then one that has no time at all is over."""
+        self.now += seconds
+        with pytest.raises(DeadlineExceeded), self.deadline(0):
+            await for_long()
+        await asyncio.sleep(0)  # Others who were told so in the same turn of the loop have come to know it.
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    time = Time()
+    monkeypatch.setattr(deadlines, "monotonic", lambda: time.now)
+    return time
+
+
+async def for_long() -> None:
+    """Wait for longer than any of these deadlines takes, but not for ever."""
+    await asyncio.sleep(10)
+    raise AssertionError("nobody looked")
+
+
+def is_left_alone() -> bool:
+    current = asyncio.current_task()
+    return current is not None and not current.cancelling()
+
+
+async def test_a_call_that_takes_too_long_is_ended(time: Time) -> None:
+    with pytest.raises(DeadlineExceeded), time.deadline(60):
+        await time.passes(59)
+        time.now += 1
+        await for_long()
+    assert is_left_alone()
+
+
+async def test_a_sign_of_life_gives_it_its_time_again_but_not_for_ever(time: Time) -> None:
+    its = time.deadline(60, 150)
+    with pytest.raises(DeadlineExceeded), its:
+        for _ in range(2):
+            await time.passes(59)
+            its.is_renewed = True
+            await time.passes(0)
+        its.is_renewed = True
+        time.now += 32
+        await for_long()
+    assert its.expires > its.ends, "as whoever tells of it can see"
+
+
+async def test_nobody_looks_at_it_while_it_waits_for_our_own_side(time: Time) -> None:
+    its = time.deadline(60)
+    with its:
+        its.waits = 2
+        await time.passes(61)
+        its.waits -= 1
+        await time.passes(61)
+        its.is_renewed = True
+        its.waits -= 1
+        await time.passes(59)
+
+
+class Bounded(Deadline):
+    ends_though_it_waits: ClassVar[bool] = True
+
+
+async def test_its_end_may_come_though_it_waits_and_is_told_from_other_delays(time: Time) -> None:
+    its = Bounded(time.deadlines, 60, time.now + 60, time.now + 150)
+    with pytest.raises(DeadlineExceeded), its:
+        its.waits = 1
+        await time.passes(61)
+        await time.passes(88)
+        time.now += 1
+        await for_long()
+    assert its.reached_its_end
+
+
+async def test_what_passed_meanwhile_counts_unless_it_is_given_back(time: Time) -> None:
+    for given_back in (0, 100):
+        its = time.deadline(60, 120)
+        with its:
+            its.waits += 1
+            await time.passes(150)
+            its.waits -= 1
+            its.is_renewed = True
+            its.ends += given_back
+            if given_back:
+                await time.passes(59)
+            else:
+                with pytest.raises(asyncio.CancelledError):
+                    await for_long()
+
+
+async def test_a_call_that_is_made_again_has_what_is_left(time: Time) -> None:
+    first, second = time.deadline(60), time.deadline(120)
+    second.go_on(first)
+    with pytest.raises(DeadlineExceeded), second:
+        time.now += 61
+        await for_long()
+
+
+async def test_a_call_that_gave_a_sign_of_life_before_it_is_made_again_has_all_its_time(time: Time) -> None:
+    first, second = time.deadline(60), time.deadline(120)
+    first.is_renewed = True
+    second.go_on(first)
+    with second:
+        await time.passes(61)
+        await time.passes(119)
+
+
+async def test_each_of_many_has_its_own_time(time: Time) -> None:
+    ended: list[int] = []
+
+    async def call(seconds: int) -> None:
+        with pytest.raises(DeadlineExceeded), time.deadline(seconds):
+            await for_long()
+        ended.append(seconds)
+
+    async with asyncio.TaskGroup() as group:
+        for seconds in (30, 10, 20):
+            group.create_task(call(seconds))
+        while len(time.deadlines.running) < 3:  # noqa: ASYNC110 - the next turn of the loop is all it takes
+            await asyncio.sleep(0)
+        for so_far in ([], [10], [10, 20]):
+            await time.passes(9.9)
+            assert ended == so_far
+        time.now += 9.9
+
+
+async def test_a_caller_that_leaves_is_not_told_of_a_timeout(time: Time) -> None:
+    is_over = asyncio.Event()
+
+    async def call() -> None:
+        with time.deadline(60):
+            try:
+                await for_long()
+            finally:
+                time.now += 61
+                with pytest.raises(asyncio.CancelledError):
+                    await for_long()  # It is cancelled here, when its time is over as well.
+                is_over.set()
+
+    task = asyncio.ensure_future(call())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert is_over.is_set()
+
+
+async def test_what_somebody_does_who_is_leaving_has_its_time_too(time: Time) -> None:
+    async def call() -> str:
+        try:
+            await for_long()
+        finally:
+            with pytest.raises(DeadlineExceeded), time.deadline(60):
+                time.now += 61
+                await for_long()
+        return "never"
+
+    task = asyncio.ensure_future(call())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_one_that_is_in_time_leaves_nothing_behind(time: Time) -> None:
+    with time.deadline(60):
+        pass
+    await time.passes(61)
+    assert is_left_alone()
+
+
+async def test_one_that_is_answered_when_its_time_is_over_has_its_answer(time: Time) -> None:
+    with time.deadline(60):
+        time.now += 61
+        with pytest.raises(asyncio.CancelledError):
+            await for_long()
+    assert is_left_alone()
+
+
+@pytest.mark.parametrize("failure", [OSError, TimeoutError])
+async def test_one_that_fails_when_its_time_is_over_fails_as_it_does(time: Time, failure: type[Exception]) -> None:
+    with pytest.raises(failure), time.deadline(60):
+        time.now += 61
+        try:
+            await for_long()
+        finally:
+            raise failure
+    assert is_left_alone()
+
+
+async def test_nobody_looks_when_nothing_is_under_way(time: Time) -> None:
+    await time.passes(1)
+    async with asyncio.timeout(10):
+        while time.deadlines.timer:  # noqa: ASYNC110 - nobody tells when a timer is not set again
+            await asyncio.sleep(0.01)
+    await time.passes(1)  # And somebody does again, when something is.
