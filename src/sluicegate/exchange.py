@@ -8,7 +8,7 @@ era and transport.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -23,6 +23,38 @@ class Caller(msgspec.Struct, frozen=True):
     """The identity behind a request. On a pipe that is the one local user."""
 
     id: str = "local"
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What a request is about, as the server that has it knows it: what rules judge and the audit log records."""
+
+    server: str
+    """The key of the server."""
+    kind: Literal["tool", "prompt", "resource"]
+    name: str
+    """The server's own name of it, or its URI."""
+    definition: str = ""
+    """SHA-256 of its definition; empty for a resource that no list has."""
+    salient: str = ""
+    """The argument that says most about a call of this tool, such as `path` or `command`; empty if there is none."""
+
+    def __str__(self) -> str:
+        return f"mcp__{self.server}__{self.name}"
+
+
+Action = Literal["allow", "deny", "ask"]
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What the rules say about one request."""
+
+    action: Action
+    rule: str = ""
+    """Where the rule is, as FILE:LINE; empty if no rule matched."""
+    why: str = ""
+    """The rule's reason, for the model."""
+    records_values: bool = False
+    """Whether the audit log keeps the values of the arguments."""
 
 
 # Awaitable rather than `async def`: an implementation that only forwards needs no coroutine of its own.
@@ -79,6 +111,12 @@ class Exchange(msgspec.Struct):
     """
     is_continued: bool = False
     """Whether it is a later round of a request that has run already: it must not be refused as if it were new."""
+    target: Target | None = None
+    """What it is about; set by the router before the steps in front of the server."""
+    verdict: Verdict | None = None
+    """What the rules say about it; set by the policy step."""
+    request_id: str = ""
+    """Its id in the audit log; set by the audit step."""
     state: object = None
     """What the lifespan of the `Server` that answers it has made."""
 
