@@ -23,6 +23,10 @@ URL_ELICITATION_REQUIRED: Final = -32042
 POLICY_DENIED: Final = 1001
 RATE_LIMITED: Final = 1003
 OVERLOADED: Final = 1004
+TOOL_QUARANTINED: Final = 1005
+APPROVAL_DECLINED: Final = 1011
+APPROVAL_EXPIRED: Final = 1012
+AUDIT_UNAVAILABLE: Final = 1030
 SHUTTING_DOWN: Final = 1031
 
 Delivered = Literal["no", "yes", "unknown"]
@@ -131,6 +135,34 @@ class Refused(SluicegateError):
 
     code = POLICY_DENIED
     reason = "policy_denied"
+
+
+class Quarantined(Refused):
+    """The definition of what the request names has changed, or hides something, and must be approved first."""
+
+    code = TOOL_QUARANTINED
+    reason = "tool_quarantined"
+
+
+class ApprovalDeclined(Refused):
+    """A person was asked and said no."""
+
+    code = APPROVAL_DECLINED
+    reason = "approval_declined"
+
+
+class ApprovalExpired(Refused):
+    """A person was asked and did not answer in time."""
+
+    code = APPROVAL_EXPIRED
+    reason = "approval_expired"
+
+
+class AuditUnavailable(Refused):
+    """The audit log cannot be written, so nothing may run."""
+
+    code = AUDIT_UNAVAILABLE
+    reason = "audit_unavailable"
 
 
 class LimitExceeded(Refused):
@@ -259,7 +291,9 @@ _REASONS: Final = {
 }
 
 
-_MAY_PASS_LATER: Final = frozenset({"overloaded", "rate_limited", "shutting_down", "backend_unavailable"})
+_MAY_PASS_LATER: Final = frozenset(
+    {"overloaded", "rate_limited", "shutting_down", "backend_unavailable", "audit_unavailable"}
+)
 
 
 def error_object(exc: BaseException) -> ErrorObject:
