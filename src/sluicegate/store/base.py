@@ -6,8 +6,17 @@ from typing import Literal, Protocol
 import msgspec
 
 RowKind = Literal[
-    *("reject", "auth_fail", "decision", "approval", "outcome", "tool_def"),
-    *("backend", "session", "config", "admin", "audit"),
+    "reject",
+    "auth_fail",
+    "decision",
+    "approval",
+    "outcome",
+    "tool_def",
+    "backend",
+    "session",
+    "config",
+    "admin",
+    "audit",
 ]
 
 
