@@ -5,7 +5,7 @@ The return value is the final reply; notifications before it go out with `exchan
 era and transport.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Final, Literal, Protocol, runtime_checkable
@@ -151,6 +151,35 @@ Handler = Callable[[Exchange], Awaitable[Reply]]
 Step = Callable[[Exchange, Handler], Awaitable[Reply]]
 
 
+class Governor(Protocol):
+    """A `Step` in front of every server of a hub, which also decides what each caller sees.
+
+    The exchange has its target. A decision holds for one `version` and one definition of the target; if either has
+    changed when the request is about to be sent, the hub lets the exchange pass again.
+    """
+
+    @property
+    def version(self) -> object:
+        """Changes whenever the rules do."""
+        ...
+
+    def __call__(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
+        """The reply of the server, or a refusal."""
+        ...
+
+    def class_of(self, caller: Caller) -> Hashable:
+        """Equal for callers that see the same; None if they see everything."""
+        ...
+
+    def hides(self, caller: Caller, target: Target) -> bool:
+        """Whether a caller may never use the target: then it is not listed, and unknown when called."""
+        ...
+
+    def quarantine(self, target: Target, definition: Params) -> str:
+        """Why an entry may not be used by anyone until a person has approved it; empty if it may."""
+        ...
+
+
 def _step_into(step: Step, proceed: Handler, exchange: Exchange) -> Awaitable[Reply]:
     return step(exchange, proceed)
 
@@ -161,7 +190,8 @@ def _resume(exchange: Exchange) -> Awaitable[Reply]:
     return exchange.resume(exchange)
 
 
-def _behind(steps: Sequence[Step], handler: Handler) -> Handler:
+def behind(steps: Sequence[Step], handler: Handler) -> Handler:
+    """The handler with the steps in front of it, for exchanges that are not retries."""
     for step in reversed(steps):
         handler = partial(_step_into, step, handler)
     return handler
@@ -173,8 +203,8 @@ class Chain:
     __slots__ = ("_calls", "_retries")
 
     def __init__(self, steps: Sequence[Step], handler: Handler) -> None:
-        self._calls = _behind(steps, handler)
-        self._retries = _behind(steps, handler if isinstance(handler, Chain) else _resume)
+        self._calls = behind(steps, handler)
+        self._retries = behind(steps, handler if isinstance(handler, Chain) else _resume)
 
     def __call__(self, exchange: Exchange) -> Awaitable[Reply]:
         """The reply of the first step that answers, of the handler, or of the call that a retry continues."""

@@ -9,7 +9,7 @@ import pytest
 from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, RemoteProtocolError, UpstreamProtocolError
 from sluicegate.exchange import Exchange
 from sluicegate.hub.catalog import GATEWAY, HOPS, MOST_HOPS, Offer, Offered, OfferLimits
-from sluicegate.hub.fetch_catalog import changed_lists, fetch_offer
+from sluicegate.hub.fetch_catalog import changed_lists, fetch_offer, offered
 from sluicegate.protocol.message import Params, Reply, Result
 from sluicegate.protocol.modern_era import Discovery
 from sluicegate.protocol.pagination import MOST_COMMAS, MOST_MALFORMED
@@ -84,7 +84,7 @@ async def test_a_server_may_have_resources_and_no_templates() -> None:
         resources_templates_list=ErrorObject(METHOD_NOT_FOUND, "Method not found"),
     )
     offer = await fetch_offer("s", server, OfferLimits())
-    assert offer == Offer(resources=(Offered("a:b", {"uri": "a:b", "name": "n"}),))
+    assert offer == Offer(resources=(offered("uri", {"uri": "a:b", "name": "n"}),))
 
 
 async def test_a_list_that_was_announced_and_is_refused_is_a_fault() -> None:

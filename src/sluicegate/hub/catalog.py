@@ -4,14 +4,16 @@ Pure: a catalog is immutable and rebuilt whenever an offer changes. Entries are 
 each server's own list.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from sluicegate.errors import InvalidParams
+from sluicegate.exchange import Target
 from sluicegate.hub.naming import (
     LONGEST_TOOL_NAME,
     Naming,
@@ -60,6 +62,32 @@ class Offered(msgspec.Struct, frozen=True):
     """Its name or URI at the server."""
     definition: Params
     marks: Marks = {}
+    digest: str = ""
+    """SHA-256 of what a client's model sees of it."""
+    salient: str = ""
+    """The argument that says most about a call of this tool; empty if there is none."""
+
+
+SALIENT: Final = ("command", "path", "file_path", "uri", "url", "query", "sql")
+"""Arguments that say most about a call, the most telling first."""
+
+_SEEN: Final = (
+    *("name", "uri", "uriTemplate", "title", "description", "mimeType"),
+    *("inputSchema", "outputSchema", "annotations", "arguments"),
+)
+"""The members of an entry that its digest covers."""
+
+
+def digest_of(entry: Params) -> str:
+    """SHA-256 of a decoded entry, whatever the order of its members."""
+    seen = {member: entry[member] for member in _SEEN if member in entry}
+    return hashlib.sha256(msgspec.json.encode(seen, order="deterministic")).hexdigest()
+
+
+def salient_argument(schema: object) -> str:
+    """The salient argument of a tool with this schema; empty if it has none."""
+    properties = as_object((as_object(schema) or {}).get("properties")) or {}
+    return next((name for name in SALIENT if name in properties), "")
 
 
 Entries = tuple[Offered, ...]
@@ -125,6 +153,8 @@ class Entry(msgspec.Struct, frozen=True):
     own: str
     encoded: msgspec.Raw
     marks: Marks = {}
+    target: Target = Target("", "tool", "")
+    """What rules judge and the audit log records."""
     needs_task: bool = False
     """Whether the server runs this tool only as a task, which clients do not see."""
     source: Offered | None = None
@@ -156,6 +186,8 @@ class Catalog(msgspec.Struct, frozen=True):
     """How names were made, and how long they may be."""
     awaited: frozenset[str] = frozenset()
     """The mounts whose first offer was still to come."""
+    quarantined: Mapping[tuple[str, str], tuple[Entry, str]] = {}
+    """Entries that may not be used, by list and exposed name, with the reason. They keep their names."""
     is_part: bool = False
     """Whether a profile shows only some of it."""
 
@@ -196,17 +228,21 @@ def build_catalog(
     naming: Naming = "prefix",
     longest_name: int = LONGEST_TOOL_NAME,
     known: Catalog = EMPTY,
+    quarantine: Callable[[Target, Params], str] | None = None,
 ) -> Catalog:
     """The catalog of all shares, in which no server takes the name of another (T22).
 
     A server keeps a name that it has in the `known` catalog while it offers the entry. Otherwise, and among servers
     that start, the first in the order gets the name, so that names are the same after a restart.
 
+    `quarantine` returns why an entry may not be used yet, or nothing.
+
     Entries of the known catalog are reused: encoding twenty thousand definitions again would block the event loop.
     """
     shares = list(shares)
     found: dict[str, dict[str, Entry]] = {}
     findings = [finding for share in shares for finding in share.offer.findings]
+    quarantined: dict[tuple[str, str], tuple[Entry, str]] = {}
     for kind in KINDS:
         found[kind] = {}
         listed = [(share, share.offered(kind)) for share in shares]
@@ -222,6 +258,10 @@ def build_catalog(
                 if old is None or not _is_still(old, share, offered, known):
                     old = _entry(kind, share, offered, exposed)
                 found[kind][exposed] = old
+                if quarantine is not None and (why := quarantine(old.target, offered.definition)):
+                    quarantined[kind, exposed] = old, why
+    for kind, exposed in quarantined:  # Only now: until here their names are taken.
+        del found[kind][exposed]
     return Catalog(
         found["tools"],
         found["prompts"],
@@ -232,6 +272,7 @@ def build_catalog(
         findings=findings,
         rule=(naming, longest_name),
         awaited=frozenset(share.mount for share in shares if share.is_awaited),
+        quarantined=quarantined,
     )
 
 
@@ -244,7 +285,10 @@ class _Owners:
         self._is_uri = kind not in ("tools", "prompts")
         self._rule = rule
         self._awaited = known.awaited
-        self._known: Mapping[str, Entry] = known.of(kind) if known.rule == rule else {}
+        self._known: Mapping[str, Entry] = {}
+        if known.rule == rule:
+            away = {name: entry for (which, name), (entry, _) in known.quarantined.items() if which == kind}
+            self._known = {**known.of(kind), **away} if away else known.of(kind)
         self._prefixes = [share.prefix for share, _ in listed if share.prefix]
         self._heads = tuple(head_of(prefix, rule[0]).lower() for prefix in self._prefixes)
         # Mounts whose prefix is the same as before, and what they offer.
@@ -307,7 +351,16 @@ def _entry(kind: str, share: Share, offered: Offered, exposed: str) -> Entry:
         as_task = share.offer.takes_tasks and needs_task(definition)
         definition.pop("execution", None)  # It announces legacy tasks, which we do not offer.
     encoded = msgspec.Raw(msgspec.json.encode(definition))
-    return Entry(share.mount, offered.own, encoded, offered.marks, as_task, offered)
+    target = Target(share.key or share.mount, _TARGETS[kind], offered.own, offered.digest, offered.salient)
+    return Entry(share.mount, offered.own, encoded, offered.marks, target, as_task, offered)
+
+
+_TARGETS: Final[Mapping[str, Literal["tool", "prompt", "resource"]]] = {
+    "tools": "tool",
+    "prompts": "prompt",
+    "resources": "resource",
+    "templates": "resource",
+}
 
 
 def needs_task(tool: Params) -> bool:
@@ -344,6 +397,13 @@ def seen_through(catalog: Catalog, profile: Profile) -> Catalog:
 
     parts = {kind: {name: e for name, e in catalog.of(kind).items() if shows(kind, e)} for kind in KINDS}
     return msgspec.structs.replace(catalog, **parts, prefixes=kept, is_part=True)
+
+
+def without_hidden(catalog: Catalog, is_hidden: Callable[[Target], bool]) -> Catalog:
+    """The part of a catalog that a caller may use."""
+    parts = {kind: {name: e for name, e in catalog.of(kind).items() if not is_hidden(e.target)} for kind in KINDS}
+    # Also if nothing is hidden: other callers may see less, so the lists must not be cached for all (T11).
+    return msgspec.structs.replace(catalog, **parts, is_part=True)
 
 
 GATEWAY: Final = "dev.sluicegate/gateway"

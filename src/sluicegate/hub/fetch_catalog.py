@@ -22,7 +22,18 @@ from sluicegate.errors import (
     UpstreamTimeout,
 )
 from sluicegate.exchange import NOBODY, Connection, Exchange
-from sluicegate.hub.catalog import GATEWAY, MOST_HOPS, REST, Entries, Offer, Offered, OfferLimits, with_hop
+from sluicegate.hub.catalog import (
+    GATEWAY,
+    MOST_HOPS,
+    REST,
+    Entries,
+    Offer,
+    Offered,
+    OfferLimits,
+    digest_of,
+    salient_argument,
+    with_hop,
+)
 from sluicegate.hub.mount_settings import MountSettings
 from sluicegate.hub.subscriptions import ListChanges, listen
 from sluicegate.hub.supervise import FIRST_RETRY, LONGEST_RETRY, Reachability
@@ -71,7 +82,8 @@ def offered(member: str, entry: Params) -> Offered:
             entry = {**entry, "inputSchema": _without_marks(entry["inputSchema"])}
         marks = found or {}
     as_bytes = {name: msgspec.Raw(msgspec.json.encode(entry[name])) for name in _SCHEMAS if name in entry}
-    return Offered(str(entry[member]), {**entry, **as_bytes}, marks)
+    salient = salient_argument(entry.get("inputSchema"))
+    return Offered(str(entry[member]), {**entry, **as_bytes}, marks, digest_of(entry), salient)
 
 
 def _without_marks(schema: object) -> object:

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 from sluicegate import __version__
 from sluicegate.errors import ConfigError
-from sluicegate.exchange import Exchange, Handler, Step, Upstream, chain
+from sluicegate.exchange import Exchange, Governor, Handler, Step, Upstream, chain
 from sluicegate.hub.catalog import Catalog, Offer, Profile, Share, build_catalog
 from sluicegate.hub.input_requests import RequestStates
 from sluicegate.hub.mount import Mount, MountSettings, State
@@ -73,6 +73,8 @@ class Hub:
         self.request_states = RequestStates()
         self.task_ids = TaskIds()
         self.catalog = Catalog()
+        self.governor: Governor | None = None
+        """Decides on every request to a server; without one, all are allowed."""
         self._naming: Naming = naming
         self._longest_name = longest_name
         self._longest_instructions = longest_instructions
@@ -338,6 +340,18 @@ class Hub:
             router.set_catalog(self.catalog, profile)
         return router
 
+    def govern(self, governor: Governor) -> None:
+        """Let every request to a server pass through this one."""
+        self.governor = governor
+        self.review()
+
+    def review(self) -> None:
+        """Apply what the governor decides now: its rules, or what it quarantines, have changed."""
+        self._shares = []
+        self._rebuild()
+        for router in self._routers.values():
+            router.set_rules()
+
     def instructions(self, names: Mapping[str, str]) -> str | None:
         """The naming rule, and the instructions of each of these mounts (protocol §4.4)."""
         parts: list[str] = []
@@ -422,7 +436,13 @@ class Hub:
         self._shares = shares
         before = frozenset(self.catalog.findings)
         known = self.catalog
-        self.catalog = build_catalog(shares, naming=self._naming, longest_name=self._longest_name, known=known)
+        self.catalog = build_catalog(
+            shares,
+            naming=self._naming,
+            longest_name=self._longest_name,
+            known=known,
+            quarantine=None if self.governor is None else self.governor.quarantine,
+        )
         news = [finding for finding in self.catalog.findings if finding not in before]
         for finding in news[:MOST_LOGGED]:
             log.warning("%s", finding)

@@ -34,7 +34,7 @@ _numbers: Final = count()
 
 
 class ListPages:
-    """The pages of one router's lists."""
+    """The pages of one catalog's lists, as one router shows it to callers that see the same."""
 
     def __init__(self, hub: "Hub", catalog: Catalog) -> None:
         self._hub = hub

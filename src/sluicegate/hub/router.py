@@ -1,9 +1,10 @@
 """Answers the clients of one profile: lists from the catalog, and forwards every other request to its mount."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from sluicegate.errors import (
     METHOD_NOT_FOUND,
@@ -11,32 +12,34 @@ from sluicegate.errors import (
     ErrorObject,
     InvalidParams,
     MethodNotFound,
+    Quarantined,
+    Refused,
     RemoteProtocolError,
     UnknownTarget,
     UpstreamProtocolError,
 )
-from sluicegate.exchange import Exchange
+from sluicegate.exchange import Caller, Exchange, Governor, Target
 from sluicegate.hub.call_sink import losses_in
 from sluicegate.hub.calls import Check, is_plain, revision_of
 from sluicegate.hub.catalog import Catalog, Entry, Profile, seen_through, with_hop
 from sluicegate.hub.input_requests import settle_links
-from sluicegate.hub.list_pages import LIST_METHODS, ListPages
+from sluicegate.hub.list_pages import LIST_METHODS
+from sluicegate.hub.listen import hold
 from sluicegate.hub.mount import Mount
 from sluicegate.hub.naming import exposed_uri, reply_rewritten
-from sluicegate.hub.subscriptions import Subscriptions
 from sluicegate.hub.tasks.notifications import TaskNotifications
 from sluicegate.hub.tasks.passthrough import TaskPassthrough
 from sluicegate.hub.tasks.run_legacy import as_task
 from sluicegate.hub.unattributed import wants_log
+from sluicegate.hub.views import Views
 from sluicegate.protocol.headers import check_marks
-from sluicegate.protocol.message import Notification, Params, Reply, Result, as_array, as_object, opened
-from sluicegate.protocol.methods import LIST_CHANGES
-from sluicegate.protocol.modern_era import ACKNOWLEDGED, SERVER_INFO_KEY, complete
-from sluicegate.protocol.tasks import REQUESTS, REQUIRED, WANTED, says_task
+from sluicegate.protocol.message import Params, Reply, Result, as_array, as_object, opened
+from sluicegate.protocol.modern_era import SERVER_INFO_KEY, complete
+from sluicegate.protocol.tasks import REQUESTS, REQUIRED, says_task
 from sluicegate.protocol.translate.results import error_to_pass
 from sluicegate.protocol.validate import valid_result
 from sluicegate.protocol.versions import MODERN_VERSIONS, SUPPORTED_VERSIONS
-from sluicegate.runtime.change_feed import LISTS_PACE, RESOURCE_UPDATED, Changes, Filter, Subtrees, read_filter
+from sluicegate.runtime.change_feed import LISTS_PACE, RESOURCE_UPDATED, Changes, read_filter
 from sluicegate.runtime.task_scope import TaskScope
 
 if TYPE_CHECKING:
@@ -56,14 +59,18 @@ CAPABILITIES: Final[Params] = {
     "logging": {},
 }
 
+MOST_DECISIONS: Final = 3
+"""How often a request is decided on if rules or definitions keep changing before it can be sent."""
+
 _NO_ARGUMENTS: Final[Params] = {}
 
-_NOTICES: Final = {
-    "tools": LIST_CHANGES["toolsListChanged"],
-    "prompts": LIST_CHANGES["promptsListChanged"],
-    "resources": LIST_CHANGES["resourcesListChanged"],
-    "templates": LIST_CHANGES["resourcesListChanged"],
-}
+
+class _Outdated(Exception):
+    """Rules or definition have changed between the decision and the moment of sending."""
+
+
+FindTarget = Callable[[], Target]
+"""The target of a request as it is now; raises UnknownTarget if it is gone."""
 
 
 class Router:
@@ -75,7 +82,8 @@ class Router:
         self._hub = hub
         self._tasks = TaskPassthrough(hub, self, self._forward)
         self._changes = Changes(LISTS_PACE)
-        self._lists = ListPages(hub, self.catalog)
+        self._views = Views(hub, self.catalog)
+        self._view = self._views.of
         self._methods: dict[str, Callable[[Exchange], Awaitable[Reply]]] = {
             "server/discover": self._discover,
             "tools/call": self._call_tool,
@@ -102,15 +110,18 @@ class Router:
         """Replace the catalog; listeners are notified of the lists that really changed."""
         is_narrowed = profile is not None and profile != self.profile
         self.profile = profile or self.profile
-        before, self.catalog = self.catalog, seen_through(catalog, self.profile)
-        changed = {notice for kind, notice in _NOTICES.items() if _differs(before.of(kind), self.catalog.of(kind))}
-        self._lists.set_catalog(self.catalog, has_changed=bool(changed), is_narrowed=is_narrowed)
-        for notice in changed:
+        self.catalog = seen_through(catalog, self.profile)
+        for notice in self._views.set_catalog(self.catalog, is_narrowed=is_narrowed):
+            self._changes.note(notice)
+
+    def set_rules(self) -> None:
+        """Apply other rules; listeners are notified of the lists that they change."""
+        for notice in self._views.set_rules():
             self._changes.note(notice)
 
     def forget_pages(self) -> None:
         """Encode lists again: the state of a server, which is part of them, has changed."""
-        self._lists.forget()
+        self._views.forget_pages()
 
     def on_resource_updated(self, mount: Mount, uri: str, subscribed: str) -> None:
         """Notify the listeners of a resource of a mount."""
@@ -148,13 +159,13 @@ class Router:
         return Result(complete(value, ttl_ms=60_000 if self._tasks.is_settled else 0))
 
     async def _list(self, exchange: Exchange) -> Reply:
-        return self._lists.page(exchange)
+        return self._view(exchange.caller).lists.page(exchange)
 
     # -------------------------------------------------------------------------------------------------- requests
 
     def _call_tool(self, exchange: Exchange) -> Awaitable[Reply]:
         name = exchange.params.get("name")
-        entry = self.catalog.tools.get(name) if isinstance(name, str) else None
+        entry = self._view(exchange.caller).catalog.tools.get(name) if isinstance(name, str) else None
         if entry is None:
             return self._call_unknown(exchange, name)
         return self._call_entry(exchange, entry)
@@ -164,8 +175,10 @@ class Router:
         mount = self._away(name)
         if mount is not None:
             await mount.wait_retry()
-        entry = self.catalog.tools.get(name) if isinstance(name, str) else None
+        catalog = self._view(exchange.caller).catalog
+        entry = catalog.tools.get(name) if isinstance(name, str) else None
         if entry is None:
+            self._check_quarantine("tools", exchange.caller, name)
             why = "" if mount is None or mount.is_ready else f". {mount.sentence}"
             raise UnknownTarget(f"Unknown tool: {str(name)[:200]}{why}")
         return await self._call_entry(exchange, entry)
@@ -174,9 +187,26 @@ class Router:
         if entry.marks and exchange.headers is not None and exchange.profile.version in MODERN_VERSIONS:
             check_marks(exchange.headers, None, exchange.params, entry.marks)
         mount = self._mount(entry)
+        find = partial(self._find, "tools", exchange.caller, exchange.params["name"])
         if entry.needs_task:
-            exchange = exchange.again(as_task(exchange.params, mount.settings.longest_call))
-        return self._request(exchange, mount, "name", entry.own)
+            params = as_task(exchange.params, mount.settings.longest_call)
+            exchange = msgspec.structs.replace(exchange, params=params)
+        return self._request(exchange, mount, "name", entry.own, find)
+
+    def _find(self, kind: str, caller: Caller, name: object) -> Target:
+        """The target of an entry; raises UnknownTarget if the caller may not use it, or it is gone."""
+        entry = self._view(caller).catalog.of(kind).get(str(name))
+        if entry is None:
+            self._check_quarantine(kind, caller, name)
+            raise UnknownTarget(f"Unknown {kind.removesuffix('s')}: {str(name)[:200]}")
+        return entry.target
+
+    def _check_quarantine(self, kind: str, caller: Caller, name: object) -> None:
+        """Raise Quarantined if an entry is quarantined and the caller could use it otherwise."""
+        found = self.catalog.quarantined.get((kind, str(name)))
+        governor = self._hub.governor
+        if found is not None and (governor is None or not governor.hides(caller, found[0].target)):
+            raise Quarantined(f"{str(name)[:200]} may not be used until a person has approved it. {found[1]}")
 
     def _away(self, name: object) -> Mount | None:
         """The server that is away now and whose names begin like this one, if there is one."""
@@ -187,25 +217,43 @@ class Router:
         return None
 
     def _get_prompt(self, exchange: Exchange) -> Awaitable[Reply]:
-        entry = self._prompt(exchange.params.get("name"))
-        return self._request(exchange, self._mount(entry), "name", entry.own)
+        name = exchange.params.get("name")
+        entry = self._prompt(exchange.caller, name)
+        find = partial(self._find, "prompts", exchange.caller, name)
+        return self._request(exchange, self._mount(entry), "name", entry.own, find)
 
-    def _prompt(self, name: object) -> Entry:
-        entry = self.catalog.prompts.get(name) if isinstance(name, str) else None
+    def _prompt(self, caller: Caller, name: object) -> Entry:
+        entry = self._view(caller).catalog.prompts.get(name) if isinstance(name, str) else None
         if entry is None:
+            self._check_quarantine("prompts", caller, name)
             raise UnknownTarget(f"Unknown prompt: {str(name)[:200]}")
         return entry
 
     def _read(self, exchange: Exchange) -> Awaitable[Reply]:
-        mount, own = self._owner(exchange.params.get("uri"))
-        return self._request(exchange, mount, "uri", own)
+        uri = exchange.params.get("uri")
+        mount, target = self._resource(exchange.caller, uri)
+        find = partial(self._resource_target, exchange.caller, uri)
+        return self._request(exchange, mount, "uri", target.name, find)
 
-    def _owner(self, uri: object) -> tuple[Mount, str]:
+    def _resource(self, caller: Caller, uri: object) -> tuple[Mount, Target]:
+        """The mount of a URI, and what rules judge.
+
+        Raises:
+            UnknownTarget: no server has it, or the caller may not use it.
+        """
         found = self.catalog.owner_of_uri(uri) if isinstance(uri, str) else None
         mount = self._hub.find(found[0]) if found is not None else None
-        if found is None or mount is None:
-            raise UnknownTarget(f"Resource not found: {str(uri)[:200]}", data={"uri": uri})
-        return mount, found[1]
+        if found is not None and mount is not None:
+            entry = self.catalog.resources.get(str(uri))
+            definition = entry.target.definition if entry is not None else ""
+            target = _resource_target(mount, found[1], definition)
+            governor = self._hub.governor
+            if governor is None or not governor.hides(caller, target):
+                return mount, target
+        raise UnknownTarget(f"Resource not found: {str(uri)[:200]}", data={"uri": uri})
+
+    def _resource_target(self, caller: Caller, uri: object) -> Target:
+        return self._resource(caller, uri)[1]
 
     def _mount(self, entry: Entry) -> Mount:
         mount = self._hub.find(entry.mount)
@@ -213,36 +261,84 @@ class Router:
             raise UnknownTarget(f"{entry.mount} was removed.")
         return mount
 
+    def tool_target(self, caller: Caller, mount: Mount, own: str) -> Target:
+        """The target of a tool by its own name, which may have left the catalog: a task goes on without its tool.
+
+        Raises:
+            UnknownTarget: the caller may not use it.
+        """
+        target = Target(mount.settings.key or mount.name, "tool", own)
+        governor = self._hub.governor
+        if governor is not None and governor.hides(caller, target):
+            raise UnknownTarget(f"Unknown tool: {own[:200]}")
+        return target
+
     def _forward(
-        self, exchange: Exchange, mount: Mount, params: Params, check: Check | None = None
+        self, exchange: Exchange, mount: Mount, params: Params, find: FindTarget, check: Check | None = None
     ) -> Awaitable[Reply]:
         """Send an exchange to its mount, with params that use the server's own names.
 
-        Every request to a server passes here: this is where steps in front of one server belong.
+        Every request to a server passes here, and so through the governor of the hub.
         """
         if mount.is_gateway:
             params = with_hop(params)
-        return mount.calls.call_typed(exchange, params, check)
+        governor = self._hub.governor
+        if governor is None:
+            return mount.calls.call_typed(exchange, params, check)
+        return self._governed(governor, exchange, mount, params, find, check)
 
-    async def _request(self, exchange: Exchange, mount: Mount, member: str, own: str) -> Reply:
+    async def _governed(
+        self,
+        governor: Governor,
+        exchange: Exchange,
+        mount: Mount,
+        params: Params,
+        find: FindTarget,
+        check: Check | None,
+    ) -> Reply:
+        for _ in range(MOST_DECISIONS):
+            version = governor.version
+            target = exchange.target = find()
+
+            def send(decided: Exchange, version: object = version, target: Target = target) -> Awaitable[Reply]:
+                def holds() -> None:
+                    if check is not None:
+                        check()
+                    if governor.version != version or find() != target:
+                        raise _Outdated
+
+                return mount.calls.call_typed(decided, params, holds)
+
+            try:
+                return await governor(exchange, send)
+            except _Outdated:
+                continue
+        raise Refused("The rules or the definition of what you call keep changing; nothing was sent. Try again later.")
+
+    async def _request(self, exchange: Exchange, mount: Mount, member: str, own: str, find: FindTarget) -> Reply:
         """The reply to a request about one tool, prompt or resource, which the server knows by its own name."""
         params = exchange.params
         if type(params.get("arguments", _NO_ARGUMENTS)) is not dict and params["arguments"] is not None:
             raise InvalidParams("Invalid params: arguments must be a JSON object, such as {}.")
         if "requestState" in params:
             params = self._hub.request_states.unwrapped(exchange, mount.name)
+            # The state is ours and bound to these arguments, so the call has been decided on and has begun.
+            exchange.is_continued = True
         params = {**params, member: own}
-        reply = await self._forward(exchange, mount, params)
+        reply = await self._forward(exchange, mount, params, find)
         if is_plain(reply, exchange.profile.version):
             return reply
-        return await self._rewrite_reply(exchange, mount, params, reply)
+        return await self._rewrite_reply(exchange, mount, params, reply, find)
 
-    async def _rewrite_reply(self, exchange: Exchange, mount: Mount, params: Params, reply: Reply) -> Reply:
+    async def _rewrite_reply(
+        self, exchange: Exchange, mount: Mount, params: Params, reply: Reply, find: FindTarget
+    ) -> Reply:
         """The reply with the names of this router, and what else its caller needs."""
         if says_task(reply) and self._tasks.may_begin(exchange, mount):
             return self._tasks.begun(exchange, mount, str(params.get("name")), reply)
         if isinstance(reply, ErrorObject) and reply.code == URL_ELICITATION_REQUIRED:
-            send_again = partial(self._forward, exchange, mount, params)
+            exchange.is_continued = True
+            send_again = partial(self._forward, exchange, mount, params, find)
             reply = await settle_links(mount, exchange, reply, send_again)
         elif isinstance(reply, ErrorObject):
             reply = error_to_pass(exchange.method, params, reply)
@@ -268,104 +364,75 @@ class Router:
             raise UpstreamProtocolError(f"{mount.name}: {problem.message}") from None
 
     async def _complete(self, exchange: Exchange) -> Reply:
-        reference = as_object(exchange.params.get("ref")) or {}
+        reference, caller = as_object(exchange.params.get("ref")) or {}, exchange.caller
         match reference.get("type"):
             case "ref/prompt":
-                entry = self._prompt(reference.get("name"))
+                entry = self._prompt(caller, name := reference.get("name"))
                 mount, own = self._mount(entry), {**reference, "name": entry.own}
+                find = partial(self._find, "prompts", caller, name)
             case "ref/resource":
                 uri = reference.get("uri")
-                template = self.catalog.templates.get(uri) if isinstance(uri, str) else None
+                template = self._view(caller).catalog.templates.get(uri) if isinstance(uri, str) else None
                 if template is not None:
                     mount, own = self._mount(template), {**reference, "uri": template.own}
+                    find = partial(self._find, "templates", caller, uri)
                 else:
-                    mount, own_uri = self._owner(uri)
-                    own = {**reference, "uri": own_uri}
+                    mount, target = self._resource(caller, uri)
+                    own = {**reference, "uri": target.name}
+                    find = partial(self._resource_target, caller, uri)
             case _:
                 raise InvalidParams("Invalid params: the type of ref must be ref/prompt or ref/resource.")
-        reply = await self._forward(exchange, mount, {**exchange.params, "ref": own})
+        reply = await self._forward(exchange, mount, {**exchange.params, "ref": own}, find)
         if isinstance(reply, ErrorObject):
             # We declare completions for all servers; one without them has no proposals.
             has_none = reply.code == METHOD_NOT_FOUND
             return Result(complete({"completion": {"values": []}})) if has_none else reply
         return _at_most_a_hundred(reply)
 
-    # -------------------------------------------------------------------------------------------------- listening
-
     async def _listen(self, exchange: Exchange) -> Reply:
         if wants_log(exchange.profile):
             return await self._hub.log.hold(exchange, lambda server: server in self.catalog.prefixes)
         wanted = read_filter(exchange.params)
         tasks = self._tasks.listened_to(exchange)
+        # A subscription outlives its decision, so each resource is decided on as a request of its own.
+        resources = {uri: found for uri in wanted.uris if (found := await self._may_listen(exchange, uri)) is not None}
+        may_notify = partial(self._may_notify, exchange.caller)
         if not tasks:
-            return await self._hold(exchange, wanted)
+            return await hold(exchange, self._changes, wanted, resources, may_notify)
         async with TaskScope() as scope:
             news = TaskNotifications(exchange, scope, partial(self._tasks.may_notify, exchange.caller))
             for mount, names in tasks.items():
                 news.listen(mount, names)
             try:
-                return await self._hold(exchange, wanted, news)
+                return await hold(exchange, self._changes, wanted, resources, may_notify, news)
             finally:
                 scope.cancel_all()
 
-    async def _hold(self, exchange: Exchange, wanted: Filter, news: TaskNotifications | None = None) -> Reply:
-        # The subscriptions and not their mounts: another mount may take them over.
-        owned: list[tuple[Subscriptions, str]] = []
-        asked: dict[str, asyncio.Future[bool]] = {}
-        exposed: dict[str, str] = {}
-        patience = 0.0
+    def _may_notify(self, caller: Caller, mount: Mount, own: str) -> bool:
+        governor = self._hub.governor
+        return governor is None or not governor.hides(caller, _resource_target(mount, own))
+
+    async def _may_listen(self, exchange: Exchange, uri: str) -> tuple[Mount, str] | None:
+        """The mount of a resource and its URI there; None if there is none, or the caller may not subscribe to it."""
         try:
-            for uri in wanted.uris:
-                try:
-                    mount, own = self._owner(uri)
-                except UnknownTarget:
-                    continue
-                owned.append((mount.subscriptions, own))
-                patience = max(patience, mount.settings.queue_wait)
-                mount.calls.know_caller(exchange.caller)
-                asked[uri] = mount.subscriptions.watch(own)
-                exposed[uri] = exposed_uri(mount.prefix, own)
-            # From now on: one server may report a change while another has yet to acknowledge.
-            with self._changes.listener(Filter(wanted.lists, tuple(dict.fromkeys(exposed.values())))) as listener:
-                if asked:
-                    await asyncio.wait(asked.values(), timeout=patience)
-                names = {uri: exposed[uri] for uri, one in asked.items() if one.done() and one.result()}
-                honoured = Filter(wanted.lists, tuple(dict.fromkeys(names.values())))
-                listener.narrow(honoured)
-                accepted = {**honoured.wire(), **({"resourceSubscriptions": list(names)} if names else {})}
-                ids = [] if news is None else await news.accepted(TASKS_ACCEPTED_WITHIN)
-                if ids:
-                    accepted[WANTED] = ids
-                renamed = Subtrees[tuple[str, str]]()
-                for given, shown in names.items():
-                    if given != shown:
-                        renamed.add(shown, (given, shown))
-                await exchange.emit(Notification(ACKNOWLEDGED, {"notifications": accepted}))
-                if news is not None:
-                    news.start(ids, listener.close)
-                while (notice := await listener.wait()) is not None:
-                    await exchange.emit(_as_named(notice, renamed))
-        finally:
-            for subscriptions, own in owned:
-                subscriptions.unwatch(own)
-        return Result(complete({}))
+            mount, target = self._resource(exchange.caller, uri)
+            governor = self._hub.governor
+            if governor is not None:
+                asked = msgspec.structs.replace(exchange, method="resources/subscribe", params={"uri": uri})
+                asked.target = target
+                if not isinstance(await governor(asked, _accepted), Result):
+                    return None
+        except (UnknownTarget, Refused):
+            return None
+        return mount, target.name
 
 
-def _as_named(notice: Notification, renamed: Subtrees[tuple[str, str]]) -> Notification:
-    """An update of a resource under the name that the client subscribed to: it may have used a server's own URI."""
-    uri = notice.params.get("uri")
-    if notice.method != RESOURCE_UPDATED or not isinstance(uri, str):
-        return notice
-    for given, exposed in renamed.of(uri)[:1]:
-        return Notification(notice.method, {**notice.params, "uri": given + uri.removeprefix(exposed)})
-    return notice
+def _resource_target(mount: Mount, own: str, definition: str = "") -> Target:
+    return Target(mount.settings.key or mount.name, "resource", own, definition)
 
 
-def _differs(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> bool:
-    if len(before) != len(after):
-        return True
-    pairs = zip(before.values(), after.values(), strict=True)
-    return any(old is not new and old.encoded != new.encoded for old, new in pairs)
+async def _accepted(exchange: Exchange) -> Reply:
+    return Result(complete({}))
 
 
 def _at_most_a_hundred(reply: Result) -> Reply:

@@ -16,7 +16,7 @@ from sluicegate.errors import (
     UnknownTarget,
     UpstreamProtocolError,
 )
-from sluicegate.exchange import Caller, Exchange
+from sluicegate.exchange import Caller, Exchange, Target
 from sluicegate.hub.call_sink import UNSAFE, UNSAFE_SENTENCE, has_unsafe_page, labelled
 from sluicegate.hub.calls import Check
 from sluicegate.hub.mount import Mount
@@ -45,7 +45,7 @@ MOST_TASK_IDS: Final = 1000
 Names = Mapping[str, str]
 """Tasks of one server: for each of its own ids, the id that the client used."""
 
-Forward = Callable[[Exchange, Mount, Params, Check], Awaitable[Reply]]
+Forward = Callable[[Exchange, Mount, Params, Callable[[], Target], Check], Awaitable[Reply]]
 """Sends an exchange to its mount."""
 
 
@@ -116,7 +116,10 @@ class TaskPassthrough:
             if not self._shows(exchange.caller, task):
                 raise _unknown()  # The server was restarted meanwhile: the task may be another caller's.
 
-        reply = await self._forward(exchange, mount, {**exchange.params, "taskId": task.own}, check)
+        # The call that began the task was decided on; what belongs to it is judged by its tool, and never asked again.
+        exchange.is_continued = True
+        find = partial(self._router.tool_target, exchange.caller, mount, task.tool)
+        reply = await self._forward(exchange, mount, {**exchange.params, "taskId": task.own}, find, check)
         check()
         try:
             return _reply_rewritten(mount, exchange.method, reply, task.own, sealed_id)
