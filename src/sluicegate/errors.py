@@ -165,6 +165,10 @@ class AuditUnavailable(Refused):
     reason = "audit_unavailable"
 
 
+class StateUnavailable(AuditUnavailable):
+    """The record of approvals and definitions cannot be read or written, so nothing that depends on it may run."""
+
+
 class LimitExceeded(Refused):
     """Too many requests at once; the same request may pass later."""
 

@@ -1,6 +1,6 @@
-"""What rooms know of the stores: rows of the audit log, and the Protocols that every store implements."""
+"""What rooms know of the stores: what is kept in them, and the Protocols that every store implements."""
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -50,4 +50,188 @@ class AuditLog(Protocol):
 
     def note(self, row: Row) -> None:
         """Add a row that nothing waits for; it is committed with the next ones."""
+        ...
+
+
+# ------------------------------------------------------------------------------------------- approvals, grants, pins
+
+Scope = Literal["once", "minutes", "always"]
+"""How far a yes reaches: this call, this tool for ten minutes, this tool from now on."""
+
+Way = Literal["client", "command", "page"]
+"""How a person answered."""
+
+
+class Approval(msgspec.Struct, frozen=True, kw_only=True):
+    """One question to a person, whether a call may run, and the answer. Times are nanoseconds since 1970."""
+
+    id: str
+    """Short, so that a person can type it."""
+    run: str
+    """The gateway process that asks. A question ends with it."""
+    binding: str
+    """A digest of all that the question is about: an equal call has an equal one."""
+    caller: str
+    client: str = ""
+    """What the client calls itself."""
+    method: str
+    server: str
+    kind: str
+    name: str
+    definition: str = ""
+    arguments: str
+    """All arguments, as JSON."""
+    rule: str = ""
+    why: str = ""
+    asked: int
+    deadline: int
+    """Neither an answer nor a call that uses it counts from here on."""
+    state: Literal["pending", "approved", "declined", "void"] = "pending"
+    taken: bool = False
+    """Whether a call has used the answer."""
+    scope: Scope | None = None
+    by: str = ""
+    way: Way | None = None
+    reason: str = ""
+    decided: int = 0
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person answered."""
+
+    scope: Scope | None
+    """None means no."""
+    by: str
+    way: Way
+    reason: str = ""
+    """Of a no, for the model."""
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of one tool by one caller that need no question. Times are nanoseconds since 1970."""
+
+    id: str
+    caller: str
+    server: str
+    kind: str
+    name: str
+    definition: str
+    """The definition that was approved: with another one, the question is asked again."""
+    since: int
+    until: int | None
+    """None means always."""
+    by: str
+    way: str
+
+
+class Pin(msgspec.Struct, frozen=True, kw_only=True):
+    """A definition that was seen: the approved one, or one that differs from it and waits for approval."""
+
+    server: str
+    kind: str
+    name: str
+    hash: str
+    definition: str
+    """As JSON, for a comparison."""
+    state: Literal["approved", "pending"] = "approved"
+    seen: int = 0
+    """When it was first seen; set by the store."""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What the store knows of a definition after it was seen."""
+
+    pin: Pin
+    news: Literal["", "first", "changed"] = ""
+    """`first` or `changed` if this sight was the first of this definition."""
+
+
+class Approvals(Protocol):
+    """Questions and their answers, shared by all gateways of a folder and the commands. Nothing here waits.
+
+    Each change is one compare-and-set. All methods raise `StateUnavailable` if the store cannot be used at once.
+    """
+
+    def ask(self, question: Approval, most: int) -> Approval | None:
+        """The open question or unused answer with the same run and binding, else this question, which is open now.
+
+        None if the run has `most` open questions already.
+        """
+        ...
+
+    def decide(self, approval_id: str, answer: Answer) -> bool:
+        """Answer an open question; whether this was the first answer, and in time. A wider yes also adds a grant."""
+        ...
+
+    def take(self, approval_id: str) -> bool:
+        """Use an answer; whether it was unused, and still valid."""
+        ...
+
+    def void(self, approval_id: str) -> bool:
+        """End a question without an answer, or an answer that was not used; whether it was one of these."""
+        ...
+
+    def find(self, approval_id: str) -> Approval | None:
+        """A question in any state. Old ones are removed."""
+        ...
+
+    def open_questions(self) -> Sequence[Approval]:
+        """All that can be answered now, the oldest first."""
+        ...
+
+
+class Grants(Protocol):
+    """What callers may do without a question. Nothing here waits; raises as `Approvals` does."""
+
+    def find_grant(self, caller: str, server: str, kind: str, name: str, definition: str) -> Grant | None:
+        """The grant that covers a call now."""
+        ...
+
+    def grants(self) -> Sequence[Grant]:
+        """All that have not ended, the oldest first."""
+        ...
+
+    def revoke(self, grant_id: str) -> bool:
+        """End a grant; whether there was one."""
+        ...
+
+
+class Pins(Protocol):
+    """Definitions by server, kind and name: at most one approved, and one that waits. Raises as `Approvals` does."""
+
+    def see(self, pins: Sequence[Pin]) -> Sequence[Seen]:
+        """Compare definitions with the store, in one transaction, and say for each where it stands.
+
+        One that has no approved predecessor is kept in the state it was given. One that equals the approved one is
+        approved, and what waited in its place is forgotten. One that differs from it waits.
+        """
+        ...
+
+    def pins(self, server: str | None = None) -> Sequence[Pin]:
+        """All pins, or those of one server."""
+        ...
+
+    def approve_pin(self, server: str, kind: str, name: str, hash: str) -> bool:
+        """Approve the definition that waits, if it still has this hash; whether it was so."""
+        ...
+
+    def forget_pin(self, server: str, kind: str, name: str) -> bool:
+        """Forget what is known of one definition; whether there was anything."""
+        ...
+
+
+class State(Approvals, Grants, Pins, Protocol):
+    """All that a gateway remembers of decisions, in one place."""
+
+    @property
+    def run(self) -> str:
+        """The name of this process in `Approval.run`."""
+        ...
+
+    def version(self) -> object:
+        """A value that differs after a change, by whichever process. Cheap enough to ask three times a second."""
+        ...
+
+    def close(self) -> None:
+        """Void the open questions of this process, and close the store."""
         ...

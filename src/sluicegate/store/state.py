@@ -1,0 +1,397 @@
+"""`state.db`: approvals, grants and pins of one folder in SQLite, shared by its gateways and the commands.
+
+Calls come from the event loop, so each is one short transaction that gives up quickly if another process holds the
+lock. Without a path it is kept in memory: the same code, for tests and for gateways without a state folder.
+
+A gateway holds the lock of a file of its own beside the database. The system releases it when the process ends for any
+reason; questions of a gateway whose lock can be taken are void.
+"""
+
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from typing import Final, TypeVar
+
+import msgspec
+
+from sluicegate.errors import StateUnavailable
+from sluicegate.store.base import Answer, Approval, Grant, Pin, Seen
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+LOCKED_FOR: Final = 0.2
+"""Seconds that a gateway waits for another writer."""
+MINUTES: Final = 10 * 60 * 10**9
+"""The length of a grant for ten minutes."""
+_KEPT: Final = 3600 * 10**9
+"""Ended questions are kept this long, for those who ask what became of them. They hold the arguments of calls."""
+_VERSION: Final = 1
+
+_SCHEMA: Final = """
+CREATE TABLE approvals (
+    id TEXT PRIMARY KEY, run TEXT NOT NULL, binding TEXT NOT NULL, caller TEXT NOT NULL, client TEXT NOT NULL,
+    method TEXT NOT NULL, server TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, definition TEXT NOT NULL,
+    arguments TEXT NOT NULL, rule TEXT NOT NULL, why TEXT NOT NULL, asked INTEGER NOT NULL, deadline INTEGER NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('pending', 'approved', 'declined', 'void')), taken INTEGER NOT NULL,
+    scope TEXT, "by" TEXT NOT NULL, way TEXT, reason TEXT NOT NULL, decided INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX approvals_by_binding ON approvals (run, binding);
+CREATE TABLE grants (
+    id TEXT PRIMARY KEY, caller TEXT NOT NULL, server TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL,
+    definition TEXT NOT NULL, since INTEGER NOT NULL, until INTEGER, "by" TEXT NOT NULL, way TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX grants_by_name ON grants (server, name);
+CREATE TABLE pins (
+    server TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, hash TEXT NOT NULL, definition TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('approved', 'pending')), seen INTEGER NOT NULL,
+    PRIMARY KEY (server, kind, name, state)
+) STRICT, WITHOUT ROWID;
+"""
+
+# A clock that was set back makes a question or a grant invalid rather than longer.
+_IN_TIME: Final = "asked <= :now AND :now < deadline"
+_UNUSED: Final = f"(state = 'pending' OR (state IN ('approved', 'declined') AND taken = 0)) AND {_IN_TIME}"
+
+
+def _insert(table: str, kind: type[msgspec.Struct]) -> str:
+    names = kind.__struct_fields__
+    return f"INSERT INTO {table} ({_quoted(names)}) VALUES ({', '.join(':' + name for name in names)})"
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)  # `by` is a word of SQL.
+
+
+_ADD_APPROVAL: Final = _insert("approvals", Approval)
+_ADD_GRANT: Final = _insert("grants", Grant)
+_ADD_PIN: Final = _insert("pins", Pin)
+
+
+class SqliteState:
+    """A `State` in one SQLite file, or in memory."""
+
+    def __init__(
+        self,
+        path: str | None = None,
+        *,
+        locked_for: float = LOCKED_FOR,
+        clock: Callable[[], int] = time.time_ns,
+        asks: bool = True,
+    ) -> None:
+        """`asks` says whether this process opens questions, and needs a lock of its own for that.
+
+        Raises:
+            StateUnavailable: the file cannot be opened, or another version of sluicegate wrote it.
+        """
+        self.run = secrets.token_hex(8)
+        self._clock = clock
+        self._writes = 0
+        self._runs = "" if path is None else f"{path}-runs"
+        self._lock: int | None = None
+        try:
+            if path is not None:
+                _create(path)
+            self._db = sqlite3.connect(
+                path or ":memory:", timeout=locked_for, isolation_level=None, check_same_thread=False
+            )
+        except (OSError, sqlite3.Error) as problem:
+            raise _unavailable(problem) from problem
+        try:
+            with self._errors():
+                self._prepare(locked_for)
+            if path is not None and asks:
+                # With the right to write, so that no other process takes the lock of a file that is new.
+                with self._writing():
+                    os.makedirs(self._runs, mode=0o700, exist_ok=True)
+                    self._lock = _locked(os.path.join(self._runs, self.run))
+            self.void_stopped()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _prepare(self, locked_for: float) -> None:
+        run = self._db.execute
+        run(f"PRAGMA busy_timeout = {int(locked_for * 1000)}")
+        # Arguments of calls may hold secrets: what is deleted is overwritten.
+        run("PRAGMA secure_delete = ON")
+        run("PRAGMA journal_mode = WAL")
+        # The death of a process loses nothing. After a power failure the last answers may be missing: the safe side.
+        run("PRAGMA synchronous = NORMAL")
+        if self._db_version() == 0:
+            with self._writing() as db:
+                if self._db_version() == 0:  # Of two processes that start together, one is first.
+                    for statement in _SCHEMA.split(";\n"):
+                        db.execute(statement)
+                    db.execute(f"PRAGMA user_version = {_VERSION}")
+        if self._db_version() != _VERSION:
+            raise StateUnavailable("The record of approvals was written by another version of sluicegate.")
+
+    def _db_version(self) -> int:
+        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
+
+    # -------------------------------------------------------------------------------------------------- approvals
+
+    def ask(self, question: Approval, most: int) -> Approval | None:
+        """The open question or unused answer with the same run and binding, else this one; see `Approvals`."""
+        now = self._clock()
+        bound = {"run": question.run, "binding": question.binding, "now": now}
+        with self._writing() as db:
+            known = f"SELECT * FROM approvals WHERE run = :run AND binding = :binding AND {_UNUSED}"
+            found = _first(db.execute(f"{known} ORDER BY asked DESC", bound), Approval)
+            if found is not None:
+                return found
+            db.execute("DELETE FROM approvals WHERE deadline < ?", (now - _KEPT,))
+            db.execute("DELETE FROM grants WHERE until <= ?", (now,))
+            pending = f"SELECT COUNT(*) FROM approvals WHERE run = :run AND state = 'pending' AND {_IN_TIME}"
+            if db.execute(pending, bound).fetchone()[0] >= most:
+                return None
+            db.execute(_ADD_APPROVAL, msgspec.structs.asdict(question))
+        return question
+
+    def decide(self, approval_id: str, answer: Answer) -> bool:
+        """Answer an open question; whether this was the first answer, and in time. A wider yes also adds a grant."""
+        now = self._clock()
+        values = msgspec.structs.asdict(answer) | {"id": approval_id, "now": now}
+        values["state"] = "declined" if answer.scope is None else "approved"
+        with self._writing() as db:
+            changed = db.execute(
+                f"""UPDATE approvals SET state = :state, scope = :scope, "by" = :by, way = :way, reason = :reason,
+                decided = :now WHERE id = :id AND state = 'pending' AND {_IN_TIME}""",
+                values,
+            ).rowcount
+            approval = self._find(approval_id)
+            if changed and approval is not None and answer.scope in ("minutes", "always"):
+                until = now + MINUTES if answer.scope == "minutes" else None
+                db.execute(_ADD_GRANT, msgspec.structs.asdict(_grant(approval, answer, now, until)))
+        return changed == 1
+
+    def take(self, approval_id: str) -> bool:
+        """Use an answer; whether it was unused, and still valid."""
+        return self._change_approval(f"SET taken = 1 WHERE id = :id AND state != 'pending' AND {_UNUSED}", approval_id)
+
+    def void(self, approval_id: str) -> bool:
+        """End a question without an answer, or an answer that was not used; whether it was one of these."""
+        return self._change_approval(f"SET state = 'void' WHERE id = :id AND {_UNUSED}", approval_id)
+
+    def _change_approval(self, change: str, approval_id: str) -> bool:
+        with self._writing() as db:
+            cursor = db.execute(f"UPDATE approvals {change}", {"id": approval_id, "now": self._clock()})
+            return cursor.rowcount == 1
+
+    def find(self, approval_id: str) -> Approval | None:
+        """A question in any state. Old ones are removed."""
+        with self._errors():
+            return self._find(approval_id)
+
+    def _find(self, approval_id: str) -> Approval | None:
+        return _first(self._db.execute("SELECT * FROM approvals WHERE id = ?", (approval_id,)), Approval)
+
+    def open_questions(self) -> list[Approval]:
+        """All that can be answered now, the oldest first."""
+        query = f"SELECT * FROM approvals WHERE state = 'pending' AND {_IN_TIME} ORDER BY asked, id"
+        with self._errors():
+            return list(_rows(self._db.execute(query, {"now": self._clock()}), Approval))
+
+    def void_stopped(self) -> None:
+        """Void the questions of gateways that have stopped without doing so."""
+        if not os.path.isdir(self._runs) or os.listdir(self._runs) in ([], [self.run]):
+            return
+        with self._writing():
+            for name in os.listdir(self._runs):
+                file = os.path.join(self._runs, name)
+                lock = _locked(file, create=False)
+                if lock is not None:
+                    self._void_run(name)
+                    os.unlink(file)
+                    os.close(lock)
+
+    def _void_run(self, run: str) -> None:
+        query = "UPDATE approvals SET state = 'void' WHERE run = ? AND taken = 0 AND state != 'void'"
+        self._db.execute(query, (run,))
+
+    # ----------------------------------------------------------------------------------------------------- grants
+
+    def find_grant(self, caller: str, server: str, kind: str, name: str, definition: str) -> Grant | None:
+        """The grant that covers a call now."""
+        now = self._clock()
+        query = """SELECT * FROM grants WHERE server = ? AND name = ? AND kind = ? AND caller = ? AND definition = ?
+            AND since <= ? AND (until IS NULL OR ? < until)"""
+        with self._errors():
+            return _first(self._db.execute(query, (server, name, kind, caller, definition, now, now)), Grant)
+
+    def grants(self) -> list[Grant]:
+        """All that have not ended, the oldest first."""
+        query = "SELECT * FROM grants WHERE until IS NULL OR ? < until ORDER BY since, id"
+        with self._errors():
+            return list(_rows(self._db.execute(query, (self._clock(),)), Grant))
+
+    def revoke(self, grant_id: str) -> bool:
+        """End a grant; whether there was one."""
+        with self._writing() as db:
+            return db.execute("DELETE FROM grants WHERE id = ?", (grant_id,)).rowcount == 1
+
+    # ------------------------------------------------------------------------------------------------------- pins
+
+    def see(self, pins: Sequence[Pin]) -> list[Seen]:
+        """Compare definitions with the store, and say for each where it stands; see `Pins`."""
+        now = self._clock()
+        with self._writing() as db:
+            known = {(pin.server, pin.kind, pin.name, pin.state): pin for pin in self._pins()}
+            return [_see(db, known, pin, now) for pin in pins]
+
+    def pins(self, server: str | None = None) -> list[Pin]:
+        """All pins, or those of one server."""
+        with self._errors():
+            return [pin for pin in self._pins() if server in (None, pin.server)]
+
+    def _pins(self) -> Iterator[Pin]:
+        return _rows(self._db.execute("SELECT * FROM pins ORDER BY server, kind, name, state"), Pin)
+
+    def approve_pin(self, server: str, kind: str, name: str, hash: str) -> bool:
+        """Approve the definition that waits, if it still has this hash; whether it was so."""
+        one = "server = ? AND kind = ? AND name = ?"
+        with self._writing() as db:
+            waits = db.execute(
+                f"SELECT 1 FROM pins WHERE {one} AND state = 'pending' AND hash = ?", (server, kind, name, hash)
+            ).fetchone()
+            if waits is not None:
+                db.execute(f"DELETE FROM pins WHERE {one} AND state = 'approved'", (server, kind, name))
+                db.execute(f"UPDATE pins SET state = 'approved' WHERE {one}", (server, kind, name))
+        return waits is not None
+
+    def forget_pin(self, server: str, kind: str, name: str) -> bool:
+        """Forget what is known of one definition; whether there was anything."""
+        with self._writing() as db:
+            query = "DELETE FROM pins WHERE server = ? AND kind = ? AND name = ?"
+            return db.execute(query, (server, kind, name)).rowcount > 0
+
+    # -------------------------------------------------------------------------------------------------- the file
+
+    def version(self) -> object:
+        """A value that differs after a change, by whichever process."""
+        with self._errors():
+            return self._writes, self._db.execute("PRAGMA data_version").fetchone()[0]
+
+    def close(self) -> None:
+        """Void the open questions of this process, and close the file."""
+        with suppress(StateUnavailable):  # The next to open the file does it otherwise.
+            with self._writing():
+                self._void_run(self.run)
+        self._db.close()
+        if self._lock is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(self._runs, self.run))
+            os.close(self._lock)
+            self._lock = None
+
+    @contextmanager
+    def _errors(self) -> Generator[None]:
+        try:
+            yield
+        except (OSError, sqlite3.Error, msgspec.ValidationError) as problem:
+            raise _unavailable(problem) from problem
+
+    @contextmanager
+    def _writing(self) -> Generator[sqlite3.Connection]:
+        """A transaction that has the right to write from its beginning: what it reads stays true until it ends."""
+        with self._errors():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+                raise
+            self._writes += 1
+
+
+def new_id() -> str:
+    """A short id of letters and digits that are not easily confused. It begins with a letter, unlike an option."""
+    return secrets.choice(_LETTERS) + "".join(secrets.choice(_LETTERS + "23456789") for _ in range(5))
+
+
+_LETTERS: Final = "abcdefghjkmnpqrstuvwxyz"
+
+
+def _grant(approval: Approval, answer: Answer, now: int, until: int | None) -> Grant:
+    return Grant(
+        id=new_id(),
+        caller=approval.caller,
+        server=approval.server,
+        kind=approval.kind,
+        name=approval.name,
+        definition=approval.definition,
+        since=now,
+        until=until,
+        by=answer.by,
+        way=answer.way,
+    )
+
+
+def _see(db: sqlite3.Connection, known: dict[tuple[str, str, str, str], Pin], pin: Pin, now: int) -> Seen:
+    key = (pin.server, pin.kind, pin.name)
+    approved, pending = known.get((*key, "approved")), known.get((*key, "pending"))
+    if approved is not None and approved.hash == pin.hash:
+        if pending is not None:
+            _drop(db, pending)
+        return Seen(approved)
+    if pending is not None and pending.hash == pin.hash:
+        return Seen(pending)
+    if pending is not None:
+        _drop(db, pending)
+    is_first = approved is None and pending is None
+    kept = msgspec.structs.replace(pin, state=pin.state if is_first else "pending", seen=now)
+    db.execute(_ADD_PIN, msgspec.structs.asdict(kept))
+    known[(*key, kept.state)] = kept
+    return Seen(kept, "first" if is_first else "changed")
+
+
+def _drop(db: sqlite3.Connection, pin: Pin) -> None:
+    db.execute(
+        "DELETE FROM pins WHERE server = ? AND kind = ? AND name = ? AND state = ?",
+        (pin.server, pin.kind, pin.name, pin.state),
+    )
+
+
+def _rows(cursor: sqlite3.Cursor, kind: type[T]) -> Iterator[T]:
+    with closing(cursor):
+        names = [column[0] for column in cursor.description]
+        for row in cursor:
+            # Another process may have written it: what does not fit is an error, never a value (B5).
+            yield msgspec.convert(dict(zip(names, row, strict=True)), kind, strict=False)
+
+
+def _first(cursor: sqlite3.Cursor, kind: type[T]) -> T | None:
+    return next(_rows(cursor, kind), None)
+
+
+def _create(path: str) -> None:
+    """Make the file accessible to its owner alone, before SQLite writes to it; its other files get the same mode."""
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+    os.chmod(path, 0o600)
+
+
+def _locked(file: str, *, create: bool = True) -> int | None:
+    """The descriptor of the locked file, or None if another process holds the lock or the file is gone."""
+    import fcntl
+
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT if create else 0), 0o600)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _unavailable(problem: Exception) -> StateUnavailable:
+    cause = problem.strerror if isinstance(problem, OSError) else str(problem)  # Neither names a path.
+    return StateUnavailable(f"The record of approvals cannot be used ({cause}), so nothing was done; try again later.")

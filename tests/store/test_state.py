@@ -1,0 +1,181 @@
+"""`state.db`: one compare-and-set for each decision, whatever happens to the processes that share the file."""
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sluicegate.errors import StateUnavailable
+from sluicegate.store.base import Answer, State
+from sluicegate.store.state import SqliteState
+from tests.store.check_state import CHECKS, ONCE, Clock, check_state, question
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("place", ["memory", "file"])
+def test_the_store_passes_the_suite(place: str, check: Callable[[State, Clock], None], tmp_path: Path) -> None:
+    path = str(tmp_path / "state" / "state.db") if place == "file" else None
+    check_state(partial(SqliteState, path), check)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "state" / "state.db")
+
+
+def test_files_are_accessible_to_their_owner_alone(path: str) -> None:
+    with closing(SqliteState(path)) as state:
+        state.grants()
+        for file in Path(path).parent.rglob("*"):
+            allowed = 0o700 if file.is_dir() else 0o600
+            assert stat.S_IMODE(file.stat().st_mode) == allowed, file
+        assert stat.S_IMODE(Path(path).parent.stat().st_mode) == 0o700
+
+
+def test_t18_of_fifty_racing_approvers_one_wins(path: str) -> None:
+    clock = Clock()
+    clock.now = time.time_ns()
+    with closing(SqliteState(path)) as gateway:
+        gateway.ask(question(gateway, clock), 10)
+
+        def answer(number: int) -> bool:
+            with closing(SqliteState(path, locked_for=30.0, asks=False)) as approver:
+                return approver.decide("aaaaaa", Answer(scope="always", by=f"approver {number}", way="command"))
+
+        with ThreadPoolExecutor(50) as pool:
+            won = [number for number, has_won in enumerate(pool.map(answer, range(50))) if has_won]
+        assert len(won) == 1
+        found = gateway.find("aaaaaa")
+        assert found is not None and found.by == f"approver {won[0]}"
+        assert [grant.by for grant in gateway.grants()] == [f"approver {won[0]}"]
+
+
+def test_t18_of_many_calls_that_use_one_answer_one_runs(path: str) -> None:
+    clock = Clock()
+    clock.now = time.time_ns()
+    with closing(SqliteState(path)) as gateway:
+        gateway.ask(question(gateway, clock), 10)
+        gateway.decide("aaaaaa", ONCE)
+
+        def take(_: int) -> bool:
+            with closing(SqliteState(path, locked_for=30.0, asks=False)) as other:
+                return other.take("aaaaaa")
+
+        with ThreadPoolExecutor(20) as pool:
+            assert sum(pool.map(take, range(20))) == 1
+
+
+def test_another_process_sees_changes(path: str) -> None:
+    clock = Clock()
+    clock.now = time.time_ns()
+    with closing(SqliteState(path)) as gateway, closing(SqliteState(path, asks=False)) as command:
+        gateway.ask(question(gateway, clock), 10)
+        before = gateway.version()
+        assert command.decide("aaaaaa", ONCE)
+        assert gateway.version() != before
+
+
+def test_a_gateway_that_stops_voids_its_questions(path: str) -> None:
+    clock = Clock()
+    clock.now = time.time_ns()
+    gateway = SqliteState(path)
+    gateway.ask(question(gateway, clock), 10)
+    gateway.close()
+    with closing(SqliteState(path, asks=False)) as command:
+        assert not command.decide("aaaaaa", ONCE)
+        assert os.listdir(f"{path}-runs") == []
+
+
+def test_t18_questions_of_a_killed_gateway_are_void_and_those_of_others_stay(path: str) -> None:
+    script = f"""
+import sys, time
+from sluicegate.store.state import SqliteState
+from tests.store.check_state import Clock, question
+clock = Clock()
+clock.now = time.time_ns()
+state = SqliteState({path!r})
+state.ask(question(state, clock, "killed", "b2"), 10)
+print("asked", flush=True)
+sys.stdin.read()
+"""
+    clock = Clock()
+    clock.now = time.time_ns()
+    with closing(SqliteState(path)) as gateway:
+        gateway.ask(question(gateway, clock), 10)
+        root = str(Path(__file__).parents[2])
+        with subprocess.Popen(
+            [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root
+        ) as other:
+            assert other.stdout is not None and other.stdout.readline() == b"asked\n"
+            with closing(SqliteState(path, asks=False)) as command:
+                assert {found.id for found in command.open_questions()} == {"aaaaaa", "killed"}
+            other.kill()
+            other.wait()
+        with closing(SqliteState(path, asks=False)) as command:
+            assert [found.id for found in command.open_questions()] == ["aaaaaa"]
+            assert not command.decide("killed", msgspec.structs.replace(ONCE, scope="always"))
+            assert command.decide("aaaaaa", ONCE)
+
+
+def test_a_locked_file_is_a_refusal_and_not_a_wait(path: str) -> None:
+    clock = Clock()
+    with closing(SqliteState(path, locked_for=0.0, clock=clock)) as gateway:
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StateUnavailable, match="locked"):
+            gateway.ask(question(gateway, clock), 10)
+        assert gateway.open_questions() == []  # Readers do not wait for writers.
+        other.execute("ROLLBACK")
+        other.close()
+        assert gateway.ask(question(gateway, clock), 10) is not None
+
+
+@pytest.mark.parametrize("content", [b"this is no database, but long enough to be read as one " * 40, None])
+def test_a_file_that_cannot_be_used_is_refused(path: str, content: bytes | None) -> None:
+    os.makedirs(os.path.dirname(path))
+    if content is None:
+        os.mkdir(path)
+    else:
+        Path(path).write_bytes(content)
+    with pytest.raises(StateUnavailable):
+        SqliteState(path)
+
+
+def test_a_file_of_another_version_is_refused(path: str) -> None:
+    SqliteState(path).close()
+    other = sqlite3.connect(path)
+    other.execute("PRAGMA user_version = 99")
+    other.close()
+    with pytest.raises(StateUnavailable, match="another version"):
+        SqliteState(path)
+
+
+def test_values_that_do_not_fit_are_an_error(path: str) -> None:
+    clock = Clock()
+    with closing(SqliteState(path, clock=clock)) as gateway:
+        gateway.ask(question(gateway, clock), 10)
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("UPDATE approvals SET scope = 'everything'")
+        other.close()
+        with pytest.raises(StateUnavailable):
+            gateway.find("aaaaaa")
+
+
+def test_processes_that_start_together_share_one_file(path: str) -> None:
+    def start(_: int) -> str:
+        with closing(SqliteState(path, locked_for=30.0)) as state:
+            state.grants()
+            return state.run
+
+    with ThreadPoolExecutor(10) as pool:
+        assert len(set(pool.map(start, range(10)))) == 10
