@@ -30,9 +30,9 @@ class Target(msgspec.Struct, frozen=True):
 
     server: str
     """The key of the server."""
-    kind: Literal["tool", "prompt", "resource"]
+    kind: Literal["tool", "prompt", "resource", "instructions"]
     name: str
-    """The server's own name of it, or its URI."""
+    """The server's own name of it, or its URI; empty for the server's instructions."""
     definition: str = ""
     """SHA-256 of its definition; empty for a resource that no list has."""
     salient: str = ""
@@ -175,8 +175,8 @@ class Governor(Protocol):
         """Whether a caller may never use the target: then it is not listed, and unknown when called."""
         ...
 
-    def quarantine(self, target: Target, definition: Params) -> str:
-        """Why an entry may not be used by anyone until a person has approved it; empty if it may."""
+    def review(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
+        """Which of these definitions may not be used until a person has approved them, and why."""
         ...
 
 

@@ -1,6 +1,6 @@
 """A hub with a governor: every request to a server passes it, lists show what it allows, and decisions do not age."""
 
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 
 import pytest
 
@@ -41,8 +41,8 @@ class Judge:
     def hides(self, caller: Caller, target: Target) -> bool:
         return target.name in self.hidden.get(caller.id, ())
 
-    def quarantine(self, target: Target, definition: Params) -> str:
-        return self.quarantined.get(target.name, "")
+    def review(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
+        return {target: self.quarantined[target.name] for target in definitions if target.name in self.quarantined}
 
 
 def files() -> sluicegate.Server:

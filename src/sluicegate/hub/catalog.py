@@ -221,6 +221,12 @@ class Catalog(msgspec.Struct, frozen=True):
 
 EMPTY: Final = Catalog()
 
+Review = Callable[[Mapping[Target, Params]], Mapping[Target, str]]
+"""Which of these definitions may not be used, and why."""
+
+_REVIEWED: Final = ("tools", "prompts")
+"""What a model acts on. Resources come and go with the user's files."""
+
 
 def build_catalog(
     shares: Iterable[Share],
@@ -228,21 +234,20 @@ def build_catalog(
     naming: Naming = "prefix",
     longest_name: int = LONGEST_TOOL_NAME,
     known: Catalog = EMPTY,
-    quarantine: Callable[[Target, Params], str] | None = None,
+    review: Review | None = None,
 ) -> Catalog:
     """The catalog of all shares, in which no server takes the name of another (T22).
 
     A server keeps a name that it has in the `known` catalog while it offers the entry. Otherwise, and among servers
     that start, the first in the order gets the name, so that names are the same after a restart.
 
-    `quarantine` returns why an entry may not be used yet, or nothing.
+    `review` decides which entries may not be used yet.
 
     Entries of the known catalog are reused: encoding twenty thousand definitions again would block the event loop.
     """
     shares = list(shares)
     found: dict[str, dict[str, Entry]] = {}
     findings = [finding for share in shares for finding in share.offer.findings]
-    quarantined: dict[tuple[str, str], tuple[Entry, str]] = {}
     for kind in KINDS:
         found[kind] = {}
         listed = [(share, share.offered(kind)) for share in shares]
@@ -258,9 +263,8 @@ def build_catalog(
                 if old is None or not _is_still(old, share, offered, known):
                     old = _entry(kind, share, offered, exposed)
                 found[kind][exposed] = old
-                if quarantine is not None and (why := quarantine(old.target, offered.definition)):
-                    quarantined[kind, exposed] = old, why
-    for kind, exposed in quarantined:  # Only now: until here their names are taken.
+    quarantined = {} if review is None else _quarantined(found, review)
+    for kind, exposed in quarantined:
         del found[kind][exposed]
     return Catalog(
         found["tools"],
@@ -274,6 +278,13 @@ def build_catalog(
         awaited=frozenset(share.mount for share in shares if share.is_awaited),
         quarantined=quarantined,
     )
+
+
+def _quarantined(found: Mapping[str, Mapping[str, Entry]], review: Review) -> dict[tuple[str, str], tuple[Entry, str]]:
+    entries = {(kind, name): entry for kind in _REVIEWED for name, entry in found[kind].items()}
+    definitions = {entry.target: entry.source.definition for entry in entries.values() if entry.source is not None}
+    whys = review(definitions)
+    return {place: (entry, whys[entry.target]) for place, entry in entries.items() if entry.target in whys}
 
 
 class _Owners:

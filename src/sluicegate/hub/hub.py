@@ -13,8 +13,9 @@ from sluicegate.errors import ConfigError
 from sluicegate.exchange import Exchange, Governor, Handler, Step, Upstream, chain
 from sluicegate.hub.catalog import Catalog, Offer, Profile, Share, build_catalog
 from sluicegate.hub.input_requests import RequestStates
+from sluicegate.hub.instructions import instructions_of
 from sluicegate.hub.mount import Mount, MountSettings, State
-from sluicegate.hub.naming import LONGEST_TOOL_NAME, Naming, head_of
+from sluicegate.hub.naming import LONGEST_TOOL_NAME, Naming
 from sluicegate.hub.router import Router
 from sluicegate.hub.subscriptions import Subscriptions
 from sluicegate.hub.tasks.ids import TaskIds
@@ -37,13 +38,6 @@ MOST_LOGGED: Final = 5
 
 _prefix: Final = re.compile(r"[A-Za-z0-9_-]{1,31}")
 """Also the rule of `prefix` in sluicegate.toml."""
-
-_RULES: Final[Mapping[Naming, str]] = {
-    "prefix": "The name of each tool and prompt begins with that of its server: SERVER__NAME.",
-    "claude": "The name of each tool and prompt begins with that of its server: mcp__SERVER__NAME.",
-    "collide": "Tools and prompts of several servers; where two have the same name, one is SERVER__NAME.",
-}
-"""Precedes the instructions of the servers."""
 
 
 class Hub:
@@ -354,18 +348,8 @@ class Hub:
 
     def instructions(self, names: Mapping[str, str]) -> str | None:
         """The naming rule, and the instructions of each of these mounts (protocol §4.4)."""
-        parts: list[str] = []
-        for name, prefix in names.items():
-            mount = self._mounts.get(name)
-            text = mount.discovery.instructions if mount is not None and mount.discovery is not None else None
-            if mount is not None and text and mount.settings.instructions:
-                head = "" if prefix in ("", name) else f" ({head_of(prefix, self._naming)}…)"
-                parts.append(f"## {name}{head}\n\n{text[: self._longest_instructions]}")
-        if not any(names.values()):
-            # A single server without a prefix looks as if the client were connected to it directly.
-            return parts[0].partition("\n\n")[2] if parts else None
-        bare = "".join(f" Those of {name} have no prefix." for name, prefix in names.items() if not prefix)
-        return "\n\n".join([_RULES[self._naming] + bare, *parts])
+        mounts = [mount for name in names if (mount := self._mounts.get(name)) is not None]
+        return instructions_of(mounts, names, self._naming, self._longest_instructions, self.governor)
 
     def life(self, names: Mapping[str, str]) -> tuple[int, str]:
         """How long the lists of these mounts may be cached, and the scope of the cache."""
@@ -441,7 +425,7 @@ class Hub:
             naming=self._naming,
             longest_name=self._longest_name,
             known=known,
-            quarantine=None if self.governor is None else self.governor.quarantine,
+            review=None if self.governor is None else self.governor.review,
         )
         news = [finding for finding in self.catalog.findings if finding not in before]
         for finding in news[:MOST_LOGGED]:
