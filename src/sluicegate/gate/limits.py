@@ -1,0 +1,171 @@
+"""How often calls may be made, and how large they may be: token buckets on the monotonic clock, and ceilings."""
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from sluicegate.errors import InvalidParams, RateLimited, UpstreamProtocolError
+from sluicegate.exchange import Exchange, Handler, Target
+from sluicegate.globs import Glob
+from sluicegate.protocol.message import Reply, Result, ToolText
+
+_RATE: Final = re.compile(r"([1-9][0-9]{0,8})/(s|m|h|d)")
+_SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+MOST_BUCKETS: Final = 10_000
+"""Buckets that are kept; the ones that are full again go first."""
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """So many calls in so many seconds; all of them may come at once."""
+
+    calls: int
+    seconds: float
+
+    def __str__(self) -> str:
+        unit = next(unit for unit, seconds in _SECONDS.items() if seconds == self.seconds)
+        return f"{self.calls}/{unit}"
+
+
+def parse_rate(text: str) -> Rate:
+    """A rate such as `600/m`. Raises ValueError if the text is not one."""
+    found = _RATE.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not a rate; write a number and s, m, h or d, such as 600/m")
+    return Rate(int(found[1]), _SECONDS[found[2]])
+
+
+class RateLimits(msgspec.Struct, frozen=True):
+    """The rates that apply to calls."""
+
+    per_caller: Rate | None = None
+    per_server: Mapping[str, Rate] = {}
+    per_tool: Sequence[tuple[Glob, Rate]] = ()
+    """Globs on `mcp__server__name`. The first that matches counts, for each caller and all that it matches together."""
+
+
+class Ceilings(msgspec.Struct, frozen=True):
+    """The largest arguments and results of one server, in bytes of JSON; None for no limit besides the general ones."""
+
+    arguments: int | None = None
+    result: int | None = None
+
+
+class _Bucket:
+    """Tokens that come back at a steady pace."""
+
+    __slots__ = ("_at", "_rate", "_tokens")
+
+    def __init__(self, rate: Rate, now: float) -> None:
+        self._rate = rate
+        self._tokens = float(rate.calls)
+        self._at = now
+
+    def fill(self, now: float) -> float:
+        """Seconds until there is a token; 0 if there is one."""
+        rate = self._rate
+        self._tokens = min(float(rate.calls), self._tokens + (now - self._at) * rate.calls / rate.seconds)
+        self._at = now
+        return 0.0 if self._tokens >= 1 else (1 - self._tokens) * rate.seconds / rate.calls
+
+    def take(self) -> None:
+        self._tokens -= 1
+
+    def is_full(self, now: float) -> bool:
+        self.fill(now)
+        return self._tokens >= self._rate.calls
+
+
+class RateLimit:
+    """A step that refuses calls that come too often, or are too large. A call that continues is never refused."""
+
+    def __init__(
+        self,
+        rates: RateLimits = RateLimits(),  # noqa: B008 - frozen
+        ceilings: Mapping[str, Ceilings] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._buckets: dict[tuple[object, ...], _Bucket] = {}
+        self.rates = rates
+        self.ceilings: Mapping[str, Ceilings] = ceilings or {}
+
+    def adjust(self, rates: RateLimits, ceilings: Mapping[str, Ceilings]) -> None:
+        """Apply other limits; rates that stay the same keep what was counted."""
+        self.rates, self.ceilings = rates, ceilings
+
+    async def __call__(self, exchange: Exchange, proceed: Handler) -> Reply:
+        """The reply.
+
+        Raises:
+            RateLimited: the caller, or all callers of the server together, call too often.
+            InvalidParams: the arguments are too large.
+            UpstreamProtocolError: the result is too large.
+        """
+        target = exchange.target
+        assert target is not None  # The router sets it.
+        if not exchange.is_continued:
+            self._check_rate(exchange.caller.id, target)
+        ceilings = self.ceilings.get(target.server)
+        if ceilings is None:
+            return await proceed(exchange)
+        if ceilings.arguments is not None:
+            size = len(msgspec.json.encode(exchange.params.get("arguments")))
+            if size > ceilings.arguments:
+                limit = f"{target.server} accepts {ceilings.arguments}; the limit is max_arguments of the server"
+                raise InvalidParams(f"Invalid params: the arguments have {size} bytes, and {limit}.")
+        reply = await proceed(exchange)
+        if ceilings.result is not None and (size := _size_of(reply)) > ceilings.result:
+            limit = f"more than the {ceilings.result} of max_result for {target.server}"
+            raise UpstreamProtocolError(f"The result has {size} bytes, {limit}; the call has run.")
+        return reply
+
+    def _check_rate(self, caller: str, target: Target) -> None:
+        now = self._clock()
+        buckets: list[_Bucket] = []
+        for key, rate, what in self._applying(caller, target):
+            bucket = self._buckets.get(key)
+            if bucket is None:
+                self._forget_full(now)
+                bucket = self._buckets[key] = _Bucket(rate, now)
+            if wait := bucket.fill(now):
+                sentence = f"{what} may be called {rate.calls} times in {rate.seconds:g} s; try again in {wait:.1f} s."
+                raise RateLimited(sentence, data={"retryAfter": max(1, round(wait + 0.5))})
+            buckets.append(bucket)
+        for bucket in buckets:  # Only now: a call that is refused by one costs nothing of the others.
+            bucket.take()
+
+    def _applying(self, caller: str, target: Target) -> list[tuple[tuple[object, ...], Rate, str]]:
+        rates = self.rates
+        found: list[tuple[tuple[object, ...], Rate, str]] = []
+        if rates.per_caller is not None:
+            found.append((("caller", caller, rates.per_caller), rates.per_caller, "Everything together"))
+        if (rate := rates.per_server.get(target.server)) is not None:
+            found.append((("server", target.server, rate), rate, target.server))
+        if rates.per_tool:
+            name = str(target)
+            for glob, rate in rates.per_tool:
+                if glob.matches(name):
+                    found.append((("tool", caller, glob.source, rate), rate, glob.source))
+                    break
+        return found
+
+    def _forget_full(self, now: float) -> None:
+        if len(self._buckets) >= MOST_BUCKETS:
+            self._buckets = {key: bucket for key, bucket in self._buckets.items() if not bucket.is_full(now)}
+
+
+def _size_of(reply: Reply) -> int:
+    if not isinstance(reply, Result):
+        return 0
+    value = reply.value
+    if isinstance(value, msgspec.Raw):
+        return len(memoryview(value))
+    return len(msgspec.json.encode(value)) if not isinstance(value, ToolText) else _size_of_text(value)
+
+
+def _size_of_text(text: ToolText) -> int:
+    return len(msgspec.json.encode(text))

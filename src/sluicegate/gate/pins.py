@@ -1,0 +1,169 @@
+"""Pinned definitions: a tool that changes after it was approved may not be used until a person has approved it (T21).
+
+What a server offers is approved when it is first seen, unless it hides something. `sluicegate.lock`, where there is
+one, decides alone: what it does not list, or lists with another hash, waits for approval.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from sluicegate.errors import ConfigError, StateUnavailable
+from sluicegate.exchange import Target
+from sluicegate.gate.scan import scan
+from sluicegate.protocol.message import Params
+from sluicegate.store.base import AuditLog, Pin, Pins, Row
+
+log = logging.getLogger("sluicegate")
+
+Mode = Literal["pin", "warn", "off"]
+"""What a changed definition means: it waits for approval, it is reported, nothing."""
+
+LOCK_NAME: Final = "sluicegate.lock"
+_LOCK_VERSION: Final = 1
+
+_STORE_FAILED: Final = "The record of approved definitions cannot be read."
+
+
+class PinnedDefinitions:
+    """Decides which definitions may be used. What it decided is remembered until `forget`."""
+
+    def __init__(
+        self,
+        store: Pins,
+        mode: Callable[[str], Mode],
+        *,
+        locked: Mapping[tuple[str, str, str], str] | None = None,
+        audit: AuditLog | None = None,
+    ) -> None:
+        """`mode` is that of a server, by its key; `locked` are the hashes of a lock file, by server, kind and name."""
+        self.locked = locked
+        self._store = store
+        self._mode = mode
+        self._audit = audit
+        self._decided: dict[Target, str] = {}
+
+    def review(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
+        """Which of these may not be used, and why."""
+        new = {target: definition for target, definition in definitions.items() if target not in self._decided}
+        if new:
+            self._decide(new)
+        decided = self._decided
+        return {target: why for target in definitions if (why := decided[target])}
+
+    def forget(self) -> None:
+        """Decide again: a definition was approved, or the lock file has changed."""
+        self._decided.clear()
+
+    def _decide(self, definitions: Mapping[Target, Params]) -> None:
+        pinned: dict[Target, Pin] = {}
+        for target, definition in definitions.items():
+            mode = self._mode(target.server)
+            self._decided[target] = ""
+            if mode == "off":
+                continue
+            findings = scan(target.name, definition)
+            for hint in findings.hints:
+                log.warning("%s: %s: %s.", target.server, _title(target), hint)
+            pinned[target] = Pin(
+                server=target.server,
+                kind=target.kind,
+                name=target.name,
+                hash=target.definition,
+                definition=_as_json(definition),
+                state="pending" if findings.hidden else "approved",
+            )
+            if findings.hidden:
+                self._decided[target] = f"{findings.hidden[0].capitalize()}. {_remedy(target)}"
+        self._compare(pinned)
+
+    def _compare(self, pinned: Mapping[Target, Pin]) -> None:
+        try:
+            seen = self._store.see(list(pinned.values()))
+        except StateUnavailable as problem:
+            # What cannot be compared may have changed.
+            log.error("%s %s", _STORE_FAILED, problem.message)
+            for target in pinned:
+                self._decided[target] = _STORE_FAILED
+            return
+        for (target, pin), found in zip(pinned.items(), seen, strict=True):
+            why = self._decided[target]
+            if found.pin.state == "approved":
+                why = ""  # Also if it hides something: a person has seen it.
+            elif not why:
+                why = f"Its definition changed since it was approved. {_remedy(target)}"
+            why = self._by_lock(target) if self.locked is not None else why
+            if self._mode(target.server) == "warn" and why:
+                log.warning("%s: %s: %s", target.server, _title(target), why)
+                why = ""
+            self._decided[target] = why
+            if found.news:
+                self._report(target, pin, found.news, why)
+
+    def _by_lock(self, target: Target) -> str:
+        assert self.locked is not None
+        known = self.locked.get((target.server, target.kind, target.name))
+        if known == target.definition:
+            return ""
+        what = "is not listed" if known is None else "is listed with another definition"
+        return f"It {what} in {LOCK_NAME}; look at it with 'sluicegate pins diff' and run 'sluicegate pins lock'."
+
+    def _report(self, target: Target, pin: Pin, news: str, why: str) -> None:
+        if why and news == "changed":
+            log.warning("%s: %s is not offered: %s", target.server, _title(target), why)
+        if self._audit is not None:
+            body = {"hash": pin.hash, "quarantined": why}
+            row = Row(kind="tool_def", server=target.server, name=target.name, verdict=news, body=body)
+            self._audit.note(row)
+
+
+def _title(target: Target) -> str:
+    return "the server's instructions" if target.kind == "instructions" else f"{target.kind} {target.name!r}"
+
+
+def _remedy(target: Target) -> str:
+    return f"Look at it with 'sluicegate pins diff', approve it with 'sluicegate pins approve {target.server}'."
+
+
+def _as_json(definition: Params) -> str:
+    return msgspec.json.encode(definition, order="deterministic").decode()
+
+
+# ------------------------------------------------------------------------------------------------------------ lock file
+
+
+class _Locked(msgspec.Struct, forbid_unknown_fields=True):
+    version: int
+    definitions: dict[str, str]
+
+
+def write_lock(pins: Mapping[tuple[str, str, str], str]) -> str:
+    """The text of a lock file: JSON, one line for each definition, in order."""
+    lines = [
+        f"    {msgspec.json.encode(' '.join(place)).decode()}: {msgspec.json.encode(digest).decode()}"
+        for place, digest in sorted(pins.items())
+    ]
+    body = ",\n".join(lines)
+    return f'{{\n  "version": {_LOCK_VERSION},\n  "definitions": {{\n{body}\n  }}\n}}\n'
+
+
+def read_lock(text: str, file: str) -> dict[tuple[str, str, str], str]:
+    """The hashes in a lock file, by server, kind and name.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        found = msgspec.json.decode(text, type=_Locked)
+    except (msgspec.DecodeError, msgspec.ValidationError) as problem:
+        raise ConfigError(f"{file} is not a lock file: {problem}. Write it again with 'sluicegate pins lock'.") from None
+    if found.version != _LOCK_VERSION:
+        raise ConfigError(f"{file} was written by another version of sluicegate; write it again.")
+    places: dict[tuple[str, str, str], str] = {}
+    for place, digest in found.definitions.items():
+        server, _, rest = place.partition(" ")
+        kind, _, name = rest.partition(" ")
+        places[server, kind, name] = digest
+    return places
