@@ -259,3 +259,27 @@ def test_a_broken_file_that_was_asked_for_is_an_error(folders: Folders, tmp_path
 
 def test_all_the_broken_files_are_enough() -> None:
     assert len(WHOLE) + len(ENTRIES) + len(SETTINGS) >= 50
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key"),
+    [
+        ('[servers.files]\ntools = ["read_*", "[a"]\n', 2, "servers.files.tools"),
+        ('[servers.files]\n\nhide = ["{a,b"]\n', 3, "servers.files.hide"),
+        ('[servers.files.tool_timeouts]\n"a]" = 5\n', 1, "servers.files.tool_timeouts"),
+        ('[profiles.p]\nservers = ["a\\\\"]\n', 2, "profiles.p.servers"),
+    ],
+)
+def test_a_glob_that_cannot_be_read_is_an_error(folders: Folders, text: str, line: int, key: str) -> None:
+    folders.servers({"files": {"url": "http://a.example/"}})
+    folders.settings(text)
+    (problem,) = folders.load().problems
+    assert (problem.severity, problem.line, problem.key) == ("error", line, key)
+    assert "The glob" in problem.sentence
+
+
+def test_a_glob_of_an_entry_that_cannot_be_read_disables_the_server(folders: Folders) -> None:
+    folders.servers({"files": {"url": "http://a.example/", "excludeTools": ["[a"]}})
+    loaded = folders.load()
+    assert loaded.config is not None and not loaded.config.servers["files"].enabled
+    assert [problem.severity for problem in loaded.problems] == ["warning"]

@@ -8,7 +8,6 @@ import socket
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Final, Literal
 
 import click
@@ -23,6 +22,7 @@ from sluicegate.config.model import GatewayConfig, HttpFront, ServerConfig
 from sluicegate.config.paths import Places
 from sluicegate.config.problems import Problem
 from sluicegate.errors import UpstreamError
+from sluicegate.globs import name_matches
 from sluicegate.hub.naming import head_of
 from sluicegate.protocol.versions import MODERN_VERSIONS
 from sluicegate.serve.control_protocol import Offered, Report, ServerStatus
@@ -339,7 +339,7 @@ def check_globs(config: GatewayConfig, tools: OwnNames) -> Iterator[Finding]:
 
 
 def _unmatched(about: str, key: str, glob: str, known: set[str]) -> Iterator[Finding]:
-    if known and glob != "*" and not any(fnmatchcase(name, glob) for name in known):
+    if known and glob != "*" and not any(name_matches(name, glob) for name in known):
         meant = difflib.get_close_matches(glob, known, n=1)
         remedy = f'Did you mean "{meant[0]}"?' if meant else ""
         yield Finding("warning", about, f'"{glob}" in {key} matches no tool.', remedy)

@@ -12,7 +12,6 @@ import socket
 import struct
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from fnmatch import fnmatchcase
 from typing import Final, TypeVar
 
 import msgspec
@@ -32,6 +31,7 @@ from sluicegate.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from sluicegate.globs import name_matches
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.types import ToolResult
 from sluicegate.serve.control_protocol import Kind, Offered, OwnTools, Report, ServerStatus, hub_socket
@@ -371,8 +371,8 @@ def _hidden_by(server: OwnTools, own: str) -> str:
     """The setting that hides a tool; empty if the server does not have it, or it is not hidden."""
     if own not in server.tools:
         return ""
-    hiding = [glob for glob in server.hide if fnmatchcase(own, glob)]
+    hiding = [glob for glob in server.hide if name_matches(own, glob)]
     if hiding:
         return f"hide = {json.dumps(hiding[:1])}"
-    is_shown = any(fnmatchcase(own, glob) for glob in server.only)
+    is_shown = any(name_matches(own, glob) for glob in server.only)
     return "" if is_shown else f"tools = {json.dumps(server.only)}"

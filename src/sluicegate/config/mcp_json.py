@@ -15,7 +15,7 @@ import msgspec
 from sluicegate.config import commands, jsonc
 from sluicegate.config.jsonc import Array, Fault, Member, Node, Object, Scalar
 from sluicegate.config.model import LONGEST_TIME, Http, Source, Stdio, Transport
-from sluicegate.config.problems import Problem, Severity, did_you_mean, read_text
+from sluicegate.config.problems import Problem, Severity, did_you_mean, glob_faults, read_text
 from sluicegate.config.secrets import Secret, masked_args, masked_text, masked_url
 from sluicegate.config.variables import Variables, parse_dotenv
 
@@ -354,10 +354,12 @@ class _EntryReader:
         for key, setting in (("includeTools", "tools"), ("excludeTools", "hide")):
             if member := self._body.get(key):
                 names = jsonc.plain(member.value)
-                if isinstance(names, list) and all(isinstance(name, str) for name in names):  # pyright: ignore[reportUnknownVariableType]
-                    found[setting] = names
-                else:
+                if not isinstance(names, list) or not all(isinstance(name, str) for name in names):  # pyright: ignore[reportUnknownVariableType]
                     self._refuse(f'"{key}" should be a list of names.', member.value, key)
+                elif faults := list(glob_faults(names)):  # pyright: ignore[reportUnknownArgumentType]
+                    self._refuse(f'"{key}": {faults[0]}', member.value, key)
+                else:
+                    found[setting] = names
         return found
 
     # Values.

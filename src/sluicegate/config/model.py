@@ -3,7 +3,6 @@
 import ipaddress
 import os
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
@@ -12,6 +11,7 @@ from msgspec import Meta
 
 from sluicegate.config.commands import fetching
 from sluicegate.config.secrets import Secret, hidden_parts, masked_text, masked_url
+from sluicegate.globs import name_matches
 
 OURSELVES: Final = "It is this gateway itself; a gateway does not call itself."
 
@@ -22,7 +22,8 @@ Seconds = Annotated[float, Meta(gt=0, le=LONGEST_TIME)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 Size = Annotated[int, Meta(ge=1024, le=1 << 30)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
-Globs = tuple[str, ...]
+Globs = Annotated[tuple[str, ...], Meta(extra={"globs": True})]
+"""The mark tells the reader of sluicegate.toml to check them."""
 
 Naming = Literal["prefix", "collide", "claude"]
 Era = Literal["auto", "session", "modern"]
@@ -192,7 +193,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     def timeout_of(self, tool: str) -> float:
         """Seconds for a call of the tool, given by the server's own name."""
         for glob, seconds in self.settings.tool_timeouts.items():
-            if fnmatchcase(tool, glob):
+            if name_matches(tool, glob):
                 return seconds
         return self.settings.timeout
 
@@ -397,4 +398,4 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _matches(name: str, globs: Globs) -> bool:
-    return any(fnmatchcase(name, glob) for glob in globs)
+    return any(name_matches(name, glob) for glob in globs)

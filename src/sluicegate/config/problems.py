@@ -2,10 +2,12 @@
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, Literal
 
 import msgspec
+
+from sluicegate.globs import BadGlob, name_glob
 
 Severity = Literal["error", "warning", "note"]
 """An error prevents the start, a warning disables one server or one file, a note has no effect."""
@@ -44,6 +46,15 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """` Did you mean "X"?` if a known word is similar, else an empty string."""
     found = close_matches(word, known)
     return f' Did you mean "{found[0]}"?' if found else ""
+
+
+def glob_faults(globs: Iterable[str]) -> Iterator[str]:
+    """A sentence about each glob that cannot be read."""
+    for each in globs:
+        try:
+            name_glob(each)
+        except BadGlob as problem:
+            yield f'The glob "{each}" {problem}.'
 
 
 def read_text(file: str) -> str | None | Problem:

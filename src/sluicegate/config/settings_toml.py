@@ -1,14 +1,14 @@
 """Reads `sluicegate.toml`: checks each key against the Structs, so that every mistake is reported with its line."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from sluicegate.config.jsonc import Fault, line_column
-from sluicegate.config.model import Settings
-from sluicegate.config.problems import Problem, did_you_mean
+from sluicegate.config.model import Globs, Settings
+from sluicegate.config.problems import Problem, did_you_mean, glob_faults
 
 Table = dict[str, object]
 T = TypeVar("T")
@@ -172,6 +172,9 @@ class _Check:
         except msgspec.ValidationError as error:
             self._report(f'"{".".join(path)}" {_in_plain_words(str(error).partition(" - at `$")[0])}.', path)
             return
+        if kind == Globs or path[2:] == ("tool_timeouts",):
+            for fault in glob_faults(cast(Iterable[str], value)):
+                self._report(f'"{".".join(path)}": {fault}', path)
         if path[:1] == ("servers",) and path[2:] == ("prefix",) and not _PREFIX.fullmatch(str(value)):
             self._report("A prefix has at most 31 letters, digits, - and _.", path)
         elif isinstance(value, float) and value != value:

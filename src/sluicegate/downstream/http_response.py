@@ -75,8 +75,11 @@ def refuse(request: HttpRequest, refusal: Refusal) -> None:
 
 def fields_for(status: int, error: ErrorObject) -> Fields:
     """The headers of an error; with Retry-After if the request may pass later."""
-    may_pass_later = status in (429, 503) and (as_object(error.data) or {}).get("retryable") is not False
-    return (*JSON_FIELDS, *LATER) if may_pass_later else JSON_FIELDS
+    data = as_object(error.data) or {}
+    if status not in (429, 503) or data.get("retryable") is False:
+        return JSON_FIELDS
+    seconds = data.get("retryAfter")
+    return (*JSON_FIELDS, *((("Retry-After", str(seconds)),) if isinstance(seconds, int) else LATER))
 
 
 class Waiting(Protocol):

@@ -10,7 +10,7 @@ import msgspec
 from sluicegate.errors import InvalidParams, RateLimited, UpstreamProtocolError
 from sluicegate.exchange import Exchange, Handler, Target
 from sluicegate.globs import Glob
-from sluicegate.protocol.message import Reply, Result, ToolText
+from sluicegate.protocol.message import Reply, Result
 
 _RATE: Final = re.compile(r"([1-9][0-9]{0,8})/(s|m|h|d)")
 _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -162,10 +162,4 @@ def _size_of(reply: Reply) -> int:
     if not isinstance(reply, Result):
         return 0
     value = reply.value
-    if isinstance(value, msgspec.Raw):
-        return len(memoryview(value))
-    return len(msgspec.json.encode(value)) if not isinstance(value, ToolText) else _size_of_text(value)
-
-
-def _size_of_text(text: ToolText) -> int:
-    return len(msgspec.json.encode(text))
+    return len(memoryview(value)) if isinstance(value, msgspec.Raw) else len(msgspec.json.encode(value))

@@ -158,7 +158,9 @@ def read_lock(text: str, file: str) -> dict[tuple[str, str, str], str]:
     try:
         found = msgspec.json.decode(text, type=_Locked)
     except (msgspec.DecodeError, msgspec.ValidationError) as problem:
-        raise ConfigError(f"{file} is not a lock file: {problem}. Write it again with 'sluicegate pins lock'.") from None
+        raise ConfigError(
+            f"{file} is not a lock file: {problem}. Write it again with 'sluicegate pins lock'."
+        ) from None
     if found.version != _LOCK_VERSION:
         raise ConfigError(f"{file} was written by another version of sluicegate; write it again.")
     places: dict[tuple[str, str, str], str] = {}

@@ -25,7 +25,8 @@ _JOINERS: Final = re.compile("[\u200c\u200d\ufe00-\ufe0f]")
 """Needed in emoji and in some scripts, so only suspicious beside ASCII."""
 
 _INSTRUCTION: Final = re.compile(
-    r"<\s*/?\s*(important|system|secret|instructions?)\s*>|\bignore (all|any|the|previous|prior)\b[^.]{0,40}\binstructions?\b"
+    r"<\s*/?\s*(important|system|secret|instructions?)\s*>"
+    r"|\bignore (all|any|the|previous|prior)\b[^.]{0,40}\binstructions?\b"
     r"|\bdo not (tell|mention|inform|reveal)\b[^.]{0,30}\b(the )?user\b",
     re.IGNORECASE,
 )

@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from fnmatch import fnmatchcase
 from functools import partial
 from time import monotonic
 from typing import Final, Protocol
@@ -19,6 +18,7 @@ from sluicegate.errors import (
     UpstreamUnavailable,
 )
 from sluicegate.exchange import NOBODY, Caller, Connection, Exchange, Handler
+from sluicegate.globs import name_matches
 from sluicegate.hub.call_sink import PROGRESS, CallSink
 from sluicegate.hub.mount_settings import Figures, MountSettings
 from sluicegate.hub.supervise import CircuitBreaker, is_away, is_undelivered, out_of_reach
@@ -334,7 +334,7 @@ class Calls:
         if exchange.method != "tools/call":
             return False
         name = str(params.get("name"))
-        return any(fnmatchcase(name, tool) for tool in self.settings.resend)
+        return any(name_matches(name, tool) for tool in self.settings.resend)
 
 
 def _in_doubt(exchange: Exchange, problem: UpstreamError) -> UpstreamError:

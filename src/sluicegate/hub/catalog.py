@@ -6,7 +6,6 @@ each server's own list.
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import Final, Literal
 
@@ -14,6 +13,7 @@ import msgspec
 
 from sluicegate.errors import InvalidParams
 from sluicegate.exchange import Target
+from sluicegate.globs import name_matches
 from sluicegate.hub.naming import (
     LONGEST_TOOL_NAME,
     Naming,
@@ -124,7 +124,7 @@ class Patterns(msgspec.Struct, frozen=True):
 
 
 def _matches(patterns: Iterable[str], names: Collection[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)
+    return any(name_matches(name, pattern) for pattern in patterns for name in names)
 
 
 class Share(msgspec.Struct, frozen=True):

@@ -1,12 +1,12 @@
 """The settings of a mount, and the figures that are counted for it: plain values."""
 
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
 from typing import Final
 
 import msgspec
 
 from sluicegate.errors import UpstreamError
+from sluicegate.globs import name_matches
 from sluicegate.hub.catalog import OfferLimits, Patterns
 from sluicegate.protocol.message import Params
 from sluicegate.runtime.quota import CONCURRENCY, QUEUE, QUEUE_WAIT
@@ -53,7 +53,7 @@ class MountSettings(msgspec.Struct, frozen=True, kw_only=True):
         if method == "tools/call":
             tool = str(params.get("name"))
             for pattern, seconds in self.tool_timeouts:
-                if fnmatchcase(tool, pattern):
+                if name_matches(tool, pattern):
                     return seconds
         return self.timeout
 
