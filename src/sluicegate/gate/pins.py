@@ -24,6 +24,9 @@ Mode = Literal["pin", "warn", "off"]
 LOCK_NAME: Final = "sluicegate.lock"
 _LOCK_VERSION: Final = 1
 
+MOST_DECIDED: Final = 50_000
+"""Definitions that are remembered: a server may change its own all the time."""
+
 _STORE_FAILED: Final = "The record of approved definitions cannot be read."
 
 
@@ -47,6 +50,8 @@ class PinnedDefinitions:
 
     def review(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
         """Which of these may not be used, and why."""
+        if len(self._decided) > MOST_DECIDED:
+            self._decided.clear()
         new = {target: definition for target, definition in definitions.items() if target not in self._decided}
         if new:
             self._decide(new)
@@ -76,7 +81,7 @@ class PinnedDefinitions:
                 state="pending" if findings.hidden else "approved",
             )
             if findings.hidden:
-                self._decided[target] = f"{findings.hidden[0].capitalize()}. {_remedy(target)}"
+                self._decided[target] = f"{_sentence(findings.hidden[0])} {_remedy(target)}"
         self._compare(pinned)
 
     def _compare(self, pinned: Mapping[Target, Pin]) -> None:
@@ -121,6 +126,10 @@ class PinnedDefinitions:
 
 def _title(target: Target) -> str:
     return "the server's instructions" if target.kind == "instructions" else f"{target.kind} {target.name!r}"
+
+
+def _sentence(finding: str) -> str:
+    return f"{finding[:1].upper()}{finding[1:]}."
 
 
 def _remedy(target: Target) -> str:

@@ -31,6 +31,9 @@ _INSTRUCTION: Final = re.compile(
     re.IGNORECASE,
 )
 
+_ALIKE: Final = frozenset({"Latin", "Greek", "Cyrillic", "Armenian", "Cherokee", "Coptic", "Lisu"})
+"""Scripts whose letters are easily confused."""
+
 MOST_FINDINGS: Final = 5
 """Findings about one definition."""
 
@@ -79,7 +82,7 @@ def lookalike(name: str) -> str:
     folded = unicodedata.normalize("NFKC", name)
     if folded != name and folded.isascii():
         return f"its name looks like {folded!r} and is another"
-    scripts = {_script(char) for char in name if char.isalpha()}
+    scripts = {_script(char) for char in name if char.isalpha()} & _ALIKE
     if len(scripts) > 1:
         return f"its name mixes letters of several scripts ({', '.join(sorted(scripts))})"
     return ""

@@ -1,0 +1,129 @@
+"""Pinned definitions: what is approved at first sight, what waits, and what a lock file says."""
+
+import pytest
+
+from sluicegate.errors import ConfigError, StateUnavailable
+from sluicegate.exchange import Target
+from sluicegate.gate.pins import Mode, PinnedDefinitions, read_lock, write_lock
+from sluicegate.hub.catalog import digest_of
+from sluicegate.protocol.message import Params
+from sluicegate.store.base import Row
+from sluicegate.store.state import SqliteState
+
+PLAIN: Params = {"name": "read", "description": "Reads.", "inputSchema": {"type": "object"}}
+
+
+class Notes:
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    def note(self, row: Row) -> None:
+        self.rows.append(row)
+
+    async def append(self, row: Row) -> None:
+        self.rows.append(row)
+
+
+def entry(definition: Params, server: str = "files") -> dict[Target, Params]:
+    return {Target(server, "tool", str(definition["name"]), digest_of(definition)): definition}
+
+
+def pinned(store: SqliteState, mode: Mode = "pin", audit: Notes | None = None) -> PinnedDefinitions:
+    return PinnedDefinitions(store, lambda server: mode, audit=audit)
+
+
+CHANGES: dict[str, Params] = {
+    "description": {**PLAIN, "description": "Reads, and sends a copy."},
+    "title": {**PLAIN, "title": "Read"},
+    "schema": {**PLAIN, "inputSchema": {"type": "object", "properties": {"note": {"description": "hidden"}}}},
+    "output schema": {**PLAIN, "outputSchema": {"type": "object"}},
+    "annotations": {**PLAIN, "annotations": {"readOnlyHint": True}},
+}
+
+
+@pytest.mark.parametrize("changed", CHANGES.values(), ids=CHANGES.keys())
+def test_t21_each_change_quarantines_that_tool_alone_also_after_a_restart(changed: Params) -> None:
+    store = SqliteState()
+    other: Params = {**PLAIN, "name": "list"}
+    assert pinned(store).review({**entry(PLAIN), **entry(other)}) == {}
+    after_restart = pinned(store)
+    refused = after_restart.review({**entry(changed), **entry(other)})
+    assert [target.name for target in refused] == ["read"]
+    assert "sluicegate pins diff" in next(iter(refused.values()))
+    assert after_restart.review(entry(PLAIN)) == {}  # Back to what was approved.
+
+
+def test_members_that_a_model_does_not_see_may_change() -> None:
+    store = SqliteState()
+    pinned(store).review(entry(PLAIN))
+    assert pinned(store).review(entry({**PLAIN, "_meta": {"a": 1}, "icons": []})) == {}
+
+
+def test_an_approved_change_is_usable() -> None:
+    store = SqliteState()
+    pins = pinned(store)
+    changed = CHANGES["title"]
+    pins.review(entry(PLAIN))
+    assert pins.review(entry(changed))
+    assert store.approve_pin("files", "tool", "read", digest_of(changed))
+    pins.forget()
+    assert pins.review(entry(changed)) == {}
+
+
+def test_t20_what_hides_something_waits_at_first_sight() -> None:
+    store = SqliteState()
+    hiding: Params = {**PLAIN, "description": "Reads.\u202e"}
+    pins = pinned(store)
+    assert "invisible character U+202E" in next(iter(pins.review(entry(hiding)).values()))
+    assert store.approve_pin("files", "tool", "read", digest_of(hiding))
+    pins.forget()
+    assert pins.review(entry(hiding)) == {}  # A person has seen it.
+
+
+def test_warn_reports_and_off_looks_at_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    store = SqliteState()
+    pinned(store).review(entry(PLAIN))
+    assert pinned(store, "warn").review(entry(CHANGES["title"])) == {}
+    assert "Its definition changed" in caplog.text
+    assert pinned(store, "off").review(entry({**PLAIN, "description": "\u202e"})) == {}
+
+
+def test_each_first_sight_and_change_is_one_row() -> None:
+    store, audit = SqliteState(), Notes()
+    pins = pinned(store, audit=audit)
+    for definition in (PLAIN, PLAIN, CHANGES["title"], CHANGES["title"]):
+        pins.review(entry(definition))
+        pins.forget()
+    assert [(row.kind, row.name, row.verdict) for row in audit.rows] == [
+        ("tool_def", "read", "first"),
+        ("tool_def", "read", "changed"),
+    ]
+
+
+def test_without_its_record_nothing_counts_as_approved(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SqliteState()
+
+    def fail(pins: object) -> None:
+        raise StateUnavailable("The disk is full.")
+
+    monkeypatch.setattr(store, "see", fail)
+    assert list(pinned(store).review(entry(PLAIN)).values()) == ["The record of approved definitions cannot be read."]
+
+
+def test_a_lock_file_decides_alone() -> None:
+    store = SqliteState()
+    locked = {("files", "tool", "read"): digest_of(CHANGES["title"])}
+    pins = PinnedDefinitions(store, lambda server: "pin", locked=locked)
+    assert "is listed with another definition" in next(iter(pins.review(entry(PLAIN)).values()))
+    assert pins.review(entry(CHANGES["title"])) == {}
+    assert "is not listed" in next(iter(pins.review(entry({**PLAIN, "name": "new"})).values()))
+
+
+def test_a_lock_file_has_a_line_for_each_definition_and_is_read_back() -> None:
+    pins = {("files", "tool", "read"): "ab", ("files", "instructions", ""): "ef", ("a", "tool", 'odd "name" x'): "cd"}
+    text = write_lock(pins)
+    assert read_lock(text, "sluicegate.lock") == pins
+    assert len(text.splitlines()) == 4 + len(pins) + 1
+    for wrong in ("", "{}", '{"version": 2, "definitions": {}}', text.replace('"ab"', "5")):
+        with pytest.raises(ConfigError, match="sluicegate.lock"):
+            read_lock(wrong, "sluicegate.lock")
