@@ -24,6 +24,8 @@ Size = Annotated[int, Meta(ge=1024, le=1 << 30)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Globs = Annotated[tuple[str, ...], Meta(extra={"globs": True})]
 """The mark tells the reader of sluicegate.toml to check them."""
+RateText = Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,8}/[smhd]$")]
+"""So many calls a second, minute, hour or day."""
 
 Naming = Literal["prefix", "collide", "claude"]
 Era = Literal["auto", "session", "modern"]
@@ -137,6 +139,14 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Folders to return when it asks for roots."""
     instructions: bool = True
     """Whether clients see its instructions."""
+    definitions: Literal["pin", "warn", "off"] | None = None
+    """A tool that changes must be approved again ("pin"), is reported ("warn"), or passes ("off", for Python files)."""
+    calls: RateText | None = None
+    """How often it may be called, by all callers together, such as "600/m"."""
+    max_arguments: Size | None = None
+    """Size of the arguments of one call."""
+    max_result: Size | None = None
+    """Size of one result."""
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -308,6 +318,10 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits on resources: `[limits]`."""
 
+    calls: RateText | None = None
+    """How often one caller may call anything, such as "600/m"."""
+    calls_per_tool: dict[str, RateText] = {}
+    """The same for tools whose `mcp__SERVER__TOOL` matches a glob. The first match is used."""
     body: Size = 4 * 1024 * 1024
     """Size of one HTTP request."""
     in_flight: Count = 1000

@@ -172,7 +172,7 @@ class _Check:
         except msgspec.ValidationError as error:
             self._report(f'"{".".join(path)}" {_in_plain_words(str(error).partition(" - at `$")[0])}.', path)
             return
-        if kind == Globs or path[2:] == ("tool_timeouts",):
+        if kind == Globs or path[-1] in ("tool_timeouts", "calls_per_tool"):
             for fault in glob_faults(cast(Iterable[str], value)):
                 self._report(f'"{".".join(path)}": {fault}', path)
         if path[:1] == ("servers",) and path[2:] == ("prefix",) and not _PREFIX.fullmatch(str(value)):
@@ -183,6 +183,8 @@ class _Check:
 
 def _in_plain_words(message: str) -> str:
     """What a value should be, as the rest of a sentence, made of msgspec's message about Python types."""
+    if "[smhd]" in message:
+        return 'should be a number and s, m, h or d, such as "600/m"'
     found = _EXPECTED.fullmatch(message)
     if found is None:
         return f"is not valid: {message[:1].lower()}{message[1:]}"

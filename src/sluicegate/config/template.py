@@ -21,7 +21,14 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "limits": Limits,
 }
 
-_INSTEAD: Final = {"enabled": True, "prefix": "NAME"}
+_INSTEAD: Final = {
+    "enabled": True,
+    "prefix": "NAME",
+    "definitions": "pin",
+    "calls": "600/m",
+    "max_arguments": 1 << 20,
+    "max_result": 1 << 20,
+}
 """Example values of keys that have no default."""
 
 _HEAD: Final = """\
@@ -58,15 +65,16 @@ def template() -> str:
     parts = [_HEAD]
     for name, struct in _SECTIONS.items():
         lines = [f"# {purpose(struct)}", f"[{name}]"]
-        for key, default, comment in keys(struct):
-            lines.append(f"# {key} = {toml_value(default)}".ljust(36) + (f"# {comment}" if comment else ""))
+        lines += [_line(*each) for each in keys(struct)]
         parts.append("\n".join(line.rstrip() for line in lines) + "\n")
-    server = [
-        f"# {key} = {toml_value(_INSTEAD.get(key, default))}".ljust(36) + (f"# {comment}" if comment else "")
-        for key, default, comment in keys(model.ServerSettings)
-    ]
+    server = [_line(*each) for each in keys(model.ServerSettings)]
     parts.append(_TAIL.format(server="\n".join(line.rstrip() for line in server)))
     return "\n".join(parts)
+
+
+def _line(key: str, default: object, comment: str) -> str:
+    shown = toml_value(_INSTEAD.get(key) if default is None else default)
+    return f"# {key} = {shown}".ljust(36) + (f"# {comment}" if comment else "")
 
 
 def keys(struct: type[msgspec.Struct]) -> list[tuple[str, object, str]]:
