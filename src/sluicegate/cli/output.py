@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
+from sluicegate.protocol.visible_text import CONTROLS
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
@@ -26,12 +28,6 @@ STATES: Final = {
     "failed": "bold red",
     "disabled": "dim",
 }
-_CONTROLS: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
-    "\U000e0000-\U000e0fff]"
-)
-"""Control characters except line ends and tabs, and characters that are invisible or change the direction of text."""
-
 _GAP: Final = 3  # Characters between two columns of a table.
 
 
@@ -60,7 +56,7 @@ def on_terminal(*, err: bool = False) -> "Console":
 
 def clean(text: str) -> str:
     """The text with every character replaced that controls a terminal or hides text (T23); line ends are \\n."""
-    return _CONTROLS.sub("\ufffd", text.replace("\r\n", "\n"))
+    return CONTROLS.sub("\ufffd", text.replace("\r\n", "\n"))
 
 
 def one_line(text: str) -> str:
@@ -115,7 +111,7 @@ def show_json_line(value: object) -> None:
 
 def _escaped(encoded: bytes) -> str:
     """JSON in which control characters, which are inside strings only, are escaped."""
-    return _CONTROLS.sub(lambda found: json.dumps(found[0])[1:-1], encoded.decode())
+    return CONTROLS.sub(lambda found: json.dumps(found[0])[1:-1], encoded.decode())
 
 
 def show_text(text: str) -> None:

@@ -1,7 +1,8 @@
 """What rooms know of the stores: what is kept in them, and the Protocols that every store implements."""
 
+import secrets
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
@@ -94,6 +95,14 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     way: Way | None = None
     reason: str = ""
     decided: int = 0
+
+
+_LETTERS: Final = "abcdefghjkmnpqrstuvwxyz"
+
+
+def new_id() -> str:
+    """A short id of letters and digits that are not easily confused. It begins with a letter, unlike an option."""
+    return secrets.choice(_LETTERS) + "".join(secrets.choice(_LETTERS + "23456789") for _ in range(5))
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from sluicegate.errors import StateUnavailable
-from sluicegate.store.base import Answer, Approval, Grant, Pin, Seen
+from sluicegate.store.base import Answer, Approval, Grant, Pin, Seen, new_id
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -307,14 +307,6 @@ class SqliteState:
                     self._db.execute("ROLLBACK")
                 raise
             self._writes += 1
-
-
-def new_id() -> str:
-    """A short id of letters and digits that are not easily confused. It begins with a letter, unlike an option."""
-    return secrets.choice(_LETTERS) + "".join(secrets.choice(_LETTERS + "23456789") for _ in range(5))
-
-
-_LETTERS: Final = "abcdefghjkmnpqrstuvwxyz"
 
 
 def _grant(approval: Approval, answer: Answer, now: int, until: int | None) -> Grant:

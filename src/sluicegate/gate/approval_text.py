@@ -1,0 +1,136 @@
+"""A question to a person as text: the same words on the page, on the terminal and in the client (T18).
+
+Everything is shown, in full, with hidden characters named. Lines of a value are marked, so that none of them looks like
+a line of ours.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from sluicegate.protocol.input_required import Question
+from sluicegate.protocol.message import Params, as_object
+from sluicegate.protocol.visible_text import visible
+from sluicegate.store.base import Answer, Approval, Scope
+
+LONG: Final = 200
+"""Characters from which on the length of a value is shown as well."""
+
+LONGEST_QUESTION: Final = 32 * 1024
+"""Characters that a client is asked to show. Longer calls are shown by the command and the page only."""
+LONGEST_REASON: Final = 1000
+
+ANSWERS: Final[dict[str, Scope | None]] = {
+    "once": "once",
+    "this tool for ten minutes": "minutes",
+    "this tool always": "always",
+    "no": None,
+}
+"""What a person can answer, and how far that reaches."""
+
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """One argument: its name and value as a person sees them."""
+
+    name: str
+    value: str
+    note: str = ""
+    """The length of a long value."""
+
+
+def facts(question: Approval) -> list[tuple[str, str]]:
+    """What a person needs to know beside the arguments: labels and values, each on one line."""
+    found = [
+        ("server", question.server),
+        (question.kind, question.name),
+        ("caller", question.caller),
+        ("client", question.client),
+        ("rule", question.rule or "no rule names it; the default is to ask"),
+        ("why", question.why),
+    ]
+    return [(label, visible(_one_line(text))) for label, text in found if text]
+
+
+def shown_arguments(question: Approval) -> list[Shown]:
+    """All arguments, each in full."""
+    arguments: Params = msgspec.json.decode(question.arguments, type=dict[str, object])
+    return [_shown(name, value) for name, value in arguments.items()]
+
+
+def _shown(name: str, value: object) -> Shown:
+    label = name if _PLAIN_NAME.fullmatch(name) else _json(name)
+    # A text with several lines is easier to read as such; all other values are shown as JSON, which is exact.
+    is_text = isinstance(value, str) and "\n" in value
+    text = visible(value) if isinstance(value, str) and is_text else _json(value)
+    length = len(value) if isinstance(value, str) else len(text)
+    lines = f"{text.count(chr(10)) + 1} lines, " if is_text else ""
+    return Shown(label, text, f"{lines}{length:,} characters" if is_text or length > LONG else "")
+
+
+def _json(value: object) -> str:
+    return visible(msgspec.json.encode(value).decode())
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\n", "\\n")
+
+
+def as_lines(question: Approval) -> list[str]:
+    """The question as lines of text."""
+    lines = [f"{label}: {text}" for label, text in facts(question)]
+    arguments = shown_arguments(question)
+    lines.append("arguments:" if arguments else "arguments: none")
+    for shown in arguments:
+        if "\n" in shown.value:
+            lines.append(f"  {shown.name} ({shown.note}):")
+            lines += [f"    | {line}" for line in shown.value.split("\n")]
+        else:
+            note = f" ({shown.note})" if shown.note else ""
+            lines.append(f"  {shown.name}{note}: {shown.value}")
+    return lines
+
+
+def name_of(server: str, name: str) -> str:
+    """What a call is about, in a sentence."""
+    return f"{server}: {visible(_one_line(name))}"
+
+
+# ------------------------------------------------------------------------------------------------- asking the client
+
+
+def form(question: Approval, abandoned: Callable[[], None]) -> Question | None:
+    """The question for a client; None if it is too long to be shown in full. `abandoned` as in `Question`."""
+    # Questions of servers begin with their name in brackets, so no server can ask in these words.
+    lines = [f"sluicegate asks: may this call run? (question {question.id})", "", *as_lines(question)]
+    message = "\n".join(lines)
+    if len(message) > LONGEST_QUESTION:
+        return None
+    schema: Params = {
+        "type": "object",
+        "properties": {
+            "answer": {"type": "string", "title": "May it run?", "enum": list(ANSWERS)},
+            "reason": {"type": "string", "title": "Reason, if not", "description": "The model sees it."},
+        },
+        "required": ["answer"],
+    }
+    params: Params = {"message": message, "requestedSchema": schema}
+    return Question("elicitation/create", params, abandoned=abandoned)
+
+
+def read_answer(answer: Params, by: str) -> Answer | None:
+    """What the user of a client answered; None if the question was closed, or the answer is not one of ours."""
+    content = as_object(answer.get("content")) or {}
+    chosen, reason = content.get("answer"), content.get("reason")
+    match answer.get("action"):
+        case "decline":
+            return Answer(scope=None, by=by, way="client")
+        case "accept" if isinstance(chosen, str) and chosen in ANSWERS:
+            scope = ANSWERS[chosen]
+            said = reason[:LONGEST_REASON] if scope is None and isinstance(reason, str) else ""
+            return Answer(scope=scope, by=by, way="client", reason=said)
+        case _:
+            return None

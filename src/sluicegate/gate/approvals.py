@@ -1,0 +1,430 @@
+"""Enforces what the rules say: allowed calls pass, denied ones are refused, and for the others a person is asked.
+
+A call that a person must approve is held. The question is in the store, where the commands and the page answer it; the
+client itself is asked, too, if it may be. The first answer wins, is used by one call, and only by a call that is equal
+in all that the person saw (T18).
+"""
+
+import asyncio
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final, Literal
+
+import msgspec
+
+from sluicegate.errors import (
+    URL_ELICITATION_REQUIRED,
+    ApprovalDeclined,
+    ApprovalExpired,
+    ErrorObject,
+    RateLimited,
+    Refused,
+    SluicegateError,
+    StateUnavailable,
+    UpstreamError,
+)
+from sluicegate.exchange import Exchange, Handler, Target, Verdict
+from sluicegate.gate.approval_text import form, name_of, read_answer
+from sluicegate.protocol.input_required import Question, lacking_capability, read_input_required
+from sluicegate.protocol.message import Notification, Params, Reply, Result, as_object
+from sluicegate.protocol.methods import METHODS
+from sluicegate.protocol.modern_era import complete
+from sluicegate.protocol.tasks import REQUESTS as TASK_REQUESTS
+from sluicegate.protocol.versions import MODERN_VERSIONS
+from sluicegate.protocol.visible_text import visible
+from sluicegate.runtime.process_key import process_key
+from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.store.base import Answer, Approval, AuditLog, Grant, Row, State, new_id
+
+POLL: Final = 0.3
+"""Seconds between two looks at the store: other processes answer there."""
+PROGRESS_EVERY: float = 10.0
+"""Seconds between two notifications that say what is awaited."""
+MOST_QUESTIONS: Final = 100
+"""Open questions of one gateway."""
+MOST_CONTINUED: Final = 1000
+_ROUNDS: Final = ("inputResponses", "requestState", "_meta")
+_SECOND: Final = 10**9
+
+
+class ApprovalSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a person is asked."""
+
+    wait: float = 300.0
+    """Seconds until a question, and an answer that was not used, expire."""
+    hold: float = 300.0
+    """Seconds that one call waits at most."""
+    client: Literal["local", "any", "none"] = "local"
+    """Which clients may answer for their own calls: those of the local user, any, or none."""
+    late: Literal["keep", "void"] = "keep"
+    """Whether a question stays open when its client has given up."""
+
+
+DEFAULTS: Final = ApprovalSettings()
+
+
+def bind(exchange: Exchange, target: Target, rules: str) -> str:
+    """A digest of all that an approval covers: an equal call by the same caller under the same rules has an equal one.
+
+    Its key is that of this process, so that nothing about the arguments can be guessed from it.
+    """
+    params = {name: value for name, value in exchange.params.items() if name not in _ROUNDS}
+    parts = (exchange.caller.id, exchange.method, target.server, target.kind, target.name, target.definition, rules)
+    data = msgspec.json.encode((*parts, params), order="deterministic")
+    return hashlib.blake2b(data, key=process_key(), digest_size=32, person=b"approval").hexdigest()
+
+
+class _Hold(msgspec.Struct, eq=False):
+    """One held call, and what its client has said."""
+
+    question: Approval
+    wake: asyncio.Event
+    said: Answer | Literal["dismissed", "gone", "replaced"] | None = None
+
+    def hear(self, said: Answer | Literal["dismissed", "gone", "replaced"]) -> None:
+        self.said = said
+        self.wake.set()
+
+
+class ApprovalStep:
+    """A step that lets a request pass if its verdict, a grant or a person allows it."""
+
+    def __init__(
+        self,
+        state: State,
+        audit: AuditLog,
+        settings: ApprovalSettings = DEFAULTS,
+        *,
+        rules_version: Callable[[], str],
+        notify: Callable[[Approval], Awaitable[None]] | None = None,
+    ) -> None:
+        """`rules_version` is a digest of the rules that are in force; `notify` tells people about a new question."""
+        self.settings = settings
+        self._state = state
+        self._audit = audit
+        self._rules_version = rules_version
+        self._notify = notify
+        self._ends: dict[str, float] = {}
+        """When the questions of this process expire, on the clock that nobody can set (R31)."""
+        self._untold: set[str] = set()
+        """New questions of which nobody was told."""
+        self._waiting: Counter[str] = Counter()
+        """How many calls wait for a question."""
+        self._asked_in_rounds: dict[str, _Hold] = {}
+        """Calls whose client has no request open, because it was asked by a result; by their binding."""
+        self._continued: dict[str, list[float]] = {}
+        """Calls that ran and were asked for input, by their binding: when the retry is due."""
+
+    def __call__(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
+        """The reply, or a refusal: for a tool a result with `isError`, so that the model can adapt.
+
+        Raises:
+            Refused: it is not allowed, or a person declined or did not answer.
+            AuditUnavailable: the decision cannot be recorded.
+        """
+        # No coroutine here: most calls are allowed.
+        verdict = exchange.verdict
+        if verdict is not None and verdict.action == "allow":
+            return proceed(exchange)
+        if verdict is None or exchange.target is None:
+            raise Refused("Nothing was decided about this request, so it is refused.")
+        if verdict.action == "ask":
+            return self._asked(exchange, exchange.target, verdict, proceed)
+        return _refusal(exchange, Refused(_not_allowed(exchange.target, verdict)))
+
+    async def _asked(self, exchange: Exchange, target: Target, verdict: Verdict, proceed: Handler) -> Reply:
+        if exchange.method in TASK_REQUESTS:
+            return await proceed(exchange)  # The task exists because its call was approved.
+        rules = self._rules_version()
+        binding = bind(exchange, target, rules)
+        if exchange.is_continued and self._continues(binding):
+            return await self._run(exchange, binding, proceed)
+        ends = time.monotonic() + self.settings.hold
+        while True:
+            grant = self._state.find_grant(
+                exchange.caller.id, target.server, target.kind, target.name, target.definition
+            )
+            if grant is not None:
+                await self._audit.append(_granted_row(exchange, target, grant))
+                return await self._run(exchange, binding, proceed)
+            if not _may_be_held(exchange):
+                sentence = f"{_name(target)} needs the approval of a person, who is asked only when it is used."
+                return await _refusal(exchange, Refused(sentence))
+            question = self._question(exchange, target, verdict, binding)
+            refusal = await self._decision(exchange, question, rules, ends)
+            if refusal is not None:
+                await self._audit.append(_row(exchange, target, self._state.find(question.id) or question, refusal))
+                return await _refusal(exchange, refusal)
+            decided = self._state.find(question.id)
+            if decided is None or not self._state.take(question.id):
+                continue  # An equal call has used the answer, which is good for one.
+            self._ends.pop(question.id, None)
+            refusal = None if decided.state == "approved" else _declined(target, decided)
+            await self._audit.append(_row(exchange, target, decided, refusal))
+            if refusal is not None:
+                return await _refusal(exchange, refusal)
+            return await self._run(exchange, binding, proceed)
+
+    async def _run(self, exchange: Exchange, binding: str, proceed: Handler) -> Reply:
+        """Let it pass. If the server asks for input, one retry of this very call belongs to it."""
+        reply = await proceed(exchange)
+        if _asks_for_input(exchange.method, reply):
+            if len(self._continued) >= MOST_CONTINUED:
+                del self._continued[next(iter(self._continued))]
+            self._continued.setdefault(binding, []).append(time.monotonic() + 3600.0)
+        return reply
+
+    def _continues(self, binding: str) -> bool:
+        """Whether a retry belongs to a call that ran. A client that repeats a retry is asked again."""
+        due = self._continued.pop(binding, [])
+        if due[1:]:
+            self._continued[binding] = due[1:]
+        return bool(due) and time.monotonic() < due[0]
+
+    # ------------------------------------------------------------------------------------------------- the question
+
+    def _question(self, exchange: Exchange, target: Target, verdict: Verdict, binding: str) -> Approval:
+        """The open question about this call, or a new one, of which people are told."""
+        now = time.time_ns()
+        arguments = as_object(exchange.params.get("arguments")) or {}
+        new = Approval(
+            id=new_id(),
+            run=self._state.run,
+            binding=binding,
+            caller=exchange.caller.id,
+            client=_client_name(exchange),
+            method=exchange.method,
+            server=target.server,
+            kind=target.kind,
+            name=target.name,
+            definition=target.definition,
+            arguments=msgspec.json.encode(arguments).decode(),
+            rule=verdict.rule,
+            why=verdict.why,
+            asked=now,
+            deadline=now + int(self.settings.wait * _SECOND),
+        )
+        found = self._state.ask(new, MOST_QUESTIONS)
+        if found is None:
+            raise RateLimited(f"{MOST_QUESTIONS} calls wait for approval already; try again later.")
+        if found.id == new.id:
+            ended = [id for id, end in self._ends.items() if end < time.monotonic()]
+            for id in ended:
+                del self._ends[id]
+            self._ends[new.id] = time.monotonic() + self.settings.wait
+            self._untold.add(new.id)
+        return found
+
+    async def _decision(self, exchange: Exchange, question: Approval, rules: str, ends: float) -> Refused | None:
+        """Wait for an answer in the store; what the caller is told if there is none for this call."""
+        hold = _Hold(question, asyncio.Event())
+        before = self._asked_in_rounds.pop(question.binding, None)
+        if before is not None:
+            before.hear("replaced")
+        self._waiting[question.id] += 1
+        try:
+            async with TaskScope() as tasks:
+                try:
+                    if question.state == "pending":
+                        self._ask_everyone(tasks, exchange, hold)
+                    return await self._until_decided(hold, rules, ends)
+                finally:
+                    tasks.cancel_all()
+        except asyncio.CancelledError:
+            with suppress(StateUnavailable):
+                self._left(question)
+            raise
+        finally:
+            self._waiting[question.id] -= 1
+            if not self._waiting[question.id]:
+                del self._waiting[question.id]
+            if self._asked_in_rounds.get(question.binding) is hold:
+                del self._asked_in_rounds[question.binding]
+
+    def _left(self, question: Approval) -> bool:
+        """Note that a call ends without an answer; whether its question ends with it."""
+        is_last = self._waiting[question.id] == 1
+        return self.settings.late == "void" and is_last and self._state.void(question.id)
+
+    def _ask_everyone(self, tasks: TaskScope, exchange: Exchange, hold: _Hold) -> None:
+        if exchange.profile.progress_token is not None:
+            tasks.start(_report(exchange, hold.question))
+        is_new = hold.question.id in self._untold
+        self._untold.discard(hold.question.id)
+        if self._notify is not None and is_new:
+            tasks.start(_notified(self._notify, hold.question))
+        if self.settings.client == "any" or (self.settings.client == "local" and exchange.caller.id == "local"):
+            asked = form(hold.question, lambda: hold.hear("gone"))
+            if asked is not None and lacking_capability(asked, exchange.profile.capabilities) is None:
+                if exchange.profile.version in MODERN_VERSIONS:
+                    self._asked_in_rounds[hold.question.binding] = hold
+                tasks.start(_ask_client(exchange, hold, asked))
+
+    async def _until_decided(self, hold: _Hold, rules: str, ends: float) -> Refused | None:
+        question, state, name = hold.question, self._state, name_of(hold.question.server, hold.question.name)
+        end = self._end_of(question)
+        seen: object = None
+        while True:
+            said, hold.said = hold.said, None
+            hold.wake.clear()
+            if isinstance(said, Answer):
+                state.decide(question.id, said)  # If it is not the first, the first one counts.
+            version = state.version()
+            if version != seen:
+                seen = version
+                found = state.find(question.id)
+                if found is None or found.state == "void":
+                    return ApprovalExpired(f"The question about {name} was withdrawn; nothing was run.")
+                if found.state != "pending":
+                    return None
+            if said is not None and not isinstance(said, Answer):
+                return _unanswered(said, question, is_open=not self._left(question))
+            now = time.monotonic()
+            if now >= end:
+                state.void(question.id)
+                return ApprovalExpired(
+                    f"{name} needs the approval of a person, who did not answer within {self.settings.wait:g} s; "
+                    "nothing was run."
+                )
+            if self._rules_version() != rules:
+                state.void(question.id)
+                return ApprovalExpired(f"The rules changed while {name} waited for approval; nothing was run.")
+            if now >= ends:
+                return _unanswered("waits", question, is_open=not self._left(question))
+            await _pause(hold.wake, min(POLL, end - now, ends - now))
+
+    def _end_of(self, question: Approval) -> float:
+        """When a question expires, on the monotonic clock. A clock that was set forward ends it earlier."""
+        left = (question.deadline - time.time_ns()) / _SECOND
+        return min(self._ends.get(question.id, time.monotonic() + left), time.monotonic() + left)
+
+
+_UNANSWERED: Final = {
+    "dismissed": "The question whether {name} may run was closed without an answer; nothing was run.",
+    "gone": "The client did not come back with an answer to the question whether {name} may run; nothing was run.",
+    "replaced": "The same call of {name} was made again and waits for the answer; this one ended and ran nothing.",
+    "waits": "{name} needs the approval of a person, who has not answered yet; nothing was run.",
+}
+
+
+def _unanswered(why: str, question: Approval, *, is_open: bool) -> Refused:
+    sentence = _UNANSWERED[why].format(name=name_of(question.server, question.name))
+    if is_open:
+        sentence += f" Question {question.id} stays open: make the same call again to wait for the answer."
+    return ApprovalExpired(sentence)
+
+
+async def _pause(wake: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(max(0.0, seconds)):
+            await wake.wait()
+    except TimeoutError:
+        pass
+
+
+def _may_be_held(exchange: Exchange) -> bool:
+    row = METHODS.get(exchange.method)
+    return row is not None and row.may_ask
+
+
+def _asks_for_input(method: str, reply: Reply) -> bool:
+    if isinstance(reply, ErrorObject):
+        return reply.code == URL_ELICITATION_REQUIRED
+    try:
+        return read_input_required(method, reply) is not None
+    except UpstreamError:
+        return False  # Another kind of result, such as a task.
+
+
+# ------------------------------------------------------------------------------------------------- asking the client
+
+
+async def _ask_client(exchange: Exchange, hold: _Hold, asked: Question) -> None:
+    # The id cannot be guessed, so a client cannot send the answer along with the call, before it has shown anything.
+    key = f"approval-{hold.question.id}"
+    try:
+        answer = (await exchange.request_input({key: asked})).get(key, {})
+    except SluicegateError:
+        return  # There are other ways to answer.
+    hold.hear(read_answer(answer, exchange.caller.id) or "dismissed")
+
+
+async def _notified(notify: Callable[[Approval], Awaitable[None]], question: Approval) -> None:
+    await notify(question)
+
+
+async def _report(exchange: Exchange, question: Approval) -> None:
+    number = 0
+    awaited = f"Waiting for a person to approve {name_of(question.server, question.name)} (question {question.id}"
+    while True:
+        await asyncio.sleep(PROGRESS_EVERY)
+        number += 1
+        # It must grow, and stay below all that follows: the hub's own begins with -1, that of servers with 0.
+        params: Params = {
+            "progressToken": exchange.profile.progress_token,
+            "progress": -1 - 1 / number,
+            "message": f"{awaited}, {number * PROGRESS_EVERY:.0f} s).",
+        }
+        await exchange.emit(Notification("notifications/progress", params))
+
+
+def _client_name(exchange: Exchange) -> str:
+    info = exchange.profile.client_info or {}
+    return " ".join(str(info[part])[:200] for part in ("name", "version") if part in info)
+
+
+# -------------------------------------------------------------------------------------------------- replies and rows
+
+
+async def _refusal(exchange: Exchange, refusal: Refused) -> Reply:
+    if exchange.method != "tools/call":
+        raise refusal
+    value: Params = {"content": [{"type": "text", "text": refusal.message}], "isError": True}
+    value["_meta"] = {"dev.sluicegate/reason": refusal.reason, "dev.sluicegate/request": exchange.request_id}
+    return Result(complete(value))
+
+
+def _name(target: Target) -> str:
+    return name_of(target.server, target.name)
+
+
+def _not_allowed(target: Target, verdict: Verdict) -> str:
+    # The file without its folder: callers may be elsewhere.
+    rule = f"the rule at {verdict.rule.rpartition('/')[2]}" if verdict.rule else "the default of the rules"
+    return f"{_name(target)} is not allowed by {rule}; nothing was run.{' ' + verdict.why if verdict.why else ''}"
+
+
+def _declined(target: Target, decided: Approval) -> Refused:
+    why = f" The reason: {visible(decided.reason)}" if decided.reason else ""
+    return ApprovalDeclined(f"A person was asked whether {_name(target)} may run and said no; nothing was run.{why}")
+
+
+def _row(exchange: Exchange, target: Target, question: Approval, refusal: Refused | None) -> Row:
+    if refusal is None:
+        verdict = "approved"
+    else:
+        verdict = "declined" if isinstance(refusal, ApprovalDeclined) else "expired"
+    body: Params = {"id": question.id, "binding": question.binding, "rule": question.rule, "asked": question.asked}
+    if question.decided:
+        body |= {"by": question.by, "way": question.way, "scope": question.scope, "at": question.decided}
+    return _approval_row(exchange, target, verdict, body)
+
+
+def _granted_row(exchange: Exchange, target: Target, grant: Grant) -> Row:
+    body: Params = {"grant": grant.id, "by": grant.by, "way": grant.way, "at": grant.since, "until": grant.until}
+    return _approval_row(exchange, target, "granted", body)
+
+
+def _approval_row(exchange: Exchange, target: Target, verdict: str, body: Params) -> Row:
+    return Row(
+        kind="approval",
+        request=exchange.request_id,
+        caller=exchange.caller.id,
+        server=target.server,
+        name=target.name,
+        verdict=verdict,
+        body=body,
+    )
