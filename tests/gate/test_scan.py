@@ -33,7 +33,18 @@ def test_t20_hidden_characters_are_found(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["Reads\na file.\tYes.", "👨‍👩‍👧 family", "naïve café", "می‌خواهم", "क्‍ष", "1️⃣ first", "©️", "日本語", "✔️ done", "🏳️‍🌈"],
+    [
+        "Reads\r\na file.\tYes.",
+        "👨‍👩‍👧 family",
+        "naïve café",
+        "می‌خواهم",
+        "क्‍ष",
+        "1️⃣ first",
+        "©️",
+        "日本語",
+        "✔️ done",
+        "🏳️‍🌈",
+    ],
 )
 def test_what_people_write_is_not_taken_for_hidden(text: str) -> None:
     assert hidden_character(text) == ""

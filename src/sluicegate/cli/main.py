@@ -25,6 +25,7 @@ COMMANDS = {
     "restart": "Restart a server of the running gateway.",
     "check": "Show what would run, and the problems of the configuration.",
     "doctor": "Find problems, and say what to do about them.",
+    "pins": "Show which definitions of tools are approved, and which have changed.",
     "init": "Write a commented sluicegate.toml that changes nothing yet.",
     "import": "Import servers of other programs into .mcp.json.",
     "connect": "Add this gateway to the configuration of a client.",

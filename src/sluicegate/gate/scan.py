@@ -11,18 +11,10 @@ from typing import Final
 import msgspec
 
 from sluicegate.protocol.message import Params, as_array, as_object
+from sluicegate.protocol.visible_text import HIDDEN
 
-_HIDDEN: Final = re.compile(
-    "["
-    "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"  # Controls; line breaks and tabs are visible.
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # Direction of text.
-    "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0"
-    "\ufff0-\uffff"
-    "\U000e0000-\U000e0fff"  # Tags and further variation selectors.
-    "]"
-)
-_JOINERS: Final = re.compile("[\u200c\u200d\ufe00-\ufe0f]")
-"""Needed in emoji and in some scripts, so only suspicious beside ASCII."""
+_JOINERS: Final = frozenset("\u200c\u200d\u2800") | {chr(code) for code in range(0xFE00, 0xFE10)}
+"""Needed in emoji and in some scripts, so only suspicious behind ASCII."""
 
 _INSTRUCTION: Final = re.compile(
     r"<\s*/?\s*(important|system|secret|instructions?)\s*>"
@@ -63,12 +55,11 @@ def hidden_character(text: str) -> str:
     """The first character that people do not see; empty if there is none."""
     if text.isascii() and text.isprintable():
         return ""
-    if found := _HIDDEN.search(text):
-        return found[0]
-    for joiner in _JOINERS.finditer(text):
-        start = joiner.start()
-        if text[max(0, start - 1) : start].isascii() and not _is_keycap(text, start):
-            return joiner[0]
+    for found in HIDDEN.finditer(text):
+        char, start = found[0], found.start()
+        is_joined = char in _JOINERS and (not text[max(0, start - 1) : start].isascii() or _is_keycap(text, start))
+        if char not in "\t\r" and not is_joined:
+            return char
     return ""
 
 

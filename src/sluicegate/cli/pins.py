@@ -1,0 +1,174 @@
+"""`sluicegate pins`: what servers offered when it was approved, what has changed since, and the lock file."""
+
+import difflib
+import os
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+
+import click
+import msgspec
+
+from sluicegate.cli.command import Failure, NotStarted, confirmed, places_of, with_folder
+from sluicegate.cli.output import counted, say, show_json, show_rows, show_text
+from sluicegate.config.paths import Places, state_file
+from sluicegate.errors import ConfigError, StateUnavailable
+from sluicegate.gate.pins import LOCK_NAME, read_lock, write_lock
+from sluicegate.gate.scan import scan
+from sluicegate.protocol.visible_text import visible
+from sluicegate.store.base import Pin
+from sluicegate.store.state import SqliteState
+
+
+@click.group(invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@with_folder
+@click.pass_context
+def pins(context: click.Context, as_json: bool, folder: str | None) -> None:
+    """Show which definitions of tools are approved, and which have changed.
+
+    What a server offers is approved when it is first seen. A tool that changes later, or whose definition contains
+    invisible characters, is not offered to clients until you approve it.
+
+    \b
+    Examples:
+      sluicegate pins                      all definitions and their state
+      sluicegate pins diff                 what has changed
+      sluicegate pins approve github       accept the changes of one server
+      sluicegate pins lock                 write sluicegate.lock, for the repository
+      sluicegate pins check                exit 1 if something differs from it
+    """
+    context.obj = places_of(None, folder)
+    if context.invoked_subcommand is None:
+        with _opened(context.obj) as state:
+            found = state.pins()
+        if as_json:
+            show_json(
+                [{"server": p.server, "kind": p.kind, "name": p.name, "state": p.state, "hash": p.hash} for p in found]
+            )
+        else:
+            show_rows(
+                ("server", "kind", "name", "state", "hash"),
+                [(p.server, p.kind, p.name, _state_of(p, found), p.hash[:12]) for p in found],
+            )
+            if not found:
+                say("nothing is pinned yet; the servers of this folder have not run.")
+
+
+@pins.command()
+@click.argument("server", required=False)
+@click.pass_obj
+def diff(places: Places, server: str | None) -> None:
+    """Show what has changed since it was approved, with invisible characters named."""
+    with _opened(places) as state:
+        found = state.pins(server)
+    waiting = [pin for pin in found if pin.state == "pending"]
+    for pin in waiting:
+        before = next((p for p in found if p.state == "approved" and _place(p) == _place(pin)), None)
+        show_text("\n".join(_difference(before, pin)))
+    if not waiting:
+        say("nothing waits for approval.")
+
+
+@pins.command()
+@click.argument("server", required=False)
+@click.argument("name", required=False)
+@click.option("--yes", "is_yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def approve(places: Places, server: str | None, name: str | None, is_yes: bool) -> None:
+    """Approve what has changed: of all servers, of one, or one tool. Running gateways offer it at once."""
+    with _opened(places) as state:
+        waiting = [pin for pin in state.pins(server) if pin.state == "pending" and name in (None, pin.name)]
+        if not waiting:
+            raise Failure("nothing waits for approval; see `sluicegate pins`.")
+        if not is_yes:
+            for pin in waiting:
+                say(f"{pin.server}: {pin.kind} {pin.name} {_reason(pin)}")
+            if not confirmed(f"Approve {counted(len(waiting), 'definition')}?", is_yes=False):
+                raise Failure("nothing was approved; look at the changes with `sluicegate pins diff`, then use --yes.")
+        done = [pin for pin in waiting if state.approve_pin(pin.server, pin.kind, pin.name, pin.hash)]
+    say(f"approved {counted(len(done), 'definition')}.")
+    if len(done) < len(waiting):
+        raise Failure("the others have changed again; look at them once more.")
+
+
+@pins.command()
+@click.pass_obj
+def lock(places: Places) -> None:
+    """Write the approved definitions to sluicegate.lock.
+
+    Where this file exists it alone decides: what it does not list, or lists with another hash, is not offered. Keep it
+    in the repository, so that a change of a tool is a change that people review.
+    """
+    with _opened(places) as state:
+        found = {_place(pin): pin.hash for pin in state.pins() if pin.state == "approved"}
+    if not found:
+        raise Failure("nothing is approved yet; run `sluicegate serve` once.")
+    file = os.path.join(places.root, LOCK_NAME)
+    with open(file, "w", encoding="utf-8") as out:
+        out.write(write_lock(found))
+    say(f"wrote {counted(len(found), 'definition')} to {file}.")
+
+
+@pins.command()
+@click.pass_obj
+def check(places: Places) -> None:
+    """Compare what servers offered last with sluicegate.lock; exit status 1 if something differs."""
+    file = os.path.join(places.root, LOCK_NAME)
+    try:
+        with open(file, encoding="utf-8") as source:
+            locked = read_lock(source.read(), file)
+    except FileNotFoundError:
+        raise NotStarted(f"there is no {file}; write it with `sluicegate pins lock`.") from None
+    except ConfigError as problem:
+        raise NotStarted(problem.message) from None
+    with _opened(places) as state:
+        # What waits was seen last, else what is approved.
+        latest = {_place(pin): pin.hash for pin in sorted(state.pins(), key=lambda pin: pin.state)}
+    rows = [(*place, "missing in the lock file") for place in sorted(latest.keys() - locked.keys())]
+    rows += [(*place, "not offered any more") for place in sorted(locked.keys() - latest.keys())]
+    rows += [(*place, "changed") for place in sorted(latest.keys() & locked.keys()) if latest[place] != locked[place]]
+    show_rows(("server", "kind", "name", "difference"), rows)
+    if rows:
+        raise Failure(f"{counted(len(rows), 'definition')} differ from {LOCK_NAME}.")
+    say(f"all {counted(len(locked), 'definition')} are as in {LOCK_NAME}.")
+
+
+@contextmanager
+def _opened(places: Places) -> Generator[SqliteState]:
+    file = state_file(places.root, places.environ)
+    try:
+        state = SqliteState(file if os.path.exists(file) else None, asks=False)
+    except StateUnavailable as problem:
+        raise Failure(problem.message) from None
+    try:
+        yield state
+    finally:
+        state.close()
+
+
+def _place(pin: Pin) -> tuple[str, str, str]:
+    return pin.server, pin.kind, pin.name
+
+
+def _state_of(pin: Pin, found: Sequence[Pin]) -> str:
+    if pin.state == "approved":
+        return "approved"
+    return "changed" if any(p.state == "approved" and _place(p) == _place(pin) for p in found) else "suspicious"
+
+
+def _reason(pin: Pin) -> str:
+    hidden = scan(pin.name, msgspec.json.decode(pin.definition)).hidden
+    return f"waits: {'; '.join(hidden)}." if hidden else "has changed."
+
+
+def _difference(before: Pin | None, after: Pin) -> Iterator[str]:
+    title = " ".join(_place(after)).strip()
+    old = _lines(before.definition) if before is not None else []
+    yield from difflib.unified_diff(old, _lines(after.definition), f"{title} (approved)", f"{title} (now)", lineterm="")
+    for finding in scan(after.name, msgspec.json.decode(after.definition)).hidden:
+        yield f"! {finding}"
+
+
+def _lines(definition: str) -> list[str]:
+    plain = msgspec.json.encode(msgspec.json.decode(definition))  # Escapes would hide from `visible`.
+    return [visible(line) for line in msgspec.json.format(plain, indent=2).decode().split("\n")]
