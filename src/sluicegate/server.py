@@ -6,7 +6,7 @@ It is a `Handler`, and also the `Upstream` and the `Connection` to it, since the
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
-from typing import Any, Final, Self, TypeVar, Unpack, overload
+from typing import Any, Final, Self, TypeVar, Unpack, cast, overload
 
 from sluicegate.activation.catalog import Catalog
 from sluicegate.activation.content import members
@@ -235,7 +235,10 @@ class Server:
         except InputRefused as refusal:
             return refused_reply(exchange.method, refusal)
         # The same as `complete`, without another copy.
-        value = {"resultType": "complete", "_meta": {SERVER_INFO_KEY: self._speaker}, **value}
+        meta = {SERVER_INFO_KEY: self._speaker}
+        if "_meta" in value:
+            meta |= cast(Params, value["_meta"])
+        value = {"resultType": "complete", **value, "_meta": meta}
         if exchange.method in _CACHE:
             value["ttlMs"], value["cacheScope"] = _CACHE[exchange.method]
         return Result(value)

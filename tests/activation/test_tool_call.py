@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -27,10 +27,12 @@ from sluicegate.activation.values import (
     Structured,
     Text,
     ToolError,
+    ToolUse,
 )
 from sluicegate.errors import InvalidParams, LimitExceeded, RpcError, UnknownTarget
 from sluicegate.exchange import Exchange
-from sluicegate.protocol.message import Response, Result, encode
+from sluicegate.protocol.message import Params, Response, Result, encode, opened
+from sluicegate.protocol.modern_era import Profile
 from sluicegate.server import Server
 from tests.activation.helpers import EAGER, Recorder, ask, call, failure, text
 
@@ -442,7 +444,7 @@ async def test_yielded_error_marks_the_result_and_keeps_the_rest(server: Server)
         yield "but look"
 
     result = await call(server, "half")
-    assert failure(result) == '{"done":1}\nThe second half is missing.\nbut look'
+    assert failure(result) == "The second half is missing.\nbut look"
     assert result["structuredContent"] == {"done": 1}
 
 
@@ -593,3 +595,72 @@ async def test_cancelling_a_call_closes_its_generator(server: Server, kind: str)
         running.cancel()
     assert running.cancelled()
     assert cleaned.wait(20)
+
+
+# ------------------------------------------------------------------------------------------------------ own events
+
+
+class Seen(msgspec.Struct, tag="seen"):
+    planet: str
+
+
+class Moved(msgspec.Struct, tag="moved"):
+    x: int
+    y: int
+
+
+async def test_own_events_are_progress_and_text_of_the_result() -> None:
+    server = Server("solar")
+
+    @server.tool
+    async def watch() -> AsyncIterator[Seen | Moved]:  # pyright: ignore[reportUnusedFunction]
+        yield Seen("mars")
+        yield Moved(1, 2)
+
+    sent, result = await streamed(server, "watch")
+    assert [params["_meta"] for params in sent] == [
+        {"dev.sluicegate/event": {"type": "seen", "planet": "mars"}},
+        {"dev.sluicegate/event": {"type": "moved", "x": 1, "y": 2}},
+    ]
+    assert [params["message"] for params in sent] == ["mars", '{"type":"moved","x":1,"y":2}']
+    assert result["content"] == [{"type": "text", "text": 'mars{"type":"moved","x":1,"y":2}'}]
+
+
+async def test_text_that_was_sent_early_is_the_first_block_and_the_result_says_which_were() -> None:
+    server = Server("solar")
+
+    @server.tool
+    async def mixed() -> AsyncIterator[object]:  # pyright: ignore[reportUnusedFunction]
+        yield Text("a block")
+        yield Data("one, ")
+        yield Data({"n": 1})
+        yield ToolUse("search", {"q": "x"})
+        yield Data("two")
+        yield Structured({"exit_code": 0})
+
+    sent, result = await streamed(server, "mixed")
+    texts = [block["text"] for block in cast(list[dict[str, str]], result["content"])]
+    assert texts == ["one, two", "a block", '{"n":1}', '[Tool: search] {"q":"x"}']
+    assert result["structuredContent"] == {"exit_code": 0}
+    assert cast(Params, result["_meta"])["dev.sluicegate/streamed"] == [0, 2, 3]
+    assert sent[2]["message"] == "Using tool: search"
+
+
+async def test_without_a_progress_token_nothing_is_marked_as_sent() -> None:
+    server = Server("solar")
+
+    @server.tool
+    async def one() -> AsyncIterator[object]:  # pyright: ignore[reportUnusedFunction]
+        yield Data("text")
+
+    result = await ask(server, "tools/call", {"name": "one", "arguments": {}}, log_level=None)
+    assert "dev.sluicegate/streamed" not in cast(Params, result["_meta"])
+
+
+async def streamed(server: Server, name: str) -> tuple[list[Params], Params]:
+    """The params of all progress of a call, and its result."""
+    sink = Recorder()
+    exchange = Exchange("tools/call", {"name": name, "arguments": {}}, sink, Profile(progress_token=1))
+    reply = await server(exchange)
+    assert isinstance(reply, Result)
+    return [notification.params for notification in sink.seen], opened(reply)

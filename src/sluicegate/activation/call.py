@@ -19,7 +19,7 @@ from sluicegate.protocol.input_required import lacking_capability, missing_capab
 from sluicegate.protocol.message import Notification, Params
 from sluicegate.protocol.methods import LOG_LEVELS
 from sluicegate.protocol.modern_era import Profile
-from sluicegate.protocol.types import DATA_KEY
+from sluicegate.protocol.types import DATA_KEY, EVENT_KEY
 
 T = TypeVar("T")
 
@@ -83,12 +83,25 @@ class Call:
 
     async def data(self, value: object) -> None:
         """Send a part of the result early, to a client that asked for progress. It is not added to the result."""
-        if self.exchange.profile.progress_token is None or self._ended:
+        if not self.is_streamed:
             return
         if type(value) is str:
             plain = text = clean_text(value)
         else:
             plain, text = json_of(value)
+        await self._send_early(plain if isinstance(plain, str) else text, {DATA_KEY: plain})
+
+    async def event(self, event: Params, text: str) -> None:
+        """Send an event of the author's own, to a client that asked for progress; `text` is what others show of it."""
+        if self.is_streamed:
+            await self._send_early(clean_text(text), {EVENT_KEY: event})
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the client gets parts of the result early."""
+        return self.exchange.profile.progress_token is not None and not self._ended
+
+    async def _send_early(self, message: str, meta: Params) -> None:
         # The number must grow with each notification, but stay below the next one that the tool reports.
         self._pieces += 1
         number = round(self._said + self._pieces / _DATA_STEP, 6)
@@ -99,8 +112,8 @@ class Call:
             # After the last step the number still has to grow, and clients expect it not to exceed the total.
             self._total = number
         params = self._progress_params(number)
-        params["message"] = plain if isinstance(plain, str) else text
-        params["_meta"] = {DATA_KEY: plain}
+        params["message"] = message
+        params["_meta"] = meta
         await self.exchange.emit(Notification("notifications/progress", params))
 
     def _progress_params(self, number: float) -> Params:

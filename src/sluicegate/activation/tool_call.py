@@ -8,16 +8,19 @@ read.
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from typing import cast
 
+import msgspec
+
 from sluicegate.activation.call import Call
 from sluicegate.activation.content import block_of, json_of, text_block, with_defaults
 from sluicegate.activation.definitions import Tool
 from sluicegate.activation.invoke import FUNCTION_ERRORS, SteppedGenerator, shown, stream_of, was_cancelled
 from sluicegate.activation.schema import RESULT
 from sluicegate.activation.validation_errors import Checker, InvalidArguments
-from sluicegate.activation.values import CONTENT, EVENTS, Data, Error, Log, Progress, Structured
+from sluicegate.activation.values import CONTENT, EVENTS, Data, Error, Log, Progress, Structured, ToolUse
 from sluicegate.errors import MissingCapability, ThreadsBusy
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.message import Params
+from sluicegate.protocol.types import STREAMED_KEY
 
 
 async def run_tool(tool: Tool, exchange: Exchange, arguments: Mapping[str, object]) -> Params:
@@ -61,9 +64,10 @@ async def run_tool(tool: Tool, exchange: Exchange, arguments: Mapping[str, objec
         answer = answer or Answer()
         answer.fail(shown(error, f"The tool '{tool.name}'"))
     finally:
+        is_streamed = call is not None and call.is_streamed
         if call is not None:
             call.end()
-    return answer.result(tool)
+    return answer.result(tool, is_streamed=is_streamed)
 
 
 class Answer:
@@ -72,8 +76,12 @@ class Answer:
     def __init__(self) -> None:
         self._content: list[Params] = []
         self._structured: Params | None = None
+        self._structured_text = ""
         self._is_error = False
         self._pieces: list[str] = []
+        """Texts that were sent early; together they are the first block."""
+        self._streamed: list[int] = []
+        """The indexes in `_content` of the other blocks that were sent early."""
 
     async def take_all(self, events: "AsyncGenerator[object, None] | SteppedGenerator", call: Call) -> None:
         """Take all values of a stream and close it in any case; raises what it raises, and as `take`."""
@@ -100,7 +108,7 @@ class Answer:
             case None:
                 pass
             case dict() | int() | float():
-                self._add_json(cast(object, value), is_result=False)
+                self._add_json(cast(object, value))
             case Data():
                 return self._take_piece(value.value, call)
             case Log():
@@ -108,15 +116,19 @@ class Answer:
             case Error():
                 self.fail(value.message)
             case Structured():
-                self._add_json(value.value, is_result=True)
+                self._take_structured(value.value)
+            case ToolUse():
+                return self._take_tool_use(value, call)
             case list() | tuple() if _has_events(cast(Sequence[object], value)):
                 return self._take_items(cast(Sequence[object], value), call)
             case bytes() | bytearray() | memoryview():
                 raise TypeError("the type of bytes is unknown: use Image, Audio or EmbeddedResource, or decode them")
             case _ if isinstance(value, CONTENT):
-                self._add(block_of(value))
+                self._content.append(block_of(value))
+            case _ if is_own_event(value):
+                return self._take_event(cast(msgspec.Struct, value), call)
             case _:
-                self._add_json(value, is_result=False)
+                self._add_json(value)
         return None
 
     def take_wrapped(self, value: object) -> None:
@@ -134,17 +146,48 @@ class Answer:
         if isinstance(value, str):
             self._pieces.append(value)
         else:
+            self._streamed.append(len(self._content))
             self._add_text(json_of(value)[1])
         return call.data(value)
+
+    def _take_event(self, event: msgspec.Struct, call: Call) -> Awaitable[None]:
+        plain, text = json_of(event)
+        members = cast(Params, plain)
+        tag = event.__struct_config__.tag_field or "type"
+        strings = [value for name, value in members.items() if name != tag and isinstance(value, str)]
+        text = strings[0] if len(strings) == 1 else text
+        self._pieces.append(text)
+        return call.event({"type": members[tag], **{k: v for k, v in members.items() if k != tag}}, text)
+
+    def _take_tool_use(self, use: ToolUse, call: Call) -> Awaitable[None]:
+        plain, text = json_of(use.input)
+        self._streamed.append(len(self._content))
+        self._add_text(f"[Tool: {use.name}] {text}")
+        return call.event({"type": "tool_use", "tool_name": use.name, "input": plain}, f"Using tool: {use.name}")
+
+    def _take_structured(self, value: object) -> None:
+        plain, self._structured_text = json_of(value)
+        if not isinstance(plain, dict):
+            raise TypeError(f"a structured result must be an object, not {type(value).__name__}")
+        self._structured = cast(Params, plain)
 
     def fail(self, message: str) -> None:
         self._is_error = True
         self._add_text(message)
 
-    def result(self, tool: Tool) -> Params:
-        """The whole result; an error if it does not match the tool's output schema."""
+    def result(self, tool: Tool, *, is_streamed: bool = False) -> Params:
+        """The whole result; an error if it does not match the tool's output schema.
+
+        The text that was sent early comes first, then all other blocks in order. If the client got parts of it early,
+        `_meta` says which.
+        """
+        streamed: list[int] = []
         if self._pieces:
-            self._join_pieces()
+            self._content.insert(0, text_block("".join(self._pieces)))
+            streamed.append(0)
+        if not self._content and self._structured_text:
+            self._add_text(self._structured_text)
+        streamed += [index + len(self._pieces[:1]) for index in self._streamed]
         if tool.promise is not None:
             self._check_promise(tool.promise, tool.name)
         result: Params = {"content": self._content}
@@ -152,6 +195,8 @@ class Answer:
             result["structuredContent"] = self._structured
         if self._is_error:
             result["isError"] = True
+        elif is_streamed and streamed:
+            result["_meta"] = {STREAMED_KEY: streamed}
         return result
 
     def _check_promise(self, promise: Checker, tool: str) -> None:
@@ -167,25 +212,19 @@ class Answer:
             self._content = []
             self.fail(f"The tool '{tool}' failed: {problem}.")
 
-    def _add(self, block: Params) -> None:
-        if self._pieces:
-            self._join_pieces()
-        self._content.append(block)
-
     def _add_text(self, text: str) -> None:
-        self._add(text_block(text))
+        self._content.append(text_block(text))
 
-    def _add_json(self, value: object, *, is_result: bool) -> None:
+    def _add_json(self, value: object) -> None:
         plain, text = json_of(value)
         if isinstance(plain, dict):
             self._structured = cast(Params, plain)
-        elif is_result:
-            raise TypeError(f"a structured result must be an object, not {type(value).__name__}")
         self._add_text(text)
 
-    def _join_pieces(self) -> None:
-        text, self._pieces = "".join(self._pieces), []
-        self._content.append(text_block(text))
+
+def is_own_event(value: object) -> bool:
+    """Whether a value is an event of the author's own: a Struct with a tag."""
+    return isinstance(value, msgspec.Struct) and value.__struct_config__.tag is not None
 
 
 def _has_events(values: Sequence[object]) -> bool:

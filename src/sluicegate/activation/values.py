@@ -44,6 +44,13 @@ class Data(msgspec.Struct, frozen=True):
     value: object
 
 
+class ToolUse(msgspec.Struct, frozen=True):
+    """The tool uses another one, which the client may want to show."""
+
+    name: str
+    input: object = None
+
+
 # ----------------------------------------------------------------------------------------------------------- the result
 
 
@@ -98,7 +105,7 @@ class EmbeddedResource(msgspec.Struct, frozen=True):
 
 
 class Structured(msgspec.Struct, frozen=True):
-    """The structured result, an object; its JSON is also added as text. The last one of a call is used."""
+    """The structured result, an object; its JSON is the text if there is no other. The last one of a call is used."""
 
     value: object
 
@@ -110,10 +117,10 @@ class Error(msgspec.Struct, frozen=True):
 
 
 Content = Text | Image | Audio | ResourceLink | EmbeddedResource
-Event = Progress | Log | Data | Content | Structured | Error
+Event = Progress | Log | Data | ToolUse | Content | Structured | Error
 
 CONTENT: Final = (Text, Image, Audio, ResourceLink, EmbeddedResource)
-EVENTS: Final = (Progress, Log, Data, *CONTENT, Structured, Error)
+EVENTS: Final = (Progress, Log, Data, ToolUse, *CONTENT, Structured, Error)
 
 # ------------------------------------------------------------------------------------------------ resources and prompts
 

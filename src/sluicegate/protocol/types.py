@@ -302,6 +302,16 @@ DATA_KEY: Final = "dev.sluicegate/data"
 """In the `_meta` of a progress notification: a part of the result that was sent early."""
 
 
+EVENT_KEY: Final = "dev.sluicegate/event"
+"""In the `_meta` of a progress notification: an event as native clients get it."""
+STREAMED_KEY: Final = "dev.sluicegate/streamed"
+"""In the `_meta` of a tool result: the indexes of the content blocks that were sent early."""
+STREAMING_KEY: Final = "dev.sluicegate/streaming"
+"""In the `_meta` of a tool: it answers with a stream of events."""
+EVENTS_KEY: Final = "dev.sluicegate/events"
+"""In the `_meta` of a tool: the schema of its own events."""
+
+
 class DataEvent(ProgressEvent, frozen=True, omit_defaults=True):
     """A part of the result that a sluicegate server sent early, as progress. It is also in the result."""
 
