@@ -4,6 +4,7 @@ It is a `Handler`, and also the `Upstream` and the `Connection` to it, since the
 """
 
 import asyncio
+import inspect
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any, Final, Self, TypeVar, Unpack, cast, overload
@@ -19,6 +20,7 @@ from sluicegate.activation.definitions import (
     Tool,
     ToolOptions,
 )
+from sluicegate.activation.namespaces import check_name, methods_of
 from sluicegate.errors import ConfigError, InputRefused
 from sluicegate.exchange import Connection, Exchange, Handler, Host, Step, chain
 from sluicegate.protocol.message import Params, Reply, Result
@@ -28,6 +30,7 @@ from sluicegate.runtime.input_rounds import refused_reply
 from sluicegate.runtime.task_scope import forever
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 # Cache lifetime and scope of results. Lists are the same for every caller, but may change, and clients without a
 # subscription are not notified. The contents of a resource may depend on anything.
@@ -254,6 +257,52 @@ class Server:
             "_meta": {SERVER_INFO_KEY: dict(self._info)},
         }
         return value if self._instructions is None else value | {"instructions": self._instructions}
+
+
+def activation(namespace: str, *, version: str = "0") -> Callable[[type[T]], type[T]]:
+    """Make the methods of a class the tools of a namespace: `hub.mount("solar", Solar())` offers `solar.watch`.
+
+    Every public method is a tool; a generator answers with a stream of events. `children()` and `child(name)` add
+    namespaces inside.
+
+    Raises:
+        ConfigError: the name is not valid.
+    """
+    check_name(namespace)
+
+    def mark(cls: type[T]) -> type[T]:
+        if not isinstance(cls, type):  # pyright: ignore[reportUnnecessaryIsInstance] - the easiest mistake to make
+            raise TypeError("@activation is for a class; make a function a tool with @server.tool")
+
+        def connect(self: object, host: Host) -> AbstractAsyncContextManager[Connection]:
+            return activated(namespace, self, version=version).connect(host)
+
+        # An instance is an `Upstream`, so that it can be mounted and connected to like a server.
+        setattr(cls, "connect", connect)  # noqa: B010 - not an attribute that type checkers know
+        setattr(cls, NAMESPACE, namespace)  # noqa: B010
+        return cls
+
+    return mark
+
+
+NAMESPACE: Final = "__sluicegate_namespace__"
+"""The attribute of classes that are activations."""
+
+
+def activated(namespace: str, thing: object, *, version: str = "0") -> Server:
+    """A server with the methods of an object as its tools.
+
+    Raises:
+        ConfigError: a name or a method cannot be used.
+    """
+    doc = inspect.getdoc(type(thing)) if type(thing).__doc__ else None
+    server = Server(namespace, version=version, description=doc, page_size=1000)
+    try:
+        for name, method in methods_of(namespace, thing):
+            server.add_tool(method, name=name)
+    except (TypeError, ValueError) as problem:
+        raise ConfigError(f"{namespace}: {problem}") from None
+    return server
 
 
 def _function(kind: str, function: F) -> F:

@@ -12,13 +12,23 @@ from sluicegate.activation.content import clean_text, contents_of, echo, members
 from sluicegate.activation.describe import nested, uses_pydantic
 from sluicegate.activation.invoke import Function, awaited, errors_shown_safely
 from sluicegate.activation.pydantic_types import is_field
-from sluicegate.activation.schema import ArgumentReader, ExplicitSchema, Parameters, Schema, as_result, output_schema_of
+from sluicegate.activation.schema import (
+    ArgumentReader,
+    ExplicitSchema,
+    Parameters,
+    Schema,
+    as_result,
+    events_schema_of,
+    output_schema_of,
+)
 from sluicegate.activation.signatures import (
     annotated_parameters,
     injected_parameters,
+    is_stream,
     name_of,
     return_annotation,
     split_docstring,
+    streamed_annotation,
 )
 from sluicegate.activation.templates import Template
 from sluicegate.activation.validation_errors import Checker, InvalidArguments, sentence_of
@@ -27,6 +37,7 @@ from sluicegate.errors import InvalidParams, UnknownTarget
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.headers import marks_of
 from sluicegate.protocol.message import Params
+from sluicegate.protocol.types import EVENTS_KEY, STREAMING_KEY
 
 INJECTED: Final = frozenset({Call})
 
@@ -112,17 +123,22 @@ class Tool:
             output_schema=output_schema,
             annotations=options.get("annotations"),
             icons=options.get("icons"),
-            meta=_meta(options),
+            meta=_meta(function, options),
         )
 
 
-def _meta(options: ToolOptions) -> Mapping[str, object] | None:
-    if "tags" not in options:
-        return options.get("meta")
-    tags: object = options["tags"]
-    if isinstance(tags, str):
-        raise TypeError(f"tags is a list of strings: tags=[{tags!r}]")
-    return {**options.get("meta", {}), TAGS_KEY: sorted(set(options["tags"]))}
+def _meta(function: Function, options: ToolOptions) -> Mapping[str, object] | None:
+    meta = {**options.get("meta", {})}
+    if is_stream(function):
+        meta[STREAMING_KEY] = True
+        if (events := events_schema_of(streamed_annotation(function))) is not None:
+            meta[EVENTS_KEY] = events
+    if "tags" in options:
+        tags: object = options["tags"]
+        if isinstance(tags, str):
+            raise TypeError(f"tags is a list of strings: tags=[{tags!r}]")
+        meta[TAGS_KEY] = sorted(set(options["tags"]))
+    return meta or None
 
 
 def _taken(function: Function, schema: Schema, injected: Mapping[str, type]) -> frozenset[str] | None:

@@ -8,6 +8,7 @@ defined; a call costs one conversion.
 import copy
 import inspect
 import math
+import types
 import typing
 from collections.abc import AsyncIterable, Awaitable, Container, Iterator, Mapping
 from typing import Any, Final, NotRequired, Protocol, TypedDict, cast
@@ -202,6 +203,31 @@ def output_schema_of(annotation: object, *, skip: Container[type] = ()) -> Schem
         return object_schema(annotation)
     except CANNOT_DESCRIBE as error:
         raise TypeError(f"return type {name_of(bare)} cannot be described: {reason(error)}") from None
+
+
+def events_schema_of(annotation: object) -> Schema | None:
+    """The schema of the tagged Structs that a stream is annotated with; None if there are none.
+
+    Raises:
+        TypeError: JSON Schema cannot describe one.
+    """
+    union = typing.get_args(annotation) if _is_union(annotation) else (annotation,)
+    own = [kind for kind in union if isinstance(kind, type) and _is_tagged(kind)]
+    if not own:
+        return None
+    try:
+        schemas, definitions = describe(own, output=True)
+    except CANNOT_DESCRIBE as error:
+        raise TypeError(f"its events cannot be described: {reason(error)}") from None
+    return {"anyOf": schemas} | ({"$defs": definitions} if definitions else {})
+
+
+def _is_union(annotation: object) -> bool:
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
+
+
+def _is_tagged(kind: type) -> bool:
+    return issubclass(kind, msgspec.Struct) and kind.__struct_config__.tag is not None
 
 
 def as_result(schema: Schema) -> Schema:

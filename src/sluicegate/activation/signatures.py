@@ -29,9 +29,21 @@ def injected_parameters(function: Function, types: Container[type]) -> dict[str,
     return {p.name: a for p, a in annotated_parameters(function) if isinstance(a, type) and a in types}
 
 
+def is_stream(function: Function) -> bool:
+    """Whether a function is a generator, so that its values come one by one."""
+    inner = inspect.unwrap(function)
+    return inspect.isasyncgenfunction(inner) or inspect.isgeneratorfunction(inner)
+
+
+def streamed_annotation(function: Function) -> object:
+    """What the values of a generator are annotated with; `inspect.Signature.empty` if nothing is. Raises TypeError."""
+    arguments = typing.get_args(_resolve(function, "return", _signature(function).return_annotation))
+    return arguments[0] if arguments else inspect.Signature.empty
+
+
 def return_annotation(function: Function) -> object:
     """The return annotation; `inspect.Signature.empty` if there is none or it is a generator. Raises TypeError."""
-    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+    if is_stream(function):
         return inspect.Signature.empty
     return _resolve(function, "return", _signature(function).return_annotation)
 

@@ -301,7 +301,8 @@ class _Owners:
             away = {name: entry for (which, name), (entry, _) in known.quarantined.items() if which == kind}
             self._known = {**known.of(kind), **away} if away else known.of(kind)
         self._prefixes = [share.prefix for share, _ in listed if share.prefix]
-        self._heads = tuple(head_of(prefix, rule[0]).lower() for prefix in self._prefixes)
+        heads = (head for prefix in self._prefixes for head in (head_of(prefix, rule[0]), f"{prefix}."))
+        self._heads = tuple(head.lower() for head in heads)
         # Mounts whose prefix is the same as before, and what they offer.
         self._present = {
             share.mount: (share, {offered.own for offered in entries})
@@ -337,7 +338,7 @@ class _Owners:
             if share.prefix and own_uri(share.prefix, name) is not None:
                 return False
             return any(own_uri(prefix, name) is not None for prefix in self._prefixes)
-        if share.prefix and name.startswith(head_of(share.prefix, self._rule[0])):
+        if share.prefix and name.startswith((head_of(share.prefix, self._rule[0]), f"{share.prefix}.")):
             return False
         return name.lower().startswith(self._heads)
 

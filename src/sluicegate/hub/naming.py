@@ -44,13 +44,18 @@ def names_for(prefix: str, name: str, naming: Naming = "prefix", longest: int = 
             yield legal[: longest - len(end)] + end
 
 
+def is_in_namespace(prefix: str, name: str) -> bool:
+    """Whether a name begins with the server's prefix itself, as those of activations do: `solar.watch`."""
+    return name.startswith(f"{prefix}.")
+
+
 def head_of(prefix: str, naming: Naming) -> str:
     """The beginning of the exposed names of a server with a prefix."""
     return f"mcp{_SEPARATOR}{prefix}{_SEPARATOR}" if naming == "claude" else f"{prefix}{_SEPARATOR}"
 
 
 def _full_names(prefix: str, name: str, naming: Naming) -> list[str]:
-    if not prefix:
+    if not prefix or is_in_namespace(prefix, name):
         return [name]
     prefixed = head_of(prefix, naming) + name
     return [name, prefixed] if naming == "collide" else [prefixed]

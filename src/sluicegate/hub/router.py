@@ -212,7 +212,9 @@ class Router:
         """The server that is away now and whose names begin like this one, if there is one."""
         own = str(name).removeprefix("mcp__")
         for mount in map(self._hub.find, self.catalog.prefixes):
-            if mount is not None and not mount.is_ready and mount.prefix and own.startswith(f"{mount.prefix}__"):
+            if mount is None or mount.is_ready or not mount.prefix:
+                continue
+            if own.startswith((f"{mount.prefix}__", f"{mount.prefix}.")):
                 return mount
         return None
 

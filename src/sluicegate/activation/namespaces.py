@@ -1,0 +1,90 @@
+"""Namespaces: objects whose methods are tools called `namespace.method`, with other namespaces inside them.
+
+Every public method is a tool: a generator is a stream of events, anything else has one result. `children()` names the
+namespaces inside; `child(name)` returns the object of one, which is asked for again with every call.
+"""
+
+import functools
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Final, Protocol, runtime_checkable
+
+from sluicegate.activation.invoke import awaited
+from sluicegate.activation.signatures import Function
+from sluicegate.errors import ConfigError
+
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,30}")
+_RESERVED: Final = frozenset({"children", "child", "connect", "schema", "hash"})
+"""Methods that are not tools, and names that every namespace has already."""
+
+DEEPEST: Final = 8
+"""Namespaces inside each other."""
+
+
+@runtime_checkable
+class Parent(Protocol):
+    """An object with namespaces inside."""
+
+    def children(self) -> Sequence[str]: ...
+    def child(self, name: str) -> object: ...
+
+
+def check_name(name: str) -> None:
+    """Raise ConfigError if a namespace cannot have this name."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"A namespace has 1 to 31 letters, digits, - and _, and begins with a letter; {name!r} does not."
+        )
+
+
+def methods_of(namespace: str, thing: object) -> Iterator[tuple[str, Function]]:
+    """All tools of a namespace and of those inside it, as full names and functions.
+
+    Raises:
+        ConfigError: a name is not valid, or both a method and a namespace have it.
+    """
+    yield from _methods(namespace, thing, lambda: thing, 0)
+
+
+def _methods(namespace: str, thing: object, find: Callable[[], object], depth: int) -> Iterator[tuple[str, Function]]:
+    own = dict(_public(thing))
+    for name, method in own.items():
+        yield f"{namespace}.{name}", _called_on(find, name, method) if depth else method
+    if not isinstance(thing, Parent):
+        return
+    if depth == DEEPEST:
+        raise ConfigError(f"{namespace}: at most {DEEPEST} namespaces may be inside each other.")
+    for name in thing.children():
+        check_name(name)
+        if name in own:
+            raise ConfigError(f"{namespace} has both a method and a namespace called {name}; rename one of them.")
+        yield from _methods(f"{namespace}.{name}", thing.child(name), _child_of(find, name), depth + 1)
+
+
+def _public(thing: object) -> Iterator[tuple[str, Function]]:
+    for name in dir(type(thing)):
+        # Looked up in the class first: a property must not run.
+        if name.startswith("_") or name in _RESERVED or not inspect.isroutine(getattr(type(thing), name, None)):
+            continue
+        yield name, getattr(thing, name)
+
+
+def _child_of(find: Callable[[], object], name: str) -> Callable[[], object]:
+    def child() -> object:
+        parent = find()
+        assert isinstance(parent, Parent)
+        return parent.child(name)
+
+    return child
+
+
+def _called_on(find: Callable[[], object], name: str, method: Function) -> Function:
+    """A function with the signature of a method that calls it on the object that is there then."""
+
+    @functools.wraps(method)
+    async def call(*args: object, **kwargs: object) -> object:
+        function: Callable[..., Awaitable[object]] = awaited(getattr(find(), name))
+        return await function(*args, **kwargs)
+
+    return call
