@@ -1,0 +1,222 @@
+"""The native view of tools: methods called `namespace.method` that answer with a stream of events. Pure.
+
+A native call is an ordinary `tools/call`; here its notifications, questions and result become events, and method names
+and params become the name and arguments of a tool. Exactly one `complete` or `error` ends a stream.
+"""
+
+import difflib
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from sluicegate.errors import INVALID_PARAMS, METHOD_NOT_FOUND, ErrorObject, RpcError
+from sluicegate.protocol.input_required import Question
+from sluicegate.protocol.message import Notification, Params, Reply, as_array, as_object, opened
+from sluicegate.protocol.types import DATA_KEY, EVENT_KEY, EVENTS_KEY, STREAMED_KEY, STREAMING_KEY
+
+PROGRESS: Final = "notifications/progress"
+LOG: Final = "notifications/message"
+
+START: Final[Params] = {"type": "start"}
+
+MOST_NAMED: Final = 50
+"""Methods that an error lists."""
+
+
+# --------------------------------------------------------------------------------------------------------------- events
+
+
+def event_of(notification: Notification) -> Params | None:
+    """The event for a notification during a call; None if native clients get none."""
+    params = notification.params
+    if notification.method == LOG:
+        return {"type": "log", **_given(params, "level", "data", "logger")}
+    if notification.method != PROGRESS:
+        return None
+    meta = as_object(params.get("_meta")) or {}
+    if (own := as_object(meta.get(EVENT_KEY))) is not None and isinstance(own.get("type"), str):
+        return own
+    if DATA_KEY in meta:
+        value = meta[DATA_KEY]
+        return {"type": "content", "text": value} if isinstance(value, str) else {"type": "data", "data": value}
+    return {"type": "progress", **_given(params, "progress", "total", "message")}
+
+
+def events_of(reply: Reply) -> list[Params]:
+    """The events of a reply: the blocks that were not sent before, and the one that ends the stream."""
+    if isinstance(reply, ErrorObject):
+        return [error_event(reply)]
+    value = opened(reply)
+    blocks = [block for block in map(as_object, as_array(value.get("content")) or []) if block is not None]
+    if value.get("isError") is True:
+        texts = [block["text"] for block in blocks if isinstance(block.get("text"), str)]
+        return [{"type": "error", "message": "\n".join(map(str, texts))}]
+    streamed = as_array((as_object(value.get("_meta")) or {}).get(STREAMED_KEY)) or []
+    rest = [_block_event(block) for place, block in enumerate(blocks) if place not in streamed]
+    return [*rest, complete_event(as_object(value.get("structuredContent")))]
+
+
+def complete_event(structured: Params | None) -> Params:
+    """The end of a stream that succeeded, with the members of the structured result."""
+    if structured is not None and "type" in structured:
+        return {"type": "complete", "result": structured}
+    return {"type": "complete", **(structured or {})}
+
+
+def error_event(error: ErrorObject) -> Params:
+    """The end of a stream that failed."""
+    event: Params = {"type": "error", "message": error.message, "code": error.code}
+    return event if error.data is msgspec.UNSET else {**event, "data": error.data}
+
+
+def question_event(question_id: int, question: Question) -> Params:
+    """A question of the tool, to be answered with `respond`."""
+    return {"type": "request", "id": question_id, "question": {"method": question.method, "params": question.params}}
+
+
+def answer_of(question: Question, params: Params) -> Params:
+    """The answer to a question from the params of `respond`: `content`, and for a form also `action`."""
+    content = params.get("content")
+    if question.method != "elicitation/create":
+        return as_object(content) or {}
+    action = params.get("action", "accept" if content is not None else "decline")
+    return {"action": action, **({"content": content} if content is not None else {})}
+
+
+def _block_event(block: Params) -> Params:
+    if block.get("type") == "text":
+        return {"type": "content", "text": block.get("text")}
+    return block
+
+
+def _given(params: Params, *names: str) -> Params:
+    return {name: params[name] for name in names if params.get(name) is not None}
+
+
+# -------------------------------------------------------------------------------------------------------------- methods
+
+
+class Methods:
+    """The tools of a list as native methods, found by any of their names.
+
+    `files__read_file` is also `files.read_file` and `mcp__files__read_file`; `bash.execute` is also `bash_execute`, if
+    no other tool could be meant.
+    """
+
+    def __init__(self, definitions: Iterable[Params]) -> None:
+        self.tools = {str(tool["name"]): tool for tool in definitions}
+        self._native = {native_name(name): name for name in self.tools}
+        flat: dict[str, list[str]] = {}
+        for native, name in self._native.items():
+            flat.setdefault(native.replace(".", "_"), []).append(name)
+            flat.setdefault(f"mcp__{native.replace('.', '__', 1)}", []).append(name)
+        self._flat = {alias: names[0] for alias, names in flat.items() if len(names) == 1}
+
+    def find(self, method: str) -> Params | None:
+        """The definition of the tool that a method means."""
+        name = method if method in self.tools else self._native.get(method) or self._flat.get(method)
+        return None if name is None else self.tools[name]
+
+    def unknown(self, method: str) -> ErrorObject:
+        """The error for a method that means no tool."""
+        names = sorted(self._native)
+        data: Params = {"available": names[:MOST_NAMED], "did_you_mean": difflib.get_close_matches(method, names, n=3)}
+        return ErrorObject(METHOD_NOT_FOUND, f"Method not found: {method[:100]}", data)
+
+    def namespaces(self) -> set[str]:
+        """All namespaces that have methods or other namespaces."""
+        parents: set[str] = set()
+        for name in self._native:
+            parts = name.split(".")[:-1]
+            parents.update(".".join(parts[: end + 1]) for end in range(len(parts)))
+        return parents
+
+    def schema(self, namespace: str, about: Mapping[str, Params] | None = None) -> Params | None:
+        """What a namespace offers, with hashes that change exactly when what they cover changes; None if it is unknown.
+
+        `about` has the version and description of namespaces.
+        """
+        if namespace not in self.namespaces():
+            return None
+        head = f"{namespace}."
+        inside = {name: self.tools[own] for name, own in self._native.items() if name.startswith(head)}
+        methods = [
+            _method(name[len(head) :], tool) for name, tool in sorted(inside.items()) if "." not in name[len(head) :]
+        ]
+        names = sorted({name[len(head) :].partition(".")[0] for name in inside if "." in name[len(head) :]})
+        inner = [self.schema(head + name, about) or {} for name in names]
+        children = [
+            {"namespace": each["namespace"], "description": each["description"], "hash": each["hash"]} for each in inner
+        ]
+        known = (about or {}).get(namespace, {})
+        found: Params = {
+            "namespace": namespace,
+            "version": known.get("version", ""),
+            "description": known.get("description", ""),
+            "methods": methods,
+            "children": children,
+        }
+        own = {name: found[name] for name in ("namespace", "version", "description")}
+        found["self_hash"] = _hash([own, [method["hash"] for method in methods]])
+        if children:
+            found["children_hash"] = _hash([child["hash"] for child in children])
+        found["hash"] = _hash([found["self_hash"], found.get("children_hash")])
+        return found
+
+
+def native_name(name: str) -> str:
+    """The native name of an exposed tool: `files__read_file` is `files.read_file`."""
+    return name.removeprefix("mcp__").replace("__", ".", 1)
+
+
+def arguments_of(params: object, tool: Params) -> Params:
+    """The arguments of a call, given by name or by position in the order of the schema.
+
+    Raises:
+        RpcError: there are too many, or they are neither a list nor an object.
+    """
+    if params is None:
+        return {}
+    if (named := as_object(params)) is not None:
+        return named
+    given = as_array(params)
+    names = list(_parameters(tool))
+    if given is None or len(given) > len(names):
+        sentence = f"Invalid params: send an object, or a list of at most {len(names)} values."
+        data = {"schema": _schema(tool.get("inputSchema"))}
+        raise RpcError(ErrorObject(INVALID_PARAMS, sentence, data))
+    return dict(zip(names, given, strict=False))
+
+
+def _parameters(tool: Params) -> Iterator[str]:
+    yield from as_object((_schema(tool.get("inputSchema")) or {}).get("properties")) or {}
+
+
+def _schema(value: object) -> Params | None:
+    return as_object(msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value)
+
+
+def _method(name: str, tool: Params) -> Params:
+    meta = as_object(tool.get("_meta")) or {}
+    method: Params = {
+        "name": name,
+        "description": tool.get("description") or "",
+        "params": _schema(tool.get("inputSchema")) or {"type": "object"},
+        "returns": as_object(meta.get(EVENTS_KEY)) or _schema(tool.get("outputSchema")) or {},
+        "streaming": meta.get(STREAMING_KEY) is True,
+    }
+    return {**method, "hash": _hash(method)}
+
+
+def _hash(value: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()
+
+
+def subscription_of(params: object) -> object:
+    """The id in the params of `unsubscribe`: `[ID]`, or `{"subscription": ID}`."""
+    items: Sequence[object] | None = as_array(params)
+    if items is not None:
+        return items[0] if len(items) == 1 else None
+    return (as_object(params) or {}).get("subscription")
