@@ -132,7 +132,7 @@ class _Check:
     def table(self, table: Table, struct: type[msgspec.Struct], path: tuple[str, ...]) -> None:
         """Report everything in the table that does not match the Struct."""
         types = get_type_hints(struct, include_extras=True)
-        where = f" of [{_label(path)}]" if path else ""
+        where = f" of {_header_of(path)}" if path else ""
         for key, value in table.items():
             here = (*path, key)
             if key not in types:
@@ -144,7 +144,7 @@ class _Check:
                 self._value(value, types[key], here)
         for field in msgspec.structs.fields(struct):
             if field.required and field.name not in table:
-                self._report(f'[{_label(path)}] needs a "{field.name}".', path)
+                self._report(f'{_header_of(path)} needs a "{field.name}".', path)
 
     def _value(self, value: object, kind: object, path: tuple[str, ...]) -> None:
         inner = get_args(kind)[1] if get_origin(kind) is dict else None
@@ -207,6 +207,10 @@ class _Check:
 def _label(path: tuple[str, ...]) -> str:
     """The path as users write it: rules have no number, but a line."""
     return ".".join(path[:1] + path[2:] if path[:1] == ("permissions",) else path)
+
+
+def _header_of(path: tuple[str, ...]) -> str:
+    return "[[permissions]]" if path[:1] == ("permissions",) else f"[{'.'.join(path)}]"
 
 
 def _in_plain_words(message: str) -> str:
