@@ -234,3 +234,26 @@ def unknown_names(rules: Sequence[Rule], tools: Mapping[str, Iterable[str]]) -> 
         names = list(tools[server])
         if not any(subject.name.matches(name) for name in names):
             yield rule, subject.name.source, names
+
+
+# ------------------------------------------------------------------------------------------------------------- writing
+
+
+def to_toml(written: Permission, comment: str = "") -> str:
+    """A rule as it is written in sluicegate.toml."""
+    lines = ["[[permissions]]", *(f"# {line}" for line in comment.splitlines())]
+    for key, value in msgspec.to_builtins(written).items():
+        lines.append(f"{key} = {_toml(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: object) -> str:
+    match value:
+        case dict():
+            pairs: dict[str, object] = value  # pyright: ignore[reportUnknownVariableType]
+            return "{ " + ", ".join(f"{_toml(key)} = {_toml(each)}" for key, each in pairs.items()) + " }"
+        case list() | tuple():
+            return "[" + ", ".join(map(_toml, value)) + "]"  # pyright: ignore[reportUnknownArgumentType]
+        case _:
+            # JSON, except that TOML wants this one escaped, too.
+            return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
