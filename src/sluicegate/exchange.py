@@ -23,6 +23,8 @@ class Caller(msgspec.Struct, frozen=True):
     """The identity behind a request. On a pipe that is the one local user."""
 
     id: str = "local"
+    groups: tuple[str, ...] = ()
+    """The groups it belongs to; rules name them as `group:NAME`."""
 
 
 class Target(msgspec.Struct, frozen=True):

@@ -8,8 +8,9 @@ from contextlib import nullcontext
 
 import pytest
 
-from sluicegate.cli.doctor import Finding, check_servers, check_tools
-from sluicegate.config.model import GatewayConfig, Naming
+from sluicegate.cli.doctor import Finding, check_rules, check_servers, check_tools
+from sluicegate.config.model import GatewayConfig, Naming, ServerConfig
+from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.hub.naming import names_for
 from sluicegate.serve.control_protocol import Offered, Report, ServerStatus
 from tests.cli.folders import COUNTING, ENDED, ENDING, NOTES, Folder, lines_until
@@ -281,3 +282,13 @@ def test_globs_for_a_server_that_is_not_ready_are_not_checked(folder: Folder) ->
     )
     folder.write("sluicegate.toml", f"{rules}[http]\nport = {free_port()}\n")
     assert not [each for each in findings(folder) if "matches no tool" in each.sentence or "offers no" in each.sentence]
+
+
+def test_rules_that_match_no_tool_are_found_with_a_suggestion() -> None:
+    server = ServerConfig(name="My Notes", key="my-notes", source=None)
+    written = ["mcp__my-notes__add_*", "mcp__my-notes__delte_note", "mcp__other__x", "mcp__my-notes"]
+    rules = tuple(Rule(Permission(tool=each, action="deny"), "sluicegate.toml", 7) for each in written)
+    config = GatewayConfig(root="/", servers={"My Notes": server}, policy=PolicyConfig(rules))
+    (found,) = check_rules(config, {"My Notes": ["add_note", "delete_note"]})
+    assert (found.about, found.remedy) == ("sluicegate.toml:7", 'Did you mean "delete_note"?')
+    assert not list(check_rules(config, {}))

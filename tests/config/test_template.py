@@ -6,6 +6,8 @@ import tomllib
 import pytest
 
 from sluicegate.config.template import keys, tables, template
+from sluicegate.exchange import Caller, Target
+from sluicegate.gate.judge import Rules, judge
 from tests.config.folders import Folders
 
 SERVERS = {"files": {"url": "http://a.example/"}, "search-web": {"url": "http://b.example/"}}
@@ -30,6 +32,21 @@ def test_what_is_a_comment_in_the_template_is_right_too(folders: Folders) -> Non
     assert config.profiles["reading"].tools == ("*__read_*", "*__list_*")
     assert config.servers["files"].prefix == "NAME"
     assert config.servers["notes"].kind == "python"
+    assert not folders.load().problems
+
+
+def test_its_rules_let_read_and_ask_about_the_rest(folders: Folders) -> None:
+    folders.servers(SERVERS)
+    folders.settings(uncommented().replace("servers.NAME", "servers.files").partition("[activations.notes]")[0])
+    assert folders.config().policy.rules == ()
+    folders.settings(uncommented()[uncommented().index("[[permissions]]") :])
+    rules = Rules(folders.config().policy)
+    actions = {
+        name: judge(rules, Caller(), Target("files", "tool", name), {}).action
+        for name in ("read_text", "list", "write", "purge_all")
+    }
+    assert actions == {"read_text": "allow", "list": "allow", "write": "ask", "purge_all": "deny"}
+    assert judge(rules, Caller(), Target("files", "resource", "file:///a"), {}).action == "allow"
 
 
 def test_it_leaves_alone_what_the_personal_file_says(folders: Folders) -> None:
@@ -41,7 +58,7 @@ def test_it_leaves_alone_what_the_personal_file_says(folders: Folders) -> None:
     assert folders.config() == before
 
 
-@pytest.mark.parametrize("header", [header for header in tables() if "NAME" not in header])
+@pytest.mark.parametrize("header", [header for header in tables() if "NAME" not in header and "[" not in header])
 def test_every_key_stands_in_the_template(header: str) -> None:
     table = tomllib.loads(uncommented())[header]
     assert list(table) == [key for key, _, _ in keys(tables()[header])]

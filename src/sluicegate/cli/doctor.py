@@ -22,6 +22,7 @@ from sluicegate.config.model import GatewayConfig, HttpFront, ServerConfig
 from sluicegate.config.paths import Places
 from sluicegate.config.problems import Problem
 from sluicegate.errors import UpstreamError
+from sluicegate.gate.rules import unknown_names
 from sluicegate.globs import name_matches
 from sluicegate.hub.naming import head_of
 from sluicegate.protocol.versions import MODERN_VERSIONS
@@ -113,7 +114,8 @@ async def _check_gateway(
             folder=folder,
         )
         findings += check_tools(await gateway.offers("tools"), report, config)
-        findings += check_globs(config, {name: each.tools for name, each in (await gateway.own_tools()).items()})
+        tools = {name: each.tools for name, each in (await gateway.own_tools()).items()}
+        findings += [*check_globs(config, tools), *check_rules(config, tools)]
     return findings
 
 
@@ -336,6 +338,15 @@ def check_globs(config: GatewayConfig, tools: OwnNames) -> Iterator[Finding]:
                 yield from _unmatched(about, key, glob, known)
         if known and not any(profile.offers(each, tool) for each in shown for tool in tools.get(each.name, ())):
             yield Finding("warning", about, "it offers no tool: its globs exclude all tools of its servers.")
+
+
+def check_rules(config: GatewayConfig, tools: OwnNames) -> Iterator[Finding]:
+    """Access rules that name no tool of a server whose tools are known."""
+    known = {server.key: tools[name] for name, server in config.servers.items() if name in tools}
+    for rule, glob, names in unknown_names(config.policy.rules, known):
+        meant = difflib.get_close_matches(glob, names, n=1)
+        remedy = f'Did you mean "{meant[0]}"?' if meant else ""
+        yield Finding("warning", rule.place, f'"{rule.written.tool}" matches no tool.', remedy)
 
 
 def _unmatched(about: str, key: str, glob: str, known: set[str]) -> Iterator[Finding]:

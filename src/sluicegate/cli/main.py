@@ -26,6 +26,7 @@ COMMANDS = {
     "check": "Show what would run, and the problems of the configuration.",
     "doctor": "Find problems, and say what to do about them.",
     "pins": "Show which definitions of tools are approved, and which have changed.",
+    "policy": "Explain, test and write access rules.",
     "init": "Write a commented sluicegate.toml that changes nothing yet.",
     "import": "Import servers of other programs into .mcp.json.",
     "connect": "Add this gateway to the configuration of a client.",

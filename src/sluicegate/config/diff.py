@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 
 from sluicegate.config.model import GatewayConfig, Http, ServerConfig, ServerSettings, Stdio
+from sluicegate.gate.rules import Permission
 
 _CONNECTION: Final = ("era", "start_timeout", "probe_timeout", "stop_grace", "roots")
 """Settings of a server that take effect when it connects."""
@@ -88,11 +89,17 @@ def _differs(was: ServerConfig, now: ServerConfig) -> bool:
     return (was.key, was.source, was.disabled, was.settings) != (now.key, now.source, now.disabled, now.settings)
 
 
+def _written(config: GatewayConfig) -> list[Permission]:
+    return [rule.written for rule in config.policy.rules]
+
+
 def _changed_keys(old: GatewayConfig, new: GatewayConfig) -> list[str]:
     keys = ["naming"] if old.naming != new.naming else []
     for section in ("http", "control", "catalog", "limits"):
         was, now = getattr(old, section), getattr(new, section)
         keys += [f"{section}.{name}" for name in now.__struct_fields__ if getattr(was, name) != getattr(now, name)]
+    keys += ["policy.default"] if old.policy.default != new.policy.default else []
+    keys += ["permissions"] if _written(old) != _written(new) else []
     names = [*old.profiles, *(name for name in new.profiles if name not in old.profiles)]
     keys += [f"profiles.{name}" for name in names if old.profiles.get(name) != new.profiles.get(name)]
     return keys

@@ -5,18 +5,27 @@ file named on the command line can prevent the start: a policy must not be appli
 """
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 import msgspec
 
 from sluicegate.config.mcp_json import Entry, ServerFile, read_servers
 from sluicegate.config.merge import Lines, Merger
-from sluicegate.config.model import GatewayConfig, Settings
+from sluicegate.config.model import GatewayConfig, ServerConfig, Settings
 from sluicegate.config.paths import Places
-from sluicegate.config.problems import Problem, read_text
-from sluicegate.config.settings_toml import SettingsFile, Table, merged, read_settings
+from sluicegate.config.problems import Problem, did_you_mean, read_text
+from sluicegate.config.settings_toml import SettingsFile, Table, line_of, merged, read_settings
 from sluicegate.config.variables import Variables
+from sluicegate.gate.rules import (
+    Action,
+    Permission,
+    PolicySettings,
+    Rule,
+    policy_of,
+    unknown_servers,
+    unreachable,
+)
 
 EMPTIED: Final = "The file is empty now but had settings before. To run without them, delete the file."
 
@@ -46,7 +55,8 @@ def load(places: Places, were_filled: Collection[str] = ()) -> Loaded:
     problems: list[Problem] = []
     broken: list[str] = []
     filled: list[str] = []
-    table, lines = _read_settings(places, problems, broken, filled, were_filled)
+    policy = _PolicyFiles(places)
+    table, lines = _read_settings(places, problems, broken, filled, were_filled, policy)
     entries = _read_entries(places, problems, broken)
     config = None
     if not _has_error(problems):
@@ -55,6 +65,7 @@ def load(places: Places, were_filled: Collection[str] = ()) -> Loaded:
         servers = merger.servers(entries)
         if not broken:  # The servers of a broken file are unknown.
             merger.report_unknown_servers(servers)
+            problems += policy.warnings(servers.values())
         config = GatewayConfig(
             root=places.root,
             servers=servers,
@@ -64,6 +75,7 @@ def load(places: Places, were_filled: Collection[str] = ()) -> Loaded:
             catalog=settings.catalog,
             limits=settings.limits,
             profiles=settings.profiles,
+            policy=policy_of(policy.rules, policy.defaults),
         )
     return Loaded(
         config=None if _has_error(problems) else config,
@@ -104,7 +116,12 @@ def _read(file: str, places: Places) -> str | None | Problem:
 
 
 def _read_settings(
-    places: Places, problems: list[Problem], broken: list[str], filled: list[str], were_filled: Collection[str]
+    places: Places,
+    problems: list[Problem],
+    broken: list[str],
+    filled: list[str],
+    were_filled: Collection[str],
+    policy: "_PolicyFiles",
 ) -> tuple[Table, Lines]:
     table: Table = {}
     lines: Lines = {}
@@ -124,9 +141,52 @@ def _read_settings(
             problems += read.problems
             broken.append(file)
             continue
+        policy.take(file, read)
         table = merged(table, _with_absolute_paths(read.table, os.path.dirname(file), places.home))
         lines.update({path: (file, line) for path, line in read.lines.items()})
     return table, lines
+
+
+class _PolicyFiles:
+    """The rules of all files in order. They are not merged like other settings: those of the user's file come first."""
+
+    def __init__(self, places: Places) -> None:
+        self.rules: list[Rule] = []
+        self.defaults: list[Action] = []
+        self._places = places
+        self._files: list[str] = []
+
+    def take(self, file: str, read: SettingsFile) -> None:
+        """Move the rules of a file here."""
+        written = msgspec.convert(read.table.pop("permissions", ()), tuple[Permission, ...])
+        default = msgspec.convert(read.table.pop("policy", {}), PolicySettings).default
+        if default is not None:
+            self.defaults.append(default)
+        shown = _shown_path(file, self._places)
+        for number, each in enumerate(written):
+            line = line_of(read.lines, ("permissions", str(number)))
+            self.rules.append(Rule(each, shown, line or 0))
+            self._files.append(file)
+
+    def warnings(self, servers: Iterable[ServerConfig]) -> Iterator[Problem]:
+        """Rules that can never decide, and those that name no server."""
+        keys = [server.key for server in servers]
+        for rule, earlier in unreachable(self.rules):
+            yield self._warning(rule, f"This rule is never reached: {earlier.place} decides before.")
+        for rule, name in unknown_servers(self.rules, keys):
+            yield self._warning(rule, f'There is no server "{name}".{did_you_mean(name, keys)}')
+
+    def _warning(self, rule: Rule, sentence: str) -> Problem:
+        file = next(file for file, each in zip(self._files, self.rules, strict=True) if each is rule)
+        return Problem(severity="warning", file=file, line=rule.line or None, key="permissions", sentence=sentence)
+
+
+def _shown_path(file: str, places: Places) -> str:
+    """The path of a settings file for callers, who need not know where the folders of the gateway are."""
+    for folder, sign in ((places.root, ""), (places.home, "~/")):
+        if file.startswith(os.path.join(folder, "")):
+            return sign + os.path.relpath(file, folder)
+    return os.path.basename(file)
 
 
 def _with_absolute_paths(table: Table, folder: str, home: str) -> Table:

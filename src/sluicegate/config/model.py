@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from sluicegate.config.commands import fetching
 from sluicegate.config.secrets import Secret, hidden_parts, masked_text, masked_url
+from sluicegate.gate.rules import Permission, PolicyConfig, PolicySettings
 from sluicegate.globs import name_matches
 
 OURSELVES: Final = "It is this gateway itself; a gateway does not call itself."
@@ -394,6 +395,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     profiles: dict[str, Profile] = {}
     servers: dict[str, ServerSettings] = {}
     activations: dict[str, Activation] = {}
+    policy: PolicySettings = PolicySettings()
+    permissions: tuple[Permission, ...] = ()
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -409,6 +412,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     catalog: Catalog = Catalog()
     limits: Limits = Limits()
     profiles: dict[str, Profile] = {}
+    policy: PolicyConfig = PolicyConfig()
 
 
 def _matches(name: str, globs: Globs) -> bool:

@@ -9,6 +9,7 @@ import msgspec
 from sluicegate.config.jsonc import Fault, line_column
 from sluicegate.config.model import Globs, Settings
 from sluicegate.config.problems import Problem, did_you_mean, glob_faults
+from sluicegate.gate.rules import Permission, faults
 
 Table = dict[str, object]
 T = TypeVar("T")
@@ -92,9 +93,16 @@ def lines_of(text: str) -> dict[tuple[str, ...], int]:
     """The line of every key, for messages. Keys of an inline table are not found."""
     lines: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
+    counts: dict[tuple[str, ...], int] = {}
+    """Tables seen of each array of tables."""
     for number, line in enumerate(text.split("\n"), 1):
         if found := _header.match(line):
-            path = table = _path(found[1])
+            path = _path(found[1])
+            if line.lstrip().startswith("[["):
+                counts[path] = counts.get(path, 0) + 1
+            # The index of the table in its array belongs to the path: [permissions.args] is about the last one.
+            array = next((path[:end] for end in range(1, len(path) + 1) if path[:end] in counts), ())
+            path = table = (*array, str(counts[array] - 1), *path[len(array) :]) if array else path
         elif found := _pair.match(line):
             path = (*table, *_path(found[1]))
         else:
@@ -124,24 +132,27 @@ class _Check:
     def table(self, table: Table, struct: type[msgspec.Struct], path: tuple[str, ...]) -> None:
         """Report everything in the table that does not match the Struct."""
         types = get_type_hints(struct, include_extras=True)
-        where = f" of [{'.'.join(path)}]" if path else ""
+        where = f" of {_header_of(path)}" if path else ""
         for key, value in table.items():
             here = (*path, key)
             if key not in types:
                 hint = did_you_mean(key, set(types)) or f" The keys{where} are: {', '.join(types)}."
                 if path[:1] == ("servers",) and key in _ENTRY_KEYS:
                     hint = " Servers are defined in .mcp.json; this table only has settings for them."
-                self._report(f'The key "{".".join(here)}" is unknown.{hint}', here)
+                self._report(f'The key "{_label(here)}" is unknown.{hint}', here)
             else:
                 self._value(value, types[key], here)
         for field in msgspec.structs.fields(struct):
             if field.required and field.name not in table:
-                self._report(f'[{".".join(path)}] needs a "{field.name}".', path)
+                self._report(f'{_header_of(path)} needs a "{field.name}".', path)
 
     def _value(self, value: object, kind: object, path: tuple[str, ...]) -> None:
         inner = get_args(kind)[1] if get_origin(kind) is dict else None
+        choice = next((each for each in get_args(kind) if get_origin(each) is Literal), kind)
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             self._nested(value, kind, path)
+        elif kind == tuple[Permission, ...]:
+            self._permissions(value, path)
         elif isinstance(inner, type) and issubclass(inner, msgspec.Struct):
             if not isinstance(value, dict):
                 self._report(f'"{".".join(path)}" should be a table of tables: [{".".join(path)}.NAME].', path)
@@ -151,14 +162,26 @@ class _Check:
                     sentence = "is not valid: use at most 63 lower-case letters, digits, - and _."
                     self._report(f'The profile name "{name}" {sentence}', (*path, name))
                 self._nested(each, inner, (*path, name))
-        elif get_origin(kind) is Literal:
-            choices = [str(choice) for choice in get_args(kind)]
+        elif get_origin(choice) is Literal:
+            choices = [str(each) for each in get_args(choice)]
             if value not in choices:
                 hint = did_you_mean(str(value), choices)
                 listed = ", ".join(f'"{choice}"' for choice in choices)
-                self._report(f'"{".".join(path)}" should be one of {listed}, not {value!r}.{hint}', path)
+                self._report(f'"{_label(path)}" should be one of {listed}, not {value!r}.{hint}', path)
         else:
             self._plain(value, cast(object, kind), path)
+
+    def _permissions(self, value: object, path: tuple[str, ...]) -> None:
+        rows = cast(list[object], value) if isinstance(value, list) else []
+        if not rows or not all(isinstance(row, dict) for row in rows):
+            self._report("Rules should be tables: [[permissions]].", path)
+            return
+        for number, row in enumerate(rows):
+            here, before = (*path, str(number)), len(self.problems)
+            self.table(cast(Table, row), Permission, here)
+            if len(self.problems) == before:
+                for key, sentence in faults(msgspec.convert(row, Permission)):
+                    self._report(sentence, (*here, key))
 
     def _nested(self, value: object, struct: type[msgspec.Struct], path: tuple[str, ...]) -> None:
         if isinstance(value, dict):
@@ -170,7 +193,7 @@ class _Check:
         try:
             msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
-            self._report(f'"{".".join(path)}" {_in_plain_words(str(error).partition(" - at `$")[0])}.', path)
+            self._report(f'"{_label(path)}" {_in_plain_words(str(error).partition(" - at `$")[0])}.', path)
             return
         if kind == Globs or path[-1] in ("tool_timeouts", "calls_per_tool"):
             for fault in glob_faults(cast(Iterable[str], value)):
@@ -179,6 +202,15 @@ class _Check:
             self._report("A prefix has at most 31 letters, digits, - and _.", path)
         elif isinstance(value, float) and value != value:
             self._report(f'"{".".join(path)}" is not a number.', path)
+
+
+def _label(path: tuple[str, ...]) -> str:
+    """The path as users write it: rules have no number, but a line."""
+    return ".".join(path[:1] + path[2:] if path[:1] == ("permissions",) else path)
+
+
+def _header_of(path: tuple[str, ...]) -> str:
+    return "[[permissions]]" if path[:1] == ("permissions",) else f"[{'.'.join(path)}]"
 
 
 def _in_plain_words(message: str) -> str:

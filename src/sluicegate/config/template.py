@@ -13,17 +13,20 @@ import msgspec
 
 from sluicegate.config import model
 from sluicegate.config.model import Catalog, ControlFront, HttpFront, Limits
+from sluicegate.gate.rules import Permission, PolicySettings
 
 _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "http": HttpFront,
     "control": ControlFront,
     "catalog": Catalog,
     "limits": Limits,
+    "policy": PolicySettings,
 }
 
 _INSTEAD: Final = {
     "enabled": True,
     "prefix": "NAME",
+    "default": "ask",
     "definitions": "pin",
     "calls": "600/m",
     "max_arguments": 1 << 20,
@@ -57,6 +60,28 @@ _TAIL: Final = """\
 #
 # [activations.notes]
 # file = "notes.py"
+
+# Access rules: the first one that matches a call decides, and what none of them names is asked. These are a careful
+# start: tools that read may run, what cannot be undone may not, and you are asked about all else. The names of tools
+# are what servers call them, so use exact names for servers that you do not trust. Remove the # to use the rules;
+# `sluicegate policy explain TOOL` shows what they say about a tool.
+#
+# [[permissions]]
+# tool = "mcp__*__{{drop,purge,wipe,destroy}}*"
+# action = "deny"
+# why = "This cannot be undone; ask a person to do it by hand."
+#
+# [[permissions]]
+# tool = "mcp__*__{{get,list,read,search,find,describe,show}}*"
+# action = "allow"
+#
+# [[permissions]]
+# prompt = "*"
+# action = "allow"
+#
+# [[permissions]]
+# resource = "*"
+# action = "allow"
 """
 
 
@@ -97,6 +122,7 @@ def tables() -> dict[str, type[msgspec.Struct]]:
         "servers.NAME": model.ServerSettings,
         "profiles.NAME": model.Profile,
         "activations.NAME": model.Activation,
+        "[permissions]": Permission,
     }
 
 

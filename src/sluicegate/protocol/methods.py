@@ -1,10 +1,12 @@
 """One table of all MCP methods: which side sends them, in which revisions, and which params field is the target."""
 
+from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
 
 Sender = Literal["client", "server", "both"]
+Judged = Literal["tool", "prompt", "resource", "reference", "filter", "task"]
 
 
 class Method(msgspec.Struct, frozen=True):
@@ -68,6 +70,35 @@ _ROWS: Final = (
 )
 
 METHODS: Final = {row.name: row for row in _ROWS}
+
+JUDGED: Final[Mapping[str, Judged]] = {
+    "tools/call": "tool",
+    "prompts/get": "prompt",
+    "resources/read": "resource",
+    "resources/subscribe": "resource",
+    "resources/unsubscribe": "resource",
+    "subscriptions/listen": "filter",
+    "completion/complete": "reference",
+    "tasks/get": "task",
+    "tasks/update": "task",
+    "tasks/cancel": "task",
+}
+"""What access rules judge a request by (T16): a task by the tool whose call it is, a reference by the prompt or the
+resource that it refers to, a filter by each resource in it."""
+
+UNJUDGED: Final = frozenset(
+    {
+        "initialize",
+        "ping",
+        "server/discover",
+        "tools/list",
+        "prompts/list",
+        "resources/list",
+        "resources/templates/list",
+        "logging/setLevel",
+    }
+)
+"""Requests that name nothing. The gateway answers them itself; lists contain only what the rules do not hide."""
 
 QUESTIONS: Final = frozenset({"sampling/createMessage", "roots/list", "elicitation/create"})
 """What a server may ask a client in the middle of a call."""

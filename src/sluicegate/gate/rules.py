@@ -1,0 +1,259 @@
+"""Access rules as they are written in `sluicegate.toml`, and what is wrong with them. Plain values.
+
+The configuration is read before servers are started, so this module must stay quick to import.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from sluicegate.globs import BadGlob, Glob, glob, name_glob
+
+Action = Literal["allow", "deny", "ask"]
+Kind = Literal["tool", "prompt", "resource"]
+
+KINDS: Final[tuple[Kind, ...]] = ("tool", "prompt", "resource")
+STRICTEST: Final[tuple[Action, ...]] = ("deny", "ask", "allow")
+"""From the strictest to the most generous."""
+GROUP: Final = "group:"
+_HEAD: Final = "mcp__"
+
+
+class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What happens to calls that no rule names: `[policy]`."""
+
+    default: Action | None = None
+    """For calls that no rule names: "allow", "deny" or "ask"; by default "ask", and "allow" if there are no rules."""
+
+
+class Permission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A rule for some calls; the first one that matches decides: `[[permissions]]`."""
+
+    tool: str | None = None
+    """Glob on `mcp__SERVER__TOOL`; `mcp__SERVER` alone means all of a server, with its prompts and resources."""
+    prompt: str | None = None
+    """Glob on `mcp__SERVER__PROMPT`, instead of `tool`."""
+    resource: str | None = None
+    """Glob on `mcp__SERVER__URI`, instead of `tool`."""
+    args: dict[str, str] = {}
+    """Globs on arguments, which must all match: a key, or a path as in `files.*.path`, and a glob."""
+    pattern: str | None = None
+    """Glob on the first of the arguments command, path, file_path, uri, url, query and sql that the tool has."""
+    caller: tuple[str, ...] = ()
+    """Callers it is for: globs on their names, and `group:NAME`; empty for all."""
+    action: Action
+    """What happens: "allow", "deny" or "ask" (required)."""
+    why: Annotated[str, Meta(max_length=1000)] = ""
+    """The reason, which the model is told."""
+    record: Literal["digest", "values"] = "digest"
+    """What the audit log keeps of the arguments: "digest" or "values"."""
+
+    @property
+    def subject(self) -> tuple[Kind, str]:
+        """What it names, and the key it does that with."""
+        for kind in KINDS:
+            if (written := getattr(self, kind)) is not None:
+                return kind, written
+        raise BadGlob("names nothing")
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """A rule and its place."""
+
+    written: Permission
+    file: str = "rules"
+    line: int = 0
+
+    @property
+    def place(self) -> str:
+        """FILE:LINE"""
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+class PolicyConfig(msgspec.Struct, frozen=True):
+    """All rules in order, those of the user's own file first, and the action for what none of them names."""
+
+    rules: tuple[Rule, ...] = ()
+    default: Action = "allow"
+
+    @property
+    def version(self) -> str:
+        """A digest of what the rules say, wherever they are written."""
+        said = msgspec.json.encode((self.default, [rule.written for rule in self.rules]), order="deterministic")
+        return hashlib.blake2b(said, digest_size=16).hexdigest()
+
+
+def policy_of(rules: Sequence[Rule], defaults: Iterable[Action]) -> PolicyConfig:
+    """The policy of several files. The strictest of their defaults holds: a project must not loosen the user's."""
+    written = set(defaults)
+    for each in STRICTEST:
+        if each in written:
+            return PolicyConfig(tuple(rules), each)
+    return PolicyConfig(tuple(rules), "ask" if rules else "allow")
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """What a rule names, compiled: a pair of globs on a server's key and on the server's own name of something."""
+
+    kinds: tuple[Kind, ...]
+    server: Glob
+    name: Glob | None
+    """None for everything of the server."""
+
+    def covers(self, other: "Subject") -> bool:
+        """Whether it surely includes all that the other one does."""
+        if not set(other.kinds) <= set(self.kinds) or not self.server.covers(other.server):
+            return False
+        return self.name is None or (other.name is not None and self.name.covers(other.name))
+
+
+def subject_of(written: Permission) -> Subject:
+    """What a rule names.
+
+    Raises:
+        BadGlob: it cannot be read; the message is the end of a sentence.
+    """
+    kind, text = written.subject
+    is_whole_server = kind == "tool" and not written.args and written.pattern is None
+    kinds = KINDS if is_whole_server else (kind,)
+    if text in ("*", "**"):
+        return Subject(kinds, name_glob("*"), None)
+    server, name = _halves(kind, text)
+    if name is None:
+        return Subject(kinds, name_glob(server), None)
+    if kind == "resource":
+        if "%" in name:
+            raise BadGlob("contains a %; URIs are compared with their escapes decoded, so write the character itself")
+        return Subject((kind,), name_glob(server), glob(name))
+    return Subject((kind,), name_glob(server), name_glob(name))
+
+
+def _halves(kind: Kind, text: str) -> tuple[str, str | None]:
+    """The globs on server and name. Keys of servers contain no `__`, so the first one ends the server's."""
+    if text.startswith(_HEAD):
+        server, separator, name = text.removeprefix(_HEAD).partition("__")
+    elif kind != "resource" and "." in text and "__" not in text:
+        server, separator, name = text.partition(".")
+    elif "__" in text:
+        raise BadGlob(f'should begin with mcp__: "mcp__{text}"')
+    else:
+        form = {"tool": "TOOL", "prompt": "PROMPT", "resource": "URI"}[kind]
+        raise BadGlob(f"should be mcp__SERVER__{form}, or mcp__SERVER for all of a server")
+    if not server or (separator and not name):
+        raise BadGlob("lacks a name between or behind the underscores")
+    return server, name if separator else None
+
+
+def full_name(server: str, name: str) -> str:
+    """What a rule writes for a tool, a prompt or a URI of a server."""
+    return f"{_HEAD}{server}__{name}"
+
+
+def faults(written: Permission) -> Iterator[tuple[str, str]]:
+    """What is wrong with a rule: keys, each with a sentence."""
+    named = [kind for kind in KINDS if getattr(written, kind) is not None]
+    if len(named) != 1:
+        yield (named[1] if named else "", "A rule needs exactly one of tool, prompt and resource.")
+        return
+    try:
+        subject_of(written)
+    except BadGlob as problem:
+        yield named[0], f'"{getattr(written, named[0])}" {problem}.'
+    if named[0] == "resource" and (written.args or written.pattern is not None):
+        yield (
+            "args" if written.args else "pattern",
+            "Resources have no arguments; a rule for them has no args or pattern.",
+        )
+    elif named[0] == "prompt" and written.pattern is not None:
+        yield "pattern", "Only a rule for tools has a pattern; name the argument of a prompt under args."
+    globs = [("args", each) for each in written.args.values()]
+    globs += [("pattern", written.pattern)] if written.pattern is not None else []
+    globs += [("caller", each) for each in written.caller]
+    for key, each in globs:
+        try:
+            glob(each)
+        except BadGlob as problem:
+            yield key, f'The glob "{each}" {problem}.'
+    for path in written.args:
+        if "" in path.split("."):
+            yield "args", f'"{path}" is not a path of arguments: write names with dots between them.'
+
+
+# --------------------------------------------------------------------------------------------------------- warnings
+
+
+def unreachable(rules: Sequence[Rule]) -> Iterator[tuple[Rule, Rule]]:
+    """Rules that can never decide, each with an earlier rule that matches all it could match."""
+    # Rules with conditions do not hide others, except equal ones: one pass over those without is enough.
+    wide: list[tuple[Rule, Subject]] = []
+    seen: dict[bytes, Rule] = {}
+    for rule in rules:
+        subject = subject_of(rule.written)
+        content = msgspec.structs.replace(rule.written, why="", record="digest")
+        first = seen.setdefault(msgspec.json.encode(content, order="deterministic"), rule)
+        hiding = (
+            first if first is not rule else next((each for each, it in wide if _hides(each, it, rule, subject)), None)
+        )
+        if hiding is not None:
+            yield rule, hiding
+        elif not rule.written.args and rule.written.pattern is None:
+            wide.append((rule, subject))
+
+
+def _hides(earlier: Rule, wide: Subject, later: Rule, narrow: Subject) -> bool:
+    callers = set(earlier.written.caller)
+    if callers and not (later.written.caller and set(later.written.caller) <= callers):
+        return False
+    # A URI that is spelled in a suspicious way matches no glob that allows, so that a later rule may still decide.
+    is_leaky = earlier.written.action == "allow" and wide.name is not None and "resource" in wide.kinds
+    return not is_leaky and wide.covers(narrow)
+
+
+def unknown_servers(rules: Sequence[Rule], keys: Iterable[str]) -> Iterator[tuple[Rule, str]]:
+    """Rules whose server half matches none of these keys, each with that half."""
+    known = list(keys)
+    for rule in rules:
+        server = subject_of(rule.written).server
+        if not server.matches_all and not any(server.matches(key) for key in known):
+            yield rule, server.source
+
+
+def unknown_names(rules: Sequence[Rule], tools: Mapping[str, Iterable[str]]) -> Iterator[tuple[Rule, str, list[str]]]:
+    """Rules for tools that match none of a server's tools: each with its glob and the names it could have meant.
+
+    Only about servers whose tools are known; `tools` has them by the key of the server.
+    """
+    for rule in rules:
+        subject = subject_of(rule.written)
+        server = subject.server.literal
+        if subject.name is None or "tool" not in subject.kinds or server is None or server not in tools:
+            continue
+        names = list(tools[server])
+        if not any(subject.name.matches(name) for name in names):
+            yield rule, subject.name.source, names
+
+
+# ------------------------------------------------------------------------------------------------------------- writing
+
+
+def to_toml(written: Permission, comment: str = "") -> str:
+    """A rule as it is written in sluicegate.toml."""
+    lines = ["[[permissions]]", *(f"# {line}" for line in comment.splitlines())]
+    for key, value in msgspec.to_builtins(written).items():
+        lines.append(f"{key} = {_toml(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: object) -> str:
+    match value:
+        case dict():
+            pairs: dict[str, object] = value  # pyright: ignore[reportUnknownVariableType]
+            return "{ " + ", ".join(f"{_toml(key)} = {_toml(each)}" for key, each in pairs.items()) + " }"
+        case list() | tuple():
+            return "[" + ", ".join(map(_toml, value)) + "]"  # pyright: ignore[reportUnknownArgumentType]
+        case _:
+            # JSON, except that TOML wants this one escaped, too.
+            return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
