@@ -12,6 +12,7 @@ _CONNECTION: Final = ("era", "start_timeout", "probe_timeout", "stop_grace", "ro
 _NEED_RESTART: Final = (
     "http.",
     "control.",
+    "audit.",
     "catalog.start_wait",
     "limits.body",
     "limits.hold",
@@ -90,7 +91,7 @@ def _differs(was: ServerConfig, now: ServerConfig) -> bool:
 
 def _changed_keys(old: GatewayConfig, new: GatewayConfig) -> list[str]:
     keys = ["naming"] if old.naming != new.naming else []
-    for section in ("http", "control", "catalog", "limits"):
+    for section in ("http", "control", "catalog", "limits", "audit"):
         was, now = getattr(old, section), getattr(new, section)
         keys += [f"{section}.{name}" for name in now.__struct_fields__ if getattr(was, name) != getattr(now, name)]
     names = [*old.profiles, *(name for name in new.profiles if name not in old.profiles)]

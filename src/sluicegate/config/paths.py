@@ -62,9 +62,18 @@ def control_socket(config: GatewayConfig, environ: Mapping[str, str]) -> str:
 
 def catalogs_folder(root: str, environ: Mapping[str, str]) -> str:
     """The folder in which the gateway of a folder remembers what its servers offer."""
+    return os.path.join(_state_folder(root, environ), "catalogs")
+
+
+def audit_folder(config: GatewayConfig, environ: Mapping[str, str]) -> str:
+    """The folder of the audit log: as configured, else made from the path of the gateway's folder."""
+    return config.audit.folder or os.path.join(_state_folder(config.root, environ), "audit")
+
+
+def _state_folder(root: str, environ: Mapping[str, str]) -> str:
     home = environ.get("HOME") or os.path.expanduser("~")
     state = environ.get("XDG_STATE_HOME") or os.path.join(home, ".local", "state")
-    return os.path.join(state, "sluicegate", _folder_digest(root), "catalogs")
+    return os.path.join(state, "sluicegate", _folder_digest(root))
 
 
 def _folder_digest(root: str) -> str:

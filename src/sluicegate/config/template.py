@@ -12,13 +12,14 @@ from typing import Final
 import msgspec
 
 from sluicegate.config import model
-from sluicegate.config.model import Catalog, ControlFront, HttpFront, Limits
+from sluicegate.config.model import Audit, Catalog, ControlFront, HttpFront, Limits
 
 _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "http": HttpFront,
     "control": ControlFront,
     "catalog": Catalog,
     "limits": Limits,
+    "audit": Audit,
 }
 
 _INSTEAD: Final = {"enabled": True, "prefix": "NAME"}
