@@ -51,3 +51,7 @@ class AuditLog(Protocol):
     def note(self, row: Row) -> None:
         """Add a row that nothing waits for; it is committed with the next ones."""
         ...
+
+    def digest(self, data: bytes) -> str:
+        """A keyed digest: equal data has the same one, and without the key the data cannot be guessed from it."""
+        ...
