@@ -104,7 +104,12 @@ class _Check:
         self._file = f"writer{writer}"
 
     def run(self) -> Report:
-        fault = self._chain()
+        try:
+            fault = self._chain() or self._values()
+        except _Differs as differs:
+            fault = self._fault(differs.seq, "differs from the signed checkpoint; it or a row before it was changed")
+        except (sqlite3.Error, ValueError) as problem:
+            fault = self._fault(0, f"cannot be read: {problem}")
         return Report(
             rows=self._rows,
             files=len(self._files),
@@ -120,25 +125,17 @@ class _Check:
         head: Head | None = None
         for file in self._files:
             self._file = file.name
-            try:
-                with reading(file) as database:
-                    start = read_start(database)
-                    fault = self._start(head, start)
-                    if fault is None:
-                        head, bad = check_rows(start, self._watched(stored_rows(database)))
-                        fault = self._fault(*bad) if bad is not None else None
-                    fault = fault or self._values(file, database)
-            except (sqlite3.Error, ValueError) as problem:
-                return self._fault(0, f"cannot be read: {problem}")
-            except _Differs as differs:
-                return self._fault(differs.seq, "differs from the signed checkpoint; it or a row before it was changed")
-            if fault is not None:
-                return fault
-        last = max(self._by_seq, default=0)
-        if last > (head.seq if head is not None else 0):
-            return self._fault(
-                (head.seq if head else 0) + 1, f"is missing: a checkpoint says that there are {last} rows"
-            )
+            with reading(file) as database:
+                start = read_start(database)
+                fault = self._start(head, start)
+                if fault is not None:
+                    return fault
+                head, bad = check_rows(start, self._watched(stored_rows(database)))
+                if bad is not None:
+                    return self._fault(*bad)
+        last, rows = max(self._by_seq, default=0), head.seq if head is not None else 0
+        if last > rows:
+            return self._fault(rows + 1, f"is missing: a checkpoint says that there are {last} rows")
         return None
 
     def _start(self, before: Head | None, start: Head) -> Fault | None:
@@ -165,21 +162,29 @@ class _Check:
             if any(row.hash != signed for signed in self._by_seq.get(row.seq, ())):
                 raise _Differs(row.seq)
 
-    def _values(self, file: LogFile, database: sqlite3.Connection) -> Fault | None:
+    def _values(self) -> Fault | None:
         """What is wrong with the recorded values: changed ones, and ones that were removed without a row about it."""
-        beside = dict[int, tuple[bytes, bytes]]()
-        for seq, salt, value in database.execute("SELECT seq, salt, value FROM row_values"):
-            beside[seq] = (salt, value)
-        erased = self._erased.get(file.name, set())
-        for row in stored_rows(database, "instr(body, CAST('\"values\":' AS BLOB))"):
-            digest = msgspec.json.decode(row.body, type=dict[str, object]).get("values")
-            found = beside.pop(row.seq, None)
-            if found is None and digest is not None and row.seq not in erased:
-                return self._fault(row.seq, "has lost its recorded values, and no row says that they were erased")
-            if found is not None and values_digest(*found) != digest:
-                return self._fault(row.seq, "has other recorded values than were written")
-        if beside:
-            return self._fault(min(beside), "has recorded values that it does not know of")
+        for file in self._files:
+            self._file = file.name
+            with reading(file) as database:
+                fault = self._values_in(database, self._erased.get(file.name, set()))
+            if fault is not None:
+                return fault
+        return None
+
+    def _values_in(self, database: sqlite3.Connection, erased: set[int]) -> Fault | None:
+        query = """
+            SELECT seq, body, salt, value FROM rows LEFT JOIN row_values USING (seq)
+            WHERE salt IS NOT NULL OR instr(body, CAST('"values":' AS BLOB))
+            UNION ALL SELECT seq, NULL, salt, value FROM row_values WHERE seq NOT IN (SELECT seq FROM rows)"""
+        for seq, body, salt, value in database.execute(query):
+            digest = msgspec.json.decode(body, type=dict[str, object]).get("values") if body is not None else None
+            if salt is None and digest is not None and seq not in erased:
+                return self._fault(seq, "has lost its recorded values, and no row says that they were erased")
+            if salt is not None and digest is None:
+                return self._fault(seq, "has recorded values that it does not know of")
+            if salt is not None and values_digest(salt, value) != digest:
+                return self._fault(seq, "has other recorded values than were written")
         return None
 
 
@@ -239,7 +244,7 @@ def _proven(
     values = database.execute("SELECT salt, value FROM row_values WHERE seq = ?", (row.seq,)).fetchone()
     if values is None:
         return proven
-    return msgspec.structs.replace(proven, salt=values[0].hex(), values=msgspec.Raw(values[1]))
+    return msgspec.structs.replace(proven, salt=values[0].hex(), values=values[1].decode())
 
 
 # ------------------------------------------------------------------------------------------------------------- values

@@ -218,7 +218,7 @@ def append_note(path: str, note: str) -> None:
     """Append a note to a file, and wait until it is on the disk."""
     descriptor = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
     try:
-        os.write(descriptor, f"{note}\n".encode())
+        os.write(descriptor, f"\n{note}".encode())  # A crash may have left half a line.
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

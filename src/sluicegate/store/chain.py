@@ -176,19 +176,11 @@ class Signer:
 
 
 def split_notes(text: str) -> list[str]:
-    """The notes of a file, in which they stand one after the other, each with an empty line after it."""
-    # A note has exactly one empty line; one that was cut off by a crash has no signature, and is dropped by `read`.
-    notes: list[str] = []
-    lines: list[str] = []
-    for line in text.splitlines():
-        if line or not any(each.startswith(_DASH) for each in lines):
-            lines.append(line)
-        else:
-            notes.append("\n".join(lines) + "\n")
-            lines = []
-    if any(lines):
-        notes.append("\n".join(lines) + "\n")
-    return notes
+    """The notes of a file, in which they stand one after the other. The rest of one that a crash cut off is skipped."""
+    lines = text.split("\n")
+    # Four lines of text, an empty one, and a signature.
+    ends = [end for end, line in enumerate(lines) if line.startswith(_DASH) and end >= 5 and not lines[end - 1]]
+    return ["\n".join(lines[end - 5 : end + 1]) + "\n" for end in ends]
 
 
 def _checkpoint(text: str) -> Checkpoint | None:
@@ -213,9 +205,10 @@ class ProvenRow(msgspec.Struct, frozen=True):
     """SHA-256 of the content of each row after it, up to the one of the checkpoint, in base64."""
     checkpoint: str
     """A signed note."""
-    values: object = None
-    """What was recorded beside it, if it was and has not been erased."""
+    values: str = ""
+    """The JSON of what was recorded beside it; empty if nothing was, or it has been erased."""
     salt: str = ""
+    """The key of the values' digest, in hexadecimal."""
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):

@@ -77,6 +77,7 @@ class SqliteAudit:
         self._missed: list[Timed] = []
         """Rows that could not be written in time, and are written when that is possible again."""
         self._missed_count = self._missed_since = 0
+        self._has_failed = False
         self._rows_per_checkpoint = rows_per_checkpoint
         self._rows_since_checkpoint = 0
         self.checkpoint_due = asyncio.Event()
@@ -177,6 +178,7 @@ class SqliteAudit:
         self._queue, self._waiters = [], []
         if not self.problem:
             self.problem = problem
+            self._has_failed = True
             consequence = "calls go on without it" if self._is_open else "calls are refused"
             log.error("The audit log cannot be written (%s); %s until it can.", problem, consequence)
             self._loop.call_soon(self._try_again)
@@ -198,7 +200,7 @@ class SqliteAudit:
         if self._job is not None:
             return
         missed = list(self._missed)
-        rows = [*([self._gap(len(missed))] if self._missed_count else ()), *missed]
+        rows = [*([self._gap(len(missed))] if self._missed_count or self._has_failed else ()), *missed]
         counted = self._missed_count
         self._start(lambda: self._journal.open(rows), lambda problem: self._tried(len(missed), counted, problem))
 
@@ -223,17 +225,16 @@ class SqliteAudit:
             self._digest = hashlib.blake2b(digest_size=16, key=self._journal.keys.digest)
         if self.problem and self._missed_count:
             log.warning("The audit log can be written again; %d rows were not written in time.", self._missed_count)
-        self.problem = ""
-        self._rows_since_checkpoint += written + 2
         # What came while the thread was busy is not in its count.
         late, self._missed = self._missed[written:], []
         self._missed_count -= counted
-        self._missed_since = 0
-        self._queue += late
-        self._waiters += [None] * len(late)
-        if refused := self._missed_count - len(late):
-            self.note(Row(kind="audit", verdict="gap", body={"rows": refused}))
-        self._missed_count = 0
+        if self._missed_count:
+            self._queue = [self._gap(len(late)), *late]
+            self._waiters = [None] * len(self._queue)
+        self._missed_count = self._missed_since = 0
+        self._has_failed = False
+        self.problem = ""
+        self._rows_since_checkpoint += written + 1
         self._schedule()
 
     # --------------------------------------------------------------------------------------------------- the thread
