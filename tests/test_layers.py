@@ -13,7 +13,7 @@ SRC = Path(__file__).parents[1] / "src" / "sluicegate"
 LAYERS = {
     "errors": {"errors"},
     "protocol": {"protocol"},
-    "shared": {"exchange", "globs", "http1", "runtime", "store"},
+    "shared": {"exchange", "globs", "http1", "masking", "runtime", "store"},
     "rooms": {"downstream", "gate", "delivery", "hub", "upstream", "activation"},
     "composition": {
         *("asgi", "client", "config", "demo", "gateway", "load_file", "run_server", "serve", "server", "toolbox"),

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicegate.config.model import Http, ServerConfig, Stdio
-from sluicegate.config.secrets import Secret, masked_args, masked_text, masked_url, shown
+from sluicegate.config.secrets import Secret, shown
+from sluicegate.masking import masked_args, masked_text, masked_url
 
 CANARY = "canary-5f2a"
 

@@ -23,6 +23,7 @@ COMMANDS = {
     "call": "Call a tool and print the text of its result.",
     "logs": "Print the last lines that a server wrote to its stderr.",
     "restart": "Restart a server of the running gateway.",
+    "audit": "Read, verify and export the record of all calls.",
     "check": "Show what would run, and the problems of the configuration.",
     "doctor": "Find problems, and say what to do about them.",
     "pins": "Show which definitions of tools are approved, and which have changed.",

@@ -74,6 +74,7 @@ def load(places: Places, were_filled: Collection[str] = ()) -> Loaded:
             control=settings.control,
             catalog=settings.catalog,
             limits=settings.limits,
+            audit=settings.audit,
             profiles=settings.profiles,
             policy=policy_of(policy.rules, policy.defaults),
         )
@@ -192,12 +193,18 @@ def _shown_path(file: str, places: Places) -> str:
 def _with_absolute_paths(table: Table, folder: str, home: str) -> Table:
     """The table with its paths made absolute. Paths are relative to the file that contains them."""
 
+    def absolute(path: str) -> str:
+        return os.path.normpath(os.path.join(folder, home + path[1:] if path.startswith("~/") else path))
+
     def make_absolute(inner: object, key: str) -> None:
         if isinstance(inner, dict) and isinstance(path := inner.get(key), str) and path:  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-            path = home + path[1:] if path.startswith("~/") else path
-            inner[key] = os.path.normpath(os.path.join(folder, path))
+            inner[key] = absolute(path)
 
     make_absolute(table.get("control"), "socket")
+    make_absolute(table.get("audit"), "folder")
+    audit = msgspec.convert(table.get("audit", {}), dict[str, object])
+    if anchors := msgspec.convert(audit.get("anchors", ()), tuple[str, ...]):
+        table["audit"] = {**audit, "anchors": [each if "://" in each else absolute(each) for each in anchors]}
     activations = table.get("activations")
     for activation in activations.values() if isinstance(activations, dict) else ():  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
         make_absolute(activation, "file")  # pyright: ignore[reportUnknownArgumentType]

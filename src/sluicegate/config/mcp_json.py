@@ -16,8 +16,9 @@ from sluicegate.config import commands, jsonc
 from sluicegate.config.jsonc import Array, Fault, Member, Node, Object, Scalar
 from sluicegate.config.model import LONGEST_TIME, Http, Source, Stdio, Transport
 from sluicegate.config.problems import Problem, Severity, did_you_mean, glob_faults, read_text
-from sluicegate.config.secrets import Secret, masked_args, masked_text, masked_url
+from sluicegate.config.secrets import Secret
 from sluicegate.config.variables import Variables, parse_dotenv
+from sluicegate.masking import masked_args, masked_text, masked_url
 
 LONGEST_STRING: Final = 128 * 1024
 """Characters; Linux accepts no longer argument."""

@@ -10,9 +10,10 @@ import msgspec
 from msgspec import Meta
 
 from sluicegate.config.commands import fetching
-from sluicegate.config.secrets import Secret, hidden_parts, masked_text, masked_url
+from sluicegate.config.secrets import Secret
 from sluicegate.gate.rules import Permission, PolicyConfig, PolicySettings
 from sluicegate.globs import name_matches
+from sluicegate.masking import hidden_parts, masked_text, masked_url
 
 OURSELVES: Final = "It is this gateway itself; a gateway does not call itself."
 
@@ -353,6 +354,23 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How long running calls may take to finish when the gateway stops."""
 
 
+class Audit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The record of all calls: `[audit]`."""
+
+    enabled: bool = True
+    """Whether calls are recorded."""
+    folder: str = ""
+    """Its folder; empty for one made from this folder's path."""
+    sync: Literal["normal", "full"] = "normal"
+    """When a row is safe: "normal" from the end of the gateway, "full" also from a loss of power."""
+    on_failure: Literal["closed", "open"] = "closed"
+    """While nothing can be recorded: "closed" refuses calls, "open" lets them pass and counts them."""
+    keep: Annotated[int, Meta(ge=0, le=1200)] = 12
+    """Months to keep; 0 for all."""
+    anchors: tuple[str, ...] = ()
+    """Files and URLs that get a copy of each signed checkpoint."""
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A named subset of the catalog, at `/mcp/NAME`: `[profiles.NAME]`."""
 
@@ -392,6 +410,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     control: ControlFront = ControlFront()
     catalog: Catalog = Catalog()
     limits: Limits = Limits()
+    audit: Audit = Audit()
     profiles: dict[str, Profile] = {}
     servers: dict[str, ServerSettings] = {}
     activations: dict[str, Activation] = {}
@@ -411,6 +430,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     control: ControlFront = ControlFront()
     catalog: Catalog = Catalog()
     limits: Limits = Limits()
+    audit: Audit = Audit()
     profiles: dict[str, Profile] = {}
     policy: PolicyConfig = PolicyConfig()
 

@@ -70,6 +70,11 @@ def state_file(root: str, environ: Mapping[str, str]) -> str:
     return os.path.join(_state_folder(root, environ), "state.db")
 
 
+def audit_folder(config: GatewayConfig, environ: Mapping[str, str]) -> str:
+    """The folder of the audit log: as configured, else made from the path of the gateway's folder."""
+    return config.audit.folder or os.path.join(_state_folder(config.root, environ), "audit")
+
+
 def _state_folder(root: str, environ: Mapping[str, str]) -> str:
     home = environ.get("HOME") or os.path.expanduser("~")
     state = environ.get("XDG_STATE_HOME") or os.path.join(home, ".local", "state")

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from sluicegate.config import model
-from sluicegate.config.model import Catalog, ControlFront, HttpFront, Limits
+from sluicegate.config.model import Audit, Catalog, ControlFront, HttpFront, Limits
 from sluicegate.gate.rules import Permission, PolicySettings
 
 _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
@@ -21,6 +21,7 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "catalog": Catalog,
     "limits": Limits,
     "policy": PolicySettings,
+    "audit": Audit,
 }
 
 _INSTEAD: Final = {

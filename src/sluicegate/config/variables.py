@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from sluicegate.config.secrets import MASK
+from sluicegate.masking import MASK
 
 MAX_DEFAULT_DEPTH: Final = 8
 """Nesting of defaults."""

@@ -53,28 +53,39 @@ def locked(path: str) -> Generator[None]:
 
 def _lock(file: str) -> int | None:
     """The descriptor of the locked file, or None if another process has locked it."""
-    # Not every system has fcntl, and clients of a socket need no lock.
-    import fcntl
-
     while True:
         try:
-            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            descriptor = try_lock(file)
         except OSError as problem:
             raise ConfigError(
                 f"The lock of the control socket, {file}, cannot be created: {problem.strerror}. {OTHER_PATH}"
             ) from None
-        try:
-            # The kernel releases it when the process ends for any reason, so a crash never blocks the next start (R30).
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(descriptor, file):
-                return descriptor
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        except OSError as problem:
-            os.close(descriptor)
-            raise ConfigError(f"{file} cannot be locked: {problem.strerror}. {OTHER_PATH}") from None
+        if descriptor is None or _is_at(descriptor, file):
+            return descriptor
         os.close(descriptor)  # The previous holder removed the file between open and flock.
+
+
+def try_lock(file: str) -> int | None:
+    """The descriptor of a file, created if needed and locked until it is closed; None if another process has locked it.
+
+    The kernel releases it when the process ends for any reason, so a crash never blocks the next start (R30).
+
+    Raises:
+        OSError: the file cannot be created or locked.
+    """
+    # Not every system has fcntl, and clients of a socket need no lock.
+    import fcntl
+
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _is_at(descriptor: int, file: str) -> bool:

@@ -15,10 +15,10 @@ from typing import Final
 import msgspec
 
 from sluicegate.config.model import Http, PythonFile, ServerConfig, Stdio
-from sluicegate.config.secrets import masked_text
 from sluicegate.gateway import Gateway
 from sluicegate.hub.catalog import Offer
 from sluicegate.hub.saved_offer import decode_offer, encode_offer
+from sluicegate.masking import masked_text
 
 log = logging.getLogger("sluicegate")
 

@@ -53,6 +53,10 @@ class AuditLog(Protocol):
         """Add a row that nothing waits for; it is committed with the next ones."""
         ...
 
+    def digest(self, data: bytes) -> str:
+        """A keyed digest: equal data has the same one, and without the key the data cannot be guessed from it."""
+        ...
+
 
 # ------------------------------------------------------------------------------------------- approvals, grants, pins
 

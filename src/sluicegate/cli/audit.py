@@ -1,0 +1,388 @@
+"""`sluicegate audit`: reads, verifies and exports the record of all calls. It needs no running gateway."""
+
+import re
+import sqlite3
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec
+
+import click
+import msgspec
+
+from sluicegate.cli.command import Failure, NotStarted, confirmed, places_of, with_places
+from sluicegate.cli.configuration import loaded_from, show_problems
+from sluicegate.cli.output import counted, say, show_json, show_json_line, show_rows
+from sluicegate.config.paths import audit_folder
+from sluicegate.store.audit_check import erase as erase_values
+from sluicegate.store.audit_check import prove as prove_request
+from sluicegate.store.audit_check import read_values
+from sluicegate.store.audit_check import verify as verify_log
+from sluicegate.store.audit_files import AuditRow, Where, log_files, read_rows
+from sluicegate.store.chain import Verifier
+
+P = ParamSpec("P")
+
+_POLL: Final = 0.5
+_SECOND: Final = 1_000_000_000
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_HEAD: Final = ("time", "kind", "caller", "server", "name", "verdict", "ms", "request")
+
+
+class Log(msgspec.Struct, frozen=True):
+    """The log that a command is about."""
+
+    folder: str
+    anchors: tuple[str, ...] = ()
+
+
+def moment(text: str) -> int:
+    """A time in nanoseconds since 1970, given as a date or as how long ago it was."""
+    if found := re.fullmatch(r"(\d{1,9})([smhdw])", text):
+        return time.time_ns() - int(found[1]) * _UNITS[found[2]] * _SECOND
+    try:
+        date = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no time; write 2026-11-30, 2026-11-30T12:00, 2h or 7d.") from None
+    return int((date if date.tzinfo else date.astimezone()).timestamp()) * _SECOND
+
+
+_FILTERS: Final = (
+    click.option("--since", type=moment, metavar="TIME", help="Not older than this: 2h, 7d, or a date."),
+    click.option("--until", type=moment, metavar="TIME", help="Older than this."),
+    click.option("--caller", metavar="GLOB", help="Only of these callers."),
+    click.option("--server", metavar="GLOB", help="Only of these servers, by their keys."),
+    click.option("--tool", "name", metavar="GLOB", help="Only of these tools, prompts or resources."),
+    click.option("--verdict", metavar="GLOB", help="Only with this verdict: allow, deny, ask, ok, error and so on."),
+    click.option("--kind", metavar="KIND", help="Only rows of this kind: decision, outcome, reject and so on."),
+)
+
+
+def _with_filters(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command a `Where`, made of its options."""
+
+    @wraps(command)
+    def filtered(**options: Any) -> object:
+        names = ("since", "until", "caller", "server", "name", "verdict", "kind")
+        return command(where=Where(**{name: options.pop(name) for name in names}), **options)
+
+    for option in reversed(_FILTERS):
+        filtered = option(filtered)
+    return filtered
+
+
+def _with_log(command: Callable[Concatenate[Log, P], object]) -> Callable[..., Any]:
+    """Give a command the log that its options select."""
+
+    @wraps(command)
+    def opened(
+        config: str | None, folder: str | None, audit_folder_: str | None, *args: P.args, **kwargs: P.kwargs
+    ) -> object:
+        log = Log(audit_folder_) if audit_folder_ is not None else _configured(config, folder)
+        if not log_files(log.folder):
+            raise Failure(f"there is no audit log in {log.folder}.")
+        return command(log, *args, **kwargs)
+
+    given = click.option(
+        "--audit-folder",
+        "audit_folder_",
+        type=click.Path(exists=True, file_okay=False),
+        help="Read this log instead of that of the gateway's folder.",
+    )
+    return with_places(given(opened))
+
+
+def _configured(config: str | None, folder: str | None) -> Log:
+    places = places_of(config, folder)
+    loaded = loaded_from(places)
+    if loaded.config is None:
+        show_problems(loaded, notes=False)
+        raise NotStarted("the configuration has errors, so the folder of the log is not known; give --audit-folder.")
+    return Log(audit_folder(loaded.config, places.environ), loaded.config.audit.anchors)
+
+
+@click.group()
+def audit() -> None:
+    """Read, verify and export the record of all calls.
+
+    Each call has two rows: the decision before it leaves for the server, and the outcome before its answer is sent.
+    Values of arguments are recorded only where a rule says so.
+
+    \b
+    Examples:
+      sluicegate audit tail --follow
+      sluicegate audit list --since 2h --server files --verdict deny
+      sluicegate audit verify
+      sluicegate audit prove 1911f0a2b3c4d-0011223344 > proof.json
+    """
+
+
+# --------------------------------------------------------------------------------------------------------------- rows
+
+
+@audit.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+@click.option("--last", "-n", type=click.IntRange(0), default=None, metavar="N", help="Only the last N rows.")
+@_with_filters
+@_with_log
+def list_(log: Log, where: Where, as_json: bool, last: int | None) -> None:
+    """List rows, the oldest first.
+
+    \b
+    Examples:
+      sluicegate audit list --since 7d --tool 'delete_*'
+      sluicegate audit list --kind decision --verdict deny --json
+    """
+    with _reporting() as problems:
+        rows = read_rows(log.folder, where=where, problems=problems)
+        _show(rows if last is None else deque(rows, last), as_json=as_json)
+
+
+@audit.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+@click.option("--follow", "-f", is_flag=True, help="Go on printing new rows, until Ctrl+C.")
+@click.option("--last", "-n", type=click.IntRange(0), default=20, metavar="N", help="How many rows; 20 by default.")
+@_with_filters
+@_with_log
+def tail(log: Log, where: Where, as_json: bool, follow: bool, last: int) -> None:
+    """Print the last rows, and new ones as they come.
+
+    \b
+    Examples:
+      sluicegate audit tail --follow
+      sluicegate audit tail -n 5 --verdict error
+    """
+    seen: dict[int, int] = {}
+
+    def watched(rows: Iterable[AuditRow]) -> Iterator[AuditRow]:
+        for row in rows:
+            seen[row.writer] = row.seq
+            yield row
+
+    with _reporting() as problems:
+        _show(deque(watched(read_rows(log.folder, where=where, problems=problems)), last), as_json=as_json)
+    while follow:
+        time.sleep(_POLL)
+        _show(watched(list(read_rows(log.folder, where=where, after=seen, problems=[]))), as_json=as_json)
+
+
+@audit.command()
+@click.argument("request")
+@_with_log
+def show(log: Log, request: str) -> None:
+    """Show all rows of a request as JSON, with the values that were recorded.
+
+    \b
+    Examples:
+      sluicegate audit show 1911f0a2b3c4d-0011223344
+    """
+    with _reporting() as problems:
+        rows = list(read_rows(log.folder, where=Where(request=_literal(request)), problems=problems))
+        if not rows:
+            raise Failure(f"the log has no request {request}.")
+        shown: dict[str, object] = {"request": request, "rows": [_as_json(row) for row in rows]}
+        if values := read_values(log.folder, request):
+            shown["values"] = values[0] if len(values) == 1 else values
+        show_json(shown)
+
+
+@audit.command()
+@_with_filters
+@_with_log
+def export(log: Log, where: Where) -> None:
+    """Print all rows as JSON, one per line, with their hashes.
+
+    \b
+    Examples:
+      sluicegate audit export --since 2026-11-01 > november.jsonl
+    """
+    with _reporting() as problems:
+        _show(read_rows(log.folder, where=where, problems=problems), as_json=True)
+
+
+@audit.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_with_filters
+@_with_log
+def stats(log: Log, where: Where, as_json: bool) -> None:
+    """Count the calls of each tool, how they ended and how long they took.
+
+    \b
+    Examples:
+      sluicegate audit stats --since 24h
+      sluicegate audit stats --server files --json
+    """
+    verdicts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    times: dict[tuple[str, str], list[float]] = defaultdict(list)
+    with _reporting() as problems:
+        for row in read_rows(log.folder, where=where, problems=problems):
+            if row.kind in ("decision", "outcome") and row.server:
+                verdicts[row.server, row.name][row.verdict] += 1
+                if isinstance(took := row.body.get("ms"), float | int):
+                    times[row.server, row.name].append(took)
+    table = [
+        {"server": server, "name": name, "verdicts": dict(sorted(seen.items())), **_times(times[server, name])}
+        for (server, name), seen in sorted(verdicts.items())
+    ]
+    if as_json:
+        show_json(table)
+        return
+    rows = [
+        [
+            str(row["server"]),
+            str(row["name"]),
+            ", ".join(f"{verdict} {count}" for verdict, count in sorted(verdicts[key].items())),
+            *(f"{value:.1f}" for value in _times(times[key]).values()),
+        ]
+        for row, key in zip(table, sorted(verdicts), strict=True)
+    ]
+    show_rows(("server", "name", "verdicts", "median ms", "95 % ms"), rows, numbers=("median ms", "95 % ms"))
+
+
+def _times(took: list[float]) -> dict[str, float]:
+    took.sort()
+    return (
+        {"p50_ms": took[len(took) // 2], "p95_ms": took[int(len(took) * 0.95)]}
+        if took
+        else dict[str, float](p50_ms=0.0, p95_ms=0.0)
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- proof
+
+
+@audit.command()
+@click.option("--anchor", "anchors", multiple=True, type=click.Path(exists=True, dir_okay=False), metavar="FILE",
+              help="A copy of the checkpoints to compare with, besides those of [audit] anchors.")  # fmt: skip
+@click.option("--key", metavar="KEY", help="The public key that you noted, instead of signing.pub of the folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_with_log
+def verify(log: Log, anchors: tuple[str, ...], key: str | None, as_json: bool) -> None:
+    """Check that no row was changed, removed or added, and name the first bad one.
+
+    Rows after the last checkpoint can be cut off without a trace; a checkpoint is written every 1,000 rows or 60
+    seconds. The owner of the machine has the signing key: only copies elsewhere (--anchor) show that history was
+    rewritten with it.
+
+    \b
+    Examples:
+      sluicegate audit verify
+      sluicegate audit verify --anchor /mnt/other/checkpoints
+
+    \b
+    Exit status: 0 nothing is wrong, 1 a row is
+    """
+    try:
+        verifier = Verifier.parse(key) if key is not None else None
+    except ValueError as problem:
+        raise Failure(f"the key cannot be used: {problem}.") from None
+    try:
+        report = verify_log(log.folder, key=verifier, anchors=(*anchors, *log.anchors))
+    except ValueError as problem:
+        raise Failure(str(problem)) from None
+    if as_json:
+        show_json(report)
+    if report.faults:
+        if not as_json:
+            for fault in report.faults:
+                click.echo(str(fault))
+        raise Failure("the log is not as it was written.")
+    if not as_json:
+        checkpoints = counted(report.checkpoints, "checkpoint")
+        say(f"{counted(report.rows, 'row')} in {counted(report.files, 'file')} and {checkpoints} are as written.")
+
+
+@audit.command()
+@click.argument("request")
+@_with_log
+def prove(log: Log, request: str) -> None:
+    """Print a proof that a request is in the log, as JSON.
+
+    It shows the rows of this request and no other, and leads to a signed checkpoint. examples/verify_proof.py checks it
+    without sluicegate.
+
+    \b
+    Examples:
+      sluicegate audit prove 1911f0a2b3c4d-0011223344 > proof.json
+    """
+    try:
+        show_json(prove_request(log.folder, request))
+    except (LookupError, ValueError) as problem:
+        raise Failure(str(problem.args[0])) from None
+    except sqlite3.Error as problem:
+        raise Failure(f"the log cannot be read: {problem}.") from None
+
+
+@audit.command()
+@click.argument("request", required=False)
+@click.option("--yes", "is_yes", is_flag=True, help="Do not ask.")
+@_with_filters
+@_with_log
+def erase(log: Log, where: Where, request: str | None, is_yes: bool) -> None:
+    """Erase recorded values of a request, or of all rows that the options select.
+
+    The rows stay, with a digest from which the values cannot be guessed, so that the log remains valid. A new row says
+    what was erased.
+
+    \b
+    Examples:
+      sluicegate audit erase 1911f0a2b3c4d-0011223344
+      sluicegate audit erase --caller ada --until 90d --yes
+    """
+    if request is not None:
+        where = msgspec.structs.replace(where, request=_literal(request))
+    elif where == Where():
+        raise click.UsageError("Say which values: give a request, or options such as --caller or --until.")
+    if not confirmed("Erase these values for good?", is_yes=is_yes):
+        raise Failure("nothing was erased; confirm it, or give --yes.")
+    try:
+        number = erase_values(log.folder, where)
+    except (sqlite3.Error, OSError) as problem:
+        raise Failure(f"the values could not be erased: {problem}.") from None
+    say(f"erased the values of {counted(number, 'row')}.")
+
+
+# -------------------------------------------------------------------------------------------------------------- shown
+
+
+class _reporting:  # noqa: N801 - used like a function
+    """Collects files that cannot be read, and says so at the end; the command then fails."""
+
+    def __enter__(self) -> list[str]:
+        self._problems: list[str] = []
+        return self._problems
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for problem in self._problems:
+            say(problem)
+        if self._problems and kind is None:
+            raise Failure("rows are missing; `sluicegate audit verify` says more.")
+
+
+def _literal(text: str) -> str:
+    """A glob that matches only the text."""
+    return re.sub(r"([*?\[])", r"[\1]", text)
+
+
+def _show(rows: Iterable[AuditRow], *, as_json: bool) -> None:
+    if as_json:
+        for row in rows:
+            show_json_line(_as_json(row))
+        return
+    show_rows(_HEAD, map(_cells, rows), numbers=("ms",))
+
+
+def _as_json(row: AuditRow) -> dict[str, object]:
+    return {"time": _time(row.at), **msgspec.to_builtins(row)}
+
+
+def _cells(row: AuditRow) -> list[str]:
+    took = row.body.get("ms")
+    milliseconds = f"{took:.1f}" if isinstance(took, float | int) else ""
+    return [_time(row.at), row.kind, row.caller, row.server, row.name, row.verdict, milliseconds, row.request]
+
+
+def _time(at: int) -> str:
+    return datetime.fromtimestamp(at / _SECOND, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

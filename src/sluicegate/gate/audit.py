@@ -1,0 +1,217 @@
+"""Records each call: its decision before it leaves, its outcome before the answer does (threats A1, A2).
+
+Arguments are recorded by their names, their size and a keyed digest; their values only where a rule says so, with
+secrets masked. Results are recorded by their size, errors by their reason and code, never by their text.
+"""
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from sluicegate.errors import AuditUnavailable, ErrorObject, SluicegateError
+from sluicegate.exchange import Exchange, Handler, Target, Verdict
+from sluicegate.masking import masked_members, masked_url
+from sluicegate.protocol.canonical_json import canonical_json
+from sluicegate.protocol.message import Params, Reply, Result, ToolText, as_object, may_escape_names
+from sluicegate.store.base import AuditLog, Row
+
+_LONGEST: Final = 200
+"""Characters of a name that a client chooses."""
+_MOST_NAMES: Final = 32
+"""Arguments whose names are recorded."""
+_NOTHING: Final[Params] = {}
+_NO_TARGET: Final = Target("", "tool", "")
+_NO_RULES: Final = Verdict("allow")
+_trace: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}").match
+
+
+class RequestIds:
+    """Ids for requests: they sort by time, and no two processes give the same one."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._process = os.urandom(5).hex()
+
+    def next(self) -> str:
+        """A new id: 13 hexadecimal digits of microseconds since 1970, and 10 of this process."""
+        # Counting on from the last one keeps them unique and in order, also if the clock is set back.
+        self._last = max(self._last + 1, time.time_ns() // 1000)
+        return f"{self._last:013x}-{self._process}"
+
+
+class Audit:
+    """A step that records what passes it."""
+
+    def __init__(self, log: AuditLog) -> None:
+        self._log = log
+        self._ids = RequestIds()
+
+    async def __call__(self, exchange: Exchange, proceed: Handler) -> Reply:
+        """The reply, once its outcome is recorded.
+
+        Raises:
+            AuditUnavailable: the decision or the outcome cannot be recorded.
+        """
+        # An exchange that was judged again keeps its id: it is one request for its client.
+        request = exchange.request_id = exchange.request_id or self._ids.next()
+        log = self._log
+        try:
+            await log.append(self._decision(exchange, request))
+        except AuditUnavailable as problem:
+            problem.data["request"] = request
+            raise
+        began = time.perf_counter_ns()
+        try:
+            reply = await proceed(exchange)
+        except asyncio.CancelledError:
+            # Nothing is answered, so nothing needs to wait for the row.
+            log.note(_outcome(exchange, request, "cancelled", began, {}))
+            raise
+        except SluicegateError as problem:
+            problem.data["request"] = request
+            body: Params = {"reason": problem.reason, "code": problem.code, "delivered": problem.delivered}
+            await self._record(exchange, request, "error", began, body)
+            raise
+        except BaseException:
+            await self._record(exchange, request, "error", began, {"reason": "internal"})
+            raise
+        if isinstance(reply, Result):
+            await self._record(exchange, request, _verdict_of(exchange.method, reply), began, {"bytes": _size(reply)})
+            return reply
+        await self._record(exchange, request, "error", began, _about(reply))
+        return _with_request(reply, request)
+
+    async def _record(self, exchange: Exchange, request: str, verdict: str, began: int, body: Params) -> None:
+        try:
+            await self._log.append(_outcome(exchange, request, verdict, began, body))
+        except AuditUnavailable as problem:
+            problem.data["request"] = request
+            problem.delivered = "yes"  # The call has run; only its answer is withheld.
+            raise
+
+    def _decision(self, exchange: Exchange, request: str) -> Row:
+        target, verdict = exchange.target or _NO_TARGET, exchange.verdict or _NO_RULES
+        params = exchange.params
+        body: Params = {"method": exchange.method}
+        arguments = as_object(params.get("arguments")) or _NOTHING
+        if arguments:
+            data = canonical_json(arguments)
+            names = [name[:_LONGEST] for name in arguments]
+            body["arguments"] = names if len(names) <= _MOST_NAMES else [*names[:_MOST_NAMES], "…"]
+            body["bytes"] = len(data)
+            body["digest"] = self._log.digest(data)
+        if verdict.rule:
+            body["rule"] = verdict.rule
+        if target.definition:
+            body["definition"] = target.definition
+        if exchange.profile.client_info is not None:
+            body["client"] = _client(exchange.profile.client_info)
+        if exchange.is_continued:
+            body["continued"] = True
+        if "_meta" in params and (trace := _trace_id(params)):
+            body["trace"] = trace
+        return Row(
+            kind="decision",
+            request=request,
+            caller=exchange.caller.id,
+            server=target.server,
+            name=target.name if target.kind != "resource" else masked_url(target.name),
+            verdict=verdict.action,
+            body=body,
+            values=masked_members(arguments) if verdict.records_values and arguments else None,
+        )
+
+
+def _outcome(exchange: Exchange, request: str, verdict: str, began: int, body: Params) -> Row:
+    target = exchange.target or _NO_TARGET
+    body["ms"] = (time.perf_counter_ns() - began) // 1000 / 1000
+    return Row(
+        kind="outcome",
+        request=request,
+        caller=exchange.caller.id,
+        server=target.server,
+        name=target.name if target.kind != "resource" else masked_url(target.name),
+        verdict=verdict,
+        body=body,
+    )
+
+
+def _client(info: Mapping[str, object]) -> str:
+    """Name and version of a client, as it gives them."""
+    return f"{info.get('name', '')} {info.get('version', '')}".strip()[:_LONGEST]
+
+
+def _trace_id(params: Params) -> str:
+    """The id of the trace that the request belongs to, by the W3C's `traceparent`."""
+    meta = as_object(params.get("_meta"))
+    parent = meta.get("traceparent") if meta is not None else None
+    found = _trace(parent) if isinstance(parent, str) else None
+    return found[1] if found is not None else ""
+
+
+# ------------------------------------------------------------------------------------------------------------ replies
+
+
+class _Said(msgspec.Struct):
+    isError: object = False  # noqa: N815 - the name on the wire
+    resultType: object = "complete"  # noqa: N815 - the name on the wire
+
+
+_decode_said: Final = msgspec.json.Decoder(_Said).decode
+
+
+def _verdict_of(method: str, reply: Result) -> str:
+    """What a result says of the call: ok, tool_error, or that more is asked for."""
+    value = reply.value
+    if isinstance(value, ToolText):
+        return "tool_error" if value.isError is True else "ok"
+    if isinstance(value, msgspec.Raw):
+        data = bytes(value)
+        # Most results have neither; to search for the names is faster than to decode.
+        if b'"isError"' not in data and b'"input_required"' not in data and not may_escape_names(data):
+            return "ok"
+        try:
+            said = _decode_said(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return "ok"
+    else:
+        said = _Said(value.get("isError", False), value.get("resultType", "complete"))
+    if said.resultType == "input_required":
+        return "input_required"
+    return "tool_error" if said.isError is True and method == "tools/call" else "ok"
+
+
+def _size(reply: Result) -> int:
+    """Bytes of a result: of its texts, where it has nothing else."""
+    value = reply.value
+    if isinstance(value, ToolText):
+        size = 0
+        for block in value.content:
+            size += len(memoryview(block.text))
+        return size + (len(memoryview(value.structuredContent)) if value.is_structured else 0)  # pyright: ignore[reportArgumentType]
+    if isinstance(value, msgspec.Raw):
+        return len(memoryview(value))
+    try:
+        return len(canonical_json(value))
+    except (TypeError, ValueError, RecursionError):  # It is refused later, where it is encoded for the client.
+        return 0
+
+
+def _about(error: ErrorObject) -> Params:
+    """The reason and the code of an error. The text of a server is not recorded: it may repeat arguments."""
+    data = as_object(error.data)
+    is_ours = data is not None and data.get("source") == "sluicegate"
+    return {"code": error.code, "reason": data.get("reason") if data is not None and is_ours else "answered"}
+
+
+def _with_request(error: ErrorObject, request: str) -> ErrorObject:
+    """An error that a part of this gateway has made, with the id of the request; one of a server as it is."""
+    data = as_object(error.data)
+    if data is None or data.get("source") != "sluicegate" or "request" in data:
+        return error
+    return ErrorObject(error.code, error.message, {**data, "request": request})

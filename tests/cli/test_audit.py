@@ -1,0 +1,197 @@
+"""`sluicegate audit`: what was recorded can be read, verified, proven and erased, without a running gateway."""
+
+import asyncio
+import json
+import re
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from sluicegate.exchange import NOBODY, Caller, Exchange, Target, Verdict
+from sluicegate.gate.audit import Audit
+from sluicegate.protocol.message import Reply, Result
+from sluicegate.store.sqlite_audit import open_audit_log
+from tests.cli.folders import ROOT, Folder
+
+CANARY = "canary-5f2a-XyZ"
+SETTINGS = '[audit]\nfolder = "log"\nanchors = ["copy/checkpoints"]\n'
+WORDS = ("list", "tail", "stats", "export", "verify")
+
+
+async def record(folder: Path) -> list[str]:
+    """Four calls, as the gateway records them; their ids."""
+    requests: list[str] = []
+
+    async def answer(exchange: Exchange) -> Reply:
+        return Result({"content": [], "isError": exchange.caller.id == "bob"})
+
+    copies = (str(folder / "copy" / "checkpoints"),)
+    async with open_audit_log(str(folder / "log"), anchors=copies) as log:
+        step = Audit(log)
+        for caller, name, action in (
+            ("ada", "read", "allow"),
+            ("ada", "write", "deny"),
+            ("bob", "read", "allow"),
+            ("ada", "re\x1b[31mad\n", "allow"),
+        ):
+            exchange = Exchange(
+                "tools/call",
+                {"arguments": {"path": "/srv/a", "password": CANARY}},
+                NOBODY,
+                caller=Caller(caller),
+                target=Target("files", "tool", name),
+                verdict=Verdict(action, records_values=name == "write"),  # pyright: ignore[reportArgumentType]
+            )
+            await step(exchange, answer)
+            requests.append(exchange.request_id)
+    return requests
+
+
+@pytest.fixture
+def requests(folder: Folder) -> list[str]:
+    """The requests of a log in the folder."""
+    folder.write("sluicegate.toml", SETTINGS)
+    return asyncio.run(record(folder.path))
+
+
+def lines(folder: Folder, *words: str) -> list[dict[str, object]]:
+    done = folder.invoke("audit", *words)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_rows_are_listed_and_filtered(folder: Folder, requests: list[str]) -> None:
+    assert len(lines(folder, "list", "--json")) == len(lines(folder, "export")) == 10
+    denied = lines(folder, "list", "--json", "--verdict", "deny")
+    assert [(row["request"], row["name"], row["caller"]) for row in denied] == [(requests[1], "write", "ada")]
+    assert len(lines(folder, "list", "--json", "--caller", "b*", "--kind", "outcome")) == 1
+    assert len(lines(folder, "list", "--json", "--tool", "w*", "--server", "files")) == 2
+    assert len(lines(folder, "list", "--json", "--since", "1h", "--last", "3")) == 3
+    assert lines(folder, "list", "--json", "--until", "1h") == lines(folder, "list", "--json", "--since", "2100-01-01")
+    rows = folder.invoke("audit", "list", "--caller", "bob").stdout.splitlines()
+    assert [row.split("\t")[1:6] for row in rows] == [
+        ["decision", "bob", "files", "read", "allow"],
+        ["outcome", "bob", "files", "read", "tool_error"],
+    ]
+
+
+def test_t30_a_name_cannot_forge_a_line_or_control_the_terminal(folder: Folder, requests: list[str]) -> None:
+    for words in (["list"], ["list", "--json"], ["export"], ["stats"], ["tail"]):
+        out = folder.invoke("audit", *words).stdout
+        assert "\x1b" not in out and not re.search(r"^ad", out, re.MULTILINE)
+
+
+def test_t31_no_command_shows_a_secret(folder: Folder, requests: list[str]) -> None:
+    outputs = [folder.invoke("audit", word).stdout for word in WORDS]
+    outputs += [folder.invoke("audit", word, requests[1]).stdout for word in ("show", "prove")]
+    assert all(outputs[:4]) and CANARY not in "".join(outputs)
+    files = [path for path in (folder.path / "log").iterdir() if path.is_file()]
+    assert CANARY.encode() not in b"".join(path.read_bytes() for path in files)
+
+
+def test_a_request_is_shown_with_its_recorded_values(folder: Folder, requests: list[str]) -> None:
+    shown = json.loads(folder.invoke("audit", "show", requests[1]).stdout)
+    assert [row["kind"] for row in shown["rows"]] == ["decision", "outcome"]
+    assert shown["values"] == {"path": "/srv/a", "password": "***"}
+    assert "values" not in json.loads(folder.invoke("audit", "show", requests[0]).stdout)
+    assert folder.invoke("audit", "show", "*").returncode == 1, "it is no glob"
+
+
+def test_the_last_rows_and_new_ones_are_printed(folder: Folder, requests: list[str]) -> None:
+    assert len(folder.invoke("audit", "tail", "-n", "2").stdout.splitlines()) == 2
+    with folder.started("audit", "tail", "--follow", "--json", "-n", "1") as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["verdict"] == "closed"
+        asyncio.run(record(folder.path))
+        assert json.loads(process.stdout.readline())["verdict"] == "opened"
+        assert json.loads(process.stdout.readline())["kind"] == "decision"
+
+
+def test_calls_are_counted(folder: Folder, requests: list[str]) -> None:
+    counts = json.loads(folder.invoke("audit", "stats", "--json", "--tool", "read").stdout)
+    assert [(row["server"], row["name"], row["verdicts"]) for row in counts] == [
+        ("files", "read", {"allow": 2, "ok": 1, "tool_error": 1})
+    ]
+    assert counts[0]["p95_ms"] >= counts[0]["p50_ms"] >= 0
+    assert "allow 2, ok 1, tool_error 1" in folder.invoke("audit", "stats").stdout
+
+
+def test_a_log_is_verified_and_the_first_bad_row_named(folder: Folder, requests: list[str]) -> None:
+    good = folder.invoke("audit", "verify")
+    assert good.returncode == 0 and "10 rows in 1 file" in good.stderr
+    (path,) = (folder.path / "log").glob("*.db")
+    with closing(sqlite3.connect(path, isolation_level=None)) as rows:
+        rows.execute("UPDATE rows SET caller = 'eve' WHERE seq = 4")
+    bad = folder.invoke("audit", "verify")
+    assert bad.returncode == 1 and f"{path.name}: row 4 has been changed" in bad.stdout
+    report = json.loads(folder.invoke("audit", "verify", "--json").stdout)
+    assert report["faults"][0]["row"] == 4
+
+
+def test_the_anchor_of_the_settings_is_compared(folder: Folder, requests: list[str]) -> None:
+    log = folder.path / "log"
+    for path in [*log.glob("*.db*"), log / "writer1.checkpoints"]:
+        path.unlink()
+    asyncio.run(record(folder.path / "elsewhere"))
+    (path,) = (folder.path / "elsewhere" / "log").glob("*.db")
+    path.rename(log / path.name)
+    assert folder.invoke("audit", "verify").returncode == 1
+    assert folder.invoke("audit", "verify", "--key", "nonsense").returncode == 1
+
+
+def test_a_proof_is_checked_without_sluicegate(folder: Folder, requests: list[str]) -> None:
+    proof = folder.write("proof.json", folder.invoke("audit", "prove", requests[1]).stdout)
+    key = (folder.path / "log" / "signing.pub").read_text().strip()
+
+    def checked(*words: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, str(ROOT / "examples" / "verify_proof.py"), str(proof), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+
+    def other(text: str) -> str:
+        return ("B" if text[0] == "A" else "A") + text[1:]
+
+    assert not re.search("(from|import) sluicegate", (ROOT / "examples" / "verify_proof.py").read_text())
+    done = checked(key)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0].startswith("row 4: decision deny files write of ada")
+    assert checked().stdout.splitlines()[-1] == f"signed with {key}"
+    good = json.loads(proof.read_text())
+    for damage in ("content", "previous", "checkpoint", "values"):
+        broken = json.loads(json.dumps(good))
+        text = broken["rows"][0][damage]
+        broken["rows"][0][damage] = text.replace("deny", "okay") if damage == "content" else other(text)
+        if damage == "values":
+            broken["rows"][0][damage] = text.replace("/srv/a", "/srv/b")
+        proof.write_text(json.dumps(broken))
+        assert checked(key).returncode != 0, damage
+
+
+def test_values_are_erased_when_that_is_confirmed(folder: Folder, requests: list[str]) -> None:
+    assert folder.invoke("audit", "erase", requests[1]).returncode == 1, "there is no terminal to confirm it on"
+    assert folder.invoke("audit", "erase", "--yes").returncode == 2, "not all of them by accident"
+    done = folder.invoke("audit", "erase", requests[1], "--yes")
+    assert (done.returncode, done.stderr) == (0, "sluicegate: erased the values of 1 row.\n")
+    assert "values" not in json.loads(folder.invoke("audit", "show", requests[1]).stdout)
+    assert folder.invoke("audit", "verify").returncode == 0
+
+
+def test_a_file_that_cannot_be_read_is_named_and_the_rest_is_shown(folder: Folder, requests: list[str]) -> None:
+    (folder.path / "log" / "2020-01-writer9.db").write_bytes(b"x" * 5000)
+    done = folder.invoke("audit", "list", "--json")
+    assert (
+        done.returncode == 1
+        and len(done.stdout.splitlines()) == 10
+        and "2020-01-writer9.db cannot be read" in done.stderr
+    )
+
+
+def test_a_folder_without_a_log_says_so(folder: Folder) -> None:
+    for word in WORDS:
+        done = folder.invoke("audit", word)
+        assert done.returncode == 1 and "there is no audit log in" in done.stderr
+    done = folder.invoke("audit", "list", "--since", "soon")
+    assert done.returncode == 2 and "is no time" in done.stderr

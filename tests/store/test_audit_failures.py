@@ -1,0 +1,255 @@
+"""R26: a log that cannot be written refuses calls or counts them, loses nothing else, and returns by itself."""
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+from collections.abc import Generator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from sluicegate.errors import AuditUnavailable
+from sluicegate.store import sqlite_audit
+from sluicegate.store.audit_files import log_files
+from sluicegate.store.base import Row
+from sluicegate.store.sqlite_audit import SqliteAudit, Sync, open_audit_log
+from tests.store.stage import database, decision, faults, outcome, rows_in, said
+
+SYNCS: list[Sync] = ["normal", "full"]
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that gives up a lock soon, and tries again soon."""
+    monkeypatch.setattr(sqlite_audit, "_LONGEST_LOCK", 0.05)
+    monkeypatch.setattr(sqlite_audit, "_RETRY", 0.05)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Generator[Path]:
+    """A disk of one megabyte."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if os.geteuid() != 0 or mount("-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)):
+        pytest.skip("only root may mount a small disk")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def mount(*words: str) -> bool:
+    """Mount something; whether that failed."""
+    return subprocess.run(["mount", *words], check=False, capture_output=True).returncode != 0
+
+
+async def until_written(log: SqliteAudit, request: str) -> None:
+    """Append a row again and again until it is taken."""
+    while True:
+        try:
+            await log.append(decision(request))
+            return
+        except AuditUnavailable:
+            await asyncio.sleep(0.01)
+
+
+async def until_unavailable(log: SqliteAudit) -> list[str]:
+    """Append rows until one is refused; the requests of those that were not."""
+    taken: list[str] = []
+    while True:
+        request = f"taken-{len(taken)}"
+        try:
+            await log.append(decision(request, filling="x" * 500))
+        except AuditUnavailable:
+            return taken
+        taken.append(request)
+
+
+async def until_available(log: SqliteAudit) -> None:
+    while True:
+        if not log.problem:
+            return
+        await asyncio.sleep(0.01)
+
+
+def gaps(folder: Path) -> list[dict[str, object]]:
+    return [row.body for row in rows_in(folder, "audit") if row.verdict == "gap"]
+
+
+def total(folder: Path, count: str) -> int:
+    """What all gaps together say: rows that come while the log returns are in a gap of their own."""
+    counts = [body.get(count, 0) for body in gaps(folder)]
+    return sum(each for each in counts if isinstance(each, int))
+
+
+def damage(path: str, offset: int, size: int) -> None:
+    with open(path, "r+b") as raw:
+        raw.seek(offset)
+        raw.write(b"\xff" * size)
+
+
+def remove(folder: Path, glob: str) -> None:
+    for path in folder.glob(glob):
+        path.unlink()
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+async def test_r26_with_a_full_disk_calls_are_refused_until_there_is_space(small_disk: Path, sync: Sync) -> None:
+    folder = small_disk / "log"
+    async with asyncio.timeout(40), open_audit_log(str(folder), sync=sync) as log:
+        ballast = small_disk / "ballast"
+        ballast.write_bytes(bytes(700_000))
+        taken = await until_unavailable(log)
+        assert log.problem and taken
+        with pytest.raises(AuditUnavailable):
+            await log.append(outcome(taken[-1]))
+        ballast.unlink()
+        await until_written(log, "after")
+        assert not log.problem
+    requests = [row.request for row in rows_in(folder, "decision")]
+    assert requests == [*taken, "after"], "what was acknowledged is there, what was refused is not"
+    assert (taken[-1], "ok") in [(row.request, row.verdict) for row in rows_in(folder, "outcome")], "it had happened"
+    assert total(folder, "late") == 1 and total(folder, "lost") == 0
+    assert "full" in str(gaps(folder)[0]["reason"])
+    assert faults(folder) == []
+
+
+async def test_r26_a_log_on_a_read_only_disk_opens_when_the_disk_can_be_written(small_disk: Path) -> None:
+    assert not mount("-o", "remount,ro", str(small_disk))
+    folder = small_disk / "log"
+    async with asyncio.timeout(40), open_audit_log(str(folder)) as log:
+        with pytest.raises(AuditUnavailable):
+            await log.append(decision("r1"))
+        assert "Read-only" in log.problem
+        assert not mount("-o", "remount,rw", str(small_disk))
+        await until_written(log, "r2")
+    assert [row.request for row in rows_in(folder, "decision")] == ["r2"] and faults(folder) == []
+
+
+async def test_r26_a_folder_that_cannot_be_created_is_used_when_it_can(tmp_path: Path) -> None:
+    obstacle = tmp_path / "state"
+    obstacle.touch()
+    async with asyncio.timeout(40), open_audit_log(str(obstacle / "log")) as log:
+        with pytest.raises(AuditUnavailable):
+            await log.append(decision("r1"))
+        obstacle.unlink()
+        await until_written(log, "r2")
+    assert faults(obstacle / "log") == []
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+async def test_r26_rows_wait_for_a_lock_that_is_held_for_a_moment(
+    tmp_path: Path, sync: Sync, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_audit, "_LONGEST_LOCK", 30.0)
+    async with asyncio.timeout(40), open_audit_log(str(tmp_path), sync=sync) as log:
+        with database(tmp_path) as other:
+            other.execute("BEGIN IMMEDIATE")
+            waits = asyncio.gather(*(log.append(decision(f"r{number}")) for number in range(5)))
+            done, _ = await asyncio.wait([waits], timeout=0.05)
+            assert not done
+            other.execute("ROLLBACK")
+        await waits
+    assert [row.request for row in rows_in(tmp_path, "decision")] == [f"r{number}" for number in range(5)]
+    assert gaps(tmp_path) == [] and faults(tmp_path) == []
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+async def test_r26_a_lock_that_is_held_for_long_stops_calls_until_it_is_released(tmp_path: Path, sync: Sync) -> None:
+    async with asyncio.timeout(40), open_audit_log(str(tmp_path), sync=sync) as log:
+        with database(tmp_path) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(AuditUnavailable) as refused:
+                await log.append(decision("r1"))
+            assert refused.value.reason == "audit_unavailable" and "locked" in log.problem
+        await until_written(log, "r2")
+    assert [row.request for row in rows_in(tmp_path, "decision")] == ["r2"]
+    assert total(tmp_path, "refused") == total(tmp_path, "rows") > 0 and faults(tmp_path) == []
+
+
+async def test_r26_open_lets_calls_pass_and_writes_their_number_first(tmp_path: Path) -> None:
+    async with asyncio.timeout(40), open_audit_log(str(tmp_path), on_failure="open") as log:
+        with database(tmp_path) as other:
+            other.execute("BEGIN IMMEDIATE")
+            for number in range(5):
+                await log.append(decision(f"r{number}"))
+            assert log.problem
+        await until_available(log)
+        await log.append(decision("after"))
+    assert said(rows_in(tmp_path))[1][2] == "gap"
+    assert total(tmp_path, "rows") == total(tmp_path, "late") == 5 and faults(tmp_path) == []
+    assert [row.request for row in rows_in(tmp_path, "decision")] == [*(f"r{number}" for number in range(5)), "after"]
+
+
+async def test_a7_rows_that_do_not_fit_into_the_queue_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_audit, "MOST_ROWS", 10)
+    async with asyncio.timeout(40), open_audit_log(str(tmp_path), on_failure="open") as log:
+        for number in range(25):
+            log.note(Row(kind="backend", name=f"b{number}"))
+        await until_available(log)
+        await log.append(decision("after"))
+    assert total(tmp_path, "rows") == 25 == total(tmp_path, "late") + total(tmp_path, "lost")
+    assert total(tmp_path, "late") == len(rows_in(tmp_path, "backend")) == 10
+
+
+async def test_a7_a_full_queue_refuses_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_audit, "MOST_ROWS", 10)
+    async with asyncio.timeout(40), open_audit_log(str(tmp_path)) as log:
+        ends = await asyncio.gather(*(log.append(decision(f"r{n}")) for n in range(25)), return_exceptions=True)
+        assert {type(end) for end in ends} == {AuditUnavailable}
+        await until_written(log, "after")
+    assert [row.request for row in rows_in(tmp_path, "decision")] == ["after"]
+
+
+# ------------------------------------------------------------------------------------------------------ broken files
+
+
+async def test_r26_a_broken_file_is_left_alone_and_a_new_one_continues_the_chain(tmp_path: Path) -> None:
+    async with open_audit_log(str(tmp_path)) as log:
+        await log.append(decision("r1"))
+    (broken,) = log_files(str(tmp_path))
+    remove(tmp_path, f"{broken.name}-*")
+    damage(broken.path, 0, 5000)
+    async with open_audit_log(str(tmp_path)) as log:
+        await log.append(decision("r2"))
+    assert [file.part for file in log_files(str(tmp_path))] == [1, 2]
+    (fault,) = faults(tmp_path)
+    assert fault.file == broken.name
+    remove(tmp_path, f"{broken.name}*")
+    assert faults(tmp_path) == [], "the new file begins where the last checkpoint ended"
+    assert broken.name in str(gaps(tmp_path)[0]["reason"])
+
+
+async def test_r26_a_file_that_breaks_while_it_is_written_is_replaced(tmp_path: Path) -> None:
+    async with asyncio.timeout(40), open_audit_log(str(tmp_path)) as log:
+        for number in range(100):
+            await log.append(decision(f"r{number}", filling="x" * 500))
+        (file,) = log_files(str(tmp_path))
+        with closing(sqlite3.connect(file.path, isolation_level=None)) as other:
+            other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            (root,) = other.execute("SELECT rootpage FROM sqlite_master WHERE name = 'rows'").fetchone()
+            (size,) = other.execute("PRAGMA page_size").fetchone()
+        damage(file.path, (root - 1) * size, size)
+        # Another writer makes ours read its pages again.
+        with closing(sqlite3.connect(file.path, isolation_level=None)) as other:
+            other.execute("CREATE TABLE other(x)")
+        await until_written(log, "after")
+    assert [each.part for each in log_files(str(tmp_path))] == [1, 2]
+    (fault,) = faults(tmp_path)
+    assert fault.file == file.name and fault.row == 0
+
+
+async def test_r26_a_file_that_is_removed_while_it_is_written_is_noticed(tmp_path: Path) -> None:
+    async with asyncio.timeout(40), open_audit_log(str(tmp_path), rows_per_checkpoint=1) as log:
+        await log.append(decision("r1"))
+        remove(tmp_path, "*.db*")
+        number = 0
+        while not log_files(str(tmp_path)):
+            number += 1
+            await until_written(log, f"lost-{number}")
+        await until_written(log, "kept")
+    assert "kept" in [row.request for row in rows_in(tmp_path, "decision")]
+    rows = rows_in(tmp_path)
+    assert rows[0].verdict == "gap" and "removed" in str(rows[0].body), rows[0]

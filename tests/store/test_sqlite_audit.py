@@ -1,0 +1,214 @@
+"""The audit log in files: its folder, its months, its writers, and what is left after a crash."""
+
+import asyncio
+import os
+import stat
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from sluicegate.http1 import Request, serve
+from sluicegate.store.audit_files import log_files
+from sluicegate.store.audit_writer import Journal, Timed
+from sluicegate.store.base import Row
+from sluicegate.store.chain import split_notes
+from sluicegate.store.sqlite_audit import open_audit_log
+from tests.store.stage import DAY, NOVEMBER, Clock, database, decision, faults, outcome, rows_in, said
+
+
+def names(folder: Path) -> list[str]:
+    return [file.name for file in log_files(str(folder))]
+
+
+async def test_only_its_owner_can_read_the_log(tmp_path: Path) -> None:
+    folder = tmp_path / "audit"
+    async with open_audit_log(str(folder)) as log:
+        await log.append(decision("r1"))
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in [folder, *folder.iterdir()]}
+    assert modes.pop("audit") == 0o700 and set(modes.values()) == {0o600}
+
+
+async def test_a_restarted_gateway_continues_the_chain(tmp_path: Path) -> None:
+    digests: set[str] = set()
+    for number in range(3):
+        async with open_audit_log(str(tmp_path)) as log:
+            await log.append(decision(f"r{number}"))
+            await log.append(outcome(f"r{number}"))
+            digests.add(log.digest(b"x"))
+    assert [row.seq for row in rows_in(tmp_path)] == list(range(1, 13)) and len(names(tmp_path)) == 1
+    assert faults(tmp_path) == [] and len(digests) == 1
+
+
+async def test_two_gateways_of_one_folder_write_two_chains(tmp_path: Path) -> None:
+    async with open_audit_log(str(tmp_path)) as one, open_audit_log(str(tmp_path)) as other:
+        await one.append(decision("r1"))
+        await other.append(decision("r2"))
+        await other.append(outcome("r2"))
+        await one.append(outcome("r1"))
+    assert {(row.writer, row.request) for row in rows_in(tmp_path, "outcome")} == {(1, "r1"), (2, "r2")}
+    assert faults(tmp_path) == [] and len(names(tmp_path)) == 2
+
+
+async def test_a_new_month_is_a_new_file_that_continues_the_chain(tmp_path: Path) -> None:
+    clock = Clock()
+    async with open_audit_log(str(tmp_path), clock=clock) as log:
+        await log.append(decision("r1"))
+        clock.now += 20 * DAY
+        await log.append(outcome("r1"))
+        clock.now -= 40 * DAY  # A clock that is set back begins no file anew.
+        await log.append(decision("r2"))
+    assert names(tmp_path) == ["2026-11-writer1.db", "2026-12-writer1.db"]
+    assert faults(tmp_path) == [] and [row.seq for row in rows_in(tmp_path, "decision")] == [2, 4]
+
+
+async def test_old_months_are_removed_and_their_last_checkpoint_vouches_for_the_rest(tmp_path: Path) -> None:
+    clock = Clock()
+    for month in range(6):
+        clock.now = NOVEMBER + month * 30 * DAY
+        async with open_audit_log(str(tmp_path), clock=clock, keep=2) as log:
+            await log.append(decision(f"r{month}"))
+    assert names(tmp_path) == ["2027-03-writer1.db", "2027-04-writer1.db"]
+    assert faults(tmp_path) == []
+    removed = [row.body["files"] for row in rows_in(tmp_path, "audit") if row.verdict == "removed"]
+    assert removed[-1] == ["2027-02-writer1.db"]
+    (tmp_path / "writer1.checkpoints").unlink()
+    (fault,) = faults(tmp_path)
+    assert "no checkpoint vouches" in fault.problem
+
+
+async def test_all_months_are_kept_if_asked(tmp_path: Path) -> None:
+    clock = Clock()
+    for month in range(0, 40, 13):
+        clock.now = NOVEMBER + month * 30 * DAY
+        async with open_audit_log(str(tmp_path), clock=clock, keep=0) as log:
+            await log.append(decision("r"))
+    assert len(names(tmp_path)) == 4 and faults(tmp_path) == []
+
+
+# ----------------------------------------------------------------------------------------------------- after a crash
+
+
+def crashed(folder: Path, *rows: Row) -> Journal:
+    """A writer that has written rows and then does nothing any more; `died` makes it dead."""
+    journal = Journal(str(folder))
+    journal.open([Timed(row, NOVEMBER) for row in rows])
+    return journal
+
+
+def died(journal: Journal) -> None:
+    """Release what the kernel releases when a process dies."""
+    assert journal.writer is not None and journal._lock is not None  # pyright: ignore[reportPrivateUsage]
+    journal.writer.close_file()
+    os.close(journal._lock)  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_a3_calls_that_a_crash_has_cut_get_an_unknown_outcome_at_the_next_start(tmp_path: Path) -> None:
+    died(crashed(tmp_path, decision("r1"), decision("r2"), outcome("r1"), decision("r3")))
+    async with open_audit_log(str(tmp_path)) as log:
+        await log.append(decision("r4"))
+        unknown = [row for row in rows_in(tmp_path, "outcome") if row.verdict == "unknown"]
+        assert [row.request for row in unknown] == ["r2", "r3"] and all("recovered" in row.body for row in unknown)
+        await log.append(outcome("r4"))
+    async with open_audit_log(str(tmp_path)):
+        pass
+    assert len(rows_in(tmp_path, "outcome")) == 4, "each is closed once"
+    assert faults(tmp_path) == []
+
+
+async def test_a3_calls_of_a_live_gateway_are_not_closed_by_another(tmp_path: Path) -> None:
+    live = crashed(tmp_path, decision("r1"))
+    async with open_audit_log(str(tmp_path)):
+        assert rows_in(tmp_path, "outcome") == []
+    died(live)
+    async with open_audit_log(str(tmp_path)):
+        assert said(rows_in(tmp_path, "outcome")) == [("outcome", "r1", "unknown")]
+    assert faults(tmp_path) == []
+
+
+async def test_a3_calls_of_a_dead_gateway_are_closed_by_one_that_takes_another_writer(tmp_path: Path) -> None:
+    first, second = crashed(tmp_path, decision("r1")), crashed(tmp_path, decision("r2"))
+    died(second)
+    async with open_audit_log(str(tmp_path)), open_audit_log(str(tmp_path)):
+        assert said(rows_in(tmp_path, "outcome")) == [("outcome", "r2", "unknown")]
+    died(first)
+    async with open_audit_log(str(tmp_path)) as log:
+        await log.append(decision("r3"))
+    assert {row.request: row.writer for row in rows_in(tmp_path, "outcome")} == {"r1": 1, "r2": 2, "r3": 1}
+    assert faults(tmp_path) == []
+
+
+async def test_a3_a_dead_second_writer_is_closed_while_the_first_one_is_taken(tmp_path: Path) -> None:
+    first, second = crashed(tmp_path), crashed(tmp_path, decision("r2"))
+    died(first)
+    died(second)
+    async with open_audit_log(str(tmp_path)):
+        assert [(row.writer, row.request) for row in rows_in(tmp_path, "outcome")] == [(2, "r2")]
+    assert faults(tmp_path) == []
+
+
+async def test_calls_that_are_open_when_the_log_is_closed_are_closed_with_it(tmp_path: Path) -> None:
+    async with open_audit_log(str(tmp_path)) as log:
+        await log.append(decision("r1"))
+        log.note(outcome("r1", "cancelled"))
+        await log.append(decision("r2"))
+        log.note(Row(kind="config", verdict="reloaded"))
+    assert said(rows_in(tmp_path))[-3:] == [
+        ("config", "", "reloaded"),
+        ("outcome", "r2", "unknown"),
+        ("audit", "", "closed"),
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------- checkpoints
+
+
+async def test_checkpoints_go_to_files_and_urls_elsewhere(tmp_path: Path) -> None:
+    posted: asyncio.Queue[str] = asyncio.Queue()
+
+    async def take(request: Request) -> None:
+        posted.put_nowait(request.body.decode())
+        request.respond(204)
+
+    elsewhere = tmp_path / "elsewhere" / "copy"
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(asyncio.timeout(20))
+        listener = await stack.enter_async_context(serve(take))
+        url = f"http://127.0.0.1:{listener.addresses[0][1]}/checkpoints"
+        places = (str(elsewhere), url)
+        log = await stack.enter_async_context(
+            open_audit_log(str(tmp_path / "log"), anchors=places, rows_per_checkpoint=2)
+        )
+        for number in range(4):
+            await log.append(decision(f"r{number}"))
+        note = await posted.get()
+    assert note in split_notes(elsewhere.read_text())
+    assert faults(tmp_path / "log", elsewhere) == []
+
+
+async def test_an_anchor_that_does_not_answer_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    places = ("http://127.0.0.1:9/x?token=canary", str(tmp_path / "signing.key" / "file"))
+    async with asyncio.timeout(20), open_audit_log(str(tmp_path), anchors=places, rows_per_checkpoint=1) as log:
+        for number in range(5):
+            await log.append(decision(f"r{number}"))
+    assert faults(tmp_path) == []
+    assert 1 <= caplog.text.count("could not be sent to a URL") <= 1 and "canary" not in caplog.text
+
+
+async def test_rows_that_json_cannot_express_do_not_keep_the_others_out(tmp_path: Path) -> None:
+    async with open_audit_log(str(tmp_path)) as log:
+        bad = Row(kind="config", name="\ud800", body={"x": object()})
+        await asyncio.gather(log.append(decision("r1")), log.append(bad), log.append(decision("r2")))
+        assert [row.request for row in rows_in(tmp_path, "decision")] == ["r1", "r2"]
+    assert [row.verdict for row in rows_in(tmp_path, "audit")][1] == "unreadable"
+
+
+async def test_reading_does_not_block_writing(tmp_path: Path) -> None:
+    async with asyncio.timeout(20), open_audit_log(str(tmp_path)) as log:
+        await log.append(decision("r1"))
+        with database(tmp_path) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT * FROM rows").fetchone()
+            await log.append(decision("r2"))
+            assert reader.execute("SELECT count(*) FROM rows").fetchone() == (2,)
+    assert len(rows_in(tmp_path, "decision")) == 2
