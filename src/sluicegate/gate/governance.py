@@ -1,0 +1,87 @@
+"""All that stands in front of the servers of a gateway: limits, rules, the audit log, approvals, pinned definitions."""
+
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+
+from sluicegate.exchange import Caller, Exchange, Handler, Step, Target, behind
+from sluicegate.gate.approvals import ApprovalSettings, ApprovalStep
+from sluicegate.gate.audit import Audit
+from sluicegate.gate.judge import Rules, is_hidden
+from sluicegate.gate.limits import Ceilings, RateLimit, RateLimits
+from sluicegate.gate.pins import Mode, PinnedDefinitions
+from sluicegate.gate.policy import Policy
+from sluicegate.protocol.message import Params, Reply
+from sluicegate.store.base import Approval, AuditLog, State
+
+Locked = Mapping[tuple[str, str, str], str]
+"""The hashes of a lock file, by server, kind and name."""
+
+
+class Governance:
+    """A `Governor` made of steps, in this order: limits, rules, audit log, approvals.
+
+    What is too frequent is refused before anything is written; what is refused by a rule is on record.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        audit: AuditLog,
+        state: State,
+        *,
+        mode: Callable[[str], Mode],
+        approvals: ApprovalSettings,
+        is_recorded: bool = True,
+        notify: Callable[[Approval], Awaitable[None]] | None = None,
+    ) -> None:
+        """`mode` says of a server, by its key, what a changed definition means; `notify` tells people of a question.
+
+        Without `is_recorded` only approvals are noted in the audit log.
+        """
+        self.audit = audit
+        self.state = state
+        self.limits = RateLimit()
+        self.policy = Policy(rules)
+        self.pins = PinnedDefinitions(state, mode, audit=audit)
+        self.approvals = ApprovalStep(
+            state, audit, approvals, rules_version=lambda: self.policy.rules.version, notify=notify
+        )
+        recorder: Sequence[Step] = (Audit(audit),) if is_recorded else ()
+        self._steps: tuple[Step, ...] = (self.limits, self.policy, *recorder, self.approvals)
+
+    def adjust(
+        self,
+        rules: Rules,
+        rates: RateLimits,
+        ceilings: Mapping[str, Ceilings],
+        approvals: ApprovalSettings,
+        locked: Locked | None,
+    ) -> None:
+        """Apply other settings. The hub has to review its entries afterwards."""
+        if rules.version != self.policy.rules.version:
+            self.policy.rules = rules
+        self.limits.adjust(rates, ceilings)
+        self.approvals.settings = approvals
+        self.pins.locked = locked
+        self.pins.forget()
+
+    @property
+    def version(self) -> object:
+        """A digest of the rules."""
+        return self.policy.rules.version
+
+    def __call__(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
+        """The reply of the server, or a refusal."""
+        return behind(self._steps, proceed)(exchange)
+
+    def class_of(self, caller: Caller) -> Hashable:
+        """Equal for callers to whom the same rules apply; None if no rule hides anything."""
+        rules = self.policy.rules
+        return rules.class_of(caller) if rules.can_hide else None
+
+    def hides(self, caller: Caller, target: Target) -> bool:
+        """Whether the rules deny the target to the caller outright."""
+        return is_hidden(self.policy.rules, caller, target)
+
+    def review(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
+        """Which definitions may not be used until a person has approved them, and why."""
+        return self.pins.review(definitions)

@@ -1,0 +1,113 @@
+"""Builds the governance of a gateway from its configuration, and opens what it remembers."""
+
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from sluicegate.config.model import GatewayConfig, PythonFile
+from sluicegate.config.paths import audit_folder, state_file
+from sluicegate.gate.approvals import ApprovalSettings
+from sluicegate.gate.governance import Governance
+from sluicegate.gate.judge import Rules
+from sluicegate.gate.limits import Ceilings, RateLimits, parse_rate
+from sluicegate.gate.pins import Mode
+from sluicegate.globs import name_glob
+from sluicegate.store.base import Approval, AuditLog, State
+from sluicegate.store.memory import Unrecorded
+from sluicegate.store.state import SqliteState
+
+
+class Stores:
+    """What a gateway remembers beyond its end."""
+
+    def __init__(self, audit: AuditLog, state: State, *, is_recorded: bool) -> None:
+        self.audit = audit
+        self.state = state
+        self.is_recorded = is_recorded
+
+
+def stores_in_memory() -> Stores:
+    """For a gateway inside another program, and for one that nothing is called through: nothing is kept."""
+    return Stores(Unrecorded(), SqliteState(), is_recorded=False)
+
+
+@asynccontextmanager
+async def open_stores(config: GatewayConfig, environ: Mapping[str, str]) -> AsyncGenerator[Stores]:
+    """Open the audit log and the record of decisions of a gateway's folder.
+
+    Raises:
+        StateUnavailable: the record of decisions cannot be used.
+    """
+    async with AsyncExitStack() as stack:
+        audit: AuditLog = Unrecorded()
+        if config.audit.enabled:
+            # Imported late: a gateway that records nothing needs none of it.
+            from sluicegate.store.sqlite_audit import open_audit_log
+
+            settings = config.audit
+            audit = await stack.enter_async_context(
+                open_audit_log(
+                    audit_folder(config, environ),
+                    sync=settings.sync,
+                    on_failure=settings.on_failure,
+                    keep=settings.keep,
+                    anchors=settings.anchors,
+                )
+            )
+        state = SqliteState(state_file(config.root, environ))
+        stack.callback(state.close)
+        yield Stores(audit, state, is_recorded=config.audit.enabled)
+
+
+def governance_of(
+    config: Callable[[], GatewayConfig],
+    stores: Stores,
+    notify: Callable[[Approval], Awaitable[None]] | None = None,
+) -> Governance:
+    """The governance of a gateway; `config` returns the configuration that is in force."""
+
+    def mode(key: str) -> Mode:
+        server = next((server for server in config().servers.values() if server.key == key), None)
+        if server is None:
+            return "pin"
+        default: Mode = "off" if isinstance(server.source, PythonFile) else "pin"
+        return server.settings.definitions or default
+
+    made = Governance(
+        Rules(config().policy),
+        stores.audit,
+        stores.state,
+        mode=mode,
+        approvals=approval_settings(config()),
+        is_recorded=stores.is_recorded,
+        notify=notify,
+    )
+    adjust(made, config())
+    return made
+
+
+def adjust(governance: Governance, config: GatewayConfig) -> None:
+    """Apply another configuration."""
+    limits = config.limits
+    servers = [server for server in config.servers.values() if server.enabled]
+    rates = RateLimits(
+        None if limits.calls is None else parse_rate(limits.calls),
+        {s.key: parse_rate(s.settings.calls) for s in servers if s.settings.calls is not None},
+        [(name_glob(source), parse_rate(rate)) for source, rate in limits.calls_per_tool.items()],
+    )
+    ceilings = {
+        s.key: Ceilings(s.settings.max_arguments, s.settings.max_result)
+        for s in servers
+        if s.settings.max_arguments is not None or s.settings.max_result is not None
+    }
+    governance.adjust(Rules(config.policy), rates, ceilings, approval_settings(config), config.locked)
+
+
+def approval_settings(config: GatewayConfig) -> ApprovalSettings:
+    """How people are asked."""
+    return ApprovalSettings()
+
+
+def lock_file(root: str) -> str:
+    """The lock file of a folder."""
+    return os.path.join(root, "sluicegate.lock")
