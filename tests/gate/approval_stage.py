@@ -1,7 +1,7 @@
 """A hub whose tools need approval, and the ways to answer."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager
 
 import sluicegate
@@ -99,8 +99,8 @@ class Stage:
     def hides(self, caller: Caller, target: Target) -> bool:
         return False
 
-    def quarantine(self, target: Target, definition: Params) -> str:
-        return ""
+    def review(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
+        return {}
 
     # --------------------------------------------------------------------------------------------------- the test
 

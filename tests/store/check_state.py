@@ -233,6 +233,23 @@ def a_forgotten_pin_is_seen_for_the_first_time(state: State, clock: Clock) -> No
     assert state.see([pin("h2")])[0].news == "first"
 
 
+def a_key_opens_the_page_once(state: State, clock: Clock) -> None:
+    state.add_login("key", 60.0)
+    assert not state.use_login("another")
+    assert state.use_login("key")
+    assert not state.use_login("key")
+    state.add_login("late", 60.0)
+    clock.now += 60 * SECOND
+    assert not state.use_login("late")
+
+
+def the_page_of_a_gateway_is_known(state: State, clock: Clock) -> None:
+    assert state.page() is None
+    state.set_page("http://127.0.0.1:1/approvals")
+    state.set_page("http://127.0.0.1:2/approvals")
+    assert state.page() == "http://127.0.0.1:2/approvals"
+
+
 CHECKS = [
     check
     for check in list(globals().values())

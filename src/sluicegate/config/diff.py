@@ -13,6 +13,7 @@ _CONNECTION: Final = ("era", "start_timeout", "probe_timeout", "stop_grace", "ro
 _NEED_RESTART: Final = (
     "http.",
     "control.",
+    "approvals.",
     "catalog.start_wait",
     "limits.body",
     "limits.hold",
@@ -95,7 +96,7 @@ def _written(config: GatewayConfig) -> list[Permission]:
 
 def _changed_keys(old: GatewayConfig, new: GatewayConfig) -> list[str]:
     keys = ["naming"] if old.naming != new.naming else []
-    for section in ("http", "control", "catalog", "limits"):
+    for section in ("http", "control", "approvals", "catalog", "limits"):
         was, now = getattr(old, section), getattr(new, section)
         keys += [f"{section}.{name}" for name in now.__struct_fields__ if getattr(was, name) != getattr(now, name)]
     keys += ["policy.default"] if old.policy.default != new.policy.default else []

@@ -42,7 +42,11 @@ class Shown(msgspec.Struct, frozen=True):
     """The length of a long value."""
 
 
-def facts(question: Approval) -> list[tuple[str, str]]:
+Show = Callable[[str], str]
+"""Makes a text safe to show, such as `visible`."""
+
+
+def facts(question: Approval, show: Show = visible) -> list[tuple[str, str]]:
     """What a person needs to know beside the arguments: labels and values, each on one line."""
     found = [
         ("server", question.server),
@@ -52,27 +56,27 @@ def facts(question: Approval) -> list[tuple[str, str]]:
         ("rule", question.rule or "no rule names it; the default is to ask"),
         ("why", question.why),
     ]
-    return [(label, visible(_one_line(text))) for label, text in found if text]
+    return [(label, show(_one_line(text))) for label, text in found if text]
 
 
-def shown_arguments(question: Approval) -> list[Shown]:
+def shown_arguments(question: Approval, show: Show = visible) -> list[Shown]:
     """All arguments, each in full."""
     arguments: Params = msgspec.json.decode(question.arguments, type=dict[str, object])
-    return [_shown(name, value) for name, value in arguments.items()]
+    return [_shown(name, value, show) for name, value in arguments.items()]
 
 
-def _shown(name: str, value: object) -> Shown:
+def _shown(name: str, value: object, show: Show) -> Shown:
     label = name if _PLAIN_NAME.fullmatch(name) else _json(name)
     # A text with several lines is easier to read as such; all other values are shown as JSON, which is exact.
-    is_text = isinstance(value, str) and "\n" in value
-    text = visible(value) if isinstance(value, str) and is_text else _json(value)
+    lines = value.count("\n") + 1 if isinstance(value, str) else 1
+    text = value if isinstance(value, str) and lines > 1 else _json(value)
     length = len(value) if isinstance(value, str) else len(text)
-    lines = f"{text.count(chr(10)) + 1} lines, " if is_text else ""
-    return Shown(label, text, f"{lines}{length:,} characters" if is_text or length > LONG else "")
+    note = f"{length:,} characters" if lines > 1 or length > LONG else ""
+    return Shown(show(label), show(text), f"{lines} lines, {note}" if lines > 1 else note)
 
 
 def _json(value: object) -> str:
-    return visible(msgspec.json.encode(value).decode())
+    return msgspec.json.encode(value).decode()
 
 
 def _one_line(text: str) -> str:

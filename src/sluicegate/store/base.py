@@ -229,7 +229,27 @@ class Pins(Protocol):
         ...
 
 
-class State(Approvals, Grants, Pins, Protocol):
+class Logins(Protocol):
+    """The page of a gateway, and the one-time links to it that the commands make. Raises as `Approvals` does."""
+
+    def set_page(self, url: str) -> None:
+        """Note where the page of this process is."""
+        ...
+
+    def page(self) -> str | None:
+        """Where the page of a running gateway is."""
+        ...
+
+    def add_login(self, key: str, seconds: float) -> None:
+        """Accept a key for a login once, within these seconds."""
+        ...
+
+    def use_login(self, key: str) -> bool:
+        """Use a key; whether it was accepted."""
+        ...
+
+
+class State(Approvals, Grants, Pins, Logins, Protocol):
     """All that a gateway remembers of decisions, in one place."""
 
     @property
