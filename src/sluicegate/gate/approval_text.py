@@ -103,6 +103,19 @@ def name_of(server: str, name: str) -> str:
     return f"{server}: {visible(_one_line(name))}"
 
 
+def outcome(question: Approval) -> str:
+    """What became of a question, as a sentence."""
+    what = f"{name_of(question.server, question.name)} (question {question.id})"
+    match question.state:
+        case "approved" | "declined":
+            said = next(said for said, scope in ANSWERS.items() if scope == question.scope)
+            return f"{what}: {visible(question.by)} answered “{said}”."
+        case "void":
+            return f"{what}: it was withdrawn, and nothing was run."
+        case "pending":
+            return f"{what}: it was not answered in time, and nothing was run."
+
+
 # ------------------------------------------------------------------------------------------------- asking the client
 
 

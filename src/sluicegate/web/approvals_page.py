@@ -20,9 +20,8 @@ import msgspec
 from sluicegate import http1
 from sluicegate.downstream.http_guard import HostPolicy
 from sluicegate.errors import StateUnavailable
-from sluicegate.gate.approval_text import ANSWERS, LONGEST_REASON, name_of
-from sluicegate.protocol.visible_text import visible
-from sluicegate.store.base import Answer, Approval, State
+from sluicegate.gate.approval_text import ANSWERS, LONGEST_REASON, outcome
+from sluicegate.store.base import Answer, State
 from sluicegate.web.html import HEADERS, document, notice, question_form, questions_list
 
 PATH: Final = "/approvals"
@@ -140,7 +139,7 @@ class ApprovalsPage:
             for question in self._state.open_questions()
         ]
         told = self._state.find(query["answered"]) if "answered" in query else None
-        return document(questions_list(forms, "" if told is None else _outcome(told)), refresh=not forms)
+        return document(questions_list(forms, "" if told is None else outcome(told)), refresh=not forms)
 
     def _decide(self, request: http1.Request, session: _Session) -> None:
         if (request.headers.get("content-type") or "").split(";")[0].strip() != "application/x-www-form-urlencoded":
@@ -169,19 +168,6 @@ def _form(text: str) -> dict[str, str]:
     except ValueError:
         return {}
     return {name: values[0] for name, values in fields.items()}
-
-
-def _outcome(question: Approval) -> str:
-    """What became of a question, as a sentence."""
-    what = f"{name_of(question.server, question.name)} (question {question.id})"
-    match question.state:
-        case "approved" | "declined":
-            scope = next(said for said, scope in ANSWERS.items() if scope == question.scope)
-            return f"{what}: {visible(question.by)} answered “{scope}”."
-        case "void":
-            return f"{what}: it was withdrawn, and nothing was run."
-        case "pending":
-            return f"{what}: it was not answered in time, and nothing was run."
 
 
 def _respond(request: http1.Request, status: int, body: bytes, *more: tuple[str, str]) -> None:
