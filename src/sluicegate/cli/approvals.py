@@ -18,6 +18,7 @@ from sluicegate.cli.output import say, show_json, show_json_line, show_rows, sho
 from sluicegate.cli.state import opened_state
 from sluicegate.config.paths import Places
 from sluicegate.gate.approval_text import LONGEST_REASON, as_lines, outcome
+from sluicegate.gate.rules import GROUP
 from sluicegate.globs import escape
 from sluicegate.protocol.visible_text import HIDDEN
 from sluicegate.store.base import Answer, Approval, Grant, Scope
@@ -222,7 +223,9 @@ def _permissions(found: Iterable[Grant]) -> Iterable[str]:
     for each in found:
         yield "[[permissions]]"
         yield f"{each.kind} = {_toml_string(escape(_rule_name(each)))}"
-        yield f"caller = [{_toml_string(escape(each.caller))}]"
+        caller = escape(each.caller)
+        # A caller whose name looks like a group is no group.
+        yield f"caller = [{_toml_string(chr(92) + caller if caller.startswith(GROUP) else caller)}]"
         yield 'action = "allow"'
         yield ""
 
