@@ -68,10 +68,11 @@ def another_run_does_not_find_it(state: State, clock: Clock) -> None:
     assert state.ask(restarted, 10) == restarted
 
 
-def only_so_many_questions_are_open(state: State, clock: Clock) -> None:
+def only_so_many_questions_of_a_caller_are_open(state: State, clock: Clock) -> None:
     assert state.ask(question(state, clock), 1) is not None
     assert state.ask(question(state, clock, "bbbbbb", "b2"), 1) is None
     assert state.ask(question(state, clock, "bbbbbb"), 1) is not None  # It is open already.
+    assert state.ask(msgspec.structs.replace(question(state, clock, "cccccc", "b3"), caller="eve"), 1) is not None
 
 
 def the_first_answer_wins(state: State, clock: Clock) -> None:

@@ -55,14 +55,14 @@ def facts(question: Approval, show: Show = visible) -> list[tuple[str, str]]:
         ("client", question.client),
         ("rule", question.rule or "no rule names it; the default is to ask"),
         ("why", question.why),
+        *((f"member {_json(name)}", _json(value)) for name, value in _decode(question.others).items()),
     ]
-    return [(label, show(_one_line(text))) for label, text in found if text]
+    return [(show(label), show(_one_line(text))) for label, text in found if text]
 
 
 def shown_arguments(question: Approval, show: Show = visible) -> list[Shown]:
     """All arguments, each in full."""
-    arguments: Params = msgspec.json.decode(question.arguments, type=dict[str, object])
-    return [_shown(name, value, show) for name, value in arguments.items()]
+    return [_shown(name, value, show) for name, value in _decode(question.arguments).items()]
 
 
 def _shown(name: str, value: object, show: Show) -> Shown:
@@ -73,6 +73,9 @@ def _shown(name: str, value: object, show: Show) -> Shown:
     length = len(value) if isinstance(value, str) else len(text)
     note = f"{length:,} characters" if lines > 1 or length > LONG else ""
     return Shown(show(label), show(text), f"{lines} lines, {note}" if lines > 1 else note)
+
+
+_decode: Final = msgspec.json.Decoder(dict[str, object]).decode
 
 
 def _json(value: object) -> str:

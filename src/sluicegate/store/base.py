@@ -82,6 +82,8 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     definition: str = ""
     arguments: str
     """All arguments, as JSON."""
+    others: str = "{}"
+    """All other members of the request's params that a server gets, as JSON."""
     rule: str = ""
     why: str = ""
     asked: int
@@ -164,7 +166,7 @@ class Approvals(Protocol):
     def ask(self, question: Approval, most: int) -> Approval | None:
         """The open question or unused answer with the same run and binding, else this question, which is open now.
 
-        None if the run has `most` open questions already.
+        None if the caller has `most` open questions already in this run.
         """
         ...
 

@@ -35,7 +35,8 @@ _SCHEMA: Final = """
 CREATE TABLE approvals (
     id TEXT PRIMARY KEY, run TEXT NOT NULL, binding TEXT NOT NULL, caller TEXT NOT NULL, client TEXT NOT NULL,
     method TEXT NOT NULL, server TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, definition TEXT NOT NULL,
-    arguments TEXT NOT NULL, rule TEXT NOT NULL, why TEXT NOT NULL, asked INTEGER NOT NULL, deadline INTEGER NOT NULL,
+    arguments TEXT NOT NULL, others TEXT NOT NULL, rule TEXT NOT NULL, why TEXT NOT NULL,
+    asked INTEGER NOT NULL, deadline INTEGER NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('pending', 'approved', 'declined', 'void')), taken INTEGER NOT NULL,
     scope TEXT, "by" TEXT NOT NULL, way TEXT, reason TEXT NOT NULL, decided INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
@@ -140,7 +141,7 @@ class SqliteState:
     def ask(self, question: Approval, most: int) -> Approval | None:
         """The open question or unused answer with the same run and binding, else this one; see `Approvals`."""
         now = self._clock()
-        bound = {"run": question.run, "binding": question.binding, "now": now}
+        bound = {"run": question.run, "binding": question.binding, "caller": question.caller, "now": now}
         with self._writing() as db:
             known = f"SELECT * FROM approvals WHERE run = :run AND binding = :binding AND {_UNUSED}"
             found = _first(db.execute(f"{known} ORDER BY asked DESC", bound), Approval)
@@ -148,8 +149,8 @@ class SqliteState:
                 return found
             db.execute("DELETE FROM approvals WHERE deadline < ?", (now - _KEPT,))
             db.execute("DELETE FROM grants WHERE until <= ?", (now,))
-            pending = f"SELECT COUNT(*) FROM approvals WHERE run = :run AND state = 'pending' AND {_IN_TIME}"
-            if db.execute(pending, bound).fetchone()[0] >= most:
+            same = f"run = :run AND caller = :caller AND state = 'pending' AND {_IN_TIME}"
+            if db.execute(f"SELECT COUNT(*) FROM approvals WHERE {same}", bound).fetchone()[0] >= most:
                 return None
             db.execute(_ADD_APPROVAL, msgspec.structs.asdict(question))
         return question

@@ -91,7 +91,7 @@ def questions_list(forms: Sequence[str], told: str) -> str:
 
 def question_form(question: Approval, csrf: str, seconds: int) -> str:
     """A question with everything that a person should see, and the answers."""
-    listed = "\n".join(f"<dt>{escape(label)}</dt><dd>{text}</dd>" for label, text in facts(question, shown))
+    listed = "\n".join(f"<dt>{label}</dt><dd>{text}</dd>" for label, text in facts(question, shown))
     arguments = "\n".join(
         f"<h3>{each.name}{f' <small>{escape(each.note)}</small>' if each.note else ''}</h3>\n<pre>{each.value}</pre>"
         for each in shown_arguments(question, shown)
