@@ -10,6 +10,7 @@ import pytest
 from sluicegate.errors import ApprovalDeclined, AuditUnavailable, RateLimited, Refused
 from sluicegate.exchange import NOBODY, Caller, Exchange, Target, Verdict
 from sluicegate.gate import approvals
+from sluicegate.gate.approval_text import as_lines
 from sluicegate.gate.approvals import bind
 from sluicegate.protocol.message import Params, Result
 from sluicegate.protocol.modern_era import Profile
@@ -331,6 +332,24 @@ async def test_only_so_many_questions_are_open(monkeypatch: pytest.MonkeyPatch) 
         await here.call(path="/2")
         with pytest.raises(RateLimited):
             await here.call(path="/3")
+
+
+async def test_a_call_that_nobody_can_read_is_refused() -> None:
+    async with stage() as here:
+        with pytest.raises(Refused, match="too long to be shown"):
+            await here.call(path="/a", text="x" * (1 << 20))
+        assert here.ran == [] and here.told == []
+
+
+async def test_t18_other_members_of_a_request_are_shown_and_bound() -> None:
+    async with stage(hold=0.05) as here:
+        params: Params = {"name": "files__write", "arguments": {"path": "/a"}, "odd\u200b": {"n": 1}}
+        await here.hub(Exchange("tools/call", params, NOBODY, caller=Caller("ada")))
+        [question] = here.state.open_questions()
+        assert 'member "odd<U+200B>": {"n":1}' in as_lines(question)
+        here.state.decide(question.id, YES)
+        assert (await here.call(path="/a"))["isError"] is True
+        assert here.ran == []
 
 
 async def test_progress_says_what_is_awaited_and_grows(monkeypatch: pytest.MonkeyPatch) -> None:

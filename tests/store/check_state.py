@@ -68,10 +68,11 @@ def another_run_does_not_find_it(state: State, clock: Clock) -> None:
     assert state.ask(restarted, 10) == restarted
 
 
-def only_so_many_questions_are_open(state: State, clock: Clock) -> None:
+def only_so_many_questions_of_a_caller_are_open(state: State, clock: Clock) -> None:
     assert state.ask(question(state, clock), 1) is not None
     assert state.ask(question(state, clock, "bbbbbb", "b2"), 1) is None
     assert state.ask(question(state, clock, "bbbbbb"), 1) is not None  # It is open already.
+    assert state.ask(msgspec.structs.replace(question(state, clock, "cccccc", "b3"), caller="eve"), 1) is not None
 
 
 def the_first_answer_wins(state: State, clock: Clock) -> None:
@@ -231,6 +232,23 @@ def a_forgotten_pin_is_seen_for_the_first_time(state: State, clock: Clock) -> No
     assert not state.forget_pin("files", "tool", "write")
     assert [found.server for found in state.pins()] == ["mail"]
     assert state.see([pin("h2")])[0].news == "first"
+
+
+def a_key_opens_the_page_once(state: State, clock: Clock) -> None:
+    state.add_login("key", 60.0)
+    assert not state.use_login("another")
+    assert state.use_login("key")
+    assert not state.use_login("key")
+    state.add_login("late", 60.0)
+    clock.now += 60 * SECOND
+    assert not state.use_login("late")
+
+
+def the_page_of_a_gateway_is_known(state: State, clock: Clock) -> None:
+    assert state.page() is None
+    state.set_page("http://127.0.0.1:1/approvals")
+    state.set_page("http://127.0.0.1:2/approvals")
+    assert state.page() == "http://127.0.0.1:2/approvals"
 
 
 CHECKS = [

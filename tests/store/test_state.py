@@ -90,8 +90,10 @@ def test_a_gateway_that_stops_voids_its_questions(path: str) -> None:
     clock.now = time.time_ns()
     gateway = SqliteState(path)
     gateway.ask(question(gateway, clock), 10)
+    gateway.set_page("http://127.0.0.1:1/approvals")
     gateway.close()
     with closing(SqliteState(path, asks=False)) as command:
+        assert command.page() is None
         assert not command.decide("aaaaaa", ONCE)
         assert os.listdir(f"{path}-runs") == []
 

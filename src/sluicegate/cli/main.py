@@ -26,6 +26,10 @@ COMMANDS = {
     "audit": "Read, verify and export the record of all calls.",
     "check": "Show what would run, and the problems of the configuration.",
     "doctor": "Find problems, and say what to do about them.",
+    "approvals": "Show the calls that wait for approval.",
+    "approve": "Let a call run that waits for approval.",
+    "deny": "Refuse a call that waits for approval.",
+    "grants": "Show what callers may do without a question, and until when.",
     "pins": "Show which definitions of tools are approved, and which have changed.",
     "policy": "Explain, test and write access rules.",
     "init": "Write a commented sluicegate.toml that changes nothing yet.",
@@ -37,6 +41,7 @@ _MODULES = {
     "init": "files",
     **dict.fromkeys(("tools", "resources", "prompts"), "list"),
     **dict.fromkeys(("logs", "restart"), "one_server"),
+    **dict.fromkeys(("approve", "deny", "grants"), "approvals"),
 }
 """The module in `cli/` that has the command, where it is not named like the command."""
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})

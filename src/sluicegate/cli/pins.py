@@ -2,21 +2,20 @@
 
 import difflib
 import os
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 
 import click
 import msgspec
 
 from sluicegate.cli.command import Failure, NotStarted, confirmed, places_of, with_folder
 from sluicegate.cli.output import counted, say, show_json, show_rows, show_text
-from sluicegate.config.paths import Places, state_file
-from sluicegate.errors import ConfigError, StateUnavailable
+from sluicegate.cli.state import opened_state
+from sluicegate.config.paths import Places
+from sluicegate.errors import ConfigError
 from sluicegate.gate.pins import LOCK_NAME, read_lock, write_lock
 from sluicegate.gate.scan import scan
 from sluicegate.protocol.visible_text import visible
 from sluicegate.store.base import Pin
-from sluicegate.store.state import SqliteState
 
 
 @click.group(invoke_without_command=True)
@@ -36,10 +35,13 @@ def pins(context: click.Context, as_json: bool, folder: str | None) -> None:
       sluicegate pins approve github       accept the changes of one server
       sluicegate pins lock                 write sluicegate.lock, for the repository
       sluicegate pins check                exit 1 if something differs from it
+
+    \b
+    Exit status: 0 done, 1 nothing waits or something differs, 3 there is no valid lock file
     """
     context.obj = places_of(None, folder)
     if context.invoked_subcommand is None:
-        with _opened(context.obj) as state:
+        with opened_state(context.obj) as state:
             found = state.pins()
         if as_json:
             show_json(
@@ -59,7 +61,7 @@ def pins(context: click.Context, as_json: bool, folder: str | None) -> None:
 @click.pass_obj
 def diff(places: Places, server: str | None) -> None:
     """Show what has changed since it was approved, with invisible characters named."""
-    with _opened(places) as state:
+    with opened_state(places) as state:
         found = state.pins(server)
     waiting = [pin for pin in found if pin.state == "pending"]
     for pin in waiting:
@@ -76,7 +78,7 @@ def diff(places: Places, server: str | None) -> None:
 @click.pass_obj
 def approve(places: Places, server: str | None, name: str | None, is_yes: bool) -> None:
     """Approve what has changed: of all servers, of one, or one tool. Running gateways offer it at once."""
-    with _opened(places) as state:
+    with opened_state(places) as state:
         waiting = [pin for pin in state.pins(server) if pin.state == "pending" and name in (None, pin.name)]
         if not waiting:
             raise Failure("nothing waits for approval; see `sluicegate pins`.")
@@ -99,7 +101,7 @@ def lock(places: Places) -> None:
     Where this file exists it alone decides: what it does not list, or lists with another hash, is not offered. Keep it
     in the repository, so that a change of a tool is a change that people review.
     """
-    with _opened(places) as state:
+    with opened_state(places) as state:
         found = {_place(pin): pin.hash for pin in state.pins() if pin.state == "approved"}
     if not found:
         raise Failure("nothing is approved yet; run `sluicegate serve` once.")
@@ -121,7 +123,7 @@ def check(places: Places) -> None:
         raise NotStarted(f"there is no {file}; write it with `sluicegate pins lock`.") from None
     except ConfigError as problem:
         raise NotStarted(problem.message) from None
-    with _opened(places) as state:
+    with opened_state(places) as state:
         # What waits was seen last, else what is approved.
         latest = {_place(pin): pin.hash for pin in sorted(state.pins(), key=lambda pin: pin.state)}
     rows = [(*place, "missing in the lock file") for place in sorted(latest.keys() - locked.keys())]
@@ -131,19 +133,6 @@ def check(places: Places) -> None:
     if rows:
         raise Failure(f"{counted(len(rows), 'definition')} differ from {LOCK_NAME}.")
     say(f"all {counted(len(locked), 'definition')} are as in {LOCK_NAME}.")
-
-
-@contextmanager
-def _opened(places: Places) -> Generator[SqliteState]:
-    file = state_file(places.root, places.environ)
-    try:
-        state = SqliteState(file if os.path.exists(file) else None, asks=False)
-    except StateUnavailable as problem:
-        raise Failure(problem.message) from None
-    try:
-        yield state
-    finally:
-        state.close()
 
 
 def _place(pin: Pin) -> tuple[str, str, str]:

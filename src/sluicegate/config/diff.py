@@ -14,6 +14,7 @@ _NEED_RESTART: Final = (
     "http.",
     "control.",
     "audit.",
+    "approvals.",
     "catalog.start_wait",
     "limits.body",
     "limits.hold",
@@ -96,7 +97,7 @@ def _written(config: GatewayConfig) -> list[Permission]:
 
 def _changed_keys(old: GatewayConfig, new: GatewayConfig) -> list[str]:
     keys = ["naming"] if old.naming != new.naming else []
-    for section in ("http", "control", "catalog", "limits", "audit"):
+    for section in ("http", "control", "approvals", "catalog", "limits", "audit"):
         was, now = getattr(old, section), getattr(new, section)
         keys += [f"{section}.{name}" for name in now.__struct_fields__ if getattr(was, name) != getattr(now, name)]
     keys += ["policy.default"] if old.policy.default != new.policy.default else []

@@ -72,6 +72,7 @@ def load(places: Places, were_filled: Collection[str] = ()) -> Loaded:
             naming=settings.naming,
             http=settings.http,
             control=settings.control,
+            approvals=settings.approvals,
             catalog=settings.catalog,
             limits=settings.limits,
             audit=settings.audit,

@@ -294,10 +294,27 @@ def leads_to(url: str, http: HttpFront, *, at_any_port: bool = False) -> bool:
 
 
 class ControlFront(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The local control socket of the gateway: `[control]`."""
+    """The local control socket of the gateway, and its page: `[control]`."""
 
     socket: str = ""
     """Path of the socket that the commands use; empty for one made from this folder's path."""
+    port: Port = 4748
+    """Port of the page for approvals, at 127.0.0.1. If it is in use, or 0, any free port is used."""
+
+
+class Approvals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a person is asked about calls for which a rule says "ask": `[approvals]`."""
+
+    wait: Seconds = 300.0
+    """How long a question can be answered, and its answer be used."""
+    hold: Seconds = 300.0
+    """How long one call waits at most; a client that calls again waits on."""
+    client: Literal["local", "any", "none"] = "local"
+    """Clients that may answer for their own calls: those of the local user, any, or none."""
+    late: Literal["keep", "void"] = "keep"
+    """Whether a question stays open for the same call when its client has given up."""
+    webhook: Annotated[str, Meta(pattern=r"^(https?://\S+)?$")] = ""
+    """URL that is sent the id, the tool and a link of each question. It cannot answer."""
 
 
 class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -408,6 +425,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     naming: Naming = "prefix"
     http: HttpFront = HttpFront()
     control: ControlFront = ControlFront()
+    approvals: Approvals = Approvals()
     catalog: Catalog = Catalog()
     limits: Limits = Limits()
     audit: Audit = Audit()
@@ -428,6 +446,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     naming: Naming = "prefix"
     http: HttpFront = HttpFront()
     control: ControlFront = ControlFront()
+    approvals: Approvals = Approvals()
     catalog: Catalog = Catalog()
     limits: Limits = Limits()
     audit: Audit = Audit()

@@ -12,12 +12,13 @@ from typing import Final
 import msgspec
 
 from sluicegate.config import model
-from sluicegate.config.model import Audit, Catalog, ControlFront, HttpFront, Limits
+from sluicegate.config.model import Approvals, Audit, Catalog, ControlFront, HttpFront, Limits
 from sluicegate.gate.rules import Permission, PolicySettings
 
 _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "http": HttpFront,
     "control": ControlFront,
+    "approvals": Approvals,
     "catalog": Catalog,
     "limits": Limits,
     "policy": PolicySettings,

@@ -42,7 +42,11 @@ class Shown(msgspec.Struct, frozen=True):
     """The length of a long value."""
 
 
-def facts(question: Approval) -> list[tuple[str, str]]:
+Show = Callable[[str], str]
+"""Makes a text safe to show, such as `visible`."""
+
+
+def facts(question: Approval, show: Show = visible) -> list[tuple[str, str]]:
     """What a person needs to know beside the arguments: labels and values, each on one line."""
     found = [
         ("server", question.server),
@@ -51,28 +55,31 @@ def facts(question: Approval) -> list[tuple[str, str]]:
         ("client", question.client),
         ("rule", question.rule or "no rule names it; the default is to ask"),
         ("why", question.why),
+        *((f"member {_json(name)}", _json(value)) for name, value in _decode(question.others).items()),
     ]
-    return [(label, visible(_one_line(text))) for label, text in found if text]
+    return [(show(label), show(_one_line(text))) for label, text in found if text]
 
 
-def shown_arguments(question: Approval) -> list[Shown]:
+def shown_arguments(question: Approval, show: Show = visible) -> list[Shown]:
     """All arguments, each in full."""
-    arguments: Params = msgspec.json.decode(question.arguments, type=dict[str, object])
-    return [_shown(name, value) for name, value in arguments.items()]
+    return [_shown(name, value, show) for name, value in _decode(question.arguments).items()]
 
 
-def _shown(name: str, value: object) -> Shown:
+def _shown(name: str, value: object, show: Show) -> Shown:
     label = name if _PLAIN_NAME.fullmatch(name) else _json(name)
     # A text with several lines is easier to read as such; all other values are shown as JSON, which is exact.
-    is_text = isinstance(value, str) and "\n" in value
-    text = visible(value) if isinstance(value, str) and is_text else _json(value)
+    lines = value.count("\n") + 1 if isinstance(value, str) else 1
+    text = value if isinstance(value, str) and lines > 1 else _json(value)
     length = len(value) if isinstance(value, str) else len(text)
-    lines = f"{text.count(chr(10)) + 1} lines, " if is_text else ""
-    return Shown(label, text, f"{lines}{length:,} characters" if is_text or length > LONG else "")
+    note = f"{length:,} characters" if lines > 1 or length > LONG else ""
+    return Shown(show(label), show(text), f"{lines} lines, {note}" if lines > 1 else note)
+
+
+_decode: Final = msgspec.json.Decoder(dict[str, object]).decode
 
 
 def _json(value: object) -> str:
-    return visible(msgspec.json.encode(value).decode())
+    return msgspec.json.encode(value).decode()
 
 
 def _one_line(text: str) -> str:
@@ -97,6 +104,19 @@ def as_lines(question: Approval) -> list[str]:
 def name_of(server: str, name: str) -> str:
     """What a call is about, in a sentence."""
     return f"{server}: {visible(_one_line(name))}"
+
+
+def outcome(question: Approval) -> str:
+    """What became of a question, as a sentence."""
+    what = f"{name_of(question.server, question.name)} (question {question.id})"
+    match question.state:
+        case "approved" | "declined":
+            said = next(said for said, scope in ANSWERS.items() if scope == question.scope)
+            return f"{what}: {visible(question.by)} answered “{said}”."
+        case "void":
+            return f"{what}: it was withdrawn, and nothing was run."
+        case "pending":
+            return f"{what}: it was not answered in time, and nothing was run."
 
 
 # ------------------------------------------------------------------------------------------------- asking the client

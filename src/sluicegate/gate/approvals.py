@@ -43,8 +43,10 @@ POLL: Final = 0.3
 """Seconds between two looks at the store: other processes answer there."""
 PROGRESS_EVERY: float = 10.0
 """Seconds between two notifications that say what is awaited."""
-MOST_QUESTIONS: Final = 100
-"""Open questions of one gateway."""
+MOST_QUESTIONS: Final = 50
+"""Open questions of one caller."""
+LONGEST_CALL: Final = 1 << 20
+"""Bytes of params of a call that a person is asked about. Nobody reads more."""
 MOST_CONTINUED: Final = 1000
 _ROUNDS: Final = ("inputResponses", "requestState", "_meta")
 _SECOND: Final = 10**9
@@ -189,7 +191,11 @@ class ApprovalStep:
     def _question(self, exchange: Exchange, target: Target, verdict: Verdict, binding: str) -> Approval:
         """The open question about this call, or a new one, of which people are told."""
         now = time.time_ns()
-        arguments = as_object(exchange.params.get("arguments")) or {}
+        arguments = msgspec.json.encode(as_object(exchange.params.get("arguments")) or {}).decode()
+        shown = ("arguments", METHODS[exchange.method].target, *_ROUNDS)
+        others = msgspec.json.encode({k: value for k, value in exchange.params.items() if k not in shown}).decode()
+        if len(arguments) + len(others) > LONGEST_CALL:
+            raise Refused(f"{_name(target)} needs the approval of a person, and is too long to be shown to one.")
         new = Approval(
             id=new_id(),
             run=self._state.run,
@@ -201,7 +207,8 @@ class ApprovalStep:
             kind=target.kind,
             name=target.name,
             definition=target.definition,
-            arguments=msgspec.json.encode(arguments).decode(),
+            arguments=arguments,
+            others=others,
             rule=verdict.rule,
             why=verdict.why,
             asked=now,
@@ -209,7 +216,7 @@ class ApprovalStep:
         )
         found = self._state.ask(new, MOST_QUESTIONS)
         if found is None:
-            raise RateLimited(f"{MOST_QUESTIONS} calls wait for approval already; try again later.")
+            raise RateLimited(f"{MOST_QUESTIONS} of your calls wait for approval already; try again later.")
         if found.id == new.id:
             ended = [id for id, end in self._ends.items() if end < time.monotonic()]
             for id in ended:

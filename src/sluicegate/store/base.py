@@ -86,6 +86,8 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     definition: str = ""
     arguments: str
     """All arguments, as JSON."""
+    others: str = "{}"
+    """All other members of the request's params that a server gets, as JSON."""
     rule: str = ""
     why: str = ""
     asked: int
@@ -168,7 +170,7 @@ class Approvals(Protocol):
     def ask(self, question: Approval, most: int) -> Approval | None:
         """The open question or unused answer with the same run and binding, else this question, which is open now.
 
-        None if the run has `most` open questions already.
+        None if the caller has `most` open questions already in this run.
         """
         ...
 
@@ -233,7 +235,27 @@ class Pins(Protocol):
         ...
 
 
-class State(Approvals, Grants, Pins, Protocol):
+class Logins(Protocol):
+    """The page of a gateway, and the one-time links to it that the commands make. Raises as `Approvals` does."""
+
+    def set_page(self, url: str) -> None:
+        """Note where the page of this process is."""
+        ...
+
+    def page(self) -> str | None:
+        """Where the page of a running gateway is."""
+        ...
+
+    def add_login(self, key: str, seconds: float) -> None:
+        """Accept a key for a login once, within these seconds."""
+        ...
+
+    def use_login(self, key: str) -> bool:
+        """Use a key; whether it was accepted."""
+        ...
+
+
+class State(Approvals, Grants, Pins, Logins, Protocol):
     """All that a gateway remembers of decisions, in one place."""
 
     @property

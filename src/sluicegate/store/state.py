@@ -7,6 +7,7 @@ A gateway holds the lock of a file of its own beside the database. The system re
 reason; questions of a gateway whose lock can be taken are void.
 """
 
+import hashlib
 import os
 import secrets
 import sqlite3
@@ -34,7 +35,8 @@ _SCHEMA: Final = """
 CREATE TABLE approvals (
     id TEXT PRIMARY KEY, run TEXT NOT NULL, binding TEXT NOT NULL, caller TEXT NOT NULL, client TEXT NOT NULL,
     method TEXT NOT NULL, server TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, definition TEXT NOT NULL,
-    arguments TEXT NOT NULL, rule TEXT NOT NULL, why TEXT NOT NULL, asked INTEGER NOT NULL, deadline INTEGER NOT NULL,
+    arguments TEXT NOT NULL, others TEXT NOT NULL, rule TEXT NOT NULL, why TEXT NOT NULL,
+    asked INTEGER NOT NULL, deadline INTEGER NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('pending', 'approved', 'declined', 'void')), taken INTEGER NOT NULL,
     scope TEXT, "by" TEXT NOT NULL, way TEXT, reason TEXT NOT NULL, decided INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
@@ -49,6 +51,8 @@ CREATE TABLE pins (
     state TEXT NOT NULL CHECK (state IN ('approved', 'pending')), seen INTEGER NOT NULL,
     PRIMARY KEY (server, kind, name, state)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE pages (run TEXT PRIMARY KEY, url TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE logins (digest TEXT PRIMARY KEY, deadline INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 """
 
 # A clock that was set back makes a question or a grant invalid rather than longer.
@@ -137,7 +141,7 @@ class SqliteState:
     def ask(self, question: Approval, most: int) -> Approval | None:
         """The open question or unused answer with the same run and binding, else this one; see `Approvals`."""
         now = self._clock()
-        bound = {"run": question.run, "binding": question.binding, "now": now}
+        bound = {"run": question.run, "binding": question.binding, "caller": question.caller, "now": now}
         with self._writing() as db:
             known = f"SELECT * FROM approvals WHERE run = :run AND binding = :binding AND {_UNUSED}"
             found = _first(db.execute(f"{known} ORDER BY asked DESC", bound), Approval)
@@ -145,8 +149,8 @@ class SqliteState:
                 return found
             db.execute("DELETE FROM approvals WHERE deadline < ?", (now - _KEPT,))
             db.execute("DELETE FROM grants WHERE until <= ?", (now,))
-            pending = f"SELECT COUNT(*) FROM approvals WHERE run = :run AND state = 'pending' AND {_IN_TIME}"
-            if db.execute(pending, bound).fetchone()[0] >= most:
+            same = f"run = :run AND caller = :caller AND state = 'pending' AND {_IN_TIME}"
+            if db.execute(f"SELECT COUNT(*) FROM approvals WHERE {same}", bound).fetchone()[0] >= most:
                 return None
             db.execute(_ADD_APPROVAL, msgspec.structs.asdict(question))
         return question
@@ -211,6 +215,7 @@ class SqliteState:
     def _void_run(self, run: str) -> None:
         query = "UPDATE approvals SET state = 'void' WHERE run = ? AND taken = 0 AND state != 'void'"
         self._db.execute(query, (run,))
+        self._db.execute("DELETE FROM pages WHERE run = ?", (run,))
 
     # ----------------------------------------------------------------------------------------------------- grants
 
@@ -268,6 +273,32 @@ class SqliteState:
             query = "DELETE FROM pins WHERE server = ? AND kind = ? AND name = ?"
             return db.execute(query, (server, kind, name)).rowcount > 0
 
+    # ----------------------------------------------------------------------------------------------------- logins
+
+    def set_page(self, url: str) -> None:
+        """Note where the page of this process is."""
+        with self._writing() as db:
+            db.execute("INSERT OR REPLACE INTO pages VALUES (?, ?)", (self.run, url))
+
+    def page(self) -> str | None:
+        """Where the page of a running gateway is."""
+        with self._errors():
+            found = self._db.execute("SELECT url FROM pages ORDER BY url").fetchone()
+        return None if found is None else str(found[0])
+
+    def add_login(self, key: str, seconds: float) -> None:
+        """Accept a key for a login once, within these seconds."""
+        now = self._clock()
+        with self._writing() as db:
+            db.execute("DELETE FROM logins WHERE deadline <= ?", (now,))
+            db.execute("INSERT INTO logins VALUES (?, ?)", (_digest(key), now + int(seconds * 10**9)))
+
+    def use_login(self, key: str) -> bool:
+        """Use a key; whether it was accepted."""
+        with self._writing() as db:
+            query = "DELETE FROM logins WHERE digest = ? AND deadline > ?"
+            return db.execute(query, (_digest(key), self._clock())).rowcount == 1
+
     # -------------------------------------------------------------------------------------------------- the file
 
     def version(self) -> object:
@@ -307,6 +338,10 @@ class SqliteState:
                     self._db.execute("ROLLBACK")
                 raise
             self._writes += 1
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _grant(approval: Approval, answer: Answer, now: int, until: int | None) -> Grant:

@@ -1,0 +1,245 @@
+"""`sluicegate approvals`, `approve`, `deny` and `grants`: what waits for a person, the answers, and what they allow.
+
+They use the record of the folder, so they need no connection to the gateway that asks.
+"""
+
+import getpass
+import secrets
+import time
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+
+import click
+import msgspec
+
+from sluicegate.cli.command import INTERRUPTED, Failure, places_of, with_folder
+from sluicegate.cli.output import say, show_json, show_json_line, show_rows, show_text
+from sluicegate.cli.state import opened_state
+from sluicegate.config.paths import Places
+from sluicegate.gate.approval_text import LONGEST_REASON, as_lines, outcome
+from sluicegate.gate.rules import GROUP
+from sluicegate.globs import escape
+from sluicegate.protocol.visible_text import HIDDEN
+from sluicegate.store.base import Answer, Approval, Grant, Scope
+from sluicegate.store.state import SqliteState
+
+_POLL: Final = 0.3
+_LOGIN: Final = 300.0
+"""Seconds within which a link must be opened."""
+
+
+@click.command()
+@click.option("--watch", "-w", is_flag=True, help="Go on printing new questions, until Ctrl+C.")
+@click.option("--link", is_flag=True, help="Print a link that opens the page for approvals, once, within five minutes.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch one line for each question.")
+@with_folder
+def approvals(watch: bool, link: bool, as_json: bool, folder: str | None) -> None:
+    """Show the calls that wait for approval.
+
+    A call waits if a rule says "ask". Everything about it is shown, with invisible characters named. The first answer
+    counts, wherever it is given: here, on the page, or in the client that made the call.
+
+    \b
+    Examples:
+      sluicegate approvals
+      sluicegate approvals --watch
+      sluicegate approvals --link
+      sluicegate approve k3f9qa
+      sluicegate deny k3f9qa --why "Use the staging database."
+
+    \b
+    Exit status: 0 printed, 1 the record cannot be read, or there is no page to link to
+    """
+    with opened_state(places_of(None, folder)) as state:
+        if link:
+            click.echo(_login_link(state))
+        elif watch:
+            _watch(state, as_json)
+        elif as_json:
+            show_json([_as_json(question) for question in state.open_questions()])
+        else:
+            found = state.open_questions()
+            for question in found:
+                _show(question)
+            if not found:
+                say("nothing waits for approval.")
+
+
+def _watch(state: SqliteState, as_json: bool) -> None:
+    known: set[str] = set()
+    seen: object = None
+    try:
+        while True:
+            if (version := state.version()) != seen:
+                seen = version
+                for question in state.open_questions():
+                    if question.id not in known:
+                        known.add(question.id)
+                        show_json_line(_as_json(question)) if as_json else _show(question)
+            time.sleep(_POLL)
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+
+
+def _show(question: Approval) -> None:
+    left = max(0, (question.deadline - time.time_ns()) // 10**9)
+    show_text("\n".join([f"question {question.id}, open for {left} s", *(f"  {line}" for line in as_lines(question))]))
+    show_text(f"  answer: sluicegate approve {question.id} | sluicegate deny {question.id}\n")
+
+
+def _as_json(question: Approval) -> dict[str, object]:
+    hidden = ("run", "binding", "state", "taken", "scope", "by", "way", "reason", "decided")
+    shown = {name: value for name, value in msgspec.structs.asdict(question).items() if name not in hidden}
+    return {**shown, "arguments": msgspec.Raw(question.arguments.encode())}
+
+
+def _login_link(state: SqliteState) -> str:
+    page = state.page()
+    if page is None:
+        raise Failure("no gateway of this folder has a page now; it is there while one runs with rules that ask.")
+    from sluicegate.web.approvals_page import login_link  # Only here: it loads the HTTP server.
+
+    key = secrets.token_urlsafe(32)
+    state.add_login(key, _LOGIN)
+    return login_link(page, key)
+
+
+# ----------------------------------------------------------------------------------------------------------- answers
+
+
+@click.command()
+@click.argument("question", metavar="ID")
+@click.option("--ten-minutes", "scope", flag_value="minutes", help="Allow this tool to this caller for ten minutes.")
+@click.option("--always", "scope", flag_value="always", help="Allow this tool to this caller from now on.")
+@with_folder
+def approve(question: str, scope: Scope | None, folder: str | None) -> None:
+    """Let a call run that waits for approval.
+
+    Without an option this very call runs once. The options allow all calls of the tool, whatever their arguments, until
+    its definition changes; `sluicegate grants` lists what they allow.
+
+    \b
+    Examples:
+      sluicegate approve k3f9qa
+      sluicegate approve k3f9qa --ten-minutes
+      sluicegate approve k3f9qa --always
+
+    \b
+    Exit status: 0 this was the first answer, 1 it was not, or there is no such question
+    """
+    _decide(places_of(None, folder), question, Answer(scope=scope or "once", by=getpass.getuser(), way="command"))
+
+
+@click.command()
+@click.argument("question", metavar="ID")
+@click.option("--why", default="", help="The reason, which the model sees.")
+@with_folder
+def deny(question: str, why: str, folder: str | None) -> None:
+    """Refuse a call that waits for approval.
+
+    \b
+    Examples:
+      sluicegate deny k3f9qa
+      sluicegate deny k3f9qa --why "Use the staging database."
+
+    \b
+    Exit status: 0 this was the first answer, 1 it was not, or there is no such question
+    """
+    answer = Answer(scope=None, by=getpass.getuser(), way="command", reason=why[:LONGEST_REASON])
+    _decide(places_of(None, folder), question, answer)
+
+
+def _decide(places: Places, question_id: str, answer: Answer) -> None:
+    with opened_state(places) as state:
+        is_first = state.decide(question_id, answer)
+        found = state.find(question_id)
+    if found is None:
+        raise Failure(f"there is no question {question_id}; `sluicegate approvals` shows those that are open.")
+    if not is_first:
+        raise Failure(f"too late: {outcome(found)}")
+    say(outcome(found))
+
+
+# ------------------------------------------------------------------------------------------------------------ grants
+
+
+@click.group(invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@with_folder
+@click.pass_context
+def grants(context: click.Context, as_json: bool, folder: str | None) -> None:
+    """Show what callers may do without a question, and until when.
+
+    A grant comes from an answer such as "this tool always". It covers one caller and one tool, whatever the arguments,
+    and ends when the definition of the tool changes. A rule that denies a call counts more.
+
+    \b
+    Examples:
+      sluicegate grants
+      sluicegate grants revoke k3f9qa
+      sluicegate grants toml >> sluicegate.toml    rules in place of the grants without an end
+
+    \b
+    Exit status: 0 done, 1 there is no such grant, or the record cannot be read
+    """
+    context.obj = places_of(None, folder)
+    if context.invoked_subcommand is not None:
+        return
+    with opened_state(context.obj) as state:
+        found = state.grants()
+    if as_json:
+        show_json(found)
+        return
+    rows = [(each.id, each.caller, _rule_name(each), _until(each), f"{each.by} ({each.way})") for each in found]
+    show_rows(("id", "caller", "may use", "until", "by"), rows)
+    if not found:
+        say("nothing is granted.")
+
+
+@grants.command()
+@click.argument("grant", metavar="ID")
+@click.pass_obj
+def revoke(places: Places, grant: str) -> None:
+    """End a grant. The next call is asked about again."""
+    with opened_state(places) as state:
+        if not state.revoke(grant):
+            raise Failure(f"there is no grant {grant}; `sluicegate grants` lists them.")
+    say(f"revoked {grant}.")
+
+
+@grants.command()
+@click.pass_obj
+def toml(places: Places) -> None:
+    """Print rules for sluicegate.toml that allow what is granted without an end."""
+    with opened_state(places) as state:
+        found = [each for each in state.grants() if each.until is None]
+    click.echo("\n".join(_permissions(found)), nl=bool(found))
+    if not found:
+        say("nothing is granted without an end.")
+
+
+def _permissions(found: Iterable[Grant]) -> Iterable[str]:
+    for each in found:
+        yield "[[permissions]]"
+        yield f"{each.kind} = {_toml_string(escape(_rule_name(each)))}"
+        caller = escape(each.caller)
+        # A caller whose name looks like a group is no group.
+        yield f"caller = [{_toml_string(chr(92) + caller if caller.startswith(GROUP) else caller)}]"
+        yield 'action = "allow"'
+        yield ""
+
+
+def _toml_string(text: str) -> str:
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{HIDDEN.sub(lambda found: f"{chr(92)}U{ord(found[0]):08X}", quoted)}"'
+
+
+def _rule_name(grant: Grant) -> str:
+    return f"mcp__{grant.server}__{grant.name}"
+
+
+def _until(grant: Grant) -> str:
+    if grant.until is None:
+        return "always"
+    return datetime.fromtimestamp(grant.until / 10**9).astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,1 @@
+"""Pages for people, at a local address of their own."""

@@ -1,0 +1,169 @@
+"""`sluicegate approvals`, `approve`, `deny` and `grants`: the answers of a person at a terminal."""
+
+import json
+import time
+import tomllib
+from collections.abc import Generator
+from contextlib import closing
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+import pytest
+
+from sluicegate.config.paths import state_file
+from sluicegate.exchange import Caller, Target
+from sluicegate.gate.judge import Rules, judge
+from sluicegate.gate.rules import Permission, PolicyConfig, Rule
+from sluicegate.store.base import Answer, Approval
+from sluicegate.store.state import SqliteState
+from tests.cli.folders import Folder
+
+
+@pytest.fixture
+def state(folder: Folder) -> Generator[SqliteState]:
+    """The record, as a gateway of the folder has it open."""
+    with closing(SqliteState(state_file(str(folder.path), folder.env))) as opened:
+        yield opened
+
+
+def ask(
+    state: SqliteState, id: str = "abcdef", arguments: str = '{"path":"/a"}', name: str = "write", caller: str = "ada"
+) -> None:
+    now = time.time_ns()
+    question = Approval(
+        id=id,
+        run=state.run,
+        binding=id,
+        caller=caller,
+        client="editor 1",
+        method="tools/call",
+        server="files",
+        kind="tool",
+        name=name,
+        arguments=arguments,
+        rule="sluicegate.toml:7",
+        why="Ask first.",
+        asked=now,
+        deadline=now + 300 * 10**9,
+    )
+    assert state.ask(question, 10) is not None
+
+
+def test_without_a_record_nothing_waits_and_none_is_made(folder: Folder) -> None:
+    done = folder.invoke("approvals")
+    assert (done.returncode, done.stdout) == (0, "") and "nothing waits for approval" in done.stderr
+    assert "nothing is granted" in folder.invoke("grants").stderr
+    assert not list(folder.home.iterdir())
+
+
+def test_t18_a_question_is_shown_in_full_with_hidden_characters_named(folder: Folder, state: SqliteState) -> None:
+    arguments = {"path": "/a\u202eb\x1b[2J", "text": "one\nquestion zzzzzz, open for 1 s", "long": "x" * 9000}
+    ask(state, arguments=json.dumps(arguments))
+    done = folder.invoke("approvals")
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("question abcdef, open for 29")
+    assert '    path: "/a<U+202E>b\\u001b[2J"' in lines
+    assert "      | question zzzzzz, open for 1 s" in lines
+    assert f'    long (9,000 characters): "{"x" * 9000}"' in lines
+    for line in ("server: files", "tool: write", "caller: ada", "client: editor 1", "rule: sluicegate.toml:7"):
+        assert f"  {line}" in lines
+    assert "  why: Ask first." in lines
+    assert "  answer: sluicegate approve abcdef | sluicegate deny abcdef" in lines
+
+
+def test_questions_as_json(folder: Folder, state: SqliteState) -> None:
+    ask(state)
+    [question] = json.loads(folder.invoke("approvals", "--json").stdout)
+    assert (question["id"], question["arguments"], question["server"]) == ("abcdef", {"path": "/a"}, "files")
+    assert "binding" not in question
+
+
+@pytest.mark.parametrize(
+    ("words", "decided", "scope"),
+    [
+        (["approve", "abcdef"], "approved", "once"),
+        (["approve", "abcdef", "--ten-minutes"], "approved", "minutes"),
+        (["approve", "abcdef", "--always"], "approved", "always"),
+        (["deny", "abcdef", "--why", "Not now."], "declined", None),
+    ],
+)
+def test_an_answer_decides_and_a_second_one_is_told_so(
+    folder: Folder, state: SqliteState, words: list[str], decided: str, scope: str | None
+) -> None:
+    ask(state)
+    done = folder.invoke(*words)
+    assert done.returncode == 0 and "answered" in done.stderr
+    found = state.find("abcdef")
+    assert found is not None and (found.state, found.scope, found.way) == (decided, scope, "command")
+    assert found.by and found.reason == ("Not now." if scope is None else "")
+    for late in (["approve", "abcdef", "--always"], ["deny", "abcdef"]):
+        again = folder.invoke(*late)
+        assert again.returncode == 1 and "too late" in again.stderr
+    assert state.find("abcdef") == found
+    assert len(state.grants()) == (scope in ("minutes", "always"))
+
+
+def test_an_unknown_question_is_a_failure(folder: Folder, state: SqliteState) -> None:
+    done = folder.invoke("approve", "nowhere")
+    assert done.returncode == 1 and "there is no question nowhere" in done.stderr
+
+
+def test_t18_a_question_of_a_gateway_that_has_stopped_cannot_be_answered(folder: Folder, state: SqliteState) -> None:
+    ask(state)
+    state.close()
+    done = folder.invoke("approve", "abcdef", "--always")
+    assert done.returncode == 1 and "was withdrawn" in done.stderr
+    assert "nothing is granted" in folder.invoke("grants").stderr
+
+
+def test_grants_are_listed_revoked_and_written_as_rules(folder: Folder, state: SqliteState) -> None:
+    for id, name, scope in (("aaaaaa", "wri*te", "always"), ("bbbbbb", "read", "minutes")):
+        ask(state, id, name=name)
+        state.decide(id, Answer(scope=scope, by="ops", way="page"))  # type: ignore[arg-type]
+    rows = [line.split("\t") for line in folder.invoke("grants").stdout.splitlines()]
+    assert [(row[1], row[2], row[4]) for row in rows] == [
+        ("ada", "mcp__files__wri*te", "ops (page)"),
+        ("ada", "mcp__files__read", "ops (page)"),
+    ]
+    assert rows[0][3] == "always" and rows[1][3].startswith("20")
+    assert len(json.loads(folder.invoke("grants", "--json").stdout)) == 2
+    assert folder.invoke("grants", "revoke", rows[0][0]).returncode == 0
+    assert folder.invoke("grants", "revoke", rows[0][0]).returncode == 1
+    assert len(state.grants()) == 1
+
+
+@pytest.mark.parametrize("caller", ["ada", "a*a", "group:ops"])
+def test_a_grant_as_a_rule_allows_what_was_granted_and_nothing_else(
+    folder: Folder, state: SqliteState, caller: str
+) -> None:
+    name = 'wri*te"\u202e'
+    ask(state, name=name, caller=caller)
+    state.decide("abcdef", Answer(scope="always", by="ops", way="page"))
+    [written] = tomllib.loads(folder.invoke("grants", "toml").stdout)["permissions"]
+    rule = Rule(msgspec.convert(written, Permission))
+    rules = Rules(PolicyConfig((rule,), "ask"))
+
+    def action(caller: str, name: str) -> str:
+        return judge(rules, Caller(caller), Target("files", "tool", name), {}).action
+
+    assert action(caller, name) == "allow"
+    assert action(caller, 'wriXte"\u202e') == action("aXa", name) == action("ops", name) == "ask"
+
+
+def test_a_link_opens_the_page_once(folder: Folder, state: SqliteState) -> None:
+    done = folder.invoke("approvals", "--link")
+    assert done.returncode == 1 and "has a page" in done.stderr
+    state.set_page("http://127.0.0.1:4748/approvals")
+    link = urlsplit(folder.invoke("approvals", "--link").stdout.strip())
+    assert (link.netloc, link.path) == ("127.0.0.1:4748", "/approvals")
+    [key] = parse_qs(link.query)["key"]
+    assert len(key) > 40 and state.use_login(key) and not state.use_login(key)
+
+
+def test_watch_prints_each_question_when_it_comes(folder: Folder, state: SqliteState) -> None:
+    ask(state)
+    with folder.started("approvals", "--watch", "--json") as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["id"] == "abcdef"
+        ask(state, "ghjkmn")
+        assert json.loads(process.stdout.readline())["id"] == "ghjkmn"

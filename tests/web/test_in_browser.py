@@ -1,0 +1,45 @@
+"""The page for approvals in a real browser: it works, and what others wrote does nothing there (T29)."""
+
+from pathlib import Path
+
+import pytest
+
+from sluicegate.store.state import SqliteState
+from sluicegate.web.approvals_page import approvals_page, login_link
+from tests.web.browser import chromium
+from tests.web.test_approvals_page import PAYLOAD, ask
+
+
+@pytest.mark.timeout(120)
+async def test_t29_a_person_logs_in_sees_everything_and_answers(tmp_path: Path) -> None:
+    state = SqliteState()
+    try:
+        async with chromium(tmp_path) as tab, approvals_page(state, port=0, by="ada") as url:
+            ask(state, "abcdef", PAYLOAD)
+            ask(state, "ghjkmn", "plain")
+            await tab.open(url)
+            assert "sluicegate approvals --link" in str(await tab.value("document.body.innerText"))
+            state.add_login("key", 60.0)
+            await tab.open(login_link(url, "key"))
+            assert await tab.value("location.href") == url
+            text = str(await tab.value("document.body.innerText"))
+            assert "<script>alert(1)</script>" in text and "U+202E" in text and "x" * 5000 in text
+            assert await tab.value("document.querySelectorAll('script, img').length") == 0
+            await tab.click("#ghjkmn button[value=once]")
+            assert "ada answered “once”" in str(await tab.value("document.querySelector('.told').innerText"))
+            await tab.value("document.querySelector('#abcdef input[name=reason]').value = 'No scripts.'")
+            await tab.click("#abcdef button[value=no]")
+            assert "Nothing waits for approval" in str(await tab.value("document.body.innerText"))
+            yes, no = state.find("ghjkmn"), state.find("abcdef")
+            assert yes is not None and no is not None
+            assert (yes.state, no.state, no.reason) == ("approved", "declined", "No scripts.")
+            events = [event["method"] for event in tab.events]
+            assert "Page.javascriptDialogOpening" not in events
+            requested = [str(event["params"]) for event in tab.events if event["method"] == "Network.requestWillBeSent"]
+            assert requested and all(url in each for each in requested)
+            refused = [
+                each for each in tab.events if each["method"] == "Log.entryAdded" and "Content Security" in str(each)
+            ]
+            assert not refused
+    finally:
+        state.close()
