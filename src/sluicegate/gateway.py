@@ -24,6 +24,7 @@ from sluicegate.hub.mount import Mount, MountSettings, State
 from sluicegate.serve.control_protocol import ServerStatus
 from sluicegate.serve.diagnose import explain
 from sluicegate.serve.early_start import command_of
+from sluicegate.serve.governance import Stores, adjust, governance_of, stores_in_memory
 from sluicegate.upstream.spawn import Launched
 from sluicegate.upstream.stdio import StdioUpstream
 
@@ -45,14 +46,20 @@ class Gateway:
         load_file: Callable[[str], Upstream | Hub] | None = None,
         launched: Mapping[str, Launched] | None = None,
         remembered: Callable[[ServerConfig], Offer | None] | None = None,
+        stores: Stores | None = None,
     ) -> None:
         """`load_file` creates a server from a Python file; without it, such servers cannot run.
 
         `launched` are processes of servers that were started already; each is used for the first connection.
         `remembered` returns what a server offered earlier, which clients see while the server starts.
+        `stores` are its audit log and its record of decisions; without them nothing is recorded, and approvals and
+        pinned definitions last as long as the gateway.
         """
         self.config = config
+        self.stores = stores or stores_in_memory()
+        self.governance = governance_of(lambda: self.config, self.stores)
         self.hub = Hub()
+        self.hub.govern(self.governance)
         self._configure_hub()
         self.admission = Admission(config.limits.in_flight, config.limits.in_flight_per_caller)
         hub = self.hub
@@ -114,7 +121,9 @@ class Gateway:
         self.hub.adjust({server.name: _settings(server, config) for server in mounted if server.enabled})
         for name in (*changes.reconnect, *changes.added):
             self._mount(config.servers[name])
+        adjust(self.governance, config)
         self._configure_hub()
+        self.hub.review()
         self.hub.arrange(list(config.servers))
         for name in old.profiles.keys() - config.profiles.keys():
             # Not removed: the client on stdin may use it, and the profile may come back.
@@ -172,6 +181,12 @@ class Gateway:
         if mount is None:
             raise KeyError(name)
         return mount
+
+    def on_state_change(self) -> None:
+        """Offer what was approved: another process may have approved a changed definition."""
+        if self.hub.catalog.quarantined:
+            self.governance.pins.forget()
+            self.hub.review()
 
     def renew(self, name: str) -> None:
         """Load the Python file of a server again; calls in progress finish with the previous version.

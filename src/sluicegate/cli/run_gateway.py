@@ -1,7 +1,10 @@
 """Runs a gateway whose servers have been started, and prints its address, its state and its log."""
 
+import getpass
 import logging
 from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 from sluicegate.cli.command import CLIENT_NAMES, NotStarted
 from sluicegate.cli.configuration import has_nothing_to_run
@@ -16,6 +19,7 @@ from sluicegate.run_server import client_lines, run_in_loop
 from sluicegate.serve.control_api import statuses
 from sluicegate.serve.early_start import Launches
 from sluicegate.serve.process import Running, serve_gateway
+from sluicegate.store.base import State
 
 
 def run_gateway(
@@ -63,6 +67,7 @@ def run_gateway(
         adjust=overrides.apply,
         launches=launches,
         has_commands=has_commands,
+        page=partial(_approvals_page, loaded.config.approvals.port),
     )
     try:
         run_in_loop(work)
@@ -72,6 +77,13 @@ def run_gateway(
         raise cannot_listen(problem, http.host, http.port) from None
     finally:
         work.close()  # It has not begun if a signal came before the event loop.
+
+
+def _approvals_page(port: int, state: State) -> AbstractAsyncContextManager[str]:
+    # Imported late: only a gateway with rules has the page.
+    from sluicegate.web.approvals_page import approvals_page
+
+    return approvals_page(state, port=port, by=getpass.getuser())
 
 
 def _reported(loaded: Loaded) -> frozenset[str]:

@@ -25,6 +25,7 @@ from sluicegate.hub.mount import State
 from sluicegate.load_file import load_server
 from sluicegate.serve.catalog_cache import CatalogCache
 from sluicegate.serve.control_api import SLOW_START, control_server
+from sluicegate.serve.governance import open_stores
 from sluicegate.serve.reload import blocking_problems
 
 EXTRA_SECONDS: Final = 5.0
@@ -49,7 +50,10 @@ async def temporary_gateway(
         names = ", ".join(wanted) if len(wanted) < 4 else f"{len(wanted)} servers"
         is_ = "is" if len(wanted) == 1 else "are"
         say(f"no gateway runs for this folder, so {names} {is_} started for this command alone.")
-    async with Gateway(config, load_file=load_server) as gateway:
+    async with (
+        open_stores(config, places.environ) as stores,
+        Gateway(config, load_file=load_server, stores=stores) as gateway,
+    ):
         seconds = await _wait_for_servers(gateway)
         CatalogCache(catalogs_folder(config.root, places.environ)).save_all(gateway)
         async with (

@@ -17,6 +17,8 @@ from sluicegate.config.paths import Places
 from sluicegate.config.problems import Problem, did_you_mean, read_text
 from sluicegate.config.settings_toml import SettingsFile, Table, line_of, merged, read_settings
 from sluicegate.config.variables import Variables
+from sluicegate.errors import ConfigError
+from sluicegate.gate.pins import read_lock
 from sluicegate.gate.rules import (
     Action,
     Permission,
@@ -59,6 +61,7 @@ def load(places: Places, were_filled: Collection[str] = ()) -> Loaded:
     table, lines = _read_settings(places, problems, broken, filled, were_filled, policy)
     entries = _read_entries(places, problems, broken)
     config = None
+    locked = _read_lock(places, problems)
     if not _has_error(problems):
         settings = msgspec.convert(table, Settings)
         merger = Merger(settings, table, lines, problems)
@@ -78,6 +81,7 @@ def load(places: Places, were_filled: Collection[str] = ()) -> Loaded:
             audit=settings.audit,
             profiles=settings.profiles,
             policy=policy_of(policy.rules, policy.defaults),
+            locked=locked,
         )
     return Loaded(
         config=None if _has_error(problems) else config,
@@ -85,6 +89,18 @@ def load(places: Places, were_filled: Collection[str] = ()) -> Loaded:
         broken=tuple(broken),
         filled=tuple(filled),
     )
+
+
+def _read_lock(places: Places, problems: list[Problem]) -> dict[tuple[str, str, str], str] | None:
+    text = read_text(places.lock_file)
+    if isinstance(text, Problem):
+        problems.append(msgspec.structs.replace(text, severity="error"))
+        return None
+    try:
+        return None if text is None else read_lock(text, places.lock_file)
+    except ConfigError as problem:
+        problems.append(Problem(severity="error", file=places.lock_file, sentence=problem.message))
+        return None
 
 
 def settle(old: GatewayConfig, new: Loaded) -> Loaded:

@@ -313,6 +313,8 @@ class Approvals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Clients that may answer for their own calls: those of the local user, any, or none."""
     late: Literal["keep", "void"] = "keep"
     """Whether a question stays open for the same call when its client has given up."""
+    port: Port = 4748
+    """Port of the page at which a person can answer, on this machine only; any free one if it is in use."""
     webhook: Annotated[str, Meta(pattern=r"^(https?://\S+)?$")] = ""
     """URL that is sent the id, the tool and a link of each question. It cannot answer."""
 
@@ -452,6 +454,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     audit: Audit = Audit()
     profiles: dict[str, Profile] = {}
     policy: PolicyConfig = PolicyConfig()
+    locked: dict[tuple[str, str, str], str] | None = None
+    """The hashes in sluicegate.lock, by server, kind and name; None if there is no such file."""
 
 
 def _matches(name: str, globs: Globs) -> bool:

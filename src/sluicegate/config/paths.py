@@ -44,6 +44,11 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         return _once(os.path.join(folder, "sluicegate", "sluicegate.toml"), os.path.join(self.root, "sluicegate.toml"))
 
     @property
+    def lock_file(self) -> str:
+        """The file with the approved definitions of tools."""
+        return os.path.join(self.root, "sluicegate.lock")
+
+    @property
     def files(self) -> tuple[str, ...]:
         """All configuration files, whether they exist or not."""
         return self.server_files + self.settings_files

@@ -113,6 +113,8 @@ class Rules:
         self.rules = tuple(map(_compiled, self.config.rules))
         action = self.config.default
         self.default = Verdict(action, why="" if action == "allow" else _NOT_NAMED)
+        self.can_hide = action == "deny" or any(rule.verdict.action == "deny" for rule in self.rules)
+        """Whether anything may be denied outright."""
         self._by_server: dict[str, tuple[CompiledRule, ...]] = {}
         self._has_callers = any(rule.callers or rule.groups for rule in self.rules)
         self._classes: dict[Caller, int] = {}

@@ -1,11 +1,12 @@
 """Builds the governance of a gateway from its configuration, and opens what it remembers."""
 
-import os
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from sluicegate.config.model import GatewayConfig, PythonFile
 from sluicegate.config.paths import audit_folder, state_file
+from sluicegate.errors import ConfigError, StateUnavailable
 from sluicegate.gate.approvals import ApprovalSettings
 from sluicegate.gate.governance import Governance
 from sluicegate.gate.judge import Rules
@@ -16,14 +17,19 @@ from sluicegate.store.base import Approval, AuditLog, State
 from sluicegate.store.memory import Unrecorded
 from sluicegate.store.state import SqliteState
 
+log = logging.getLogger("sluicegate")
+
+Notify = Callable[[Approval], Awaitable[None]]
+
 
 class Stores:
-    """What a gateway remembers beyond its end."""
+    """What a gateway remembers beyond its end, and how people learn that they are asked."""
 
     def __init__(self, audit: AuditLog, state: State, *, is_recorded: bool) -> None:
         self.audit = audit
         self.state = state
         self.is_recorded = is_recorded
+        self.notify: Notify | None = None
 
 
 def stores_in_memory() -> Stores:
@@ -36,7 +42,7 @@ async def open_stores(config: GatewayConfig, environ: Mapping[str, str]) -> Asyn
     """Open the audit log and the record of decisions of a gateway's folder.
 
     Raises:
-        StateUnavailable: the record of decisions cannot be used.
+        ConfigError: the record of decisions cannot be used, and there are rules that need it.
     """
     async with AsyncExitStack() as stack:
         audit: AuditLog = Unrecorded()
@@ -54,16 +60,22 @@ async def open_stores(config: GatewayConfig, environ: Mapping[str, str]) -> Asyn
                     anchors=settings.anchors,
                 )
             )
-        state = SqliteState(state_file(config.root, environ))
+        state = _open_state(config, environ)
         stack.callback(state.close)
         yield Stores(audit, state, is_recorded=config.audit.enabled)
 
 
-def governance_of(
-    config: Callable[[], GatewayConfig],
-    stores: Stores,
-    notify: Callable[[Approval], Awaitable[None]] | None = None,
-) -> Governance:
+def _open_state(config: GatewayConfig, environ: Mapping[str, str]) -> SqliteState:
+    try:
+        return SqliteState(state_file(config.root, environ))
+    except StateUnavailable as problem:
+        if config.policy.rules or config.locked is not None:
+            raise ConfigError(f"{problem.message} Rules cannot be enforced without it.") from None
+        log.warning("%s Changed definitions of tools are noticed only while this gateway runs.", problem.message)
+        return SqliteState()
+
+
+def governance_of(config: Callable[[], GatewayConfig], stores: Stores) -> Governance:
     """The governance of a gateway; `config` returns the configuration that is in force."""
 
     def mode(key: str) -> Mode:
@@ -80,7 +92,7 @@ def governance_of(
         mode=mode,
         approvals=approval_settings(config()),
         is_recorded=stores.is_recorded,
-        notify=notify,
+        notify=stores.notify,
     )
     adjust(made, config())
     return made
@@ -105,9 +117,5 @@ def adjust(governance: Governance, config: GatewayConfig) -> None:
 
 def approval_settings(config: GatewayConfig) -> ApprovalSettings:
     """How people are asked."""
-    return ApprovalSettings()
-
-
-def lock_file(root: str) -> str:
-    """The lock file of a folder."""
-    return os.path.join(root, "sluicegate.lock")
+    own = config.approvals
+    return ApprovalSettings(wait=own.wait, hold=own.hold, client=own.client, late=own.late)

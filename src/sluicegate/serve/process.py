@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from sluicegate.config.load import Loaded
@@ -13,7 +13,7 @@ from sluicegate.config.model import GatewayConfig, HttpFront
 from sluicegate.config.paths import Places, catalogs_folder, control_socket
 from sluicegate.downstream.stdio import serve_stdio
 from sluicegate.downstream.unix_socket import serve_socket
-from sluicegate.errors import ConfigError
+from sluicegate.errors import ConfigError, StateUnavailable
 from sluicegate.exchange import Handler, Upstream
 from sluicegate.gateway import Gateway
 from sluicegate.hub.hub import Hub
@@ -23,7 +23,9 @@ from sluicegate.serve.catalog_cache import CatalogCache
 from sluicegate.serve.control_api import control_server
 from sluicegate.serve.control_protocol import hub_socket
 from sluicegate.serve.early_start import Launches, check_address, claimed_for_commands
+from sluicegate.serve.governance import Stores, open_stores
 from sluicegate.serve.reload import Adjust, Reloader, Say, as_loaded
+from sluicegate.store.base import State as Decisions
 
 if TYPE_CHECKING:
     from sluicegate.serve.endpoints import Endpoints
@@ -34,8 +36,14 @@ STOP_MARGIN: Final = 5.0
 """Seconds to stop in addition to those for calls and servers; with the default settings, 20 seconds in total."""
 REPORT_AFTER: Final = 5.0
 """Seconds after which servers that are still starting are reported."""
+STATE_POLL: Final = 1.0
+"""Seconds between two looks at the record of decisions, which commands change."""
 LAST_READING: Final = 1.0
 """Seconds that clients have to read that their requests were cancelled."""
+
+
+Page = Callable[[Decisions], AbstractAsyncContextManager[str]]
+"""Serves the page for approvals, and gives its address."""
 
 
 def _ignore(*_: object) -> None:
@@ -178,6 +186,17 @@ class Running:
         """Apply every change of the files, until cancelled."""
         await self.files.follow(self.gateway.startup.wait_for_startup(REPORT_AFTER))
 
+    async def follow_state(self) -> None:
+        """Notice what other processes approve, until cancelled."""
+        seen: object = None
+        while True:
+            with suppress(StateUnavailable):  # It is looked at again soon.
+                version = self.gateway.stores.state.version()
+                if version != seen:
+                    seen = version
+                    self.gateway.on_state_change()
+            await asyncio.sleep(STATE_POLL)
+
     async def report_servers(self, settled: Callable[["Running", bool], None]) -> None:
         """Call `settled` as `serve_gateway` describes, then print each server that becomes ready, until cancelled."""
         startup = self.gateway.startup
@@ -223,6 +242,7 @@ async def serve_gateway(
     adjust: Adjust = as_loaded,
     launches: Launches | None = None,
     has_commands: bool | None = None,
+    page: Page | None = None,
 ) -> None:
     """Serve until a signal arrives or the client on stdin hangs up; then let calls in progress finish.
 
@@ -234,6 +254,7 @@ async def serve_gateway(
         launches: servers of `loaded` that were started already; those that are not used are stopped.
         has_commands: True if the caller holds the lock of the control socket, False if another process does. If left
             out, the lock is taken here.
+        page: serves the page for approvals, and gives its address; used if there are rules.
 
     Raises:
         ConfigError: the configuration has errors, or another gateway serves the folder.
@@ -253,7 +274,8 @@ async def serve_gateway(
         signals = _Signals()
         launched = None if launches is None else launches.servers
         cache = CatalogCache(catalogs_folder(loaded.config.root, places.environ))
-        gateway = Gateway(loaded.config, load_file=load_file, launched=launched, remembered=cache.load)
+        stores = await stack.enter_async_context(_stores(loaded.config, places, page))
+        gateway = Gateway(loaded.config, load_file=load_file, launched=launched, remembered=cache.load, stores=stores)
         running = Running(gateway, places, say, adjust, loaded)
         handler = gateway.handler(profile)
         await stack.enter_async_context(gateway)
@@ -271,6 +293,22 @@ async def serve_gateway(
     say("The gateway has stopped.")
 
 
+@asynccontextmanager
+async def _stores(config: GatewayConfig, places: Places, page: Page | None) -> AsyncGenerator[Stores]:
+    """What the gateway remembers, with the ways in which people learn that they are asked."""
+    async with AsyncExitStack() as stack:
+        stores = await stack.enter_async_context(open_stores(config, places.environ))
+        link = ""
+        if page is not None and config.policy.rules:
+            link = await stack.enter_async_context(page(stores.state))
+        if config.approvals.webhook:
+            # Imported late: few gateways have one, and it needs the HTTP client.
+            from sluicegate.gate.webhook import Webhook
+
+            stores.notify = await stack.enter_async_context(Webhook(config.approvals.webhook, link))
+        yield stores
+
+
 async def _serve_until_stopped(
     running: Running,
     cache: CatalogCache,
@@ -286,6 +324,7 @@ async def _serve_until_stopped(
         opened(running)
         tasks.start(running.report_servers(settled), key="servers")
         tasks.start(cache.follow(running.gateway))
+        tasks.start(running.follow_state())
         pipe_is_over = asyncio.Event()
         if for_pipe is not None:
             tasks.start(_serve_pipe(running, for_pipe, signals.stop, pipe_is_over), key="pipe")

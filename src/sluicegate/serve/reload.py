@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -18,11 +18,15 @@ from sluicegate.config.problems import Problem, read_text
 from sluicegate.config.watch import watch
 from sluicegate.errors import ConfigError
 from sluicegate.gateway import Gateway
+from sluicegate.store.base import Row
 
 log = logging.getLogger("sluicegate")
 
 WATCH_DELAY: Final = 0.5
 """Seconds between the end of start-up and the start of the file watch, which would delay the first calls."""
+
+MOST_RECORDED: Final = 10
+"""Problems that one row of the audit log names."""
 
 Say = Callable[[str], None]
 Adjust = Callable[[Loaded], Loaded]
@@ -77,6 +81,7 @@ class Reloader:
             read = self._read = self._load()
             loaded, done = await self._apply(settle(self._gateway.config, read))
             is_applied = loaded.config is not None
+            self._record(loaded.problems, is_applied=is_applied)
             if is_applied:
                 self._filled = read.filled
             new = self._reported.new(loaded, is_applied=is_applied)
@@ -90,6 +95,14 @@ class Reloader:
             self._say(sentence)
         shown = [problem for problem in loaded.problems if problem.severity != "note" or problem in new]
         return [*_sentences(shown, is_applied), *done]
+
+    def _record(self, problems: Sequence[Problem], *, is_applied: bool) -> None:
+        """Note in the audit log that the files were read, and why they are not applied."""
+        body: dict[str, object] = {"rules": self._gateway.config.policy.version}
+        if not is_applied:
+            body["problems"] = [f"line {problem.line}: {problem.sentence}" for problem in problems[:MOST_RECORDED]]
+        verdict = "applied" if is_applied else "rejected"
+        self._gateway.stores.audit.note(Row(kind="config", verdict=verdict, body=body))
 
     def _load(self) -> Loaded:
         return self._adjust(load(self._places, self._filled))
@@ -162,7 +175,8 @@ class Reloader:
         return is_other or _python_contents(self._gateway.config) != self._python
 
     def _files(self) -> list[str]:
-        return [*self._places.files, *dict.fromkeys(source.path for _, source in _python_files(self._gateway.config))]
+        own = (*self._places.files, self._places.lock_file)
+        return [*own, *dict.fromkeys(source.path for _, source in _python_files(self._gateway.config))]
 
     async def _reload_safely(self) -> None:
         try:
