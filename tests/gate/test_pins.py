@@ -4,7 +4,8 @@ import pytest
 
 from sluicegate.errors import ConfigError, StateUnavailable
 from sluicegate.exchange import Target
-from sluicegate.gate.pins import Mode, PinnedDefinitions, read_lock, write_lock
+from sluicegate.gate.lock_file import read_lock, write_lock
+from sluicegate.gate.pins import Mode, PinnedDefinitions
 from sluicegate.hub.catalog import digest_of
 from sluicegate.protocol.message import Params
 from sluicegate.store.base import Row
@@ -22,6 +23,9 @@ class Notes:
 
     async def append(self, row: Row) -> None:
         self.rows.append(row)
+
+    def digest(self, data: bytes) -> str:
+        return ""
 
 
 def entry(definition: Params, server: str = "files") -> dict[Target, Params]:

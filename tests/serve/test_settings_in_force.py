@@ -12,7 +12,14 @@ import pytest
 from sluicegate.config.load import load
 from sluicegate.config.model import Settings
 from sluicegate.config.paths import Places
-from sluicegate.errors import LimitExceeded, UpstreamClosed, UpstreamTimeout
+from sluicegate.errors import (
+    InvalidParams,
+    LimitExceeded,
+    RateLimited,
+    UpstreamClosed,
+    UpstreamProtocolError,
+    UpstreamTimeout,
+)
 from sluicegate.exchange import NOBODY, Exchange, Host
 from sluicegate.gateway import Gateway
 from sluicegate.protocol.message import Params, Reply, Result, as_array, as_object, opened
@@ -39,6 +46,7 @@ class Server(Scripted):
         self.release = asyncio.Event()
         self.calls = 0
         self.goes_away = False
+        self.text = self.description = ""
 
     @asynccontextmanager
     async def connect(self, host: Host) -> AsyncGenerator[Connected]:
@@ -48,12 +56,13 @@ class Server(Scripted):
 
     async def answer(self, exchange: Exchange) -> Reply:
         if exchange.method == "tools/list":
-            return Result(complete({"tools": TOOLS}, ttl_ms=0))
+            first = {**TOOLS[0], **({"description": self.description} if self.description else {})}
+            return Result(complete({"tools": [first, *TOOLS[1:]]}, ttl_ms=0))
         self.calls += 1
         if self.goes_away and self.calls == 1:
             raise UpstreamClosed("It went away.")
         await self.release.wait()
-        return Result(complete({"content": []}))
+        return Result(complete({"content": [{"type": "text", "text": self.text}] if self.text else []}))
 
 
 class Stage:
@@ -178,8 +187,47 @@ async def allows_such_messages(stage: Stage) -> None:
     assert stage.gateway.config.limits.message == 65536  # See test_limits_in_effect for servers elsewhere.
 
 
+async def is_limited(stage: Stage) -> None:
+    stage.server.release.set()
+    await stage.call()
+    with pytest.raises(RateLimited):
+        await stage.call()
+
+
+async def is_too_large(stage: Stage) -> None:
+    stage.server.release.set()
+    with pytest.raises(InvalidParams, match="max_arguments"):
+        await stage.ask("tools/call", name="a__plain", arguments={"text": "x" * 1024})
+
+
+async def is_larger_than_allowed(stage: Stage) -> None:
+    stage.server.release.set()
+    stage.server.text = "x" * 1024
+    with pytest.raises(UpstreamProtocolError, match="max_result"):
+        await stage.call()
+
+
+async def is_pinned(stage: Stage) -> None:
+    stage.server.description = "It does more now."
+    connection = stage.gateway.hub.mounts[0]
+    connection.restart()
+    while "a__plain" in await stage.names():  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0.005)
+
+
+async def is_denied(stage: Stage) -> None:
+    assert await stage.names() == []
+
+
 LIVE: dict[str, tuple[str, Callable[[Stage], Awaitable[None]]]] = {
     "naming": ('naming = "claude"', has_names(*(f"mcp__a__{tool['name']}" for tool in TOOLS))),
+    "policy.default": ('[policy]\ndefault = "deny"', is_denied),
+    "permissions": ('[[permissions]]\ntool = "mcp__a"\naction = "deny"', is_denied),
+    "limits.calls": ('[limits]\ncalls = "1/h"', is_limited),
+    "limits.calls_per_tool": ('[limits]\ncalls_per_tool = { "mcp__a__pl*" = "1/h" }', is_limited),
+    "servers.calls": ('[servers.a]\ncalls = "1/h"', is_limited),
+    "servers.max_arguments": ("[servers.a]\nmax_arguments = 1024", is_too_large),
+    "servers.max_result": ("[servers.a]\nmax_result = 1024", is_larger_than_allowed),
     "catalog.page_size": ("[catalog]\npage_size = 1", has_names("a__plain")),
     "catalog.grace": ("[catalog]\ngrace = 0", is_gone_at_once),
     "catalog.debounce": ("[catalog]\ndebounce = 7", is_collected_for_so_long),
@@ -274,6 +322,11 @@ async def test_settings_of_the_listeners_wait_for_the_next_start(stage: Stage, k
     assert await stage.change(NEXT_START[key]) == [f"{key} takes effect when the gateway is started the next time."]
 
 
+async def test_definitions_of_a_server_are_pinned_if_its_settings_say_so(stage: Stage) -> None:
+    await stage.change('[servers.a]\ndefinitions = "pin"')
+    await is_pinned(stage)
+
+
 async def test_a_value_that_was_set_back_waits_for_nothing(stage: Stage) -> None:
     await stage.change("[http]\nport = 4999")
     assert await stage.change("") == ["http.port is again what the gateway was started with."]
@@ -294,4 +347,5 @@ def test_no_key_was_forgotten() -> None:
         table: object = get_args(kind)[1] if get_origin(kind) is dict else kind
         members: tuple[str, ...] = getattr(table, "__struct_fields__", ())
         keys |= {f"{name}.{member}" for member in members} or {name}
-    assert {*LIVE, *RESTARTS, *NEXT_START} == keys
+    # It shows only when the server is restarted, so it has a test of its own.
+    assert {*LIVE, *RESTARTS, *NEXT_START, "servers.definitions"} == keys

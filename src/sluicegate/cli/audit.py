@@ -116,6 +116,9 @@ def audit() -> None:
       sluicegate audit list --since 2h --server files --verdict deny
       sluicegate audit verify
       sluicegate audit prove 1911f0a2b3c4d-0011223344 > proof.json
+
+    \b
+    Exit status: 0 done, 1 a row is bad or nothing was found
     """
 
 
@@ -306,6 +309,9 @@ def prove(log: Log, request: str) -> None:
     \b
     Examples:
       sluicegate audit prove 1911f0a2b3c4d-0011223344 > proof.json
+
+    \b
+    Exit status: 0 done, 1 a row is bad or nothing was found
     """
     try:
         show_json(prove_request(log.folder, request))

@@ -67,7 +67,7 @@ def run_gateway(
         adjust=overrides.apply,
         launches=launches,
         has_commands=has_commands,
-        page=partial(_approvals_page, loaded.config.approvals.port),
+        page=partial(_approvals_page, loaded.config.control.port),
     )
     try:
         run_in_loop(work)

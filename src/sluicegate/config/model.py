@@ -313,8 +313,6 @@ class Approvals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Clients that may answer for their own calls: those of the local user, any, or none."""
     late: Literal["keep", "void"] = "keep"
     """Whether a question stays open for the same call when its client has given up."""
-    port: Port = 4748
-    """Port of the page at which a person can answer, on this machine only; any free one if it is in use."""
     webhook: Annotated[str, Meta(pattern=r"^(https?://\S+)?$")] = ""
     """URL that is sent the id, the tool and a link of each question. It cannot answer."""
 

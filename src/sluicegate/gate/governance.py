@@ -1,19 +1,17 @@
 """All that stands in front of the servers of a gateway: limits, rules, the audit log, approvals, pinned definitions."""
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 
 from sluicegate.exchange import Caller, Exchange, Handler, Step, Target, behind
 from sluicegate.gate.approvals import ApprovalSettings, ApprovalStep
 from sluicegate.gate.audit import Audit
 from sluicegate.gate.judge import Rules, is_hidden
 from sluicegate.gate.limits import Ceilings, RateLimit, RateLimits
+from sluicegate.gate.lock_file import Locked
 from sluicegate.gate.pins import Mode, PinnedDefinitions
 from sluicegate.gate.policy import Policy
 from sluicegate.protocol.message import Params, Reply
 from sluicegate.store.base import Approval, AuditLog, State
-
-Locked = Mapping[tuple[str, str, str], str]
-"""The hashes of a lock file, by server, kind and name."""
 
 
 class Governance:
@@ -29,11 +27,13 @@ class Governance:
         state: State,
         *,
         mode: Callable[[str], Mode],
+        secrets: Callable[[str], Collection[str]],
         approvals: ApprovalSettings,
         is_recorded: bool = True,
         notify: Callable[[Approval], Awaitable[None]] | None = None,
     ) -> None:
-        """`mode` says of a server, by its key, what a changed definition means; `notify` tells people of a question.
+        """`mode` says of a server, by its key, what a changed definition means, `secrets` which texts of its
+        configuration are never written down; `notify` tells people of a question.
 
         Without `is_recorded` only approvals are noted in the audit log.
         """
@@ -41,7 +41,7 @@ class Governance:
         self.state = state
         self.limits = RateLimit()
         self.policy = Policy(rules)
-        self.pins = PinnedDefinitions(state, mode, audit=audit)
+        self.pins = PinnedDefinitions(state, mode, secrets=secrets, audit=audit)
         self.approvals = ApprovalStep(
             state, audit, approvals, rules_version=lambda: self.policy.rules.version, notify=notify
         )

@@ -5,13 +5,14 @@ one, decides alone: what it does not list, or lists with another hash, waits for
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, Literal
 
 import msgspec
 
-from sluicegate.errors import ConfigError, StateUnavailable
+from sluicegate.errors import StateUnavailable
 from sluicegate.exchange import Target
+from sluicegate.gate.lock_file import LOCK_NAME, Locked
 from sluicegate.gate.scan import scan
 from sluicegate.protocol.message import Params
 from sluicegate.store.base import AuditLog, Pin, Pins, Row
@@ -20,9 +21,6 @@ log = logging.getLogger("sluicegate")
 
 Mode = Literal["pin", "warn", "off"]
 """What a changed definition means: it waits for approval, it is reported, nothing."""
-
-LOCK_NAME: Final = "sluicegate.lock"
-_LOCK_VERSION: Final = 1
 
 MOST_DECIDED: Final = 50_000
 """Definitions that are remembered: a server may change its own all the time."""
@@ -38,13 +36,18 @@ class PinnedDefinitions:
         store: Pins,
         mode: Callable[[str], Mode],
         *,
-        locked: Mapping[tuple[str, str, str], str] | None = None,
+        secrets: Callable[[str], Collection[str]] = lambda server: (),
+        locked: Locked | None = None,
         audit: AuditLog | None = None,
     ) -> None:
-        """`mode` is that of a server, by its key; `locked` are the hashes of a lock file, by server, kind and name."""
+        """`mode` is that of a server, by its key; `secrets` are texts of its configuration that are not written down.
+
+        `locked` are the hashes of a lock file.
+        """
         self.locked = locked
         self._store = store
         self._mode = mode
+        self._secrets = secrets
         self._audit = audit
         self._decided: dict[Target, str] = {}
 
@@ -77,7 +80,7 @@ class PinnedDefinitions:
                 kind=target.kind,
                 name=target.name,
                 hash=target.definition,
-                definition=_as_json(definition),
+                definition=_as_json(definition, self._secrets(target.server)),
                 state="pending" if findings.hidden else "approved",
             )
             if findings.hidden:
@@ -136,45 +139,8 @@ def _remedy(target: Target) -> str:
     return f"Look at it with 'sluicegate pins diff', approve it with 'sluicegate pins approve {target.server}'."
 
 
-def _as_json(definition: Params) -> str:
-    return msgspec.json.encode(definition, order="deterministic").decode()
-
-
-# ------------------------------------------------------------------------------------------------------------ lock file
-
-
-class _Locked(msgspec.Struct, forbid_unknown_fields=True):
-    version: int
-    definitions: dict[str, str]
-
-
-def write_lock(pins: Mapping[tuple[str, str, str], str]) -> str:
-    """The text of a lock file: JSON, one line for each definition, in order."""
-    lines = [
-        f"    {msgspec.json.encode(' '.join(place)).decode()}: {msgspec.json.encode(digest).decode()}"
-        for place, digest in sorted(pins.items())
-    ]
-    body = ",\n".join(lines)
-    return f'{{\n  "version": {_LOCK_VERSION},\n  "definitions": {{\n{body}\n  }}\n}}\n'
-
-
-def read_lock(text: str, file: str) -> dict[tuple[str, str, str], str]:
-    """The hashes in a lock file, by server, kind and name.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
-    try:
-        found = msgspec.json.decode(text, type=_Locked)
-    except (msgspec.DecodeError, msgspec.ValidationError) as problem:
-        raise ConfigError(
-            f"{file} is not a lock file: {problem}. Write it again with 'sluicegate pins lock'."
-        ) from None
-    if found.version != _LOCK_VERSION:
-        raise ConfigError(f"{file} was written by another version of sluicegate; write it again.")
-    places: dict[tuple[str, str, str], str] = {}
-    for place, digest in found.definitions.items():
-        server, _, rest = place.partition(" ")
-        kind, _, name = rest.partition(" ")
-        places[server, kind, name] = digest
-    return places
+def _as_json(definition: Params, secrets: Collection[str]) -> str:
+    text = msgspec.json.encode(definition, order="deterministic").decode()
+    for secret in secrets:
+        text = text.replace(msgspec.json.encode(secret).decode()[1:-1], "***")
+    return text

@@ -1,10 +1,10 @@
 """Builds the governance of a gateway from its configuration, and opens what it remembers."""
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from sluicegate.config.model import GatewayConfig, PythonFile
+from sluicegate.config.model import GatewayConfig, Http, PythonFile, ServerConfig, Stdio
 from sluicegate.config.paths import audit_folder, state_file
 from sluicegate.errors import ConfigError, StateUnavailable
 from sluicegate.gate.approvals import ApprovalSettings
@@ -78,8 +78,15 @@ def _open_state(config: GatewayConfig, environ: Mapping[str, str]) -> SqliteStat
 def governance_of(config: Callable[[], GatewayConfig], stores: Stores) -> Governance:
     """The governance of a gateway; `config` returns the configuration that is in force."""
 
+    def find(key: str) -> ServerConfig | None:
+        return next((server for server in config().servers.values() if server.key == key), None)
+
+    def secrets(key: str) -> Collection[str]:
+        source = server.source if (server := find(key)) is not None else None
+        return source.hidden_parts() if isinstance(source, Stdio | Http) else ()
+
     def mode(key: str) -> Mode:
-        server = next((server for server in config().servers.values() if server.key == key), None)
+        server = find(key)
         if server is None:
             return "pin"
         default: Mode = "off" if isinstance(server.source, PythonFile) else "pin"
@@ -90,6 +97,7 @@ def governance_of(config: Callable[[], GatewayConfig], stores: Stores) -> Govern
         stores.audit,
         stores.state,
         mode=mode,
+        secrets=secrets,
         approvals=approval_settings(config()),
         is_recorded=stores.is_recorded,
         notify=stores.notify,
