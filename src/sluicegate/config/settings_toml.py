@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Final, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -131,7 +132,7 @@ class _Check:
 
     def table(self, table: Table, struct: type[msgspec.Struct], path: tuple[str, ...]) -> None:
         """Report everything in the table that does not match the Struct."""
-        types = get_type_hints(struct, include_extras=True)
+        types = _types(struct)
         where = f" of {_header_of(path)}" if path else ""
         for key, value in table.items():
             here = (*path, key)
@@ -142,9 +143,9 @@ class _Check:
                 self._report(f'The key "{_label(here)}" is unknown.{hint}', here)
             else:
                 self._value(value, types[key], here)
-        for field in msgspec.structs.fields(struct):
-            if field.required and field.name not in table:
-                self._report(f'{_header_of(path)} needs a "{field.name}".', path)
+        for name in _required(struct):
+            if name not in table:
+                self._report(f'{_header_of(path)} needs a "{name}".', path)
 
     def _value(self, value: object, kind: object, path: tuple[str, ...]) -> None:
         inner = get_args(kind)[1] if get_origin(kind) is dict else None
@@ -207,6 +208,16 @@ class _Check:
 def _label(path: tuple[str, ...]) -> str:
     """The path as users write it: rules have no number, but a line."""
     return ".".join(path[:1] + path[2:] if path[:1] == ("permissions",) else path)
+
+
+@cache  # There may be a thousand rules.
+def _types(struct: type[msgspec.Struct]) -> dict[str, object]:
+    return get_type_hints(struct, include_extras=True)
+
+
+@cache
+def _required(struct: type[msgspec.Struct]) -> list[str]:
+    return [field.name for field in msgspec.structs.fields(struct) if field.required]
 
 
 def _header_of(path: tuple[str, ...]) -> str:
