@@ -86,6 +86,8 @@ def test_rules_with_errors_are_status_3(folder: Folder) -> None:
     done = folder.invoke("policy", "explain", "mcp__notes__x")
     assert done.returncode == 3 and "sluicegate.toml:2: error:" in done.stderr
     assert folder.invoke("check").returncode == 3
+    served = folder.run("serve", "--port", "0")
+    assert served.returncode == 3 and "sluicegate.toml:2: error:" in served.stderr
 
 
 CASES = """\

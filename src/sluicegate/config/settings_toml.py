@@ -10,7 +10,7 @@ import msgspec
 from sluicegate.config.jsonc import Fault, line_column
 from sluicegate.config.model import Globs, Settings
 from sluicegate.config.problems import Problem, did_you_mean, glob_faults
-from sluicegate.gate.rules import Permission, faults
+from sluicegate.gate.rules import Action, Permission, PolicySettings, Rule, faults
 
 Table = dict[str, object]
 T = TypeVar("T")
@@ -64,6 +64,14 @@ def read_settings(text: str, file: str) -> SettingsFile:
     check = _Check(file, lines_of(text))
     check.table(table, Settings, ())
     return SettingsFile(table=table, problems=tuple(check.problems), lines=check.lines)
+
+
+def rules_of(read: SettingsFile, shown: str) -> tuple[list[Rule], Action | None]:
+    """The access rules of a file without problems, and its default; `shown` is the path that is shown of it."""
+    written = msgspec.convert(read.table.get("permissions", ()), tuple[Permission, ...])
+    settings = msgspec.convert(read.table.get("policy", {}), PolicySettings)
+    lines = [line_of(read.lines, ("permissions", str(number))) for number in range(len(written))]
+    return [Rule(each, shown, line or 0) for each, line in zip(written, lines, strict=True)], settings.default
 
 
 def merged(first: Table, second: Table) -> Table:

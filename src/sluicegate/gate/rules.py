@@ -265,5 +265,6 @@ def _toml(value: object) -> str:
         case list() | tuple():
             return "[" + ", ".join(map(_toml, value)) + "]"  # pyright: ignore[reportUnknownArgumentType]
         case _:
-            # JSON, except that TOML wants this one escaped, too.
-            return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
+            # JSON, with hidden characters escaped: names of tools come from servers, and this is for terminals, too.
+            encoded = msgspec.json.encode(value).decode()
+            return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in encoded)
