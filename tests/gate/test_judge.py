@@ -176,10 +176,23 @@ def test_a_path_leads_into_lists_and_objects() -> None:
     assert action(made, tool("a b"), {"edits": [{"path": "/srv/a"}, {}]}) == "deny"
     assert action(made, tool("a b"), {"edits": {"x": {"path": ["/srv/a"]}}}) == "allow"
     assert action(made, tool("a b"), {"edits": "/srv/a"}) == "deny"
+    every = rule(tool="*", args={"*": "/srv/**"}, action="allow")
+    assert action(every, tool("a b"), {"from": "/srv/a", "to": "/srv/b"}) == "allow"
+    assert action(every, tool("a b"), {"*": "/srv/a", "to": "/etc/b"}) == "deny"
 
 
 @pytest.mark.parametrize(
-    ("value", "glob"), [(1, "1"), (1.0, "1"), ("1", "1"), (True, "true"), (0.5, "0.5"), (-3, "-3"), (1e300, "1e+300")]
+    ("value", "glob"),
+    [
+        (1, "1"),
+        (1.0, "1"),
+        ("1", "1"),
+        (True, "true"),
+        (0.5, "0.5"),
+        (-3, "-3"),
+        (1e300, "1e+300"),
+        (1e16, "1" + "0" * 16),
+    ],
 )
 def test_numbers_are_compared_as_they_are_written(value: object, glob: str) -> None:
     assert action(rule(tool="*", args={"n": glob}, action="allow"), tool("a b"), {"n": value}) == "allow"

@@ -244,7 +244,7 @@ def forms_of(target: Target) -> tuple[str, ...]:
 
 def texts_of(arguments: Mapping[str, object], path: Sequence[str]) -> list[str] | None:
     """The argument as texts, one for each element of a list; None if it is missing, nested, or too long."""
-    if len(path) == 1 and type(text := arguments.get(path[0])) is str:  # The usual case.
+    if len(path) == 1 and path[0] != "*" and type(text := arguments.get(path[0])) is str:  # The usual case.
         return [text] if _size(text) <= LONGEST_ARGUMENT else None
     found: list[object] = [arguments]
     for part in path:
@@ -278,7 +278,7 @@ def _text(value: object) -> str | None:
             return value
         case bool():
             return "true" if value else "false"
-        case float() if not value.is_integer() or abs(value) > 2**53:
+        case float() if not value.is_integer() or abs(value) >= 1e21:
             return repr(value)
         case int() | float():
             number = int(value)
