@@ -53,7 +53,7 @@ Token = str | Chars | Star
 class Glob:
     """A compiled glob."""
 
-    __slots__ = ("_automaton", "_exact", "_simple", "separator", "source")
+    __slots__ = ("_automaton", "_exact", "_heads", "_simple", "head", "matches_all", "separator", "source")
 
     def __init__(self, source: str, separator: str = "/") -> None:
         """Raises BadGlob if the source cannot be read."""
@@ -66,6 +66,12 @@ class Glob:
         rest = [each for each, is_simple in zip(alternatives, simple, strict=True) if not is_simple]
         rest = [each for each in rest if not _is_text(each)]
         self._automaton = _Automaton(rest, separator) if rest else None
+        self._heads = tuple(head for head, star, tail in self._simple if star.crosses and not tail)
+        """It matches everything that begins with one of these."""
+        wild = [self._automaton.head] if self._automaton is not None else []
+        self.head = commonprefix([*self._exact, *(head for head, _, _ in self._simple), *wild])
+        """The text that everything it matches begins with."""
+        self.matches_all = "" in self._heads
 
     def matches(self, text: str) -> bool:
         """Whether the glob matches the whole text."""
@@ -83,26 +89,13 @@ class Glob:
         is_one = len(self._exact) == 1 and not self._simple and self._automaton is None
         return next(iter(self._exact)) if is_one else None
 
-    @property
-    def matches_all(self) -> bool:
-        """Whether it matches every text."""
-        return any(star.crosses and not head and not tail for head, star, tail in self._simple)
-
     def covers(self, other: "Glob") -> bool:
         """Whether it surely matches every text that the other one matches; False if that is hard to tell."""
         if self.source == other.source or self.matches_all:
             return True
         if not other._simple and other._automaton is None:
             return all(self.matches(text) for text in other._exact)
-        # x* covers xy*z: compared by the texts that everything begins with.
-        heads = [head for head, star, tail in self._simple if star.crosses and not tail]
-        return any(other.head.startswith(head) for head in heads)
-
-    @property
-    def head(self) -> str:
-        """The text that everything it matches begins with."""
-        wild = [self._automaton.head] if self._automaton is not None else []
-        return commonprefix([*self._exact, *(head for head, _, _ in self._simple), *wild])
+        return other.head.startswith(self._heads)
 
     def __repr__(self) -> str:
         return f"Glob({self.source!r}, {self.separator!r})"

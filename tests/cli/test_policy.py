@@ -77,11 +77,17 @@ def test_explain_of_what_is_no_call_is_a_wrong_command_line(ruled: Folder, words
     assert ruled.invoke("policy", "explain", *words).returncode == 2
 
 
+def test_check_counts_the_rules(ruled: Folder) -> None:
+    assert "4 access rules; a call that none of them names is asked." in ruled.invoke("check").stderr
+
+
 def test_rules_with_errors_are_status_3(folder: Folder) -> None:
     folder.write("sluicegate.toml", '[[permissions]]\ntool = "x"\naction = "deny"\n')
     done = folder.invoke("policy", "explain", "mcp__notes__x")
     assert done.returncode == 3 and "sluicegate.toml:2: error:" in done.stderr
     assert folder.invoke("check").returncode == 3
+    served = folder.run("serve", "--port", "0")
+    assert served.returncode == 3 and "sluicegate.toml:2: error:" in served.stderr
 
 
 CASES = """\

@@ -67,7 +67,7 @@ def test_nothing_is_imported_if_a_rule_cannot_be_read(text: str, sentence: str) 
         Permission(tool="mcp__a__b", action="allow"),
         Permission(
             prompt='mcp__a__"q"\\\\',
-            args={"a.b": "x\x7f\n", "ü": "é\U0001f600"},
+            args={"a.b": "x\x7f\n\u202e\U000e0041", "ü": "é\U0001f600"},
             caller=("ada", "group:ops"),
             action="ask",
             why="Because\nof 'this'.",
@@ -77,5 +77,7 @@ def test_nothing_is_imported_if_a_rule_cannot_be_read(text: str, sentence: str) 
 )
 def test_a_rule_that_is_written_is_read_again(written: Permission) -> None:
     assert not list(faults(written))
-    (row,) = tomllib.loads(to_toml(written, "two\nlines"))["permissions"]
+    text = to_toml(written, "two\nlines")
+    assert text.replace("\n", "").isprintable()
+    (row,) = tomllib.loads(text)["permissions"]
     assert msgspec.convert(row, Permission) == written

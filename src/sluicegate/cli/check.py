@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from sluicegate.cli.command import NotStarted, places_of, with_places
 from sluicegate.cli.configuration import has_nothing_to_run, loaded_from, refusals, show_problems, what_runs
-from sluicegate.cli.output import say, show_json, show_rows
+from sluicegate.cli.output import counted, say, show_json, show_rows
 from sluicegate.config.load import Loaded
 from sluicegate.config.model import OURSELVES, ServerConfig
 from sluicegate.config.paths import Places
@@ -89,6 +89,10 @@ def _show(loaded: Loaded, places: Places) -> None:
         show_rows(("server", "runs", "prefix", "what", "where"), rows)
     elif files and not loaded.broken:
         say("no servers are configured.")
+    policy = loaded.config.policy
+    if policy.rules or policy.default != "allow":
+        said = {"allow": "allowed", "deny": "denied", "ask": "asked"}[policy.default]
+        say(f"{counted(len(policy.rules), 'access rule')}; a call that none of them names is {said}.")
 
 
 def _read(loaded: Loaded, places: Places) -> list[str]:

@@ -13,6 +13,7 @@ from sluicegate.cli.configuration import loaded_from, show_problems
 from sluicegate.cli.files import text_of
 from sluicegate.cli.key_values import Wrong, json_arguments, typed_arguments
 from sluicegate.cli.output import counted, say, show_json, show_rows, tell
+from sluicegate.cli.policy_history import replay, suggest
 from sluicegate.config.foreign_rules import imported_rules
 from sluicegate.config.jsonc import Fault
 from sluicegate.config.model import GatewayConfig, ServerConfig
@@ -37,9 +38,13 @@ def policy() -> None:
     Examples:
       sluicegate policy explain mcp__github__delete_repo repo=acme/site
       sluicegate policy test rules-test.toml
+      sluicegate policy replay new-rules.toml --since 7d
       sluicegate policy import .claude/settings.json >> sluicegate.toml
     """
 
+
+policy.add_command(suggest)
+policy.add_command(replay)
 
 # ------------------------------------------------------------------------------------------------------------- explain
 

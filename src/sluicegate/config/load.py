@@ -15,14 +15,12 @@ from sluicegate.config.merge import Lines, Merger
 from sluicegate.config.model import GatewayConfig, ServerConfig, Settings
 from sluicegate.config.paths import Places
 from sluicegate.config.problems import Problem, did_you_mean, read_text
-from sluicegate.config.settings_toml import SettingsFile, Table, line_of, merged, read_settings
+from sluicegate.config.settings_toml import SettingsFile, Table, merged, read_settings, rules_of
 from sluicegate.config.variables import Variables
 from sluicegate.errors import ConfigError
 from sluicegate.gate.lock_file import read_lock
 from sluicegate.gate.rules import (
     Action,
-    Permission,
-    PolicySettings,
     Rule,
     policy_of,
     unknown_servers,
@@ -176,15 +174,13 @@ class _PolicyFiles:
 
     def take(self, file: str, read: SettingsFile) -> None:
         """Move the rules of a file here."""
-        written = msgspec.convert(read.table.pop("permissions", ()), tuple[Permission, ...])
-        default = msgspec.convert(read.table.pop("policy", {}), PolicySettings).default
+        rules, default = rules_of(read, _shown_path(file, self._places))
+        self.rules += rules
+        self._files += [file] * len(rules)
         if default is not None:
             self.defaults.append(default)
-        shown = _shown_path(file, self._places)
-        for number, each in enumerate(written):
-            line = line_of(read.lines, ("permissions", str(number)))
-            self.rules.append(Rule(each, shown, line or 0))
-            self._files.append(file)
+        for key in ("permissions", "policy"):
+            read.table.pop(key, None)
 
     def warnings(self, servers: Iterable[ServerConfig]) -> Iterator[Problem]:
         """Rules that can never decide, and those that name no server."""

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Final, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from sluicegate.config.jsonc import Fault, line_column
 from sluicegate.config.model import Globs, Settings
 from sluicegate.config.problems import Problem, did_you_mean, glob_faults
-from sluicegate.gate.rules import Permission, faults
+from sluicegate.gate.rules import Action, Permission, PolicySettings, Rule, faults
 
 Table = dict[str, object]
 T = TypeVar("T")
@@ -63,6 +64,14 @@ def read_settings(text: str, file: str) -> SettingsFile:
     check = _Check(file, lines_of(text))
     check.table(table, Settings, ())
     return SettingsFile(table=table, problems=tuple(check.problems), lines=check.lines)
+
+
+def rules_of(read: SettingsFile, shown: str) -> tuple[list[Rule], Action | None]:
+    """The access rules of a file without problems, and its default; `shown` is the path that is shown of it."""
+    written = msgspec.convert(read.table.get("permissions", ()), tuple[Permission, ...])
+    settings = msgspec.convert(read.table.get("policy", {}), PolicySettings)
+    lines = [line_of(read.lines, ("permissions", str(number))) for number in range(len(written))]
+    return [Rule(each, shown, line or 0) for each, line in zip(written, lines, strict=True)], settings.default
 
 
 def merged(first: Table, second: Table) -> Table:
@@ -131,7 +140,7 @@ class _Check:
 
     def table(self, table: Table, struct: type[msgspec.Struct], path: tuple[str, ...]) -> None:
         """Report everything in the table that does not match the Struct."""
-        types = get_type_hints(struct, include_extras=True)
+        types = _types(struct)
         where = f" of {_header_of(path)}" if path else ""
         for key, value in table.items():
             here = (*path, key)
@@ -142,9 +151,9 @@ class _Check:
                 self._report(f'The key "{_label(here)}" is unknown.{hint}', here)
             else:
                 self._value(value, types[key], here)
-        for field in msgspec.structs.fields(struct):
-            if field.required and field.name not in table:
-                self._report(f'{_header_of(path)} needs a "{field.name}".', path)
+        for name in _required(struct):
+            if name not in table:
+                self._report(f'{_header_of(path)} needs a "{name}".', path)
 
     def _value(self, value: object, kind: object, path: tuple[str, ...]) -> None:
         inner = get_args(kind)[1] if get_origin(kind) is dict else None
@@ -207,6 +216,16 @@ class _Check:
 def _label(path: tuple[str, ...]) -> str:
     """The path as users write it: rules have no number, but a line."""
     return ".".join(path[:1] + path[2:] if path[:1] == ("permissions",) else path)
+
+
+@cache  # There may be a thousand rules.
+def _types(struct: type[msgspec.Struct]) -> dict[str, object]:
+    return get_type_hints(struct, include_extras=True)
+
+
+@cache
+def _required(struct: type[msgspec.Struct]) -> list[str]:
+    return [field.name for field in msgspec.structs.fields(struct) if field.required]
 
 
 def _header_of(path: tuple[str, ...]) -> str:

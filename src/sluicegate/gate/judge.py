@@ -25,8 +25,13 @@ _LARGEST_NUMBER: Final = 1024
 _DOTS: Final = re.compile(r"(?:^|/)\.\.?(?:/|$)")
 _EMPTY: Final = re.compile(r"(?<!:)(?<!:/)//")
 """An empty segment, except behind a scheme."""
-_ESCAPES: Final = re.compile(r"%(?:25)*(?:2[EeFf]|5[Cc]|[01][0-9A-Fa-f]|7[Ff])")
-"""A dot, a separator or a control character, escaped once or more."""
+_ESCAPES: Final = re.compile(
+    r"%(?:25)*(?:[01][0-9A-Fa-f]|2[DdEeFf]|3[0-9]|4[1-9A-Fa-f]|5[0-9AaCcFf]|6[1-9A-Fa-f]|7[0-9AaEeFf])"
+)
+"""A separator, a control character, or one that needs no escape (RFC 3986 §2.3); escaped once or more."""
+_URL: Final = re.compile(r"((?i:https?|wss?|ftp|file))://([^/]*)")
+_HOST: Final = re.compile(r"[a-z0-9._:\[\]-]*")
+"""A host as it is compared: no user, no capitals, and nothing that ends the host for some readers only."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -211,7 +216,13 @@ def is_suspicious(text: str) -> bool:
         or ("//" in text and _EMPTY.search(text) is not None)
         or (("/." in text or text.startswith(".")) and _DOTS.search(text) is not None)
         or ("%" in text and _ESCAPES.search(text) is not None)
+        or ("://" in text and not _is_plain_url(text))
     )
+
+
+def _is_plain_url(text: str) -> bool:
+    found = _URL.match(text)
+    return found is None or (found[1].islower() and _HOST.fullmatch(found[2]) is not None)
 
 
 def forms_of(target: Target) -> tuple[str, ...]:
@@ -233,7 +244,7 @@ def forms_of(target: Target) -> tuple[str, ...]:
 
 def texts_of(arguments: Mapping[str, object], path: Sequence[str]) -> list[str] | None:
     """The argument as texts, one for each element of a list; None if it is missing, nested, or too long."""
-    if len(path) == 1 and type(text := arguments.get(path[0])) is str:  # The usual case.
+    if len(path) == 1 and path[0] != "*" and type(text := arguments.get(path[0])) is str:  # The usual case.
         return [text] if _size(text) <= LONGEST_ARGUMENT else None
     found: list[object] = [arguments]
     for part in path:
@@ -267,7 +278,7 @@ def _text(value: object) -> str | None:
             return value
         case bool():
             return "true" if value else "false"
-        case float() if not value.is_integer() or abs(value) > 2**53:
+        case float() if not value.is_integer() or abs(value) >= 1e21:
             return repr(value)
         case int() | float():
             number = int(value)

@@ -20,6 +20,7 @@ STRICTEST: Final[tuple[Action, ...]] = ("deny", "ask", "allow")
 """From the strictest to the most generous."""
 GROUP: Final = "group:"
 _HEAD: Final = "mcp__"
+_MOST_COMPARISONS: Final = 50_000
 
 
 class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -105,7 +106,7 @@ class Subject(msgspec.Struct, frozen=True):
 
     def covers(self, other: "Subject") -> bool:
         """Whether it surely includes all that the other one does."""
-        if not set(other.kinds) <= set(self.kinds) or not self.server.covers(other.server):
+        if self.kinds not in (KINDS, other.kinds) or not self.server.covers(other.server):
             return False
         return self.name is None or (other.name is not None and self.name.covers(other.name))
 
@@ -186,26 +187,35 @@ def faults(written: Permission) -> Iterator[tuple[str, str]]:
 
 
 def unreachable(rules: Sequence[Rule]) -> Iterator[tuple[Rule, Rule]]:
-    """Rules that can never decide, each with an earlier rule that matches all it could match."""
-    # Rules with conditions do not hide others, except equal ones: one pass over those without is enough.
-    wide: list[tuple[Rule, Subject]] = []
+    """Rules that can never decide, each with an earlier rule that matches all it could match.
+
+    With very many rules some are missed: this is for a warning, which must not delay a start.
+    """
+    # Rules with conditions on arguments hide none but equal ones.
     seen: dict[bytes, Rule] = {}
+    wide: dict[str | None, list[tuple[Rule, Subject]]] = {}
+    """By the server that they are for; None for those that name several."""
+    left = _MOST_COMPARISONS
     for rule in rules:
         subject = subject_of(rule.written)
+        server = subject.server.literal
         content = msgspec.structs.replace(rule.written, why="", record="digest")
-        first = seen.setdefault(msgspec.json.encode(content, order="deterministic"), rule)
-        hiding = (
-            first if first is not rule else next((each for each, it in wide if _hides(each, it, rule, subject)), None)
-        )
-        if hiding is not None:
+        hiding = seen.setdefault(msgspec.json.encode(content, order="deterministic"), rule)
+        if hiding is rule:
+            earlier = [*wide.get(None, ()), *(wide.get(server, ()) if server is not None else ())]
+            left -= len(earlier)
+            if left < 0:
+                return
+            hiding = next((each for each, it in earlier if _hides(each, it, rule, subject)), rule)
+        if hiding is not rule:
             yield rule, hiding
         elif not rule.written.args and rule.written.pattern is None:
-            wide.append((rule, subject))
+            wide.setdefault(server, []).append((rule, subject))
 
 
 def _hides(earlier: Rule, wide: Subject, later: Rule, narrow: Subject) -> bool:
-    callers = set(earlier.written.caller)
-    if callers and not (later.written.caller and set(later.written.caller) <= callers):
+    callers = earlier.written.caller
+    if callers and not (later.written.caller and set(later.written.caller) <= set(callers)):
         return False
     # A URI that is spelled in a suspicious way matches no glob that allows, so that a later rule may still decide.
     is_leaky = earlier.written.action == "allow" and wide.name is not None and "resource" in wide.kinds
@@ -255,5 +265,6 @@ def _toml(value: object) -> str:
         case list() | tuple():
             return "[" + ", ".join(map(_toml, value)) + "]"  # pyright: ignore[reportUnknownArgumentType]
         case _:
-            # JSON, except that TOML wants this one escaped, too.
-            return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
+            # JSON, with hidden characters escaped: names of tools come from servers, and this is for terminals, too.
+            encoded = msgspec.json.encode(value).decode()
+            return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in encoded)
