@@ -173,7 +173,8 @@ class SessionSide:
         honoured = as_object((await asyncio.shield(acknowledged)).get("notifications")) or {}
         if uri not in (as_array(honoured.get("resourceSubscriptions")) or []):
             self._end_updates(uri)
-            raise InvalidParams(f"Resource not found: {uri}", data={"uri": uri})
+            why = "there is no such resource, or its server has no subscriptions to it"
+            raise InvalidParams(f"Cannot subscribe to {uri[:200]}: {why}.", data={"uri": uri})
         return Result({})
 
     async def _unsubscribe(self, exchange: Exchange) -> Reply:
