@@ -109,8 +109,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     prefix: str | None = None
     """Prefix of its names; by default, its key. Only one server may have an empty prefix."""
     era: Era = "auto"
-    """Its protocol: "auto" (detected; at a URL with both, the caller's), "session" (to 2025-11-25), "modern"
-    (2026-07-28), "both" (the caller's also for a command, as two processes with a state each)."""
+    """"auto" (detected; at URLs the caller's), "session" (to 2025-11-25), "modern" (2026-07-28), "both" (the caller's,
+    in two processes)."""
     concurrency: Count = 64
     """Concurrent calls."""
     queue: Annotated[int, Meta(ge=0, le=1_000_000)] = 256

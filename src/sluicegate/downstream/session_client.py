@@ -122,7 +122,9 @@ class SessionSide:
     async def welcome(self, request_id: RequestId) -> None:
         """Answer `initialize` with what the handler says about itself."""
         front = self._front
-        reply = await front.replies.answer(Exchange("server/discover", {}, NOBODY, Profile(), front.caller))
+        # With what the client declares: whether servers have its extensions is known only when they have started.
+        profile = front.conversation.session.profile
+        reply = await front.replies.answer(Exchange("server/discover", {}, NOBODY, profile, front.caller))
         offer = judge_probe(reply)
         if isinstance(offer, Discovery):
             front.follow(front.conversation.welcome(request_id, offer))

@@ -11,7 +11,6 @@ from sluicegate.errors import (
     URL_ELICITATION_REQUIRED,
     ErrorObject,
     InvalidParams,
-    MethodNotFound,
     Quarantined,
     Refused,
     RemoteProtocolError,
@@ -22,6 +21,7 @@ from sluicegate.exchange import Caller, Exchange, Governor, Target
 from sluicegate.hub.call_sink import losses_in
 from sluicegate.hub.calls import Check, is_plain, revision_of
 from sluicegate.hub.catalog import Catalog, Entry, Profile, seen_through, with_hop
+from sluicegate.hub.extensions import Extensions
 from sluicegate.hub.input_requests import settle_links
 from sluicegate.hub.list_pages import LIST_METHODS
 from sluicegate.hub.listen import hold
@@ -31,11 +31,12 @@ from sluicegate.hub.tasks.notifications import TaskNotifications
 from sluicegate.hub.tasks.passthrough import TaskPassthrough
 from sluicegate.hub.tasks.run_legacy import as_task
 from sluicegate.hub.unattributed import wants_log
+from sluicegate.hub.unlisted import server_of_unlisted
 from sluicegate.hub.views import Views
 from sluicegate.protocol.headers import check_marks
 from sluicegate.protocol.message import Params, Reply, Result, as_array, as_object, opened
 from sluicegate.protocol.modern_era import SERVER_INFO_KEY, complete
-from sluicegate.protocol.tasks import REQUESTS, REQUIRED, says_task
+from sluicegate.protocol.tasks import REQUESTS, says_task
 from sluicegate.protocol.translate.results import error_to_pass
 from sluicegate.protocol.validate import valid_result
 from sluicegate.protocol.versions import MODERN_VERSIONS, SUPPORTED_VERSIONS
@@ -81,6 +82,7 @@ class Router:
         self.catalog = seen_through(catalog, profile)
         self._hub = hub
         self._tasks = TaskPassthrough(hub, self, self._forward)
+        self._extensions = Extensions(hub, self, self._forward, self._find, self._resource)
         self._changes = Changes(LISTS_PACE)
         self._views = Views(hub, self.catalog)
         self._view = self._views.of
@@ -101,10 +103,7 @@ class Router:
         Raises:
             SluicegateError: no server has what it names, or the server could not answer.
         """
-        answer = self._methods.get(exchange.method)
-        if answer is None:
-            raise MethodNotFound(f"Method not found: {exchange.method[:100]}")
-        return answer(exchange)
+        return self._methods.get(exchange.method, self._extensions.answer)(exchange)
 
     def set_catalog(self, catalog: Catalog, profile: Profile | None = None) -> None:
         """Replace the catalog; listeners are notified of the lists that really changed."""
@@ -150,7 +149,7 @@ class Router:
     async def _discover(self, exchange: Exchange) -> Reply:
         value: Params = {
             "supportedVersions": list(SUPPORTED_VERSIONS),
-            "capabilities": {**CAPABILITIES, **REQUIRED} if self._tasks.are_offered else CAPABILITIES,
+            "capabilities": {**CAPABILITIES, **self._extensions.capabilities},
             "_meta": {SERVER_INFO_KEY: dict(self._hub.info)},
         }
         instructions = self._hub.instructions(self.catalog.prefixes)
@@ -179,6 +178,9 @@ class Router:
         entry = catalog.tools.get(name) if isinstance(name, str) else None
         if entry is None:
             self._check_quarantine("tools", exchange.caller, name)
+            if isinstance(name, str) and (bare := server_of_unlisted(self._hub, self, name)) is not None:
+                find = partial(self.tool_target, exchange.caller, bare, name)
+                return await self._request(exchange, bare, "name", name, find)
             why = "" if mount is None or mount.is_ready else f". {mount.sentence}"
             raise UnknownTarget(f"Unknown tool: {str(name)[:200]}{why}")
         return await self._call_entry(exchange, entry)
