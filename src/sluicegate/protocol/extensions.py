@@ -37,11 +37,12 @@ def offered_by(discovery: Discovery) -> Params:
     return others if len(msgspec.json.encode(others)) <= LARGEST else {}
 
 
-def common(profile: Profile, offered: Params) -> frozenset[str]:
-    """The extensions that a client declares with a request and a server offers; tasks have rules of their own."""
-    if "extensions" not in profile.capabilities:
-        return frozenset()
-    return frozenset(declared_in(profile.capabilities).keys() & offered.keys() - {TASKS})
+def common(profile: Profile, offered: Params) -> Params:
+    """What a client says of its extensions that a server offers, too. Tasks are left out: no list depends on them."""
+    if not offered:
+        return {}
+    declared = declared_in(profile.capabilities)
+    return {name: value for name, value in declared.items() if name in offered and name != TASKS}
 
 
 def merged(servers: Iterable[Params]) -> Params:
