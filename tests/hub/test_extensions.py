@@ -279,13 +279,31 @@ async def test_every_request_of_an_extension_is_decided_on_by_what_it_names_or_b
         await ask(hub, "skills/get", {"uri": "b+skill://b/SKILL.md"})
         await hub(Exchange("x/run", {"name": "c__one"}, NOBODY))
         await hub(Exchange("x/run", {}, NOBODY))
-    assert [(target.server, target.kind, target.name) for _, target in judge.passed] == [
-        ("a", "method", "skills/list"),
-        ("b", "method", "skills/list"),
-        ("b", "resource", "skill://b/SKILL.md"),
-        ("c", "tool", "one"),
-        ("c", "method", "x/run"),
+    assert [(method, target.server, target.kind, target.name) for method, target in judge.passed] == [
+        ("skills/list", "a", "method", "skills/list"),
+        ("skills/list", "b", "method", "skills/list"),
+        ("resources/read", "b", "resource", "skill://b/SKILL.md"),
+        ("skills/get", "b", "method", "skills/get"),
+        ("tools/call", "c", "tool", "one"),
+        ("x/run", "c", "method", "x/run"),
+        ("x/run", "c", "method", "x/run"),
     ]
+
+
+async def test_t16_a_tool_that_may_not_be_called_is_not_used_by_another_method_either() -> None:
+    class Strict(Judge):
+        async def __call__(self, exchange: Exchange, proceed: Handler) -> Reply:
+            assert exchange.target is not None
+            if exchange.target.kind == "tool":
+                raise Refused("No.")
+            return await proceed(exchange)
+
+    server = Skilled("a", {"com.example/x": {}})
+    async with hub_of({"a": server}) as hub:
+        hub.govern(Strict())
+        with pytest.raises(Refused):
+            await hub(Exchange("x/run", {"name": "a__one"}, NOBODY))
+    assert not server.asked
 
 
 async def test_what_a_caller_may_not_use_is_unknown_to_requests_of_extensions() -> None:

@@ -50,6 +50,17 @@ _OF_PAGES: Final = frozenset({"resultType", "_meta", "nextCursor", "ttlMs", "cac
 """Members of a list that belong to one page of one server."""
 
 
+class _Named(msgspec.Struct, frozen=True):
+    """What a request names."""
+
+    mount: Mount
+    use: str
+    """The method that uses it in the usual way."""
+    member: str
+    """The member of the params that names it."""
+    find: FindTarget
+
+
 class Extensions:
     """Everything that a router does for extensions that it does not know."""
 
@@ -83,7 +94,7 @@ class Extensions:
         declaring = [mount for mount in self._mounts() if extension_named_like(method, _offered(mount))]
         named = self._named(exchange, declaring)
         if named is not None:
-            return await self._ask(exchange, *named)
+            return await self._ask_about(exchange, named)
         servers = [mount for mount in declaring if not self._is_hidden(caller, mount, method)]
         if not servers:
             raise MethodNotFound(f"Method not found: {method[:100]}")
@@ -98,27 +109,52 @@ class Extensions:
         governor = self._hub.governor
         return governor is not None and governor.hides(caller, _method_target(mount, method))
 
-    def _named(self, exchange: Exchange, declaring: Sequence[Mount]) -> tuple[Mount, Params, FindTarget] | None:
-        """The mount of what a request names, its params with the server's own name, and its target."""
+    def _named(self, exchange: Exchange, declaring: Sequence[Mount]) -> "_Named | None":
+        """What a request names, if it is one of ours.
+
+        Raises:
+            UnknownTarget: only a server that declares the extension could have it, and does not; or the caller may not
+                use it.
+        """
         params, caller = exchange.params, exchange.caller
         servers = declaring or [mount for mount in self._mounts() if _offered(mount)]
         uri, name = params.get("uri"), params.get("name")
         if isinstance(uri, str):
             with suppress(UnknownTarget):
-                mount, target = self._find_resource(caller, uri)
+                mount, _ = self._find_resource(caller, uri)
                 if mount in servers:
-                    return mount, {**params, "uri": target.name}, lambda: self._find_resource(caller, uri)[1]
+                    return _Named(mount, "resources/read", "uri", lambda: self._find_resource(caller, uri)[1])
             if declaring:
                 # Not left to the one server that declares it: rules for the resource would not hold.
                 raise UnknownTarget(f"Resource not found: {uri[:200]}", data={"uri": uri})
-        for kind in ("tools", "prompts") if isinstance(name, str) else ():
+        for kind, use in (("tools", "tools/call"), ("prompts", "prompts/get")) if isinstance(name, str) else ():
             entry = self._router.catalog.of(kind).get(str(name))
             mount = None if entry is None else self._hub.find(entry.mount)
-            if entry is not None and mount is not None and mount in servers:
-                find = partial(self._find_entry, kind, caller, name)
-                find()  # Raises if the caller may not use it.
-                return mount, {**params, "name": entry.own}, find
+            if mount is not None and mount in servers:
+                return _Named(mount, use, "name", partial(self._find_entry, kind, caller, name))
         return None
+
+    async def _ask_about(self, exchange: Exchange, named: "_Named") -> Reply:
+        """The reply to a request about a tool, prompt or resource.
+
+        Rules decide first whether the caller may use that in the usual way, and then on the method: an unknown method
+        must not do what the caller may not.
+        """
+        target = named.find()
+        params, governor = {**exchange.params, named.member: target.name}, self._hub.governor
+        if governor is not None:
+            usual = msgspec.structs.replace(exchange, method=named.use)
+            usual.target = target
+            refusal = await governor(usual, _accepted)
+            if not isinstance(refusal, Result):
+                return refusal
+
+        def find() -> Target:
+            if named.find() != target:
+                raise UnknownTarget(f"{target.name[:200]} has changed meanwhile; nothing was sent.")
+            return _method_target(named.mount, exchange.method)
+
+        return await self._ask(exchange, named.mount, params, find)
 
     async def _ask(self, exchange: Exchange, mount: Mount, params: Params, find: FindTarget) -> Reply:
         reply = await self._forward(exchange, mount, params, find)
@@ -173,6 +209,10 @@ class Extensions:
                 return
             cursors.add(cursor)
             params = {**exchange.params, "cursor": cursor}
+
+
+async def _accepted(exchange: Exchange) -> Reply:
+    return Result(complete({}))
 
 
 def _offered(mount: Mount) -> Params:
