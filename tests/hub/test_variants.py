@@ -107,11 +107,28 @@ async def test_a_tool_that_only_some_clients_see_can_be_called_by_them_also_befo
     assert server.called == ["page", "one"]
 
 
-async def test_what_a_server_with_extensions_lists_is_not_for_shared_caches() -> None:
+async def scope_of(hub: Hub, profile: Profile) -> object:
+    reply = await hub(Exchange("tools/list", {}, NOBODY, profile))
+    assert isinstance(reply, Result)
+    return opened(reply)["cacheScope"]
+
+
+async def test_t11_what_a_server_with_extensions_lists_is_not_for_shared_caches() -> None:
     async with mounted(Varying()) as hub:
         for profile in (Profile(), declaring(PAGES)):
-            reply = await hub(Exchange("tools/list", {}, NOBODY, profile))
-            assert isinstance(reply, Result) and opened(reply)["cacheScope"] == "private"
+            assert await scope_of(hub, profile) == "private"
+
+
+async def test_no_list_depends_on_tasks() -> None:
+    tasks = "io.modelcontextprotocol/tasks"
+    asked: list[object] = []
+
+    async def answer(exchange: Exchange) -> Reply:
+        asked.append(exchange.profile.capabilities)
+        return tools("one", ttl_ms=1000)
+
+    async with mounted(Scripted(answer, {"tools": {}, "extensions": {tasks: {}}})) as hub:
+        assert await scope_of(hub, declaring(tasks)) == "public" and asked == [{}]
 
 
 async def test_lists_that_cannot_be_fetched_are_those_of_all_others() -> None:

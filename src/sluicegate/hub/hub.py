@@ -22,6 +22,7 @@ from sluicegate.hub.router import Router
 from sluicegate.hub.subscriptions import Subscriptions
 from sluicegate.hub.tasks.ids import TaskIds
 from sluicegate.hub.unattributed import LogForwarding
+from sluicegate.protocol.extensions import may_vary
 from sluicegate.protocol.message import Notification, Reply
 from sluicegate.runtime.task_scope import TaskScope
 
@@ -360,7 +361,7 @@ class Hub:
         if not known or len(known) < len(offers):
             return 0, "private"
         # What a server with extensions lists may depend on what its client declares.
-        is_public = all(offer.is_public and not offer.extensions for offer in known)
+        is_public = all(offer.is_public and not may_vary(offer.extensions) for offer in known)
         return min(offer.ttl_ms for offer in known), "public" if is_public else "private"
 
     def _changed(self, mount: Mount) -> None:
@@ -397,8 +398,8 @@ class Hub:
         # the lists are the same; for all others only real changes count (protocol §4.6). Notices of another gateway
         # do not pass: if it mounts us, its notice answers ours, without end. Those of a server with extensions do: they
         # may be about lists for clients that declare one.
-        may_vary = mount.offer is not None and bool(mount.offer.extensions)
-        is_passed = (not mount.prefix or may_vary) and not mount.is_gateway
+        varies = mount.offer is not None and may_vary(mount.offer.extensions)
+        is_passed = (not mount.prefix or varies) and not mount.is_gateway
         for router in self._routers.values():
             router.on_list_notice(mount, notices if is_passed else ())
 

@@ -17,7 +17,7 @@ from sluicegate.hub.catalog import KINDS, Catalog, Offer
 from sluicegate.hub.fetch_catalog import fetch_offer
 from sluicegate.hub.list_pages import LIST_METHODS
 from sluicegate.hub.mount import Mount
-from sluicegate.protocol.extensions import common
+from sluicegate.protocol.extensions import common, may_vary
 from sluicegate.protocol.message import Params, Reply
 from sluicegate.protocol.modern_era import Discovery, Profile
 from sluicegate.runtime.task_scope import Turns
@@ -126,7 +126,7 @@ class Variants:
             return
         mounts = map(self._hub.find, self._router.catalog.prefixes)
         self._offering = tuple(
-            mount.name for mount in mounts if mount is not None and mount.offer and mount.offer.extensions
+            mount.name for mount in mounts if mount is not None and mount.offer and may_vary(mount.offer.extensions)
         )
         for key, router in list(self._routers.items()):
             offers = self._offers(key)

@@ -45,6 +45,11 @@ def common(profile: Profile, offered: Params) -> Params:
     return {name: value for name, value in declared.items() if name in offered and name != TASKS}
 
 
+def may_vary(offered: Params) -> bool:
+    """Whether the lists of a server with these extensions may depend on what a client declares."""
+    return bool(offered.keys() - {TASKS})
+
+
 def merged(servers: Iterable[Params]) -> Params:
     """The extensions of several servers together: an optional feature is there if one of them has it."""
     found: dict[str, Params] = {}
