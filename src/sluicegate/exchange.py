@@ -32,9 +32,10 @@ class Target(msgspec.Struct, frozen=True):
 
     server: str
     """The key of the server."""
-    kind: Literal["tool", "prompt", "resource", "instructions"]
+    kind: Literal["tool", "prompt", "resource", "instructions", "method"]
+    """"method" for requests of extensions that name none of the others."""
     name: str
-    """The server's own name of it, or its URI; empty for the server's instructions."""
+    """The server's own name of it, its URI, or the method; empty for the server's instructions."""
     definition: str = ""
     """SHA-256 of its definition; empty for a resource that no list has."""
     salient: str = ""

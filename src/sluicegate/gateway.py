@@ -6,13 +6,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from sluicegate.config.diff import Changes
 from sluicegate.config.diff import changes as changes_between
-from sluicegate.config.model import OURSELVES, GatewayConfig, Http, PythonFile, ServerConfig, Stdio
+from sluicegate.config.model import OURSELVES, Era, GatewayConfig, Http, PythonFile, ServerConfig, Stdio
 from sluicegate.config.model import Profile as ProfileConfig
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Handler, Step, Upstream, chain
@@ -268,7 +268,7 @@ class Gateway:
                     source.url.reveal(),
                     headers=source.fields(),
                     # HTTP+SSE is detected on the same URL, after Streamable HTTP of the session era.
-                    era="session" if source.transport == "sse" and settings.era == "auto" else settings.era,
+                    era=_era_at_url(source, settings.era),
                     name=server.name,
                     probe_timeout=settings.probe_timeout,
                     open_timeout=settings.start_timeout,
@@ -334,6 +334,12 @@ def _status_of(mount: Mount, server: ServerConfig, offered: Mapping[str, int]) -
         details=problem.details.strip() if problem is not None else "",
         lost=dict(calls.losses),
     )
+
+
+def _era_at_url(source: Http, era: Era) -> Literal["auto", "session", "modern"]:
+    if era in ("auto", "both"):
+        return "session" if source.transport == "sse" else "auto"
+    return era
 
 
 def _transport_of(server: ServerConfig) -> str:

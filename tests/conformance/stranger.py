@@ -39,12 +39,13 @@ def alone() -> Generator[str]:
 
 def compare(url: str, ways: Mapping[str, Mapping[str, object]], era: str) -> None:
     """Show what succeeds alone, at a URL, and what of it is lost in each way of reaching the server behind it."""
-    known = {wire: suite.succeeded(suite.run_server_scenarios(suite.NPM, wire, url)) for wire in suite.SERVER_SCENARIOS}
+    found = {wire: suite.run_server_scenarios(suite.NPM, wire, url) for wire in suite.SERVER_SCENARIOS}
+    known = {wire: suite.succeeded(results) for wire, results in found.items()}
     for way, entry in ways.items():
         with through.gateway(entry, era) as address:
             for wire in suite.SERVER_SCENARIOS:
                 results = suite.run_server_scenarios(suite.NPM, wire, address)
-                lost = through.lost(known[wire], results)
+                lost = through.lost(known[wire], results, suite.failed(found[wire]))
                 print(f"{way}, {wire}: alone {total(known[wire])}, through {total(suite.succeeded(results))}", end="")
                 print(f", lost {len(lost)}", *lost, sep="\n  ")
 

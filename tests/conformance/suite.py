@@ -158,6 +158,11 @@ def succeeded(results: Results) -> Succeeded:
     return {scenario: dict(sorted(_counted(checks).items())) for scenario, checks in sorted(results.items())}
 
 
+def failed(results: Results) -> Succeeded:
+    """The checks that failed, or warned."""
+    return {scenario: dict(_counted(checks, "FAILURE", "WARNING")) for scenario, checks in sorted(results.items())}
+
+
 def shortcomings(results: Results) -> list[str]:
     """The checks that found something wrong, or could not look at it."""
     return [
@@ -219,9 +224,10 @@ def _checks(result: Path) -> list[Check]:
     return cast(list[Check], json.loads((result / "checks.json").read_text()))
 
 
-def _counted(checks: list[Check]) -> Counter[str]:
+def _counted(checks: list[Check], *statuses: str) -> Counter[str]:
     # One check often looks at several cases, under one id and one name.
-    return Counter(f"{check['id']} {check['name']}" for check in checks if check["status"] == "SUCCESS")
+    wanted = statuses or ("SUCCESS",)
+    return Counter(f"{check['id']} {check['name']}" for check in checks if check["status"] in wanted)
 
 
 def _show(role: str, wire: str, results: Results) -> None:

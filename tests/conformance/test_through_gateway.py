@@ -43,3 +43,16 @@ def test_every_lost_check_has_a_reason_and_every_reason_a_lost_check() -> None:
         lost = [check for checks in found.values() for check in checks]
         assert not through.unreasoned(who, lost)
         assert {check.partition(":")[0] for check in lost} == through.REASONS[who].keys()
+
+
+def test_a_check_that_fails_only_through_the_gateway_counts_and_a_lost_one_counts_once() -> None:
+    def check(name: str, status: str) -> suite.Check:
+        return {"id": "i", "name": name, "status": status}
+
+    alone: suite.Succeeded = {"s": {"i kept": 1, "i lost": 2}}
+    results = {"s": [check("kept", "SUCCESS"), check("lost", "SUCCESS"), check("lost", "FAILURE")]}
+    assert through.lost(alone, results) == ["s: i lost"]
+    results["s"] += [check("new", "FAILURE"), check("kept", "WARNING"), check("new", "SKIPPED")]
+    new, warned = (f"s: i {name} ({through.FAILS})" for name in ("new", "kept"))
+    assert through.lost(alone, results) == [warned, "s: i lost", new]
+    assert through.lost(alone, results, {"s": {"i new": 1}}) == [warned, "s: i lost"]

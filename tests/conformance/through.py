@@ -1,8 +1,8 @@
 """The conformance suite with the gateway in between: before servers of each era, and before the suite's own servers.
 
-What counts is checks that succeed without the gateway and are lost with it. through_checks.json names them, REASONS
-says why. `python -m tests.conformance.through` runs everything, shows it and writes the list anew; with names of
-servers and revisions (`both-stdio 2026-07-28`) it runs and shows these only.
+What counts is checks that succeed without the gateway and are lost with it, and checks that fail only with it.
+through_checks.json names them, REASONS says why. `python -m tests.conformance.through` runs everything, shows it and
+writes the list anew; with names of servers and revisions (`both-stdio 2026-07-28`) it runs and shows these only.
 """
 
 import json
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.conformance import suite
 
 HERE: Final = Path(__file__).parent
 BASELINE: Final = HERE / "through_checks.json"
+FAILS: Final = "fails only through the gateway"
 ERAS: Final = ("session", "modern")
 
 _EVERYTHING: Final = [sys.executable, str(suite.ROOT / "examples" / "everything.py")]
@@ -69,7 +71,7 @@ REASONS: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 class Lost(TypedDict):
-    """The checks that are known to be lost, by server or by the client's era, then by revision."""
+    """The checks that are known to be lost or to fail, by server or by the client's era, then by revision."""
 
     server: dict[str, dict[str, list[str]]]
     client: dict[str, dict[str, list[str]]]
@@ -128,15 +130,22 @@ def client_command(era: str) -> list[str]:
     return ["env", f"PYTHONPATH={suite.ROOT}", sys.executable, "-m", "tests.conformance.through_client", era]
 
 
-def lost(alone: suite.Succeeded, through: suite.Results) -> list[str]:
-    """The checks that succeed without the gateway and do not with it; one that looks at several cases, for each."""
-    found = suite.succeeded(through)
-    return sorted(
-        f"{scenario}: {check}"
-        for scenario, checks in alone.items()
-        for check, times in checks.items()
-        for _ in range(times - found.get(scenario, {}).get(check, 0))
-    )
+def lost(alone: suite.Succeeded, through: suite.Results, failed_alone: suite.Succeeded | None = None) -> list[str]:
+    """The checks that succeed without the gateway and do not with it, and those that fail only with it.
+
+    A check that looks at several cases counts for each of them. One that is lost and fails counts once.
+    """
+    succeeded, failed = suite.succeeded(through), suite.failed(through)
+    found: list[str] = []
+    for scenario, checks in alone.items():
+        missing: Counter[str] = Counter(checks)
+        missing.subtract(succeeded.get(scenario, {}))
+        failures: Counter[str] = Counter(failed.get(scenario, {}))
+        failures.subtract((failed_alone or {}).get(scenario, {}))
+        failures.subtract(+missing)
+        found += [f"{scenario}: {check}" for check in (+missing).elements()]
+        found += [f"{scenario}: {check} ({FAILS})" for check in (+failures).elements()]
+    return sorted(found)
 
 
 def unreasoned(who: str, checks: Sequence[str]) -> list[str]:
@@ -165,7 +174,7 @@ def run_clients(npm: Path, era: str, wires: Sequence[str]) -> dict[str, list[str
 def _show(who: str, found: Mapping[str, Sequence[str]], alone: Mapping[str, suite.Succeeded]) -> None:
     for wire, checks in found.items():
         total = sum(sum(times.values()) for times in alone[wire].values())
-        print(f"{who}, {wire}: {len(checks)} of {total} lost")
+        print(f"{who}, {wire}: {len(checks)} of {total} lost or failing")
         print(*(f"  {check}" for check in checks), sep="\n", end="\n" if checks else "")
 
 

@@ -524,11 +524,14 @@ async def test_a_handler_that_refuses_to_listen_refuses_the_subscription() -> No
         assert error_of(await client.request(1, "resources/subscribe", {"uri": "note://a"}))["message"] == "deaf"
 
 
-async def test_a_subscription_to_something_unknown_is_resource_not_found_each_time() -> None:
+async def test_a_subscription_that_is_not_accepted_is_refused_each_time_without_saying_that_nothing_is_there() -> None:
     async with raw_client(Stage().server) as client:
         await client.initialize()
         for id in range(3):
-            assert error_of(await client.request(id, "resources/subscribe", {"uri": "note://none"}))["code"] == -32602
+            error = error_of(await client.request(id, "resources/subscribe", {"uri": "note://none"}))
+            assert error["code"] == -32602 and cast(Json, error["data"])["uri"] == "note://none"
+            why = "there is no such resource, or its server has no subscriptions to it"
+            assert error["message"] == f"Cannot subscribe to note://none: {why}."
 
 
 async def test_a_result_that_cannot_be_decoded_fails_its_own_request_only() -> None:

@@ -316,6 +316,9 @@ async def test_nothing_runs_if_the_approval_cannot_be_recorded() -> None:
 
         def note(self, row: Row) -> None: ...
 
+        def digest(self, data: bytes) -> str:
+            return ""
+
     async with stage(hold=0.05) as here:
         await here.call(path="/a")
         here.state.decide(next(iter(here.state.open_questions())).id, YES)

@@ -81,3 +81,10 @@ async def test_T16_an_invented_method_is_denied(number: int) -> None:
     for target in (TOOL, None):
         verdict = await judged(rule(tool="*", action="allow"), method, target)
         assert verdict is not None and verdict.action == "deny"
+
+
+@pytest.mark.parametrize(("allowed", "action"), [("*", "allow"), ("other", "deny")])
+async def test_T16_a_method_of_an_extension_is_judged_by_rules_about_its_server(allowed: str, action: str) -> None:
+    target = Target(TOOL.server, "method", "skills/list")
+    verdict = await judged(rule(tool=f"mcp__{allowed}", action="allow"), "skills/list", target)
+    assert verdict is not None and verdict.action == action

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import cast
+from typing import Literal, cast
 
 import pytest
 
@@ -12,7 +12,7 @@ from sluicegate.config.model import Catalog, GatewayConfig, PythonFile, ServerCo
 from sluicegate.exchange import NOBODY, Connection, Exchange, Handler, Host, Upstream
 from sluicegate.gateway import Gateway
 from sluicegate.protocol.message import Params, Reply, Result, opened
-from sluicegate.protocol.modern_era import Profile
+from sluicegate.protocol.modern_era import Profile, complete
 from sluicegate.testing import MemoryUpstream
 from tests.hub.scripted import Scripted, tools
 
@@ -140,6 +140,35 @@ async def test_discovery_by_a_client_that_knows_tasks_waits_for_all_servers() ->
         assert not asked.done()
         stage.may_come["slow"].set()
         assert await asked == tasks["extensions"]
+
+
+@pytest.mark.parametrize("era", ["session", "modern"])
+async def test_a_client_that_declares_an_extension_learns_of_it_also_from_a_server_that_starts_late(
+    era: Literal["session", "modern"],
+) -> None:
+    skills: Params = {"extensions": {"com.example/skills": {}}}
+
+    async def answer(exchange: Exchange) -> Reply:
+        listed = Result(complete({"skills": []}))
+        return tools("one") if exchange.method == "tools/list" else listed
+
+    stage = Stage()
+    stage.of_others["slow"] = Scripted(answer, {"tools": {}, **skills})
+
+    async def connected(handler: Handler) -> Params:
+        host = Host(skills, {"name": "c", "version": "1"}, NOBODY)
+        async with MemoryUpstream(handler, era=era).connect(host) as client:
+            return client.discovery.capabilities
+
+    async with stage.gateway() as gateway:
+        asked = asyncio.ensure_future(connected(gateway.handler()))
+        listing = asyncio.ensure_future(_replied(gateway.handler(), Exchange("skills/list", {}, NOBODY)))
+        stage.may_come["quick"].set()
+        await asyncio.wait([asked, listing], timeout=0.1)
+        assert not asked.done() and not listing.done()
+        stage.may_come["slow"].set()
+        assert (await asked)["extensions"] == skills["extensions"]
+        assert opened(await listing)["skills"] == []
 
 
 async def test_when_time_is_up_clients_get_what_there_is() -> None:

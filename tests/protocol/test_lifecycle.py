@@ -70,7 +70,7 @@ def opening(request_id: RequestId = 0) -> ServerConversation:
 # --- Before, during and after the handshake ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["tools/list", "tools/call", "logging/setLevel", "server/discover", "no/such"])
+@pytest.mark.parametrize("method", ["tools/list", "tools/call", "logging/setLevel", "server/discover", "no-such"])
 def test_a_request_before_initialize_is_refused_and_the_pipe_stays_open(method: str) -> None:
     conversation = ServerConversation()
     assert refused(conversation.receive(request("a", method))) == [("a", NOT_INITIALIZED)]
@@ -144,7 +144,7 @@ def test_requests_behind_the_handshake_wait_and_are_served_in_order() -> None:
         + request(3, "logging/setLevel", {"level": "debug"})
         + request("1", "tools/list")
         + request(4, "tools/call", {"_meta": {"progressToken": []}})
-        + request(5, "no/such")
+        + request(5, "no-such")
     )
     assert events[0] == Opening(0)
     # What needs no session is answered without waiting for it.
@@ -279,7 +279,7 @@ def test_initialize_is_a_handshake_whatever_its_meta_says() -> None:
 @pytest.mark.parametrize(
     "method",
     [
-        *("ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "roots/list", "no/such"),
+        *("ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "roots/list", "no-such"),
         *("notifications/initialized", "sampling/createMessage"),
     ],
 )
@@ -433,7 +433,7 @@ def answer(message: Any) -> Outcome:
 
 
 ids = st.sampled_from([0, 1, 2, 3, "1", "2", ""])
-methods = st.sampled_from(["ping", "tools/list", "logging/setLevel", "server/discover", "no/such"])
+methods = st.sampled_from(["ping", "tools/list", "logging/setLevel", "server/discover", "no-such"])
 eras = st.sampled_from(["session", "session", "modern", "incomplete", "unknown"])
 elements = st.one_of(
     st.tuples(st.just("request"), ids, methods, eras),

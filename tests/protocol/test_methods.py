@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluicegate.protocol.methods import LIST_CHANGES, LOG_LEVELS, METHODS, QUESTIONS, requestable
+from sluicegate.protocol.methods import LIST_CHANGES, LOG_LEVELS, METHODS, QUESTIONS, may_be_of_extension, requestable
 from sluicegate.protocol.versions import (
     LATEST_SESSION_VERSION,
     LATEST_VERSION,
@@ -95,3 +95,28 @@ def test_revisions_are_known_newest_first_and_one_has_batches() -> None:
     assert set(REVISIONS) == set(SUPPORTED_VERSIONS) and LATEST_VERSION == SUPPORTED_VERSIONS[0]
     assert [version for version in SUPPORTED_VERSIONS if REVISIONS[version].batches] == ["2025-03-26"]
     assert [version for version in SUPPORTED_VERSIONS if REVISIONS[version].modern] == ["2026-07-28"]
+
+
+@pytest.mark.parametrize("method", ["skills/list", "resources/directory/read", "com.example.x/do-it"])
+def test_a_well_formed_method_that_we_do_not_know_may_be_of_an_extension(method: str) -> None:
+    assert may_be_of_extension(method)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "",
+        "skills",
+        "skills/",
+        "/list",
+        "a b/c",
+        "a/b\n",
+        "tools/call",
+        "ping",
+        "roots/list",
+        "notifications/x",
+        "x/" * 80 + "y",
+    ],
+)
+def test_what_we_know_and_what_is_malformed_is_of_no_extension(method: str) -> None:
+    assert not may_be_of_extension(method)

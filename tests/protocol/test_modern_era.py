@@ -120,18 +120,22 @@ def test_a_revision_we_do_not_speak_is_refused_with_those_we_do(version: str) ->
 
 
 def test_an_unknown_revision_is_told_before_an_unknown_method() -> None:
-    assert refusal(call(modern_meta("2027-01-01"), "no/such")).code == UNSUPPORTED_VERSION
+    assert refusal(call(modern_meta("2027-01-01"), "no-such")).code == UNSUPPORTED_VERSION
 
 
 @pytest.mark.parametrize(
     "method",
     [
         *("initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"),
-        *("roots/list", "sampling/createMessage", "elicitation/create", "notifications/cancelled", "no/such"),
+        *("roots/list", "sampling/createMessage", "elicitation/create", "notifications/cancelled", "no-such"),
     ],
 )
 def test_a_method_that_this_revision_removed_or_never_had_is_not_found(method: str) -> None:
     assert refusal(call(modern_meta(), method)).code == METHOD_NOT_FOUND
+
+
+def test_a_method_that_may_be_of_an_extension_is_left_to_the_handler() -> None:
+    assert read_request(call(modern_meta(), "skills/list"))[0].version == "2026-07-28"
 
 
 @given(json_objects, json_objects, request_ids | st.none(), st.sampled_from(["debug", "error", None]))
@@ -237,7 +241,7 @@ def test_an_unknown_result_type_is_the_servers_fault(kind: object) -> None:
             read_input_required("tools/call", reply)
 
 
-@pytest.mark.parametrize("method", ["tools/list", "completion/complete", "server/discover", "no/such"])
+@pytest.mark.parametrize("method", ["tools/list", "completion/complete", "server/discover", "no-such"])
 def test_input_may_not_be_asked_for_on_other_methods(method: str) -> None:
     for reply in both(opened(input_required({"q": ASK}, "s"))):
         with pytest.raises(UpstreamProtocolError, match="no revision allows"):

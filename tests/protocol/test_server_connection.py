@@ -157,7 +157,7 @@ def test_notifications_are_never_answered(version: str) -> None:
             b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"_meta":{"progressToken":{}}}}\n',
             (1, INVALID_PARAMS),
         ),
-        (b'{"jsonrpc":"2.0","id":1,"method":"no/such"}\n', (1, METHOD_NOT_FOUND)),
+        (b'{"jsonrpc":"2.0","id":1,"method":"no-such"}\n', (1, METHOD_NOT_FOUND)),
         (b'{"jsonrpc":"2.0","id":1,"method":""}\n', (1, METHOD_NOT_FOUND)),
         (b'{"jsonrpc":"2.0","id":1,"method":"notifications/initialized"}\n', (1, METHOD_NOT_FOUND)),
         (b'{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage"}\n', (1, METHOD_NOT_FOUND)),
@@ -172,7 +172,7 @@ def test_a_broken_message_is_refused_and_the_next_is_served(data: bytes, expecte
 
 
 def test_our_refusals_say_that_they_are_ours() -> None:
-    (refusal,) = said(operating().receive(request(1, "no/such")))
+    (refusal,) = said(operating().receive(request(1, "no-such")))
     assert refusal["error"]["data"] == {
         "source": "sluicegate",
         "reason": "method_not_found",
@@ -352,7 +352,7 @@ def test_each_message_of_a_batch_is_judged_singly() -> None:
             PING,
             request(1, "tools/list"),
             request(1, "tools/call"),
-            request(2, "no/such"),
+            request(2, "no-such"),
             line(id=3, method="tools/call", params=[]),
             line(id=None, method="ping"),
             modern(4, "tools/list"),
@@ -540,7 +540,7 @@ def test_a_question_that_is_taken_back_waits_for_no_reply() -> None:
 
 few_ids = st.sampled_from([0, 1, 2, "1", "a"])
 lines = st.one_of(
-    st.builds(request, few_ids, st.sampled_from(["ping", "tools/list", "no/such", "logging/setLevel"])),
+    st.builds(request, few_ids, st.sampled_from(["ping", "tools/list", "no-such", "logging/setLevel"])),
     st.builds(modern, few_ids, st.sampled_from(["ping", "tools/list", "server/discover"])),
     st.builds(modern, few_ids, st.just("tools/list"), st.sampled_from(["2027-01-01", 5])),
     st.builds(initialize, few_ids, st.sampled_from(["2025-03-26", "2025-11-25", 5])),

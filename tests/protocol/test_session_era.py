@@ -159,14 +159,18 @@ def test_a_session_that_was_not_asked_for_anything_is_of_our_newest_version() ->
 
 
 def test_a_request_before_initialize_is_refused_even_if_no_revision_has_it() -> None:
-    for method in ("tools/list", "server/discover", "no/such"):
+    for method in ("tools/list", "server/discover", "no-such"):
         assert refusal(ServerSession(), Request("a", method, {})) == NOT_INITIALIZED
 
 
-@pytest.mark.parametrize("method", ["no/such", "server/discover", "subscriptions/listen", "roots/list", "tasks/get"])
+@pytest.mark.parametrize("method", ["no-such", "server/discover", "subscriptions/listen", "roots/list", "tasks/get"])
 def test_a_method_that_the_revision_lacks_is_not_found(method: str) -> None:
     for session in (begun(), operating()):
         assert refusal(session, Request("a", method, {})) == METHOD_NOT_FOUND
+
+
+def test_a_method_that_may_be_of_an_extension_is_left_to_the_handler() -> None:
+    operating().check(Request("a", "skills/list", {}))
 
 
 def test_a_refused_handshake_leaves_the_session_as_it_was_made() -> None:

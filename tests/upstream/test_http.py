@@ -259,12 +259,13 @@ async def test_a_server_of_ours_is_found_out_to_be_modern_and_an_sse_url_to_be_s
 # ------------------------------------------------------------------------------------------------------------ probing
 
 
-async def test_an_endpoint_that_refuses_the_probe_gets_initialize_without_its_headers() -> None:
+async def test_an_endpoint_that_refuses_the_probe_gets_initialize_with_its_method_and_no_revision() -> None:
     async with opened_to(session(lambda asked: asked.result(TEXT))) as (connection, script, _):
         assert connection.discovery.version == "2025-11-25"
         probe, initialize, initialized = script.asked[:3]
         assert probe.header("mcp-protocol-version") == "2026-07-28" and probe.header("mcp-method") == "server/discover"
-        assert initialize.header("mcp-protocol-version") is None and initialize.header("mcp-method") is None
+        assert initialize.header("mcp-protocol-version") is None and initialize.header("mcp-method") == "initialize"
+        assert initialized.header("mcp-method") == "notifications/initialized"
         assert initialized.header("mcp-protocol-version") == "2025-11-25"
         assert initialized.header("mcp-session-id") == "s1"
         assert isinstance(await connection(exchange()), Result)

@@ -30,7 +30,7 @@ RateText = Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,8}/[smhd]$")]
 """So many calls a second, minute, hour or day."""
 
 Naming = Literal["prefix", "collide", "claude"]
-Era = Literal["auto", "session", "modern"]
+Era = Literal["auto", "session", "modern", "both"]
 Transport = Literal["auto", "http", "sse"]
 Kind = Literal["stdio", "http", "python", "invalid"]
 
@@ -109,8 +109,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     prefix: str | None = None
     """Prefix of its names; by default, its key. Only one server may have an empty prefix."""
     era: Era = "auto"
-    """Its protocol: "auto" (detected; at a URL with both, the caller's), "session" (to 2025-11-25), "modern"
-    (2026-07-28)."""
+    """"auto" (detected; at URLs the caller's), "session" (to 2025-11-25), "modern" (2026-07-28), "both" (the caller's,
+    in two processes)."""
     concurrency: Count = 64
     """Concurrent calls."""
     queue: Annotated[int, Meta(ge=0, le=1_000_000)] = 256

@@ -122,7 +122,9 @@ class SessionSide:
     async def welcome(self, request_id: RequestId) -> None:
         """Answer `initialize` with what the handler says about itself."""
         front = self._front
-        reply = await front.replies.answer(Exchange("server/discover", {}, NOBODY, Profile(), front.caller))
+        # With what the client declares: whether servers have its extensions is known only when they have started.
+        profile = front.conversation.session.profile
+        reply = await front.replies.answer(Exchange("server/discover", {}, NOBODY, profile, front.caller))
         offer = judge_probe(reply)
         if isinstance(offer, Discovery):
             front.follow(front.conversation.welcome(request_id, offer))
@@ -173,7 +175,8 @@ class SessionSide:
         honoured = as_object((await asyncio.shield(acknowledged)).get("notifications")) or {}
         if uri not in (as_array(honoured.get("resourceSubscriptions")) or []):
             self._end_updates(uri)
-            raise InvalidParams(f"Resource not found: {uri}", data={"uri": uri})
+            why = "there is no such resource, or its server has no subscriptions to it"
+            raise InvalidParams(f"Cannot subscribe to {uri[:200]}: {why}.", data={"uri": uri})
         return Result({})
 
     async def _unsubscribe(self, exchange: Exchange) -> Reply:

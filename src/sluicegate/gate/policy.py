@@ -22,9 +22,12 @@ class Policy:
 
 
 def verdict_of(rules: Rules, exchange: Exchange) -> Verdict:
-    """What the rules say about an exchange. What no table knows is denied, whatever the rules say (T16)."""
+    """What the rules say about an exchange. What no table knows is denied, whatever the rules say (T16).
+
+    A method of an extension is judged by rules about its whole server: no rule names it alone.
+    """
     target, method = exchange.target, exchange.method
-    if target is not None and method in JUDGED:
+    if target is not None and (method in JUDGED or target.kind == "method"):
         arguments = exchange.params.get("arguments")
         is_object = isinstance(arguments, Mapping) and target.kind != "resource"
         return judge(rules, exchange.caller, target, cast(Mapping[str, object], arguments) if is_object else {})

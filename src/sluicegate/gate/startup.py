@@ -10,7 +10,7 @@ from typing import Final
 
 from sluicegate.exchange import Exchange, Handler
 from sluicegate.protocol.message import Reply
-from sluicegate.protocol.tasks import declares_tasks
+from sluicegate.protocol.methods import METHODS
 from sluicegate.runtime.task_scope import TaskScope
 
 # The methods whose answer depends on which servers are connected, and the list that has what they name.
@@ -69,8 +69,11 @@ class StartupWait:
 
     def _can_proceed(self, exchange: Exchange) -> bool:
         if exchange.method == "server/discover":
-            return not declares_tasks(exchange.profile)  # Whether there are tasks depends on the servers.
+            # Which extensions there are depends on the servers.
+            return "extensions" not in exchange.profile.capabilities or self._are_known()
         kind = _LIST_OF.get(exchange.method)
+        if kind is None and exchange.method not in METHODS:
+            return self._are_known()  # Which server has an extension depends on them, too.
         if kind is None or (exchange.method.endswith("/list") and self._are_known()):
             return True
         return exchange.name is not None and self._is_offered(kind, exchange.name)

@@ -25,6 +25,7 @@ from sluicegate.hub.supervise import CircuitBreaker, is_away, is_undelivered, ou
 from sluicegate.hub.tasks.run_legacy import LegacyTasks, Wanted
 from sluicegate.protocol.input_required import may_have_two_types
 from sluicegate.protocol.message import Notification, Params, Reply, Result, ToolText, opened, read_tool_text
+from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.modern_era import Profile
 from sluicegate.protocol.tasks import may_have_tasks, without_tasks
 from sluicegate.protocol.translate.content import without
@@ -42,7 +43,7 @@ _COMMON: Final = ("complete", "input_required")
 """Result types that need no extension."""
 
 _ACTING: Final = frozenset({"tools/call", "tasks/update"})
-"""Methods with effects; all others may be sent twice."""
+"""Methods with effects, as those of unknown extensions may have; all others may be sent twice."""
 
 
 HUNG_AFTER: Final = 3
@@ -329,7 +330,7 @@ class Calls:
         """Whether a failed call may be sent a second time."""
         if not isinstance(problem, UpstreamClosed):
             return False
-        if problem.delivered == "no" or exchange.method not in _ACTING:
+        if problem.delivered == "no" or not _may_act(exchange.method):
             return True  # Reading twice is harmless; of tools only the operator knows.
         if exchange.method != "tools/call":
             return False
@@ -337,9 +338,13 @@ class Calls:
         return any(name_matches(name, tool) for tool in self.settings.resend)
 
 
+def _may_act(method: str) -> bool:
+    return method in _ACTING or method not in METHODS
+
+
 def _in_doubt(exchange: Exchange, problem: UpstreamError) -> UpstreamError:
     """The problem; if the call may have run, its sentence says so, since most clients show nothing else."""
-    if exchange.method not in _ACTING or problem.delivered != "unknown":
+    if not _may_act(exchange.method) or problem.delivered != "unknown":
         return problem
     # A copy: other requests that failed with the same connection may be harmless. Without `__init__`, whose arguments
     # are unknown for exceptions of other upstreams.

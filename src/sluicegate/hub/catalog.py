@@ -108,6 +108,8 @@ class Offer(msgspec.Struct, frozen=True):
     """Whether it is another sluicegate gateway: requests to it carry the number of gateways behind them."""
     findings: tuple[str, ...] = ()
     """What else was left out, and why: sentences for the operator."""
+    extensions: Params = {}
+    """The extensions of the protocol that it declares, with their settings."""
 
 
 class Patterns(msgspec.Struct, frozen=True):

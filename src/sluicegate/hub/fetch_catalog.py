@@ -37,6 +37,7 @@ from sluicegate.hub.catalog import (
 from sluicegate.hub.mount_settings import MountSettings
 from sluicegate.hub.subscriptions import ListChanges, listen
 from sluicegate.hub.supervise import FIRST_RETRY, LONGEST_RETRY, Reachability
+from sluicegate.protocol.extensions import offered_by
 from sluicegate.protocol.headers import Marks, marks_of
 from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.protocol.methods import LIST_CHANGES
@@ -181,6 +182,7 @@ async def fetch_offer(name: str, connection: Connection, limits: OfferLimits, tu
         takes_tasks=_takes_tasks(connection.discovery),
         is_gateway=fetching.is_gateway,
         findings=tuple(fetching.findings),
+        extensions=offered_by(connection.discovery),
     )
 
 
@@ -424,8 +426,7 @@ class Lists:
 
     async def _fetch(self) -> Offer:
         name, settings = self._reachability.name, self._settings()
-        seconds = settings.offer_timeout
-        turns = Turns()
+        seconds, turns = settings.offer_timeout, Turns()
         try:
             async with asyncio.timeout(seconds):
                 return await fetch_offer(name, self._connection, settings.offers, turns)

@@ -11,7 +11,6 @@ from sluicegate.errors import (
     URL_ELICITATION_REQUIRED,
     ErrorObject,
     InvalidParams,
-    MethodNotFound,
     Quarantined,
     Refused,
     RemoteProtocolError,
@@ -22,6 +21,7 @@ from sluicegate.exchange import Caller, Exchange, Governor, Target
 from sluicegate.hub.call_sink import losses_in
 from sluicegate.hub.calls import Check, is_plain, revision_of
 from sluicegate.hub.catalog import Catalog, Entry, Profile, seen_through, with_hop
+from sluicegate.hub.extensions import Extensions
 from sluicegate.hub.input_requests import settle_links
 from sluicegate.hub.list_pages import LIST_METHODS
 from sluicegate.hub.listen import hold
@@ -31,21 +31,21 @@ from sluicegate.hub.tasks.notifications import TaskNotifications
 from sluicegate.hub.tasks.passthrough import TaskPassthrough
 from sluicegate.hub.tasks.run_legacy import as_task
 from sluicegate.hub.unattributed import wants_log
+from sluicegate.hub.unlisted import server_of_unlisted
+from sluicegate.hub.variants import Variants
 from sluicegate.hub.views import Views
 from sluicegate.protocol.headers import check_marks
-from sluicegate.protocol.message import Params, Reply, Result, as_array, as_object, opened
+from sluicegate.protocol.message import Params, Reply, Result, as_object
 from sluicegate.protocol.modern_era import SERVER_INFO_KEY, complete
-from sluicegate.protocol.tasks import REQUESTS, REQUIRED, says_task
+from sluicegate.protocol.tasks import REQUESTS, says_task
 from sluicegate.protocol.translate.results import error_to_pass
-from sluicegate.protocol.validate import valid_result
+from sluicegate.protocol.validate import shortened_completion, valid_result
 from sluicegate.protocol.versions import MODERN_VERSIONS, SUPPORTED_VERSIONS
 from sluicegate.runtime.change_feed import LISTS_PACE, RESOURCE_UPDATED, Changes, read_filter
 from sluicegate.runtime.task_scope import TaskScope
 
 if TYPE_CHECKING:
     from sluicegate.hub.hub import Hub
-
-MOST_COMPLETIONS: Final = 100
 
 TASKS_ACCEPTED_WITHIN: Final = 5.0
 """Seconds that servers have to acknowledge subscriptions to their tasks."""
@@ -76,11 +76,14 @@ FindTarget = Callable[[], Target]
 class Router:
     """A `Handler` for the clients of one profile."""
 
-    def __init__(self, hub: "Hub", profile: Profile, catalog: Catalog) -> None:
+    def __init__(self, hub: "Hub", profile: Profile, catalog: Catalog, *, may_vary: bool = True) -> None:
+        """`may_vary` is False for the router of some clients only, which declare the same extensions."""
         self.profile = profile
         self.catalog = seen_through(catalog, profile)
         self._hub = hub
         self._tasks = TaskPassthrough(hub, self, self._forward)
+        self._extensions = Extensions(hub, self, self._forward, self._find, self._resource)
+        self._variants = Variants(hub, self, self._variant if may_vary else None)
         self._changes = Changes(LISTS_PACE)
         self._views = Views(hub, self.catalog)
         self._view = self._views.of
@@ -101,10 +104,12 @@ class Router:
         Raises:
             SluicegateError: no server has what it names, or the server could not answer.
         """
-        answer = self._methods.get(exchange.method)
-        if answer is None:
-            raise MethodNotFound(f"Method not found: {exchange.method[:100]}")
-        return answer(exchange)
+        answer = self._methods.get(exchange.method, self._extensions.answer)
+        key = self._variants.key_of(exchange)
+        return self._variants.answer(key, exchange, answer) if key else answer(exchange)
+
+    def _variant(self, catalog: Catalog) -> "Router":
+        return Router(self._hub, self.profile, catalog, may_vary=False)
 
     def set_catalog(self, catalog: Catalog, profile: Profile | None = None) -> None:
         """Replace the catalog; listeners are notified of the lists that really changed."""
@@ -113,15 +118,18 @@ class Router:
         self.catalog = seen_through(catalog, self.profile)
         for notice in self._views.set_catalog(self.catalog, is_narrowed=is_narrowed):
             self._changes.note(notice)
+        self._variants.refresh()
 
     def set_rules(self) -> None:
         """Apply other rules; listeners are notified of the lists that they change."""
         for notice in self._views.set_rules():
             self._changes.note(notice)
+        self._variants.refresh()
 
     def forget_pages(self) -> None:
         """Encode lists again: the state of a server, which is part of them, has changed."""
         self._views.forget_pages()
+        self._variants.forget_pages()
 
     def on_resource_updated(self, mount: Mount, uri: str, subscribed: str) -> None:
         """Notify the listeners of a resource of a mount."""
@@ -133,6 +141,7 @@ class Router:
 
     def on_list_notice(self, mount: Mount, notices: Collection[str]) -> None:
         """Pass on a mount's notice that its lists changed, though they are the same."""
+        self._variants.outdate(mount)
         if mount.name in self.catalog.prefixes:
             for notice in notices:
                 self._changes.note(notice)
@@ -140,6 +149,7 @@ class Router:
     def open(self) -> None:
         """Accept listeners, also after `close`."""
         self._changes = Changes(LISTS_PACE)
+        self._variants.open()
 
     def close(self) -> None:
         """End all subscriptions normally."""
@@ -150,7 +160,7 @@ class Router:
     async def _discover(self, exchange: Exchange) -> Reply:
         value: Params = {
             "supportedVersions": list(SUPPORTED_VERSIONS),
-            "capabilities": {**CAPABILITIES, **REQUIRED} if self._tasks.are_offered else CAPABILITIES,
+            "capabilities": {**CAPABILITIES, **self._extensions.capabilities},
             "_meta": {SERVER_INFO_KEY: dict(self._hub.info)},
         }
         instructions = self._hub.instructions(self.catalog.prefixes)
@@ -179,6 +189,9 @@ class Router:
         entry = catalog.tools.get(name) if isinstance(name, str) else None
         if entry is None:
             self._check_quarantine("tools", exchange.caller, name)
+            if isinstance(name, str) and (bare := server_of_unlisted(self._hub, self, name)) is not None:
+                find = partial(self.tool_target, exchange.caller, bare, name)
+                return await self._request(exchange, bare, "name", name, find)
             why = "" if mount is None or mount.is_ready else f". {mount.sentence}"
             raise UnknownTarget(f"Unknown tool: {str(name)[:200]}{why}")
         return await self._call_entry(exchange, entry)
@@ -389,7 +402,7 @@ class Router:
             # We declare completions for all servers; one without them has no proposals.
             has_none = reply.code == METHOD_NOT_FOUND
             return Result(complete({"completion": {"values": []}})) if has_none else reply
-        return _at_most_a_hundred(reply)
+        return shortened_completion(reply)
 
     async def _listen(self, exchange: Exchange) -> Reply:
         if wants_log(exchange.profile):
@@ -435,12 +448,3 @@ def _resource_target(mount: Mount, own: str, definition: str = "") -> Target:
 
 async def _accepted(exchange: Exchange) -> Reply:
     return Result(complete({}))
-
-
-def _at_most_a_hundred(reply: Result) -> Reply:
-    value = opened(reply)
-    completion = as_object(value.get("completion")) or {}
-    values = as_array(completion.get("values")) or []
-    if len(values) <= MOST_COMPLETIONS:
-        return reply
-    return Result({**value, "completion": {**completion, "values": values[:MOST_COMPLETIONS], "hasMore": True}})

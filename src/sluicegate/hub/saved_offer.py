@@ -16,6 +16,7 @@ class _Saved(msgspec.Struct):
     templates: list[Params]
     takes_tasks: bool
     is_gateway: bool
+    extensions: Params = {}
 
 
 _decoder: Final = msgspec.json.Decoder(_Saved)
@@ -31,6 +32,7 @@ def encode_offer(offer: Offer) -> bytes:
             templates=_definitions(offer.templates),
             takes_tasks=offer.takes_tasks,
             is_gateway=offer.is_gateway,
+            extensions=offer.extensions,
         )
     )
 
@@ -46,6 +48,7 @@ def decode_offer(data: bytes) -> Offer | None:
             templates=_entries("templates", saved.templates),
             takes_tasks=saved.takes_tasks,
             is_gateway=saved.is_gateway,
+            extensions=saved.extensions,
         )
     except (msgspec.DecodeError, KeyError, RecursionError):
         return None

@@ -1,5 +1,6 @@
 """One table of all MCP methods: which side sends them, in which revisions, and which params field is the target."""
 
+import re
 from collections.abc import Mapping
 from typing import Final, Literal
 
@@ -118,3 +119,12 @@ def requestable(method: str, version: str) -> bool:
     """Whether a client may send this request in that revision."""
     row = METHODS.get(method)
     return row is not None and not row.notification and row.sender != "server" and row.exists_in(version)
+
+
+_method: Final = re.compile(r"(?!notifications/)[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)+")
+LONGEST_METHOD: Final = 128
+
+
+def may_be_of_extension(method: str) -> bool:
+    """Whether a request may be one of an extension that we do not know. Whether it is, only a handler knows."""
+    return method not in METHODS and len(method) <= LONGEST_METHOD and _method.fullmatch(method) is not None

@@ -25,7 +25,7 @@ from sluicegate.protocol.message import (
     as_object,
     opened,
 )
-from sluicegate.protocol.methods import LOG_LEVELS, METHODS, requestable
+from sluicegate.protocol.methods import LOG_LEVELS, METHODS, may_be_of_extension, requestable
 from sluicegate.protocol.versions import LATEST_VERSION, MODERN_VERSIONS, SESSION_VERSIONS, SUPPORTED_VERSIONS
 
 VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
@@ -79,7 +79,8 @@ def read_request(request: Request, claims: Claims | None = None) -> tuple[Profil
     if claims is not None:
         claims.check(request.id, version, request.method, request.params)
     if (version, request.method) not in _REQUESTABLE:
-        raise _not_spoken(request, version)
+        if version not in MODERN_VERSIONS or not may_be_of_extension(request.method):
+            raise _not_spoken(request, version)
     client_info, log_level, token = meta.get(CLIENT_INFO_KEY), meta.get(LOG_LEVEL_KEY), meta.get("progressToken")
     if client_info is not None and as_object(client_info) is None:
         raise _wrong_meta(request, f"{CLIENT_INFO_KEY} is an object.")

@@ -17,7 +17,7 @@ from sluicegate.errors import (
     UpstreamProtocolError,
 )
 from sluicegate.protocol.message import Params, Reply, Request, Result, as_array, as_object, opened
-from sluicegate.protocol.methods import LOG_LEVELS, METHODS, requestable
+from sluicegate.protocol.methods import LOG_LEVELS, METHODS, may_be_of_extension, requestable
 from sluicegate.protocol.modern_era import Discovery, Profile, read_progress_token, without_profile
 from sluicegate.protocol.tasks import without_tasks
 from sluicegate.protocol.versions import LATEST_SESSION_VERSION, REVISIONS, SESSION_VERSIONS, Revision, negotiate
@@ -132,7 +132,7 @@ class ServerSession:
         """
         if self.stage is Stage.CREATED:
             raise RemoteProtocolError("Server not initialized", code=NOT_INITIALIZED, request_id=request.id)
-        if request.method not in _REQUESTABLE[self.version]:
+        if request.method not in _REQUESTABLE[self.version] and not may_be_of_extension(request.method):
             message = f"Method not found: {request.method[:100]}"
             raise RemoteProtocolError(message, code=METHOD_NOT_FOUND, request_id=request.id)
 

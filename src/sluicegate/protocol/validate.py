@@ -365,3 +365,16 @@ def _lacks_content(value: Params) -> bool:
     """Whether a final result only lacks `content`: an error would make the client call again."""
     is_other = value.get("resultType", "complete") != "complete" or "task" in value or "toolResult" in value
     return value.get("content") is None and not is_other
+
+
+MOST_COMPLETIONS: Final = 100
+
+
+def shortened_completion(result: Result) -> Result:
+    """The result of `completion/complete` with at most a hundred values, as the specification demands."""
+    value = opened(result)
+    completion = as_object(value.get("completion")) or {}
+    values = as_array(completion.get("values")) or []
+    if len(values) <= MOST_COMPLETIONS:
+        return result
+    return Result({**value, "completion": {**completion, "values": values[:MOST_COMPLETIONS], "hasMore": True}})

@@ -1,16 +1,16 @@
-"""A server at a URL that supports both eras: a tool is called in the era of its caller.
+"""A server that supports both eras: a tool is called in the era of its caller.
 
 What a server can do often depends on the era: questions during a call, ending a response early, subscriptions. So when
 the first session-era client calls a tool of a server of 2026-07-28, a session is opened as well, if the server has
 any. Everything else uses 2026-07-28, above all the lists, as do tools that the session does not have. On a pipe the
-first message decides the era, so this is for HTTP only.
+first message decides the era, so there the session is a second process, which is started only if that is configured.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -22,7 +22,6 @@ from sluicegate.protocol.pagination import MOST_ENTRIES, MOST_PAGES, entries_of,
 from sluicegate.protocol.translate.content import without
 from sluicegate.protocol.versions import SESSION_VERSIONS
 from sluicegate.runtime.task_scope import TaskScope, Turns
-from sluicegate.upstream.http_session import SessionHttp
 
 log = logging.getLogger("sluicegate")
 
@@ -37,7 +36,16 @@ SESSION_RETRY: Final = 30.0
 
 _NULL: Final = msgspec.Raw(b"null")
 
-OpenSession = Callable[[], Awaitable[SessionHttp | None]]
+
+class Session(Connection, Protocol):
+    """A connection in the session era, which can be closed by itself."""
+
+    async def aclose(self) -> None:
+        """Take no more exchanges and end the session."""
+        ...
+
+
+OpenSession = Callable[[], Awaitable[Session | None]]
 """Opens a session with the server; None if it has none."""
 
 
@@ -45,15 +53,29 @@ class DualEra:
     """A `Connection` in 2026-07-28, with a session of the same server beside it for session-era callers."""
 
     def __init__(
-        self, name: str, transport: str, modern: Connection, open_session: OpenSession, tasks: TaskScope
+        self,
+        name: str,
+        transport: str,
+        modern: Connection,
+        open_session: OpenSession,
+        tasks: TaskScope,
+        *,
+        starts_within: float | None = None,
     ) -> None:
+        """`starts_within` is set if a session is a process: the seconds that it may take to start.
+
+        Calls wait that long for it, and one that has ended is not restarted at once: it may have crashed (R7).
+        """
         self.transport = transport
+        self._is_process = starts_within is not None
+        self._waits = WAITS_FOR_SESSION if starts_within is None else starts_within
+        self._opens_within = OPENS_WITHIN + (starts_within or 0.0)
         self.wait_closed = modern.wait_closed
         self._name = name
         self._modern = modern
         self._open_session = open_session
         self._tasks = tasks
-        self._session: SessionHttp | None = None
+        self._session: Session | None = None
         self._tools: frozenset[str] = frozenset()
         """Those of the session."""
         self._is_decided = False
@@ -113,7 +135,7 @@ class DualEra:
 
     # ----------------------------------------------------------------------------------------------- the session
 
-    def _do_without(self, session: SessionHttp) -> None:
+    def _do_without(self, session: Session) -> None:
         if self._session is session:
             with suppress(RuntimeError):  # The connection is ending, which also ends the session.
                 self._tasks.start(session.aclose())
@@ -130,7 +152,7 @@ class DualEra:
                 return  # The connection is ending.
             self._deciding = deciding
         try:
-            async with asyncio.timeout(WAITS_FOR_SESSION):
+            async with asyncio.timeout(self._waits):
                 await self._deciding.wait()
         except TimeoutError:
             self._is_decided = True  # Other calls do not wait; the session is used if it opens later.
@@ -138,7 +160,7 @@ class DualEra:
     async def _find_session(self, decided: asyncio.Event) -> None:
         doubts = self._doubts
         try:
-            async with asyncio.timeout(OPENS_WITHIN):
+            async with asyncio.timeout(self._opens_within):
                 if self._session is None and (session := await self._open_session()) is not None:
                     self._session = session
                     self._tasks.start(self._outlive(session))
@@ -154,12 +176,15 @@ class DualEra:
             self._deciding = None
             decided.set()
 
-    async def _outlive(self, session: SessionHttp) -> None:
+    async def _outlive(self, session: Session) -> None:
         """Drop a session when it has ended, because the server has changed."""
         await session.wait_closed()
         if self._session is session:
             self._session, self._tools = None, frozenset()
-            self._doubt()
+            if self._is_process:
+                self._doubt_later()
+            else:
+                self._doubt()
 
     def _doubt(self) -> None:
         self._doubts += 1
@@ -188,7 +213,7 @@ class DualEra:
             await self._set_level(self._session)
         return Result(complete({}))
 
-    async def _set_level(self, session: SessionHttp) -> None:
+    async def _set_level(self, session: Session) -> None:
         if "logging" in session.discovery.capabilities:
             with suppress(UpstreamError):
                 await session(Exchange("logging/setLevel", {"level": self._level}, NOBODY))
@@ -200,7 +225,7 @@ def _may_use_session(exchange: Exchange) -> bool:
     return exchange.profile.version in SESSION_VERSIONS and not ("requestState" in params or "inputResponses" in params)
 
 
-async def _tools_of(session: SessionHttp) -> frozenset[str]:
+async def _tools_of(session: Session) -> frozenset[str]:
     """The names of the tools of a session that need not be called as tasks, up to the first unreadable page.
 
     Raises:

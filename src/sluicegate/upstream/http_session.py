@@ -26,7 +26,8 @@ from sluicegate.errors import (
 )
 from sluicegate.exchange import Exchange, Host
 from sluicegate.http1 import Answer, Fields
-from sluicegate.protocol.headers import VERSION
+from sluicegate.http1.client import RequestTemplate
+from sluicegate.protocol.headers import METHOD, VERSION
 from sluicegate.protocol.message import (
     Message,
     Notification,
@@ -146,7 +147,9 @@ class SessionHttp:
         self._session, self._opened = session, True
         self._template = self._endpoint.request_template("POST", self.fields(ACCEPT_BOTH))
         self._server.begin(session)
-        await self.tell(Notification("notifications/initialized", {}))
+        initialized = Notification("notifications/initialized", {})
+        fields = self.fields(_opening_fields(initialized.method))
+        await self.tell(initialized, self._endpoint.request_template("POST", fields))
         return None
 
     async def _welcome(self, session: ClientSession) -> tuple[Answer, Reply]:
@@ -155,7 +158,7 @@ class SessionHttp:
         try:
             # Without the headers of the last session, which all other requests use until there is a new one.
             request = Request(request_id, "initialize", params)
-            answer = await self._endpoint.ask("POST", ACCEPT_BOTH, encode(request))
+            answer = await self._endpoint.ask("POST", _opening_fields(request.method), encode(request))
             try:
                 return answer, await self._streams.read_reply(answer, request_id, None)
             except BaseException:  # Re-raised, mostly a cancellation; the answer may have begun a session.
@@ -372,10 +375,10 @@ class SessionHttp:
             log.error("%s gets no answer to its question: %s", self._endpoint.name, problem)
             self.send(Response(request_id, ErrorObject(INTERNAL_ERROR, "The answer cannot be written as JSON.")))
 
-    async def tell(self, message: Message) -> None:
+    async def tell(self, message: Message, template: RequestTemplate | None = None) -> None:
         """Post a message that has no reply. Failures are only logged."""
         try:
-            answer = await self._post(message, self._endpoint.timeouts.taken)
+            answer = await self._post(message, self._endpoint.timeouts.taken, template)
         except UpstreamError as problem:
             log.warning("%s did not get a message: %s", self._endpoint.name, problem.message)
             return
@@ -405,9 +408,11 @@ class SessionHttp:
             self._doubts_from = now + NEW_SESSION_INTERVAL
         return True
 
-    def _post(self, message: Message, first_byte: float | None = None) -> Awaitable[Answer]:
+    def _post(
+        self, message: Message, first_byte: float | None = None, template: RequestTemplate | None = None
+    ) -> Awaitable[Answer]:
         return self._endpoint.send(
-            self._template,
+            template or self._template,
             encode(message),
             first_byte=first_byte or self._endpoint.timeouts.silence,
             resend=isinstance(message, Request) and message.method in _REPEATABLE,
@@ -418,3 +423,12 @@ class SessionHttp:
         if self._opened:
             fields = (*fields, (VERSION, self._session.version))
         return fields if self._id is None else (*fields, (SESSION_HEADER, self._id))
+
+
+def _opening_fields(method: str) -> Fields:
+    """The headers of a message of the handshake.
+
+    The session era does not have `Mcp-Method`, but until the handshake is over the server may be of both eras, and
+    2026-07-28 wants the header on every POST.
+    """
+    return (*ACCEPT_BOTH, (METHOD, method))

@@ -5,14 +5,18 @@ import math
 import os
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from functools import partial
+from typing import Final, Literal
 
-from sluicegate.errors import UpstreamClosed, UpstreamError, UpstreamUnavailable
-from sluicegate.exchange import Connection, Host, Upstream
+from sluicegate.errors import UpstreamClosed, UpstreamError, UpstreamProtocolError, UpstreamUnavailable
+from sluicegate.exchange import Connection, Exchange, Host, Upstream
 from sluicegate.protocol.framing import DEFAULT_CEILING
+from sluicegate.protocol.message import Reply
+from sluicegate.protocol.modern_era import Discovery
 from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.upstream.dual_era import DualEra
 from sluicegate.upstream.duplex import DuplexConnection, Era, SkippedLines
 from sluicegate.upstream.process import Child
 from sluicegate.upstream.redact import RedactedConnection, Redactor
@@ -28,8 +32,11 @@ _verdicts: Final[dict[bytes, tuple[Era, float]]] = {}
 server that never answers it the timeout again."""
 
 
+Eras = Era | Literal["both"]
+
+
 class StdioUpstream:
-    """A command that starts a server. Each connection has its own process."""
+    """A command that starts a server. Each connection has its own process, or two with the era "both"."""
 
     def __init__(
         self,
@@ -37,7 +44,7 @@ class StdioUpstream:
         *,
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
-        era: Era = "auto",
+        era: Eras = "auto",
         name: str | None = None,
         probe_timeout: float = 10.0,
         open_timeout: float = 30.0,
@@ -51,6 +58,8 @@ class StdioUpstream:
         """A server that a command starts.
 
         Args:
+            era: with "both", session-era callers of a server of 2026-07-28 get a process of their own, which is started
+                with their first call. The two processes share nothing.
             ceiling: the maximum size of a message of the server, in bytes.
             secrets: redacted in stderr and in every error, as are the values of `env`.
             on_lines: gets the lines of stderr; of a flood only some.
@@ -60,7 +69,8 @@ class StdioUpstream:
         self._command = list(command)
         self._env = dict(env or {})
         self._cwd = cwd
-        self._era: Era = era
+        self._era: Era = "auto" if era == "both" else era
+        self._has_both = era == "both"
         self._name = name or _name_of(self._command)
         self._probe_timeout = probe_timeout
         self._open_timeout = open_timeout
@@ -86,12 +96,31 @@ class StdioUpstream:
                     raise UpstreamUnavailable(self._missing) from problem.__cause__
                 self._redactor.redact_error(problem)
                 raise
+            dual: DualEra | None = None
             try:
-                yield RedactedConnection(link, self._redactor) if self._redactor.spellings else link
+                shown = RedactedConnection(link, self._redactor) if self._redactor.spellings else link
+                if self._has_both and link.era == "modern":
+                    begin = partial(self._begin_session, self._redactor.redact_host(host), tasks)
+                    shown = dual = DualEra(self._name, "", shown, begin, tasks, starts_within=self._open_timeout)
+                yield shown
             finally:
+                if dual is not None:
+                    await dual.aclose()
                 link.close()
                 tasks.cancel_all()
                 await child.aclose()
+
+    async def _begin_session(self, host: Host, tasks: TaskScope) -> "_SessionProcess | None":
+        """Another process of the server, in the session era; None if it does not speak that."""
+        try:
+            process = _SessionProcess(*await self._attempt(host, tasks, "session"))
+        except UpstreamProtocolError:
+            return None
+        except UpstreamError as problem:
+            self._redactor.redact_error(problem)
+            raise
+        tasks.start(process.reap())
+        return process
 
     async def _start(self, host: Host, tasks: TaskScope) -> tuple[DuplexConnection, Child]:
         era = self._era
@@ -146,6 +175,33 @@ class StdioUpstream:
         return link, child
 
 
+class _SessionProcess:
+    """The second process of a server, for session-era callers."""
+
+    def __init__(self, link: DuplexConnection, child: Child) -> None:
+        self.wait_closed = link.wait_closed
+        self._link = link
+        self._child = child
+
+    @property
+    def discovery(self) -> Discovery:
+        return self._link.discovery
+
+    def __call__(self, exchange: Exchange) -> Awaitable[Reply]:
+        """The reply to an exchange."""
+        return self._link(exchange)
+
+    async def aclose(self) -> None:
+        """Stop the process."""
+        self._link.close()
+        await self._child.aclose()
+
+    async def reap(self) -> None:
+        """Clean up after the process when it has ended by itself."""
+        await self._link.wait_closed()
+        await self._child.aclose()
+
+
 _RUNNERS: Final = frozenset({"python", "node", "npx", "uv", "uvx", "deno", "bun", "bash", "sh"})
 
 
@@ -166,13 +222,14 @@ def stdio(
     *arguments: str | os.PathLike[str],
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
-    era: Era = "auto",
+    era: Eras = "auto",
     open_timeout: float = 30.0,
 ) -> Upstream:
     """A server that is a command, started for each connection: `stdio("mcp-server-filesystem", "/srv/share")`.
 
     Args:
         program: run without a shell; a bare `python` is the interpreter of this process.
+        era: with "both", a server of 2026-07-28 is started a second time for session-era callers.
         env: additional variables. Of this process's environment, only what programs generally need is passed on.
         open_timeout: seconds for the handshake, including the detection of the server's era.
     """
