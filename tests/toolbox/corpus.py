@@ -19,7 +19,7 @@ def recorded() -> list[Tool]:
         pytest.skip("no tools are recorded here")
     return [
         Tool(
-            name=f"mcp__{file.stem}__{tool['name']}"[:64],
+            name=f"mcp__{file.stem}__{tool['name']}",
             description=tool.get("description"),
             input_schema=tool["inputSchema"],
         )

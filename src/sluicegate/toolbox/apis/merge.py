@@ -131,6 +131,20 @@ def flattened(schema: Params, definitions: Params, budget: Budget, inside: tuple
     return ordered(out)
 
 
+def references(schema: Params, definitions: Params) -> set[str]:
+    """The references that `flattened` follows."""
+    found: set[str] = set()
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        waiting += [as_object(inner) or {} for inner in as_array(part.get("allOf")) or ()]
+        reference = part.get("$ref")
+        if isinstance(reference, str) and reference not in found:
+            found.add(reference)
+            waiting.append(target(reference, definitions))
+    return found
+
+
 def as_one_object(schema: Params, definitions: Params, budget: Budget, depth: int = 0) -> Params:
     """A root with unions and references as one object: the properties of all branches, required what all require.
 

@@ -134,7 +134,7 @@ class _Normalizer:
             return {}
         out: Params = {}
         stated: Params = {}
-        for keyword, value in _modern(given).items():
+        for keyword, value in ordered(_modern(given)).items():
             if keyword == "$ref":
                 name = self._name_of(value)
                 if name is not None:
@@ -153,7 +153,7 @@ class _Normalizer:
                 self._value(out, stated, keyword, value)
         self._patterns(out, stated)
         state(out, stated)
-        return ordered(out)
+        return ordered(out) if stated else out
 
     def _value(self, out: Params, stated: Params, keyword: str, value: object) -> None:
         if keyword == "pattern" and isinstance(value, str) and not is_regex(value):
@@ -222,7 +222,7 @@ class _Normalizer:
                 name = inner.get(keyword)
                 if isinstance(name, str):
                     self._anchors.setdefault(name, path)
-        entries = inner.items() if inner is not None else enumerate(as_array(raw) or ())
+        entries = sorted(inner.items()) if inner is not None else enumerate(as_array(raw) or ())
         for key, value in entries:
             self._collect_anchors(value, (*path, str(key)), depth + 1)
 

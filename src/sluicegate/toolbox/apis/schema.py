@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from sluicegate.protocol.message import Params, as_array, as_object
-from sluicegate.toolbox.apis.merge import as_one_object, choices_of, flattened, types_of
+from sluicegate.toolbox.apis.merge import as_one_object, choices_of, flattened, references, types_of
 from sluicegate.toolbox.apis.names import accepted_names
 from sluicegate.toolbox.apis.normalize import (
     MANY,
@@ -109,6 +109,10 @@ def _object_root(own: Params, findings: list[str], budget: Budget) -> Params:
         findings.append("The schema accepts no object, though arguments always are one.")
     root["type"] = "object"
     root.setdefault("properties", {})
+    choices = choices_of(root)
+    if choices is not None:
+        root.pop("const", None)
+        root["enum"] = [entry for entry in choices if as_object(entry) is not None] or [{}]
     if "$defs" in own:
         root["$defs"] = own["$defs"]
     return ordered(root)
@@ -150,6 +154,8 @@ class _Adapter:
         self._budget = budget
         self._definitions = as_object(root.get("$defs")) or {}
         self._used: list[str] = []
+        self._inlined: list[str] = []
+        """The definitions that took the place of a reference, from the root to the schema at hand."""
         self._recursive = self._recursive_names() if rules.has_optional_recursion else frozenset[str]()
 
     def whole(self) -> Params:
@@ -171,6 +177,7 @@ class _Adapter:
         """One schema, with all that is in it. `is_definition`: no property lies between it and its definition."""
         self._budget.spend()
         left: Params = {}
+        inlined = len(self._inlined)
         if self._rules.keywords is not None:
             given = self._limited(given, left)
         out: Params = {}
@@ -188,6 +195,7 @@ class _Adapter:
                 out[keyword] = {self._names.get(name, name): self._named(entry) for name, entry in named.items()}
             else:
                 out[keyword] = value
+        del self._inlined[inlined:]
         if self._names:
             self._rename(out, left)
         self._fill(out)
@@ -277,7 +285,7 @@ class _Adapter:
         """A schema with accepted keywords only; what is lost goes to `left`."""
         rules = self._rules
         accepted = rules.keywords or frozenset()
-        out = dict(self._merged(given))
+        out = dict(self._merged(given, left))
         if "oneOf" in out and "anyOf" not in out and "oneOf" not in accepted:
             out["anyOf"] = out.pop("oneOf")
         if "const" in out and "const" not in accepted:
@@ -294,20 +302,29 @@ class _Adapter:
             _split_types(out)
         return ordered(out)
 
-    def _merged(self, given: Params) -> Params:
+    def _merged(self, given: Params, left: Params) -> Params:
         """Without `allOf`, and with `$ref` alone."""
         parts = [as_object(part) or {} for part in as_array(given.get("allOf")) or ()]
         rest = {keyword: value for keyword, value in given.items() if keyword != "allOf"}
         if len(parts) == 1 and parts[0].keys() == {"$ref"} and rest.keys() <= _NOTES:
             given = {**rest, **parts[0]}
         elif parts:
-            given = flattened(given, self._definitions, self._budget)
+            return self._inline(given, left)
         if "$ref" not in given or len(given) == 1:
             return given
         rest = {keyword: value for keyword, value in given.items() if keyword != "$ref"}
         if rest.keys() <= _NOTES:
             return {**rest, "anyOf": [{"$ref": given["$ref"]}]}
-        return flattened(given, self._definitions, self._budget)
+        return self._inline(given, left)
+
+    def _inline(self, given: Params, left: Params) -> Params:
+        """The schema with what it refers to in place; once, if that leads to itself."""
+        names = references(given, self._definitions)
+        if names.isdisjoint(self._inlined):
+            self._inlined += sorted(names)
+            return flattened(given, self._definitions, self._budget)
+        left.update({keyword: given[keyword] for keyword in ("$ref", "allOf") if keyword in given})
+        return {keyword: value for keyword, value in given.items() if keyword not in left}
 
     def _limit_choices(self, out: Params, left: Params) -> None:
         choices = choices_of(out)

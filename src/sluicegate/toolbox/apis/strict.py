@@ -65,6 +65,8 @@ class _Closing:
             raise NotStrict(f"{where} has properties, but its type is not object.")
         if "array" in kinds:
             out["items"] = self._schema(as_object(schema.get("items")) or {}, f"an item of {where}")
+        else:
+            out.pop("items", None)
         if "anyOf" in schema:
             out["anyOf"] = [self._schema(as_object(part) or {}, where) for part in as_array(schema["anyOf"]) or ()]
         return ordered(out)
