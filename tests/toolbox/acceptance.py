@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 import jsonschema_rs
 
@@ -43,9 +43,17 @@ def breaches(api: str, definition: Json) -> list[str]:
             raise AssertionError(api)
 
 
+def is_valid(schema: Json, value: Json) -> bool:
+    return jsonschema_rs.Draft202012Validator(schema).is_valid(value)
+
+
+def is_object(value: Json) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)
+
+
 def nodes(schema: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Json]]:
     """Every schema in a schema, with its path."""
-    if not isinstance(schema, dict):
+    if not is_object(schema):
         return
     yield path, schema
     for keyword, value in schema.items():
@@ -84,12 +92,10 @@ def _common(definition: Json, member: str) -> list[str]:
             name = node["$ref"].removeprefix("#/$defs/")
             if name not in schema.get("$defs", {}):
                 found.append(f"{path}: {node['$ref']} leads nowhere")
-        for keyword in ("pattern",):
-            if keyword in node:
-                try:
-                    re.compile(node[keyword])
-                except re.error:
-                    found.append(f"{path}: the pattern is no regular expression")
+        try:
+            re.compile(node.get("pattern", ""))
+        except re.error:
+            found.append(f"{path}: the pattern is no regular expression")
     return found
 
 
@@ -155,13 +161,13 @@ def _gemini(schema: Json) -> list[str]:
 
 def _is_endless(node: Json, root: Json, inside: frozenset[str]) -> bool:
     """Whether a value would have to contain itself: references are followed, properties only if they are required."""
-    if not isinstance(node, dict):
+    if not is_object(node):
         return False
     if "$ref" in node:
         if node["$ref"] in inside:
             return True
         target = root["$defs"][node["$ref"].removeprefix("#/$defs/")]
         return _is_endless(target, root, inside | {node["$ref"]})
-    inner = [node.get("properties", {}).get(name) for name in node.get("required", ())]
+    inner: list[Json] = [node.get("properties", {}).get(name) for name in node.get("required", ())]
     inner += [node.get("items"), node.get("additionalProperties"), *node.get("anyOf", ()), *node.get("prefixItems", ())]
     return any(_is_endless(entry, root, inside) for entry in inner)

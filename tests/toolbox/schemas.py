@@ -4,7 +4,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from tests.toolbox.acceptance import is_object, types
+
 Json = Any
+EMPTY: Json = {}
 NAMES = st.sampled_from(["a", "b", "kind", "a b", "$x", "né", "x" * 70, "", "0", "a.b-c"])
 PLAIN_NAMES = st.sampled_from(["a", "b", "kind", "c_d"])
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-3, 3), st.sampled_from(["", "a", "b", "x y"]))
@@ -73,18 +76,14 @@ def schemas(names: st.SearchStrategy[str] = NAMES, *, broken: bool = True) -> st
         common = st.fixed_dictionaries(
             {"type": st.just("object"), "properties": named}, optional={"required": keywords["required"]}
         )
-        return st.one_of(common, st.fixed_dictionaries({}, optional={**structure, **_few(keywords)}))
+        return st.one_of(common, st.fixed_dictionaries({}, optional={**structure, **keywords}))
 
     leaf = st.one_of(
         st.fixed_dictionaries({"type": st.sampled_from(TYPES)}),
-        st.fixed_dictionaries({}, optional=_few(keywords)),
+        st.fixed_dictionaries({}, optional=keywords),
         st.fixed_dictionaries({"$ref": keywords["$ref"]}),
     )
     return st.recursive(leaf, nested, max_leaves=6)
-
-
-def _few(keywords: dict[str, st.SearchStrategy[Json]]) -> dict[str, st.SearchStrategy[Json]]:
-    return {name: values for name, values in keywords.items()}
 
 
 def tool_schemas(names: st.SearchStrategy[str] = NAMES, *, broken: bool = True) -> st.SearchStrategy[Json]:
@@ -104,12 +103,12 @@ def tool_schemas(names: st.SearchStrategy[str] = NAMES, *, broken: bool = True) 
     if not broken:
         return common
     unions = st.lists(inner, min_size=1, max_size=3)
-    odd = {
+    odd: dict[str, st.SearchStrategy[Json]] = {
         "anyOf": unions,
         "oneOf": unions,
         "allOf": unions,
         "not": inner,
-        "enum": st.just([{}]),
+        "enum": st.just([EMPTY]),
         "$ref": st.just("#/$defs/one"),
     }
     return st.one_of(common, inner, st.fixed_dictionaries({"$defs": definitions}, optional={**members, **odd}))
@@ -119,32 +118,31 @@ def tool_schemas(names: st.SearchStrategy[str] = NAMES, *, broken: bool = True) 
 def fitting(draw: st.DrawFn, schema: Json, root: Json = None, left: int = 6) -> Json:
     """A value that fits a schema, or nearly."""
     root = schema if root is None else root
-    if not isinstance(schema, dict) or left == 0:
+    if not is_object(schema) or left == 0:
         return draw(SCALARS)
-    given: dict[str, Json] = schema  # pyright: ignore[reportUnknownVariableType]
-    if "const" in given:
-        return given["const"]
-    if "enum" in given:
-        return draw(st.sampled_from(given["enum"]))
-    if str(given.get("$ref", "")).startswith("#/$defs/"):
-        name = given["$ref"].removeprefix("#/$defs/").replace("~1", "/")
+    if "const" in schema:
+        return schema["const"]
+    if "enum" in schema:
+        return draw(st.sampled_from(schema["enum"]))
+    if str(schema.get("$ref", "")).startswith("#/$defs/"):
+        name = schema["$ref"].removeprefix("#/$defs/").replace("~1", "/")
         return draw(fitting(root.get("$defs", {}).get(name, True), root, left - 1))
     for union in ("anyOf", "oneOf", "allOf"):
-        if union in given and not given.get("properties"):
-            return draw(fitting(draw(st.sampled_from(given[union])), root, left - 1))
-    kinds = given.get("type", "object" if "properties" in given else None)
-    kind = draw(st.sampled_from(kinds)) if isinstance(kinds, list) and kinds else kinds
+        if union in schema and not schema.get("properties"):
+            return draw(fitting(draw(st.sampled_from(schema[union])), root, left - 1))
+    kinds = types(schema) or ["object" if "properties" in schema else "any"]
+    kind = draw(st.sampled_from(kinds))
     match kind:
         case "object":
             members = {
                 name: draw(fitting(inner, root, left - 1))
-                for name, inner in given.get("properties", {}).items()
-                if name in given.get("required", ()) or draw(st.booleans())
+                for name, inner in schema.get("properties", {}).items()
+                if name in schema.get("required", ()) or draw(st.booleans())
             }
-            missing = [name for name in given.get("required", ()) if name not in members]
+            missing = [name for name in schema.get("required", ()) if name not in members]
             return {**members, **{name: draw(SCALARS) for name in missing}}
         case "array":
-            return draw(st.lists(fitting(given.get("items", True), root, left - 1), max_size=2))
+            return draw(st.lists(fitting(schema.get("items", True), root, left - 1), max_size=2))
         case "string":
             return draw(st.sampled_from(["", "a", "ab"]))
         case "integer" | "number":

@@ -1,10 +1,8 @@
 """Schemas for model APIs: no API refuses them, valid arguments stay valid, and `undo` leads back to the server."""
 
 import json
-import time
 from typing import Any
 
-import jsonschema_rs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 from sluicegate.protocol.types import Tool
 from sluicegate.toolbox.apis import APIS, define
 from sluicegate.toolbox.apis.schema import Translation, translate
-from tests.toolbox.acceptance import breaches, nodes
+from tests.toolbox.acceptance import breaches, is_object, is_valid, nodes
 from tests.toolbox.corpus import recorded
 from tests.toolbox.schemas import PLAIN_NAMES, fitting, schemas, tool_schemas
 
@@ -27,10 +25,6 @@ def translated(schema: Json, api: str = "anthropic", *, strict: bool = False) ->
 def definition(schema: Json, api: str, *, strict: bool = False) -> Json:
     (defined,) = define([Tool(name="tool", description="Does it.", input_schema=schema)], api, strict=strict).values()
     return defined.definition
-
-
-def is_valid(schema: Json, value: Json) -> bool:
-    return jsonschema_rs.Draft202012Validator(schema).is_valid(value)
 
 
 # ------------------------------------------------------------------------------------------------------- any schema
@@ -93,7 +87,7 @@ def test_arguments_for_one_branch_of_a_root_union_are_valid(branches: list[Json]
 @given(schema=tool_schemas())
 def test_equal_schemas_give_equal_bytes_and_are_not_changed(schema: Json) -> None:
     before = json.dumps(schema)
-    shuffled = {name: schema[name] for name in sorted(schema, reverse=True)} if isinstance(schema, dict) else schema
+    shuffled: Json = {name: schema[name] for name in sorted(schema, reverse=True)} if is_object(schema) else schema
     for api, strict in FORMS:
         assert json.dumps(definition(schema, api, strict=strict)) == json.dumps(
             definition(shuffled, api, strict=strict)
@@ -255,14 +249,14 @@ def test_property_names_that_anthropic_refuses_are_replaced_and_restored() -> No
     inner: Json = translation.schema["$defs"]
     dollar, long = inner["x"]["properties"]
     assert translation.schema["required"] == [first] and properties["ok"]["default"] == {dollar: 1}
-    sent = {first: {dollar: "x", long: 1}, "ok": 2}
+    sent: Json = {first: {dollar: "x", long: 1}, "ok": 2}
     assert is_valid(translation.schema, sent)
     assert translation.undo(sent) == {"a b": {"$filter": "x", "n" * 65: 1}, "ok": 2}
     assert translated(schema, "openai").schema["required"] == ["a b"]
 
 
 def test_two_names_that_look_alike_stay_two() -> None:
-    schema = {"type": "object", "properties": {"a b": {}, "a/b": {}, "a_b": {}}}
+    schema: Json = {"type": "object", "properties": {"a b": {}, "a/b": {}, "a_b": {}}}
     properties: Json = translated(schema).schema["properties"]
     assert len(properties) == 3 and "a_b" in properties
 
@@ -334,86 +328,6 @@ def test_arrays_for_openai_have_items() -> None:
     assert translated(schema, "openai").schema["properties"] == {"a": {"type": ["array", "null"], "items": {}}}
 
 
-# ------------------------------------------------------------------------------------------------------------ strict
-
-
-STRICT = {
-    "type": "object",
-    "properties": {
-        "path": {"type": "string", "minLength": 1},
-        "limit": {"type": "integer", "default": 5},
-        "mode": {"enum": ["r", "w"], "description": "How."},
-        "options": {"$ref": "#/$defs/Options", "description": "More."},
-        "note": {"type": ["string", "null"]},
-    },
-    "required": ["path"],
-    "$defs": {"Options": {"type": "object", "properties": {"deep": {"type": "boolean"}}}},
-}
-
-
-def test_strict_closes_objects_and_makes_what_is_optional_nullable() -> None:
-    translation = translated(STRICT, "openai", strict=True)
-    assert translation.is_strict
-    made: Json = translation.schema
-    assert made["required"] == list(made["properties"]) and made["additionalProperties"] is False
-    assert made["properties"]["limit"]["type"] == ["integer", "null"]
-    assert made["properties"]["mode"] == {
-        "description": "How.",
-        "anyOf": [{"type": "string", "enum": ["r", "w"]}, {"type": "null"}],
-    }
-    assert made["properties"]["options"] == {
-        "description": "More.",
-        "anyOf": [{"$ref": "#/$defs/Options"}, {"type": "null"}],
-    }
-    assert made["$defs"]["Options"]["properties"] == {"deep": {"type": ["boolean", "null"]}}
-
-
-def test_nulls_that_the_server_does_not_allow_are_dropped() -> None:
-    translation = translated(STRICT, "openai", strict=True)
-    sent = {"path": "a", "limit": None, "mode": None, "options": {"deep": None}, "note": None}
-    assert is_valid(translation.schema, sent)
-    assert translation.undo(sent) == {"path": "a", "options": {}, "note": None}
-
-
-def test_nulls_in_a_branch_of_a_union_are_judged_by_that_branch() -> None:
-    branches = [
-        {"type": "object", "properties": {"k": {"const": "a"}, "x": {"type": "string"}}, "required": ["k"]},
-        {"type": "object", "properties": {"k": {"const": "b"}, "x": {"type": ["string", "null"]}}, "required": ["k"]},
-    ]
-    schema = {"type": "object", "properties": {"u": {"type": "array", "items": {"anyOf": branches}}}}
-    translation = translated(schema, "openai", strict=True)
-    sent = {"u": [{"k": "a", "x": None}, {"k": "b", "x": None}]}
-    assert is_valid(translation.schema, sent)
-    assert translation.undo(sent) == {"u": [{"k": "a"}, {"k": "b", "x": None}]}
-
-
-@pytest.mark.parametrize(
-    ("inner", "reason"),
-    [
-        ({"type": "object"}, "`a` may have any properties."),
-        ({"type": "object", "properties": {"b": {"type": "null"}}, "additionalProperties": True}, "any properties."),
-        ({"type": "object", "properties": {}, "patternProperties": {"^x": {}}}, "`a` may have any properties."),
-        ({}, "`a` can be anything."),
-        ({"type": "array"}, "an item of `a` can be anything."),
-        ({"properties": {"b": {"type": "null"}}}, "`a` can be anything."),
-        ({"enum": [str(number) for number in range(1001)]}, "too many properties or choices."),
-    ],
-)
-def test_a_tool_that_cannot_be_strict_is_not_and_says_why(inner: Json, reason: str) -> None:
-    schema = {"type": "object", "properties": {"a": inner}}
-    translation = translated(schema, "openai", strict=True)
-    assert not translation.is_strict and translation.findings[-1].endswith(reason)
-    assert translation.schema == translated(schema, "openai").schema
-
-
-def test_a_deep_schema_is_not_strict() -> None:
-    schema: Json = {"type": "string"}
-    for _ in range(11):
-        schema = {"type": "object", "properties": {"a": schema}}
-    assert not translated(schema, "openai", strict=True).is_strict
-    assert translated(schema["properties"]["a"], "openai", strict=True).is_strict
-
-
 # ------------------------------------------------------------------------------------------------------------ bounds
 
 
@@ -445,12 +359,10 @@ BOMBS = {
 
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_no_schema_takes_more_than_bounded_work_t25(bomb: str) -> None:
-    start = time.process_time()
     for api, strict in FORMS:
         made = definition(BOMBS[bomb], api, strict=strict)
         assert not breaches(api, made)
         assert sum(1 for _ in nodes(made)) < 10_000
-    assert time.process_time() - start < 20  # Not a figure to hold: exponential work would take years.
 
 
 def test_deep_arguments_come_back() -> None:
