@@ -21,7 +21,7 @@ from sluicegate.protocol.types import (
     ToolResult,
     UnknownContent,
 )
-from sluicegate.toolbox.apis import APIS, answers, define, problem_result, read_calls
+from sluicegate.toolbox.apis import APIS, answers, define, news, problem_result, read_calls, tokens, tool_list
 from sluicegate.toolbox.apis.messages import LARGEST_IMAGE, Call
 from tests.toolbox.acceptance import breaches, is_object
 from tests.toolbox.corpus import recorded
@@ -123,6 +123,66 @@ def test_definitions_are_the_same_bytes_each_time(api: str) -> None:
         return json.dumps([entry.definition for entry in define(copies, api).values()])
 
     assert encoded() == encoded()
+
+
+# ----------------------------------------------------------------------------------------------- deferred and changed
+
+
+OTHER = Tool(name="now", description="The time.", input_schema={"type": "object"})
+
+
+@pytest.mark.parametrize(
+    ("api", "search"),
+    [
+        ("anthropic", {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"}),
+        ("openai", {"type": "tool_search"}),
+    ],
+)
+def test_deferred_tools_are_marked_beside_the_search_of_the_api(api: str, search: Json) -> None:
+    defined = define([TOOL, OTHER], api)
+    plain = [entry.definition for entry in defined.values()]
+    assert tool_list(api, defined) == plain
+    assert tool_list(api, defined, {"now"}) == [search, plain[0], {**plain[1], "defer_loading": True}]
+
+
+@pytest.mark.parametrize("api", ["openai-chat", "gemini", "mcp"])
+def test_deferred_tools_are_left_out_where_the_api_has_no_search(api: str) -> None:
+    defined = define([TOOL, OTHER], api)
+    assert tool_list(api, defined, {"now"}) == [defined[TOOL.name].definition]
+
+
+def test_news_for_anthropic_are_blocks() -> None:
+    before, after = define([TOOL], "anthropic"), define([OTHER], "anthropic")
+    assert news("anthropic", before, after) == [
+        {
+            "role": "system",
+            "content": [
+                {"type": "tool_removal", "tool": {"type": "tool_reference", "name": TOOL.name}},
+                {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": after["now"].definition}},
+            ],
+        }
+    ]
+
+
+@pytest.mark.parametrize("api", ["openai", "openai-chat", "gemini"])
+def test_news_for_others_are_words(api: str) -> None:
+    (message,) = news(api, define([TOOL], api), define([OTHER], api))
+    text = "These tools are no longer available: mcp__sky__weather.\nThese tools are new:\n- now: The time."
+    assert message == {"role": "user", **({"parts": [{"text": text}]} if api == "gemini" else {"content": text})}
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_changed_tool_is_news_and_an_unchanged_one_is_not(api: str) -> None:
+    before = define([TOOL, OTHER], api)
+    changed = Tool(name=TOOL.name, description="The weather, today.", input_schema=SCHEMA)
+    assert news(api, before, define([TOOL, OTHER], api)) == []
+    text = json.dumps(news(api, before, define([changed, OTHER], api)))
+    assert "today" in text and "now" not in text
+
+
+def test_tokens_are_estimated() -> None:
+    definitions = [entry.definition for entry in define([TOOL, OTHER], "anthropic").values()]
+    assert 30 < tokens(definitions) < 100 and tokens([]) == 0
 
 
 # ------------------------------------------------------------------------------------------------------------- calls

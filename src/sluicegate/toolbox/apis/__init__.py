@@ -3,7 +3,7 @@
 One module for each API; `schema` translates input schemas by the API's rules.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -51,6 +51,38 @@ def define(tools: Iterable[Tool], api: str, *, strict: bool = False) -> dict[str
     chosen = api_named(api)
     names = accepted_names((tool.name for tool in tools), chosen.rules.name)
     return {names[tool.name]: _defined(tool, names[tool.name], chosen, strict) for tool in tools}
+
+
+def tool_list(api: str, defined: Mapping[str, Defined], deferred: Collection[str] = ()) -> list[Params]:
+    """What goes into a request as its tools. `deferred` names tools that the model has to search for first.
+
+    An API with a search of its own gets them marked, and its search; for others they are left out.
+    """
+    search = APIS[api].search if api in APIS else None
+    out: list[Params] = [dict(search)] if search is not None and deferred else []
+    for name, entry in defined.items():
+        if name not in deferred:
+            out.append(entry.definition)
+        elif search is not None:
+            out.append({**entry.definition, "defer_loading": True})
+    return out
+
+
+def news(api: str, before: Mapping[str, Defined], after: Mapping[str, Defined]) -> list[Params]:
+    """The messages that tell a model what has changed since a list of tools; none if nothing has.
+
+    Raises:
+        ValueError: there is no such API.
+    """
+    changed = {name for name in before.keys() & after.keys() if before[name].definition != after[name].definition}
+    removed = [name for name in before if name not in after or name in changed]
+    added = [entry.definition for name, entry in after.items() if name not in before or name in changed]
+    return api_named(api).news(removed, added)
+
+
+def tokens(definitions: Iterable[Params]) -> int:
+    """About how many tokens definitions take: a quarter of their characters."""
+    return sum(len(msgspec.json.encode(definition)) for definition in definitions) // 4
 
 
 def api_named(name: str) -> Api:

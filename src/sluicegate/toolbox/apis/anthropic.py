@@ -37,6 +37,16 @@ def _block(part: Shown) -> Params:
     return {"type": "text", "text": part}
 
 
+def _news(removed: Sequence[str], added: Sequence[Params]) -> list[Params]:
+    """One system message; the requests that have it need the beta `inline-tools-2026-09-15`."""
+    content: list[Params] = [
+        {"type": "tool_removal", "tool": {"type": "tool_reference", "name": name}} for name in removed
+    ]
+    for definition in added:
+        content.append({"type": "tool_addition", "tool": {"type": "tool_definition", "definition": definition}})
+    return [{"role": "system", "content": content}] if content else []
+
+
 ANTHROPIC: Final = Api(
     title="Anthropic",
     rules=Rules(
@@ -48,4 +58,6 @@ ANTHROPIC: Final = Api(
     define=_define,
     calls=_calls,
     answers=_answers,
+    search={"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"},
+    news=_news,
 )

@@ -13,6 +13,7 @@ from sluicegate.toolbox.apis.messages import (
     entries,
     field,
     joined,
+    news_text,
     read_call,
     text_field,
 )
@@ -51,6 +52,11 @@ def _response(call: Call, parts: Sequence[Shown], is_error: bool) -> Params:
     return out
 
 
+def _news(removed: Sequence[str], added: Sequence[Params]) -> list[Params]:
+    text = news_text(removed, [(text_field(new, "name"), text_field(new, "description")) for new in added])
+    return [{"role": "user", "parts": [{"text": text}]}] if text else []
+
+
 GEMINI: Final = Api(
     title="Gemini",
     rules=Rules(
@@ -71,4 +77,5 @@ GEMINI: Final = Api(
     define=_define,
     calls=_calls,
     answers=_answers,
+    news=_news,
 )

@@ -64,6 +64,10 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
     """The calls in a reply, in order."""
     answers: Callable[[Sequence[tuple[Call, Sequence[Shown], bool]]], list[Params]]
     """The messages that answer calls, from what each shows and whether it is an error."""
+    search: Params | None = None
+    """The API's own tool that finds deferred ones, if it has one."""
+    news: Callable[[Sequence[str], Sequence[Params]], list[Params]]
+    """The messages that tell the model which tools are gone, by name, and which are new, by definition."""
 
 
 def field(value: object, *names: str) -> object:
@@ -155,6 +159,17 @@ def marked(parts: Sequence[Shown], is_error: bool) -> list[Shown]:
     if not is_error or (isinstance(first, str) and first.lower().startswith("error")):
         return list(parts)
     return [f"Error: {first}", *parts[1:]] if isinstance(first, str) else ["Error:", *parts]
+
+
+def news_text(removed: Sequence[str], added: Sequence[tuple[str, str]]) -> str:
+    """Which tools are gone and which are new, in words; `added` has names and descriptions."""
+    lines: list[str] = []
+    if removed:
+        lines.append(f"These tools are no longer available: {', '.join(removed)}.")
+    if added:
+        lines.append("These tools are new:")
+        lines += [f"- {name}: {description}" if description else f"- {name}" for name, description in added]
+    return "\n".join(lines)
 
 
 def described(description: str, translation: Translation) -> tuple[str, Params]:

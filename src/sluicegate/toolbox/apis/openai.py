@@ -14,6 +14,7 @@ from sluicegate.toolbox.apis.messages import (
     field,
     joined,
     marked,
+    news_text,
     read_call,
     text_field,
 )
@@ -77,6 +78,14 @@ def _answers_in_chat(answered: Sequence[tuple[Call, Sequence[Shown], bool]]) -> 
     ]
 
 
+def _news(removed: Sequence[str], added: Sequence[Params]) -> list[Params]:
+    """A message in words: both APIs change their tools only by a new list."""
+    functions = [field(new, "function") or new for new in added]
+    new = [(text_field(function, "name"), text_field(function, "description")) for function in functions]
+    text = news_text(removed, new)
+    return [{"role": "user", "content": text}] if text else []
+
+
 _NAME: Final = r"[A-Za-z0-9_-]{1,64}"
 _NOT_AT_ROOT: Final = frozenset({"anyOf", "oneOf", "allOf", "enum", "not"})
 _RULES: Final = Rules(name=_NAME, not_at_root=_NOT_AT_ROOT, has_items=True)
@@ -103,6 +112,8 @@ RESPONSES: Final = Api(
     define=_define,
     calls=_calls,
     answers=_answers,
+    search={"type": "tool_search"},
+    news=_news,
 )
 CHAT: Final = Api(
     title="OpenAI Chat",
@@ -111,4 +122,5 @@ CHAT: Final = Api(
     define=_define_for_chat,
     calls=_calls_in_chat,
     answers=_answers_in_chat,
+    news=_news,
 )
