@@ -200,12 +200,14 @@ def _speaks_of(form: Params, name: str) -> bool:
 def _one_of(forms: Sequence[Params], budget: Budget) -> Params:
     offered: dict[str, list[Params]] = {}
     for form in forms:
+        budget.spend()
         for name, schema in (as_object(form.get("properties")) or {}).items():
-            budget.spend()
             offered.setdefault(name, []).append(as_object(schema) or {})
     out: Params = {"type": "object", "properties": {name: any_of(schemas) for name, schemas in offered.items()}}
     needed = [as_array(form.get("required")) or [] for form in forms]
-    shared = [name for name in needed[0] if all(name in names for names in needed)]
+    shared = list(dict.fromkeys(needed[0]))
+    for names in map(set, needed[1:]):
+        shared = [name for name in shared if name in names]
     if shared:
         out["required"] = shared
     if all(form.get("additionalProperties") is False for form in forms):
@@ -238,6 +240,10 @@ def choices_of(schema: Params) -> list[object] | None:
     return as_array(schema.get("enum"))
 
 
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names[:30])
+
+
 def _described(form: Params) -> str:
     """One form of the arguments in words."""
     parts: list[str] = []
@@ -251,12 +257,12 @@ def _described(form: Params) -> str:
         choices = choices_of(as_object(schema) or {})
         if choices is not None and len(choices) <= 5:
             parts.append(f"`{name}` is {' or '.join(_bytes(choice).decode()[:50] for choice in choices)}")
-    required = [f"`{name}`" for name in as_array(form.get("required")) or ()]
+    required = dict.fromkeys(str(name) for name in as_array(form.get("required")) or ())
     if required:
-        parts.append(f"requires {', '.join(required[:30])}")
-    optional = [f"`{name}`" for name in properties if f"`{name}`" not in required]
+        parts.append(f"requires {_listed(list(required))}")
+    optional = [name for name in properties if name not in required]
     if optional:
-        parts.append(f"may have {', '.join(optional[:30])}")
+        parts.append(f"may have {_listed(optional)}")
     further = {keyword: value for keyword, value in form.items() if keyword not in _FORM}
     if further:
         text = _bytes(further).decode()

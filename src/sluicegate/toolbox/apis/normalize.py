@@ -15,8 +15,10 @@ import msgspec
 
 from sluicegate.protocol.message import Params, as_array, as_object
 
-MOST_NODES: Final = 10_000
+MOST_NODES: Final = 5_000
 """Subschemas that one translation may look at. The largest of 400 public tools has about 600."""
+_PATTERN_COST: Final = 5
+"""What compiling a pattern takes, in subschemas."""
 DEEPEST: Final = 48
 """Levels of a schema or of a value in it."""
 LONGEST_PATTERN: Final = 1_000
@@ -103,6 +105,8 @@ class _Normalizer:
         self._findings = findings
         self._budget = budget
         self._names: dict[tuple[str, ...], str] = {}
+        self._taken: dict[str, int] = {}
+        """The names in use, and how many definitions wanted each."""
         self._waiting: list[tuple[str, object]] = []
         self._anchors: dict[str, tuple[str, ...]] | None = None
         top = as_object(root)
@@ -156,9 +160,11 @@ class _Normalizer:
         return ordered(out) if stated else out
 
     def _value(self, out: Params, stated: Params, keyword: str, value: object) -> None:
-        if keyword == "pattern" and isinstance(value, str) and not is_regex(value):
-            stated[keyword] = value[:LONGEST_PATTERN]
-            return
+        if keyword == "pattern" and isinstance(value, str):
+            self._budget.spend(_PATTERN_COST)
+            if not is_regex(value):
+                stated[keyword] = value[:LONGEST_PATTERN]
+                return
         read = _READ[keyword](value)
         if read is not None:
             out[keyword] = read[0]
@@ -168,13 +174,17 @@ class _Normalizer:
     def _patterns(self, out: Params, stated: Params) -> None:
         """Leave out patterns that are no regular expression, and then accept the names that they would match."""
         patterns = as_object(out.get("patternProperties"))
-        if patterns is None or all(map(is_regex, patterns)):
+        if patterns is None:
             return
-        out["patternProperties"] = {name: schema for name, schema in patterns.items() if is_regex(name)}
+        self._budget.spend(_PATTERN_COST * len(patterns))
+        kept = {name: schema for name, schema in patterns.items() if is_regex(name)}
+        if len(kept) == len(patterns):
+            return
+        out["patternProperties"] = kept
         for keyword in ("additionalProperties", "unevaluatedProperties"):
             if keyword in out:
                 stated[keyword] = out.pop(keyword)
-        stated["patternProperties"] = [name[:100] for name in patterns if not is_regex(name)]
+        stated["patternProperties"] = [name[:100] for name in patterns if name not in kept]
 
     def _name_of(self, reference: object) -> str | None:
         """The name in `$defs` of what a reference leads to; None if that is not in this document."""
@@ -188,11 +198,12 @@ class _Normalizer:
         if pointer not in self._names:
             self._budget.spend(len(pointer) + 1)
             base = re.sub(r"[^A-Za-z0-9_-]", "_", pointer[-1])[:40] if pointer else "root"
-            name, count = base or "_", 1
-            taken = set(self._names.values())
-            while name in taken:
-                count += 1
-                name = f"{base}_{count}"
+            name = base or "_"
+            while name in self._taken:
+                self._budget.spend()
+                self._taken[base] = self._taken.get(base, 1) + 1
+                name = f"{base}_{self._taken[base]}"
+            self._taken.setdefault(name, 1)
             self._names[pointer] = name
             self._waiting.append((name, raw))
         return self._names[pointer]

@@ -243,11 +243,10 @@ class _Adapter:
         """Require no property that leads to a recursive definition."""
         properties = as_object(out.get("properties")) or {}
         names = [str(name) for name in as_array(out["required"]) or ()]
-        bound = [name for name in names if self._leads_to_recursion(as_object(properties.get(name)) or {})]
-        kept = [name for name in names if name not in bound]
+        bound = {name for name in names if self._leads_to_recursion(as_object(properties.get(name)) or {})}
         if bound:
-            out["required"] = kept
-            state(out, {"required": bound})
+            out["required"] = [name for name in names if name not in bound]
+            state(out, {"required": sorted(bound)})
 
     def _leads_to_recursion(self, schema: Params) -> bool:
         name = str(schema.get("$ref", "")).removeprefix("#/$defs/")

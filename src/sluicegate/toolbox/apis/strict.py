@@ -76,7 +76,7 @@ class _Closing:
         is_open = out.get("additionalProperties", False) is not False
         if is_open or (not properties and "additionalProperties" not in out and not is_root):
             raise NotStrict(f"{where} may have any properties.")
-        required = as_array(out.get("required")) or []
+        required = set(as_array(out.get("required")) or ())
         inner: Params = {}
         for name, entry in (properties or {}).items():
             self._properties += 1

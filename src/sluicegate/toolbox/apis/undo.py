@@ -53,7 +53,7 @@ def _has_null(value: object, depth: int) -> bool:
 class _Nulls:
     def __init__(self, definitions: Params) -> None:
         self._definitions = definitions
-        self._budget = Budget(50_000)
+        self._budget = Budget()
 
     def dropped(self, value: object, schema: Params, depth: int) -> object:
         inner, array = as_object(value), as_array(value)
@@ -97,7 +97,9 @@ class _Nulls:
     def _requires(self, schema: Params, name: str, nested: int) -> bool:
         if nested > _MOST_NESTED:
             return False
-        if name in (as_array(schema.get("required")) or ()):
+        required = as_array(schema.get("required")) or ()
+        self._budget.spend(1 + len(required) // 100)
+        if name in required:
             return True
         return any(self._requires(part, name, nested + 1) for part in self._parts(schema))
 
