@@ -287,6 +287,13 @@ def test_gemini_is_told_in_words_what_it_cannot_read() -> None:
     }
 
 
+def test_choices_that_no_type_accepts_leave_the_types() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": ["number", "boolean"], "enum": ["x"]}}}
+    assert translated(schema, "gemini").schema["properties"] == {
+        "a": {"anyOf": [{"type": "number"}, {"type": "boolean"}]},
+    }
+
+
 def test_older_drafts_and_openapi_are_understood() -> None:
     schema = {
         "type": "object",

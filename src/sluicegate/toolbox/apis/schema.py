@@ -371,6 +371,8 @@ def _split_types(out: Params) -> None:
         return
     branches: list[object] = []
     choices = choices_of(out)
+    if choices is not None and not any(_fits(entry, kind) for entry in choices for kind in kinds):
+        choices = None  # No value is valid; a union of nothing is no schema.
     for kind in [*named, *(["null"] if "null" in kinds else [])]:
         branch: Params = {"type": kind}
         branch.update({keyword: out[keyword] for keyword in _BY_TYPE.get(kind, set[str]()) & out.keys()})
