@@ -1,0 +1,93 @@
+"""Strict calls: closed schemas, and arguments without the nulls that stand for what is absent."""
+
+from typing import Any
+
+import pytest
+
+from sluicegate.toolbox.apis import APIS
+from sluicegate.toolbox.apis.schema import Translation, translate
+from tests.toolbox.acceptance import is_valid
+
+Json = Any
+
+
+def translated(schema: Json, *, strict: bool = True) -> Translation:
+    api = APIS["openai"]
+    return translate(schema, api.rules, api.strict if strict else None)
+
+
+STRICT = {
+    "type": "object",
+    "properties": {
+        "path": {"type": "string", "minLength": 1},
+        "limit": {"type": "integer", "default": 5},
+        "mode": {"enum": ["r", "w"], "description": "How."},
+        "options": {"$ref": "#/$defs/Options", "description": "More."},
+        "note": {"type": ["string", "null"]},
+    },
+    "required": ["path"],
+    "$defs": {"Options": {"type": "object", "properties": {"deep": {"type": "boolean"}}}},
+}
+
+
+def test_strict_closes_objects_and_makes_what_is_optional_nullable() -> None:
+    translation = translated(STRICT)
+    assert translation.is_strict
+    made: Json = translation.schema
+    assert made["required"] == list(made["properties"]) and made["additionalProperties"] is False
+    assert made["properties"]["limit"]["type"] == ["integer", "null"]
+    assert made["properties"]["mode"] == {
+        "description": "How.",
+        "anyOf": [{"type": "string", "enum": ["r", "w"]}, {"type": "null"}],
+    }
+    assert made["properties"]["options"] == {
+        "description": "More.",
+        "anyOf": [{"$ref": "#/$defs/Options"}, {"type": "null"}],
+    }
+    assert made["$defs"]["Options"]["properties"] == {"deep": {"type": ["boolean", "null"]}}
+
+
+def test_nulls_that_the_server_does_not_allow_are_dropped() -> None:
+    translation = translated(STRICT)
+    sent: Json = {"path": "a", "limit": None, "mode": None, "options": {"deep": None}, "note": None}
+    assert is_valid(translation.schema, sent)
+    assert translation.undo(sent) == {"path": "a", "options": {}, "note": None}
+
+
+def test_nulls_in_a_branch_of_a_union_are_judged_by_that_branch() -> None:
+    branches = [
+        {"type": "object", "properties": {"k": {"const": "a"}, "x": {"type": "string"}}, "required": ["k"]},
+        {"type": "object", "properties": {"k": {"const": "b"}, "x": {"type": ["string", "null"]}}, "required": ["k"]},
+    ]
+    schema = {"type": "object", "properties": {"u": {"type": "array", "items": {"anyOf": branches}}}}
+    translation = translated(schema)
+    sent: Json = {"u": [{"k": "a", "x": None}, {"k": "b", "x": None}]}
+    assert is_valid(translation.schema, sent)
+    assert translation.undo(sent) == {"u": [{"k": "a"}, {"k": "b", "x": None}]}
+
+
+@pytest.mark.parametrize(
+    ("inner", "reason"),
+    [
+        ({"type": "object"}, "`a` may have any properties."),
+        ({"type": "object", "properties": {"b": {"type": "null"}}, "additionalProperties": True}, "any properties."),
+        ({"type": "object", "properties": {}, "patternProperties": {"^x": {}}}, "`a` may have any properties."),
+        ({}, "`a` can be anything."),
+        ({"type": "array"}, "an item of `a` can be anything."),
+        ({"properties": {"b": {"type": "null"}}}, "`a` can be anything."),
+        ({"enum": [str(number) for number in range(1001)]}, "too many properties or choices."),
+    ],
+)
+def test_a_tool_that_cannot_be_strict_is_not_and_says_why(inner: Json, reason: str) -> None:
+    schema = {"type": "object", "properties": {"a": inner}}
+    translation = translated(schema)
+    assert not translation.is_strict and translation.findings[-1].endswith(reason)
+    assert translation.schema == translated(schema, strict=False).schema
+
+
+def test_a_deep_schema_is_not_strict() -> None:
+    schema: Json = {"type": "string"}
+    for _ in range(11):
+        schema = {"type": "object", "properties": {"a": schema}}
+    assert not translated(schema).is_strict
+    assert translated(schema["properties"]["a"]).is_strict
