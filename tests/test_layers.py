@@ -14,7 +14,7 @@ LAYERS = {
     "errors": {"errors"},
     "protocol": {"protocol"},
     "shared": {"exchange", "globs", "http1", "masking", "runtime", "store"},
-    "rooms": {"downstream", "gate", "delivery", "hub", "upstream", "activation"},
+    "rooms": {"downstream", "gate", "delivery", "hub", "upstream", "activations"},
     "composition": {
         *("asgi", "client", "config", "demo", "gateway", "load_file", "run_server", "serve", "server", "toolbox"),
     },

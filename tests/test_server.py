@@ -8,14 +8,14 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from sluicegate.activation.values import Data, Image, Progress, ToolError
+from sluicegate.activations.values import Data, Image, Progress, ToolError
 from sluicegate.errors import InvalidParams, MethodNotFound
 from sluicegate.exchange import Host, Upstream
 from sluicegate.protocol.message import Params, Request, Result, encode
 from sluicegate.protocol.modern_era import CAPABILITIES_KEY, VERSION_KEY, Discovery, judge_probe
 from sluicegate.protocol.server_connection import Outgoing, ServerConversation
 from sluicegate.server import Server
-from tests.activation.helpers import Recorder, ask, call, text
+from tests.activations.helpers import Recorder, ask, call, text
 
 OFFICIAL = Path(__file__).parents[2] / "shared" / "schema" / "2026-07-28.json"
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sluicegate import http1
-from sluicegate.activation.call import Call
-from sluicegate.activation.values import ToolError
+from sluicegate.activations.call import Call
+from sluicegate.activations.values import ToolError
 from sluicegate.asgi import AsgiApp
 from sluicegate.client.connect import connect
 from sluicegate.downstream.http import HttpEndpoint
@@ -20,7 +20,7 @@ from sluicegate.protocol.message import Reply, Result
 from sluicegate.protocol.types import ToolResult
 from sluicegate.server import Server
 from sluicegate.testing import MemoryUpstream
-from tests.activation.helpers import ask
+from tests.activations.helpers import ask
 
 
 class Places:

@@ -23,9 +23,9 @@ __version__ = "0.1.0.dev0"
 # Names are loaded at their first use, which keeps the import cheap. Type checkers read `__init__.pyi`; a test compares
 # both.
 _HOMES = {
-    "activation": ("questions",),
-    "activation.call": ("Call",),
-    "activation.values": (
+    "activations": ("questions",),
+    "activations.call": ("Call",),
+    "activations.values": (
         "AssistantMessage",
         "Audio",
         "Contents",
@@ -38,9 +38,10 @@ _HOMES = {
         "ResourceLink",
         "Structured",
         "Text",
+        "ToolUse",
         "UserMessage",
     ),
-    "activation.questions": ("Elicited", "Root", "Sampled"),
+    "activations.questions": ("Elicited", "Root", "Sampled"),
     "client.handlers": ("ElicitAnswer", "ElicitRequest", "SampleRequest"),
     "client.client": ("Client",),
     "client.connect": ("Era", "connect"),
@@ -75,7 +76,7 @@ _HOMES = {
     "protocol.types": ("DataEvent", "LogEvent", "ProgressEvent", "ToolResult"),
     "upstream.http": ("http",),
     "upstream.stdio": ("stdio",),
-    "server": ("Server",),
+    "server": ("Server", "activation"),
     "run_server": ("run",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from sluicegate.activation.call import Call
-from sluicegate.activation.values import Log, Progress, ToolError
+from sluicegate.activations.call import Call
+from sluicegate.activations.values import Log, Progress, ToolError
 from sluicegate.server import Server
 
 server = Server("demo", version="1.0", title="Demo", instructions="Harmless tools for trying out a gateway.")

@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any, Final, Self, TypeVar, Unpack, cast, overload
 
-from sluicegate.activation.catalog import Catalog
-from sluicegate.activation.content import members
-from sluicegate.activation.definitions import (
+from sluicegate.activations.catalog import Catalog
+from sluicegate.activations.content import members
+from sluicegate.activations.definitions import (
     Completer,
     Prompt,
     PromptOptions,
@@ -20,7 +20,7 @@ from sluicegate.activation.definitions import (
     Tool,
     ToolOptions,
 )
-from sluicegate.activation.namespaces import check_name, methods_of
+from sluicegate.activations.namespaces import check_name, methods_of
 from sluicegate.errors import ConfigError, InputRefused
 from sluicegate.exchange import Connection, Exchange, Handler, Host, Step, chain
 from sluicegate.protocol.message import Params, Reply, Result

@@ -45,7 +45,7 @@ FOR_LATER = {
     "jiter",
     "logging",
     "uvloop",
-    "sluicegate.activation.definitions",
+    "sluicegate.activations.definitions",
     "sluicegate.client.client",
     "sluicegate.serve.control_api",
     "sluicegate.downstream.duplex",

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from sluicegate import client as client_package
-from sluicegate.activation.values import Data, Progress
+from sluicegate.activations.values import Data, Progress
 from sluicegate.client import Client, ElicitAnswer, ElicitRequest, SampleRequest, connect
 from sluicegate.client.connect import command_words
 from sluicegate.errors import (

@@ -25,7 +25,7 @@ from sluicegate.runtime.task_scope import TaskScope, forever, in_thread
 from sluicegate.server import Server
 from sluicegate.testing import MemoryUpstream
 from sluicegate.upstream.duplex import Era
-from tests.activation.helpers import Recorder, ask
+from tests.activations.helpers import Recorder, ask
 from tests.own_time import run_in_own_time
 
 TOOLS = Notification("notifications/tools/list_changed", {})

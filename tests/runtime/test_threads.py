@@ -8,12 +8,12 @@ from functools import partial
 
 import pytest
 
-from sluicegate.activation.invoke import SteppedGenerator
+from sluicegate.activations.invoke import SteppedGenerator
 from sluicegate.errors import ThreadsBusy, error_object
 from sluicegate.runtime import task_scope as concurrency
 from sluicegate.runtime.task_scope import MOST_THREADS, in_thread
 from sluicegate.server import Server
-from tests.activation.helpers import ask, call, text
+from tests.activations.helpers import ask, call, text
 
 BUSY: set[object] = vars(concurrency)["_busy"]
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, cast
 
 import click
 
-from sluicegate.activation.validation_errors import Checker
+from sluicegate.activations.validation_errors import Checker
 from sluicegate.cli.key_values import Wrong, one_value, resolved, types_of
 from sluicegate.cli.output import clean, one_line, say
 from sluicegate.client.handlers import ElicitAnswer, ElicitRequest

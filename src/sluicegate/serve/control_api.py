@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from sluicegate.activation.values import Structured, ToolError
+from sluicegate.activations.values import Structured, ToolError
 from sluicegate.config.model import Stdio
 from sluicegate.config.problems import Problem
 from sluicegate.gateway import Gateway

@@ -11,8 +11,8 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from sluicegate.activation.pydantic_types import encode_hook
-from sluicegate.activation.values import (
+from sluicegate.activations.pydantic_types import encode_hook
+from sluicegate.activations.values import (
     CONTENT,
     AssistantMessage,
     Audio,

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from sluicegate.activation.content import messages_of
-from sluicegate.activation.values import AssistantMessage, Image, ToolError, UserMessage
+from sluicegate.activations.content import messages_of
+from sluicegate.activations.values import AssistantMessage, Image, ToolError, UserMessage
 from sluicegate.errors import InvalidParams, MethodNotFound, UnknownTarget
 from sluicegate.server import Server
-from tests.activation.helpers import ask
+from tests.activations.helpers import ask
 
 
 @pytest.fixture

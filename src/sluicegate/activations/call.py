@@ -9,10 +9,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar, cast, overload
 
-from sluicegate.activation import questions
-from sluicegate.activation.content import clean_text, json_of
-from sluicegate.activation.questions import Ask, Elicited, Root, Sampled
-from sluicegate.activation.values import LogLevel
+from sluicegate.activations import questions
+from sluicegate.activations.content import clean_text, json_of
+from sluicegate.activations.questions import Ask, Elicited, Root, Sampled
+from sluicegate.activations.values import LogLevel
 from sluicegate.errors import InputRefused, MissingCapability
 from sluicegate.exchange import Caller, Exchange
 from sluicegate.protocol.input_required import lacking_capability, missing_capability

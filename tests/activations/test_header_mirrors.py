@@ -9,7 +9,7 @@ from sluicegate.errors import RemoteProtocolError
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.message import Params, Reply, Result, opened
 from sluicegate.server import Server
-from tests.activation.helpers import Recorder
+from tests.activations.helpers import Recorder
 
 Region = Annotated[str, msgspec.Meta(extra_json_schema={"x-mcp-header": "Region"})]
 

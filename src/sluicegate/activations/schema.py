@@ -15,8 +15,8 @@ from typing import Any, Final, NotRequired, Protocol, TypedDict, cast
 
 import msgspec
 
-from sluicegate.activation.content import with_defaults
-from sluicegate.activation.describe import (
+from sluicegate.activations.content import with_defaults
+from sluicegate.activations.describe import (
     CANNOT_DESCRIBE,
     annotated_text,
     describe,
@@ -26,15 +26,15 @@ from sluicegate.activation.describe import (
     uses_pydantic,
     without_extras,
 )
-from sluicegate.activation.pydantic_types import PydanticReader, default_of, is_field, with_default_of_field
-from sluicegate.activation.signatures import (
+from sluicegate.activations.pydantic_types import PydanticReader, default_of, is_field, with_default_of_field
+from sluicegate.activations.signatures import (
     Function,
     annotated_parameters,
     injected_parameters,
     name_of,
     split_docstring,
 )
-from sluicegate.activation.validation_errors import Checker, InvalidArguments, Schema, dotted, sentence_of
+from sluicegate.activations.validation_errors import Checker, InvalidArguments, Schema, dotted, sentence_of
 
 CANNOT_CONVERT: Final = (msgspec.ValidationError, TypeError)  # TypeError: an item of a set that cannot be hashed.
 

@@ -24,9 +24,9 @@ from hypothesis import assume, event, example, given, settings
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from sluicegate.activation.schema import ArgumentReader, ExplicitSchema, Parameters, output_schema_of
-from sluicegate.activation.signatures import injected_parameters, return_annotation
-from sluicegate.activation.validation_errors import InvalidArguments
+from sluicegate.activations.schema import ArgumentReader, ExplicitSchema, Parameters, output_schema_of
+from sluicegate.activations.signatures import injected_parameters, return_annotation
+from sluicegate.activations.validation_errors import InvalidArguments
 
 
 class Colour(enum.Enum):
@@ -813,7 +813,7 @@ def test_output_that_cannot_be_described_is_refused_by_name() -> None:
 
 def test_validator_is_imported_only_when_it_is_needed() -> None:
     script = (
-        "import sys, sluicegate.activation.schema as s\n"
+        "import sys, sluicegate.activations.schema as s\n"
         "def f(a: int): ...\n"
         "p = s.Parameters.of(f); p.convert({'a': 1.0})\n"
         "assert not {'jsonschema_rs', 'difflib'} & sys.modules.keys()\n"

@@ -6,12 +6,12 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from sluicegate.activation.values import Data, Structured
+from sluicegate.activations.values import Data, Structured
 from sluicegate.client.connect import connect
 from sluicegate.errors import ConfigError
 from sluicegate.hub.hub import Hub
 from sluicegate.server import Server, activated, activation
-from tests.activation.helpers import ask, call, text
+from tests.activations.helpers import ask, call, text
 
 
 class Seen(msgspec.Struct, tag="seen"):

@@ -1,4 +1,4 @@
-from sluicegate.activation.signatures import split_docstring
+from sluicegate.activations.signatures import split_docstring
 
 
 def test_google_sections_are_read_and_taken_out() -> None:

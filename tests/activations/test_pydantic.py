@@ -13,9 +13,9 @@ import pydantic
 import pytest
 from pydantic import AnyUrl, BaseModel, BeforeValidator, Field, PositiveInt, RootModel, field_validator
 
-from sluicegate.activation.call import Call
+from sluicegate.activations.call import Call
 from sluicegate.server import Server
-from tests.activation.helpers import Recorder, ask, call, failure, text
+from tests.activations.helpers import Recorder, ask, call, failure, text
 
 
 class Line(BaseModel):

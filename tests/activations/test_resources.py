@@ -2,13 +2,13 @@
 
 import pytest
 
-from sluicegate.activation.call import Call
-from sluicegate.activation.values import Contents, ToolError
+from sluicegate.activations.call import Call
+from sluicegate.activations.values import Contents, ToolError
 from sluicegate.errors import InputRefused, UnknownTarget, error_object
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.server import Server
-from tests.activation.helpers import EAGER, Recorder, ask
+from tests.activations.helpers import EAGER, Recorder, ask
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from functools import partial
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final, cast
 
-from sluicegate.activation.values import ToolError
+from sluicegate.activations.values import ToolError
 from sluicegate.errors import RpcError, SluicegateError
 from sluicegate.runtime.task_scope import in_thread, settle_from_thread, start_in_thread
 

@@ -6,14 +6,14 @@ from typing import Any, Literal, cast
 
 import pytest
 
-from sluicegate.activation import questions
-from sluicegate.activation.call import Call
-from sluicegate.activation.questions import Root
-from sluicegate.activation.values import AssistantMessage, Image, UserMessage
+from sluicegate.activations import questions
+from sluicegate.activations.call import Call
+from sluicegate.activations.questions import Root
+from sluicegate.activations.values import AssistantMessage, Image, UserMessage
 from sluicegate.errors import InputRefused, MissingCapability, error_object
 from sluicegate.protocol.input_required import Answers, Question, Questions
 from sluicegate.server import Server
-from tests.activation.helpers import Recorder, ask, call, failure, text
+from tests.activations.helpers import Recorder, ask, call, failure, text
 
 
 @dataclasses.dataclass

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, Literal, Protocol, TypeVar
 
-from sluicegate.activation.content import echo
-from sluicegate.activation.definitions import Completer, Prompt, Resource, Tool, not_found
-from sluicegate.activation.tool_call import run_tool
+from sluicegate.activations.content import echo
+from sluicegate.activations.definitions import Completer, Prompt, Resource, Tool, not_found
+from sluicegate.activations.tool_call import run_tool
 from sluicegate.errors import InvalidParams, MethodNotFound, UnknownTarget
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.headers import check_marks

@@ -8,9 +8,9 @@ from typing import Final, Generic, Literal, TypeVar, cast
 
 import msgspec
 
-from sluicegate.activation.content import clean_text, members, messages_of
-from sluicegate.activation.elicit_form import form_value, schema_of
-from sluicegate.activation.validation_errors import Checker, InvalidArguments, Schema
+from sluicegate.activations.content import clean_text, members, messages_of
+from sluicegate.activations.elicit_form import form_value, schema_of
+from sluicegate.activations.validation_errors import Checker, InvalidArguments, Schema
 from sluicegate.errors import InputRefused
 from sluicegate.protocol.input_required import Question
 from sluicegate.protocol.message import Params

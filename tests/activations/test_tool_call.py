@@ -14,8 +14,8 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from sluicegate.activation.call import Call
-from sluicegate.activation.values import (
+from sluicegate.activations.call import Call
+from sluicegate.activations.values import (
     Audio,
     Data,
     EmbeddedResource,
@@ -34,7 +34,7 @@ from sluicegate.exchange import Exchange
 from sluicegate.protocol.message import Params, Response, Result, encode, opened
 from sluicegate.protocol.modern_era import Profile
 from sluicegate.server import Server
-from tests.activation.helpers import EAGER, Recorder, ask, call, failure, text
+from tests.activations.helpers import EAGER, Recorder, ask, call, failure, text
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from sluicegate.activation.call import Call
-from sluicegate.activation.values import Error, Image
+from sluicegate.activations.call import Call
+from sluicegate.activations.values import Error, Image
 from sluicegate.server import Server
-from tests.activation.helpers import Recorder, ask, call, failure, text
+from tests.activations.helpers import Recorder, ask, call, failure, text
 
 
 @dataclasses.dataclass

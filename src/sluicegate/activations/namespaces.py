@@ -10,8 +10,8 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final, Protocol, runtime_checkable
 
-from sluicegate.activation.invoke import awaited
-from sluicegate.activation.signatures import Function
+from sluicegate.activations.invoke import awaited
+from sluicegate.activations.signatures import Function
 from sluicegate.errors import ConfigError
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,30}")

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from sluicegate.activation.elicit_form import form_value, schema_of
-from sluicegate.activation.validation_errors import InvalidArguments
+from sluicegate.activations.elicit_form import form_value, schema_of
+from sluicegate.activations.validation_errors import InvalidArguments
 
 
 class Size(enum.StrEnum):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.activation.templates import LONGEST_URI, Template
+from sluicegate.activations.templates import LONGEST_URI, Template
 
 
 @pytest.mark.parametrize(

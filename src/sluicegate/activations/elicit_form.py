@@ -9,7 +9,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from sluicegate.activation.describe import (
+from sluicegate.activations.describe import (
     CANNOT_DESCRIBE,
     annotated_text,
     is_record,
@@ -18,10 +18,10 @@ from sluicegate.activation.describe import (
     uses_pydantic,
     without_extras,
 )
-from sluicegate.activation.pydantic_types import form_of, is_of_pydantic
-from sluicegate.activation.schema import read
-from sluicegate.activation.signatures import name_of
-from sluicegate.activation.validation_errors import Checker, Schema
+from sluicegate.activations.pydantic_types import form_of, is_of_pydantic
+from sluicegate.activations.schema import read
+from sluicegate.activations.signatures import name_of
+from sluicegate.activations.validation_errors import Checker, Schema
 
 T = TypeVar("T")
 

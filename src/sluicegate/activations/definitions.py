@@ -7,12 +7,12 @@ from typing import Any, Final, TypedDict, cast
 
 import msgspec
 
-from sluicegate.activation.call import Call
-from sluicegate.activation.content import clean_text, contents_of, echo, members, prompt_messages_of
-from sluicegate.activation.describe import nested, uses_pydantic
-from sluicegate.activation.invoke import Function, awaited, errors_shown_safely
-from sluicegate.activation.pydantic_types import is_field
-from sluicegate.activation.schema import (
+from sluicegate.activations.call import Call
+from sluicegate.activations.content import clean_text, contents_of, echo, members, prompt_messages_of
+from sluicegate.activations.describe import nested, uses_pydantic
+from sluicegate.activations.invoke import Function, awaited, errors_shown_safely
+from sluicegate.activations.pydantic_types import is_field
+from sluicegate.activations.schema import (
     ArgumentReader,
     ExplicitSchema,
     Parameters,
@@ -21,7 +21,7 @@ from sluicegate.activation.schema import (
     events_schema_of,
     output_schema_of,
 )
-from sluicegate.activation.signatures import (
+from sluicegate.activations.signatures import (
     annotated_parameters,
     injected_parameters,
     is_stream,
@@ -30,9 +30,9 @@ from sluicegate.activation.signatures import (
     split_docstring,
     streamed_annotation,
 )
-from sluicegate.activation.templates import Template
-from sluicegate.activation.validation_errors import Checker, InvalidArguments, sentence_of
-from sluicegate.activation.values import EVENTS
+from sluicegate.activations.templates import Template
+from sluicegate.activations.validation_errors import Checker, InvalidArguments, sentence_of
+from sluicegate.activations.values import EVENTS
 from sluicegate.errors import InvalidParams, UnknownTarget
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.headers import marks_of

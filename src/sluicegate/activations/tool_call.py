@@ -10,13 +10,13 @@ from typing import cast
 
 import msgspec
 
-from sluicegate.activation.call import Call
-from sluicegate.activation.content import block_of, json_of, text_block, with_defaults
-from sluicegate.activation.definitions import Tool
-from sluicegate.activation.invoke import FUNCTION_ERRORS, SteppedGenerator, shown, stream_of, was_cancelled
-from sluicegate.activation.schema import RESULT
-from sluicegate.activation.validation_errors import Checker, InvalidArguments
-from sluicegate.activation.values import CONTENT, EVENTS, Data, Error, Log, Progress, Structured, ToolUse
+from sluicegate.activations.call import Call
+from sluicegate.activations.content import block_of, json_of, text_block, with_defaults
+from sluicegate.activations.definitions import Tool
+from sluicegate.activations.invoke import FUNCTION_ERRORS, SteppedGenerator, shown, stream_of, was_cancelled
+from sluicegate.activations.schema import RESULT
+from sluicegate.activations.validation_errors import Checker, InvalidArguments
+from sluicegate.activations.values import CONTENT, EVENTS, Data, Error, Log, Progress, Structured, ToolUse
 from sluicegate.errors import MissingCapability, ThreadsBusy
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.message import Params
