@@ -288,6 +288,31 @@ async def test_answers_that_nobody_asked_for_count_like_rubbish_and_the_first_ar
         assert "foreign" in caplog.text and "secret" not in caplog.text
 
 
+SAMPLING = b'{"jsonrpc":"2.0","id":"mine","method":"sampling/createMessage","params":{"messages":[],"maxTokens":1}}\n'
+PING = b'{"jsonrpc":"2.0","id":"mine","method":"ping"}\n'
+
+
+@pytest.mark.parametrize("request_", [SAMPLING, PING], ids=["sampling", "ping"])
+@pytest.mark.parametrize("era", ["modern", "session"])
+async def test_requests_that_no_call_caused_count_like_rubbish(era: str, request_: bytes) -> None:
+    """T24."""
+    async with modern_bench() if era == "modern" else session_bench() as table:
+        table.server.wire.write(request_ * 1500)
+        await table.link.wait_closed()
+        with pytest.raises(sluicegate.UpstreamClosed, match="requests that no call caused"):
+            await table.link(exchange())
+
+
+async def test_requests_during_a_call_never_make_a_server_count_as_broken() -> None:
+    async with session_bench() as table:
+        outcome = table.start(exchange())
+        request = await table.server.next("tools/call")
+        table.server.wire.write(PING * 1500)
+        assert [(await table.server.next())["id"] for _ in range(1500)] == ["mine"] * 1500
+        table.server.send(id=request["id"], result={"n": 1})
+        assert opened(cast(Result, await outcome))["n"] == 1
+
+
 async def test_late_answers_to_withdrawn_calls_never_make_a_server_count_as_broken() -> None:
     async with modern_bench() as table:
         for _ in range(1500):
@@ -348,6 +373,8 @@ async def test_of_a_batch_with_too_many_messages_none_is_heard() -> None:
         table.server.send_bytes(b"[" + b",".join([ping] * 1001) + b"]")
         table.server.send(id="single", method="ping")
         assert (await table.server.next())["id"] == "single"
+        table.start(exchange())  # Without a call, a thousand requests would be a flood.
+        await table.server.next("tools/call")
         table.server.send_bytes(b"[" + b",".join([ping] * 1000) + b"]")
         assert [(await table.server.next())["id"] for _ in range(1000)] == ["p"] * 1000
 
