@@ -11,7 +11,7 @@ from typing import Final
 
 from sluicegate.downstream.modern_client import ModernCalls, state_of_retry
 from sluicegate.downstream.session_client import Replies, SessionSide, SessionSink
-from sluicegate.errors import LimitExceeded, error_object
+from sluicegate.errors import UNREAD, LimitExceeded, error_object
 from sluicegate.exchange import Caller, Exchange, Handler
 from sluicegate.protocol.framing import encode_line
 from sluicegate.protocol.message import Notification, Params, Reply, RequestId, Result, encode
@@ -27,7 +27,7 @@ from sluicegate.protocol.server_connection import (
     ServerConversation,
     Withdrawn,
 )
-from sluicegate.runtime.byte_channel import Wire
+from sluicegate.runtime.byte_channel import ClientWire
 from sluicegate.runtime.task_scope import TaskScope
 
 INPUT_TIMEOUT: Final = 300.0
@@ -41,6 +41,9 @@ MOST_UNANSWERED: Final = 32 * 1024 * 1024
 
 TOO_MANY_UNANSWERED: Final = "More than 32 MiB of requests of this client are in progress; wait for their answers."
 
+MOST_UNREAD: Final = 32 * 1024 * 1024
+"""Bytes that a client may leave unread before it gets errors in place of results (R24)."""
+
 LAST_ANSWERS: Final = 0.2
 """Seconds that requests in progress have left when the client hangs up."""
 
@@ -48,7 +51,7 @@ LAST_ANSWERS: Final = 0.2
 class DuplexServer:
     """Answers one client until it hangs up. A `Receiver`: a transport hands it bytes and writes its output."""
 
-    def __init__(self, handler: Handler, wire: Wire, tasks: TaskScope, *, caller: Caller, hold: float) -> None:
+    def __init__(self, handler: Handler, wire: ClientWire, tasks: TaskScope, *, caller: Caller, hold: float) -> None:
         self.conversation = ServerConversation()
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.tasks = tasks
@@ -184,6 +187,8 @@ class DuplexServer:
         stream = self._streams.pop(request_id, None)
         if stream is not None:
             self._unanswered -= stream.size
+        if self.wire.unsent > MOST_UNREAD:
+            reply = UNREAD
         message = self.conversation.respond(request_id, reply)
         if message is not None:
             self.wire.write(encode_line(message))
@@ -236,7 +241,7 @@ class _PipeStream:
 
 async def serve_duplex(
     handler: Handler,
-    wire: Wire,
+    wire: ClientWire,
     attach: Callable[[DuplexServer], None],
     *,
     caller: Caller | None = None,

@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import parse_qs, quote
 
 from sluicegate.downstream.duplex import DuplexServer, serve_duplex
-from sluicegate.downstream.http_guard import NOT_ACCEPTABLE, Refusal, accepted, too_many
+from sluicegate.downstream.http_guard import LATER, NOT_ACCEPTABLE, Refusal, accepted, too_many
 from sluicegate.downstream.http_response import EVENT_FIELDS, HttpRequest, KeepAlive, refuse
 from sluicegate.errors import STOPPED
 from sluicegate.exchange import Caller, Handler
@@ -16,6 +16,12 @@ from sluicegate.protocol.sse import encode_comment, encode_event
 from sluicegate.runtime.quota import Exceeded, Lease, Quota
 from sluicegate.runtime.task_scope import TaskScope
 
+MOST_UNREAD: Final = 1024 * 1024
+"""Bytes of its stream that a client may leave unread before its messages are refused (R24)."""
+
+_UNREAD: Final = Refusal(
+    503, "overloaded", "Read the event stream of this session first: too much of it is unread.", LATER
+)
 _UNKNOWN: Final = Refusal(404, "unknown_session", "There is no such session; open the event stream again.")
 
 
@@ -59,6 +65,9 @@ class SseChannels:
         # Another caller's channel looks like one that does not exist (T10).
         if channel is None or channel.receiver is None or channel.caller != caller:
             refuse(request, _UNKNOWN)
+            return
+        if channel.unsent > MOST_UNREAD:
+            refuse(request, _UNREAD)
             return
         request.respond(202)
         # Unchanged: on one line, a string with a bare line break would become valid JSON with another meaning (T1).
@@ -118,11 +127,9 @@ class _Channel:
     async def drain(self) -> None:
         await self._request.drain()
 
-    def pause_reading(self) -> None:
-        """Do nothing: every POST is a message of its own."""
-
-    def resume_reading(self) -> None:
-        """Do nothing."""
+    @property
+    def unsent(self) -> int:
+        return self._request.unsent
 
     def stay_alive(self) -> None:
         self._request.write(encode_comment())

@@ -1,6 +1,6 @@
 """JSON-RPC messages as values, their encoding, and the table of pending requests. `parse_*` decodes what peers send."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, Generic, Literal, TypeVar, cast, final
 
 import msgspec
@@ -182,11 +182,6 @@ def _encoded(message: msgspec.Struct) -> bytes:
         return _encode(message)
     except (TypeError, ValueError, RecursionError) as problem:
         raise LocalProtocolError(f"The message cannot be written as JSON: {problem}") from None
-
-
-def encode_batch(responses: Iterable[Response]) -> bytes:
-    """The bytes of a JSON array of responses, for 2025-03-26, which has batches."""
-    return b"[" + b",".join(encode(response) for response in responses) + b"]"
 
 
 def mentions(data: bytes, beginnings: tuple[bytes, ...]) -> bool:

@@ -13,6 +13,7 @@ from sluicegate.errors import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
     OVERLOADED,
+    UNREAD,
     ErrorObject,
     RemoteProtocolError,
     error_object,
@@ -31,7 +32,6 @@ from sluicegate.protocol.message import (
     Result,
     as_object,
     encode,
-    encode_batch,
     encode_reply,
 )
 from sluicegate.protocol.modern_era import Discovery, Profile, is_modern, read_request
@@ -47,6 +47,9 @@ from sluicegate.protocol.session_era import ServerSession, Stage
 
 MOST_IN_PROGRESS: Final = 1000
 """Requests of one peer at once."""
+
+LARGEST_BATCH_ANSWER: Final = 32 * 1024 * 1024
+"""Bytes of the answers to a batch beyond which further results are dropped."""
 
 LONGEST_BACKLOG: Final = 256
 """Requests that wait for the end of the handshake."""
@@ -107,15 +110,21 @@ class _Batch:
 
     def __init__(self) -> None:
         self.open = 0
-        self.responses: list[Response] = []
         self.id: RequestId | None = None  # of one of its requests
+        self._responses: list[bytes] = []
+        self._size = 0
 
-    def close_one(self, response: Response | None) -> bytes | None:
+    def add(self, request_id: RequestId | None, reply: Reply) -> None:
+        """Add a response; once there are too many bytes, an error in its place (T4)."""
+        response = _encoded(request_id, reply if self._size <= LARGEST_BATCH_ANSWER else UNREAD)
+        self._responses.append(response)
+        self._size += len(response)
+
+    def close_one(self) -> bytes | None:
+        """Note that a request is answered or withdrawn; the answer to all of them if it was the last."""
         self.open -= 1
-        if response is not None:
-            self.responses.append(response)
         # A batch of notifications, or one whose requests were all cancelled, gets no answer.
-        return encode_batch(self.responses) if self.open == 0 and self.responses else None
+        return b"[%b]" % b",".join(self._responses) if self.open == 0 and self._responses else None
 
 
 class ServerConversation:
@@ -208,7 +217,7 @@ class ServerConversation:
         batch.open += 1
         for item in items:
             self._read_value(item, batch, events)
-        data = batch.close_one(None)
+        data = batch.close_one()
         if data is not None:
             events.append(Outgoing(data, batch.id))
 
@@ -287,7 +296,7 @@ class ServerConversation:
 
     def _say(self, batch: _Batch | None, response: Response, events: list[Event]) -> None:
         if batch is not None:
-            batch.responses.append(response)
+            batch.add(response.id, response.reply)
         else:
             error = response.reply if isinstance(response.reply, ErrorObject) else None
             events.append(Outgoing(encode(response), response.id, error))
@@ -319,7 +328,7 @@ class ServerConversation:
                 events.append(Withdrawn(request_id))
                 # Now, not when its task has ended: the client may reuse the id in the next message.
                 batch = self._in_progress.pop(request_id)
-                data = batch.close_one(None) if batch is not None else None
+                data = batch.close_one() if batch is not None else None
                 if data is not None:
                     events.append(Outgoing(data, request_id))
 
@@ -358,11 +367,9 @@ class ServerConversation:
             return None
         batch = self._in_progress.pop(request_id)
         if batch is not None:
-            return batch.close_one(Response(request_id, _encodable(reply)))
-        try:
-            return encode_reply(request_id, reply)
-        except Exception:  # as below
-            return encode_reply(request_id, UNENCODABLE)
+            batch.add(request_id, reply)
+            return batch.close_one()
+        return _encoded(request_id, reply)
 
     def ask(self, method: str, params: Mapping[str, object]) -> tuple[int, bytes]:
         """The id and the bytes of a question to the client; its reply comes as `Answered`. Session era only."""
@@ -393,12 +400,9 @@ UNENCODABLE: Final = ErrorObject(
 )
 
 
-def _encodable(reply: Reply) -> Reply:
-    """The reply, or an error if it cannot be encoded, so that the rest of its batch is sent."""
+def _encoded(request_id: RequestId | None, reply: Reply) -> bytes:
+    """The bytes of a response; those of an error if the reply cannot be encoded."""
     try:
-        encode(Response(0, reply))
-    except (
-        Exception
-    ):  # An edge: the encoder runs code of the values, such as a time zone, which may raise anything (R34).
-        return UNENCODABLE
-    return reply
+        return encode_reply(request_id, reply)
+    except Exception:  # An edge: the encoder runs code of the values, which may raise anything (R34).
+        return encode_reply(request_id, UNENCODABLE)
