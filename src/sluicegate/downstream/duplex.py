@@ -64,6 +64,7 @@ class DuplexServer:
         self._streams: dict[RequestId, _PipeStream] = {}
         self._session_side = SessionSide(self)
         self._hung_up = False
+        self._ending: asyncio.TimerHandle | None = None
         self._last_answers = LAST_ANSWERS
         self._farewell: Reply | None = None
         self._listens: dict[RequestId, _PipeStream] = {}
@@ -94,10 +95,12 @@ class DuplexServer:
 
     def ended(self) -> None:
         """Called when the client sends nothing more."""
+        if self.finished.done():
+            return
         self.follow(self.conversation.finish())
         self._hung_up = True
         # A shell pipe closes its end right behind the requests: what is answered at once still gets its answer.
-        asyncio.get_running_loop().call_later(self._last_answers, self._finish)
+        self._ending = asyncio.get_running_loop().call_later(self._last_answers, self._finish)
         self._finish_when_idle()
 
     def leave_after(self, seconds: float, farewell: Reply) -> None:
@@ -130,6 +133,13 @@ class DuplexServer:
             self.stop(farewell)
         if not self.finished.done():
             self.finished.set_result(None)
+
+    def close(self) -> None:
+        """Break the reference cycles, so that an ended connection is freed without the garbage collector."""
+        if self._ending is not None:
+            self._ending.cancel()
+        self._session_side.close()
+        del self.pushes
 
     def follow(self, events: Iterable[Event]) -> None:
         for event in events:
@@ -258,3 +268,4 @@ async def serve_duplex(
             await server.finished
         finally:
             tasks.wind_up()
+    server.close()

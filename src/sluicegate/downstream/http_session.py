@@ -209,12 +209,15 @@ class HttpSession:
         self.side.close()
         if self._audience is not None:
             self.shared.changes.leave(self, self._audience)
+            self._audience = None
         for post in posts:
             post.refuse(why)
         for stream in [self.pushes, *self._streams.values()]:
-            stream.finish()
+            stream.close()
+        self._streams.clear()
         if self.buffer is not None:
             self.buffer.clear()
+            self.buffer = None
 
     def stop(self) -> None:
         """End the session because we are about to stop, and answer its requests so (R29)."""

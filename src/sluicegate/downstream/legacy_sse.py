@@ -117,6 +117,7 @@ class _Channel:
 
     def end(self) -> None:
         self._ended = True
+        self.receiver = None
         self._keepalive.forget(self)
         self._request.end()
 

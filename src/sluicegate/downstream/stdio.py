@@ -89,6 +89,7 @@ class StdioWire(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._stall: StallTimer | None = None
+        self._reading_paused = False
         self._reopening: asyncio.TimerHandle | None = None
         self._at_once: asyncio.Future[None] = self._loop.create_future()
         self._at_once.set_result(None)
@@ -156,10 +157,12 @@ class StdioWire(asyncio.Protocol):
         self.hang_up()
 
     def _pause_reading(self) -> None:
+        self._reading_paused = True
         if self._reader is not None and not self._reader.is_closing():
             self._reader.pause_reading()
 
     def _resume_reading(self) -> None:
+        self._reading_paused = False
         self._thread_may_go_on.set()
         if self._reader is not None and not self._reader.is_closing():
             self._reader.resume_reading()
@@ -185,7 +188,7 @@ class StdioWire(asyncio.Protocol):
             self.data_received(data)
         else:
             self.hang_up()
-        if self._writable.is_set():
+        if not self._reading_paused:
             self._thread_may_go_on.set()
 
     # ---------------------------------------------------------------------------------------------------- writing
@@ -262,7 +265,7 @@ class StdioWire(asyncio.Protocol):
     def output_lost(self) -> None:
         """Called when the client has closed its end."""
         self._writable.set()
-        self._thread_may_go_on.set()
+        self._resume_reading()
         if self._stall is not None:
             self._stall.stop()
         if not self._written.done():

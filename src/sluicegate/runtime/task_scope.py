@@ -61,7 +61,7 @@ class TaskScope:
                 if not self._aborting:
                     cancellation = problem
                     self._abort()
-        self._loop = None
+        self._loop = self._parent = None  # The parent may keep this scope alive, and must not be kept in turn.
         errors, self._errors = self._errors, []
         if cancellation is not None and not errors:
             raise cancellation
