@@ -26,7 +26,7 @@ def without_collector() -> Generator[Callable[..., Awaitable[None]]]:
     kinds = (HttpSession, DuplexServer, Connection, SocketWire)
 
     def count() -> list[int]:
-        found = [type(each) for each in gc.get_objects()]
+        found: list[object] = [type(each) for each in gc.get_objects()]
         return [found.count(kind) for kind in kinds]
 
     async def all_freed() -> None:

@@ -128,16 +128,30 @@ class HttpSession:
 
     # There may be ten thousand of them, most of them idle: no task, no timer, and little that is made ahead.
     __slots__ = (
-        *("born", "caller", "carried", "conversation", "id", "is_over", "buffer", "last_used", "lease", "pushes"),
+        *(
+            "born",
+            "caller",
+            "carried",
+            "conversation",
+            "id",
+            "is_over",
+            "buffer",
+            "last_used",
+            "lease",
+            "pushes",
+            "size",
+        ),
         *("shared", "side", "_audience", "_calls", "_json_fields", "_loop", "_numbers", "_streams", "_unsent_changes"),
         "_waiting",
     )
 
-    def __init__(self, shared: Shared, caller: Caller, lease: Lease) -> None:
+    def __init__(self, shared: Shared, caller: Caller, lease: Lease, size: int) -> None:
+        """`size` is about how many bytes it takes."""
         # 256 random bits: any client that knows it is taken for the owner (T10).
         self.id = secrets.token_urlsafe(32)
         self.caller = caller
         self.lease = lease
+        self.size = size
         self.conversation = ServerConversation()
         self.buffer: ReplayBuffer | None = None
         self.pushes = ResumableStream(self, 0)
