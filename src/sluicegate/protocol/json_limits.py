@@ -26,6 +26,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 DEFAULT_LIMITS: Final = Limits()
+MARKS: Final = "commas, colons and brackets"
 # A number that overflows a double becomes infinity silently. It has 3 exponent digits, or more characters than this.
 _SAFE_NUMBER: Final = 200
 _SHAPE: Final = {**dict.fromkeys(b"0123456789", b"0"), **dict.fromkeys(b"eE", b"e"), **dict.fromkeys(b"[{", b"[")}
@@ -35,23 +36,42 @@ _SHAPES: Final = b"".join(_SHAPE.get(byte, b"+" if byte == ord("+") else b" ") f
 _STRING: Final = rb'"(?:[^"\\]++|\\.?)*+"?'
 _up_to_string: Final = re.compile(rb'([^"]*+)(?:%b)?' % _STRING, re.DOTALL)
 _NEITHER_BRACKET_NOR_QUOTE: Final = bytes(byte for byte in range(256) if byte not in b'[]{}"')
+_NEITHER_MARK_NOR_QUOTE: Final = bytes(byte for byte in range(256) if byte not in b',:[{"')
+_SLICE: Final = 64 * 1024
 _ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
 _bracket_runs: Final = re.compile(rb"\[++|\]++").finditer
 _IN_NUMBER: Final = rb"[0-9.eE+-]"
 _DIGITS: Final = bytes(ord("0") if byte in b"0123456789" else ord(" ") for byte in range(256))
 
 
-def has_many_marks(data: bytes, most: int) -> bool:
-    """Whether the data has more than `most` commas, colons and opening brackets outside of strings."""
+def has_many_marks(data: bytes, most: int = DEFAULT_LIMITS.marks) -> bool:
+    """Whether well-formed JSON has more than `most` commas, colons and opening brackets outside of strings."""
     # Nearly always there are fewer even with those in strings.
     if len(data) <= most or _marks(data) <= most:
         return False
-    found = 0
-    for piece in outside_strings(data):
-        found += _marks(piece)
+    found, in_string = 0, 0
+    for piece in _slices(data):
+        if b"\\" in piece:
+            piece = piece.replace(b"\\\\", b"").replace(
+                b'\\"', b""
+            )  # Every quote that is left begins or ends a string.
+        parts = piece.translate(None, _NEITHER_MARK_NOR_QUOTE).split(b'"')
+        found += sum(map(len, parts[in_string::2]))
         if found > most:
             return True
+        in_string = (in_string + len(parts) - 1) % 2
     return False
+
+
+def _slices(data: bytes) -> Iterator[bytes]:
+    """Slices of JSON that do not end within an escape sequence of two characters."""
+    start = 0
+    while start < len(data):
+        piece = data[start : start + _SLICE]
+        if piece.endswith(b"\\") and (len(piece) - len(piece.rstrip(b"\\"))) % 2:
+            piece = data[start : start + _SLICE + 1]
+        start += len(piece)
+        yield piece
 
 
 def _marks(data: bytes) -> int:

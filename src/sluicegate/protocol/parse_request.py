@@ -16,6 +16,7 @@ import msgspec
 from sluicegate.errors import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, ErrorObject, RemoteProtocolError
 from sluicegate.protocol.json_limits import (
     DEFAULT_LIMITS,
+    MARKS,
     Limits,
     has_many_marks,
     limit_problem,
@@ -43,7 +44,7 @@ def parse_strict(data: bytes, limits: Limits = DEFAULT_LIMITS) -> object:
         RemoteProtocolError: −32700 for invalid JSON, −32600 for duplicate members and exceeded limits.
     """
     if len(data) > limits.marks and has_many_marks(data, limits.marks):
-        problem = f"Invalid request: it has more than {limits.marks} commas, colons and brackets."
+        problem = f"Invalid request: it has more than {limits.marks} {MARKS}."
         raise RemoteProtocolError(problem, request_id=recover_request_id(data))
     try:
         value = jiter.from_json(data, allow_inf_nan=False, catch_duplicate_keys=True)
