@@ -465,6 +465,27 @@ async def test_a_caller_that_takes_nothing_holds_up_the_calls_of_others_for_a_mo
         assert len(sink.notices) + len(lost) == 65 and sink.notices[-1].params["progress"] == 64
 
 
+async def test_twenty_callers_that_take_nothing_delay_others_hardly_longer_than_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """R24: one after the other, they would need more time than the test has."""
+    monkeypatch.setattr("sluicegate.upstream.inbox.LONGEST_READ_STOP", 0.6)
+    async with modern_bench() as table:
+        pouring: list[Json] = []
+        for _ in range(20):
+            table.start(exchange(sink=Stuck(), progress_token="t"))
+            pouring.append(await table.server.next("tools/call"))
+        other = table.start(exchange())
+        asked = await table.server.next("tools/call")
+        for request in pouring:
+            params: Json = {"progressToken": request["id"], "progress": 1, "message": "x" * 65536}
+            for _ in range(32):
+                table.server.send(method="notifications/progress", params=params)
+                await table.server.wire.drain()
+        table.server.send(id=asked["id"], result={"n": "other"})
+        assert opened(cast(Result, await other)) == {"n": "other"}
+
+
 async def test_a_caller_whose_answer_is_here_already_holds_up_others_no_longer_than_any_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
