@@ -2,11 +2,14 @@
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluicegate.errors import RemoteProtocolError
 from sluicegate.protocol import json_limits
 from sluicegate.protocol.json_limits import has_many_marks
+from sluicegate.protocol.parse_request import parse_in_steps
 
 texts = st.text(alphabet='a,:[{\\"}]\n\u2028')
 values = st.recursive(
@@ -33,3 +36,17 @@ def test_only_marks_outside_of_strings_count_however_the_data_is_sliced(value: o
         assert has_many_marks(json.dumps(value, separators=(",", ":")).encode(), most) is (marks_in(value) > most)
     finally:
         json_limits._SLICE = sliced  # pyright: ignore
+
+
+@pytest.mark.parametrize(
+    "data", [b"[" * 4_000_000, b"[" + b"1," * 2_000_000 + b"1]", b'["' + b",\\n" * 1_000_000 + b'"]']
+)
+def test_a_long_message_is_read_in_many_steps(data: bytes) -> None:
+    """T4: other tasks run between them."""
+    steps = 0
+    try:
+        for _ in parse_in_steps(data):
+            steps += 1
+    except RemoteProtocolError as problem:
+        assert "100000" in problem.message
+    assert steps > 90

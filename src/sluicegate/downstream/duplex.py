@@ -83,8 +83,12 @@ class DuplexServer:
 
     def received_message(self, data: bytes) -> None:
         """Take a message of the client from a transport that brings them whole."""
+        self.follow_message(data, self.conversation.receive_message(data))
+
+    def follow_message(self, data: bytes, events: list[Event]) -> None:
+        """Do what a message says, of which the conversation has made these events."""
         self._arrived = len(data)
-        self._follow_counted(self.conversation.receive_message(data))
+        self._follow_counted(events)
 
     def _follow_counted(self, events: list[Event]) -> None:
         """Share the bytes that arrived among the requests in them; a large request arrives in many pieces."""

@@ -104,6 +104,10 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of events that are kept for clients of all sessions that may come back for them."""
 
 
+LARGE_BODY: Final = 128 * 1024
+"""Bytes beyond which a body is checked and parsed in many turns of the loop, so that other clients do not wait (T4)."""
+
+
 class Accepted(msgspec.Struct, frozen=True):
     """The media types that a client accepts."""
 

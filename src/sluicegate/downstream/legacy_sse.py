@@ -8,13 +8,13 @@ from typing import Final
 from urllib.parse import parse_qs, quote
 
 from sluicegate.downstream.duplex import DuplexServer, serve_duplex
-from sluicegate.downstream.http_guard import LATER, NOT_ACCEPTABLE, Refusal, accepted, too_many
+from sluicegate.downstream.http_guard import LARGE_BODY, LATER, NOT_ACCEPTABLE, Refusal, accepted, too_many
 from sluicegate.downstream.http_response import EVENT_FIELDS, HttpRequest, KeepAlive, refuse
 from sluicegate.errors import STOPPED
 from sluicegate.exchange import Caller, Handler
 from sluicegate.protocol.sse import encode_comment, encode_event
 from sluicegate.runtime.quota import Exceeded, Lease, Quota
-from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.runtime.task_scope import OneByOne, TaskScope
 
 MOST_UNREAD: Final = 1024 * 1024
 """Bytes of its stream that a client may leave unread before its messages are refused (R24)."""
@@ -28,12 +28,21 @@ _UNKNOWN: Final = Refusal(404, "unknown_session", "There is no such session; ope
 class SseChannels:
     """The open channels of the oldest transport."""
 
-    def __init__(self, handler: Handler, tasks: TaskScope, streams: Quota, hold: float, keepalive: KeepAlive) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        tasks: TaskScope,
+        streams: Quota,
+        hold: float,
+        keepalive: KeepAlive,
+        large_bodies: OneByOne,
+    ) -> None:
         self._handler = handler
         self._tasks = tasks
         self._quota = streams
         self._hold = hold
         self._keepalive = keepalive
+        self._large_bodies = large_bodies
         self._channels: dict[str, _Channel] = {}
 
     def open(self, request: HttpRequest, caller: Caller) -> None:
@@ -69,9 +78,20 @@ class SseChannels:
         if channel.unsent > MOST_UNREAD:
             refuse(request, _UNREAD)
             return
+        if len(request.body) > LARGE_BODY:
+            self._tasks.start(self._read_large(request, channel.receiver))
+            return
         request.respond(202)
         # Unchanged: on one line, a string with a bare line break would become valid JSON with another meaning (T1).
         channel.receiver.received_message(request.body)
+
+    async def _read_large(self, request: HttpRequest, receiver: DuplexServer) -> None:
+        try:
+            events = await self._large_bodies.run(receiver.conversation.read_in_steps(request.body))
+        finally:
+            request.respond(202)  # Only now, so that a client that waits for it keeps the order of its messages.
+        if not receiver.finished.done():
+            receiver.follow_message(request.body, events)
 
     def close_idle(self) -> None:
         """Close the channels that have no request in progress."""

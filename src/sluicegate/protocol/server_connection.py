@@ -19,7 +19,7 @@ from sluicegate.errors import (
     error_object,
 )
 from sluicegate.protocol.framing import DEFAULT_CEILING, Frame, LineDecoder, TooLong
-from sluicegate.protocol.json_limits import DEFAULT_LIMITS, Limits
+from sluicegate.protocol.json_limits import DEFAULT_LIMITS, Limits, Steps, finished
 from sluicegate.protocol.message import (
     LONGEST_BATCH,
     Notification,
@@ -38,7 +38,7 @@ from sluicegate.protocol.modern_era import Discovery, Profile, is_modern, read_r
 from sluicegate.protocol.parse_request import (
     answered_id,
     is_notification,
-    parse_strict,
+    parse_in_steps,
     read_message,
     recover_id,
     recover_request_id,
@@ -153,7 +153,7 @@ class ServerConversation:
         if self._lines is None:
             self._lines = LineDecoder(self._ceiling)
         for frame in self._lines.feed(chunk):
-            self._read_frame(frame, events)
+            finished(self._read_frame(frame, events))
         return events
 
     def take(self, value: object) -> list[Event]:
@@ -169,25 +169,29 @@ class ServerConversation:
 
     def receive_message(self, data: bytes) -> list[Event]:
         """The events in the bytes of one message or batch, in which line ends have no meaning."""
+        return finished(self.read_in_steps(data))
+
+    def read_in_steps(self, data: bytes) -> Steps[list[Event]]:
+        """As `receive_message`, for messages that may be long."""
         events: list[Event] = []
-        self._read_frame(data, events)
+        yield from self._read_frame(data, events)
         return events
 
     def finish(self) -> list[Event]:
         """The events in a last line without a newline, at the end of the stream."""
         events: list[Event] = []
         for frame in () if self._lines is None else self._lines.finish():
-            self._read_frame(frame, events)
+            finished(self._read_frame(frame, events))
         return events
 
-    def _read_frame(self, frame: Frame, events: list[Event]) -> None:
+    def _read_frame(self, frame: Frame, events: list[Event]) -> Steps[None]:
         if self.session.stage is Stage.SHUTDOWN:
             return
         try:
             if isinstance(frame, TooLong):
                 problem = f"Invalid request: a message is no longer than {self._ceiling} bytes."
                 raise RemoteProtocolError(problem, request_id=recover_request_id(frame.head))
-            value = parse_strict(frame, self._limits)
+            value = yield from parse_in_steps(frame, self._limits)
         except RemoteProtocolError as error:
             data = frame.head if isinstance(frame, TooLong) else frame
             if not self._is_broken_reply(recover_id(data), error, events):
