@@ -48,6 +48,14 @@ STOPPED: Final = ErrorObject(
 """The reply to a request that was in progress when we stopped (R29)."""
 
 
+UNREAD: Final = ErrorObject(
+    OVERLOADED,
+    "More than 32 MiB of answers wait for this client, so this result was dropped.",
+    {"source": "sluicegate", "reason": "overloaded", "delivered": "yes", "retryable": False},
+)
+"""The reply in place of a result for a client that does not read its answers (R24)."""
+
+
 class SluicegateError(Exception):
     """Base class: `reason` is a stable name of the cause, `delivered` whether the call may have run."""
 

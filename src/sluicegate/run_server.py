@@ -98,7 +98,6 @@ async def serve_http(server: Handler, host: str, port: int) -> None:
         write_line("  This is a single server without a gateway: `sluicegate call` and `status` do not reach it.")
         await stopped.wait()
         endpoint.stop_taking()
-        listener.close()
         if not await listener.drain(DRAIN):
             # The remaining requests get an error reply, which clients need a moment to read.
             endpoint.give_up()

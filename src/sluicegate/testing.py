@@ -61,6 +61,11 @@ class MemoryWire:
         """Wait while the other end has `capacity` unread bytes."""
         await self._room.wait()
 
+    @property
+    def unsent(self) -> int:
+        """Bytes that the other end has not read yet."""
+        return self._other._size
+
     def pause_reading(self) -> None:
         self._paused = True
 

@@ -4,14 +4,13 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
+from typing import Any
 from urllib.parse import urlsplit
-
-import pytest
 
 from tests.cli.folders import PROMPTLY, Folder, lines_until
 
@@ -47,6 +46,14 @@ async def main():
 asyncio.run(main())
 """
 
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+PARAMS = {"name": "waiting__wait", "arguments": {"number": 1}, "_meta": META}
+CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": PARAMS}
+
 WHOLE = 20.0
 """Seconds in which a gateway ends after a signal, whatever its servers do (R29)."""
 
@@ -78,9 +85,21 @@ class Pair:
         return out
 
     def assert_takes_nobody(self) -> None:
-        """Check that HTTP accepts no new clients."""
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection((self._url.hostname or "", self._url.port or 0), PROMPTLY).close()
+        """Check that HTTP tells health checks and new clients that the gateway is about to stop."""
+        assert self._ask("GET", "/readyz") == (503, {"status": "stopping"})
+        assert self._ask("GET", "/healthz") == (200, {"status": "ok"})
+        status, answer = self._ask("POST", self._url.path, {**CALL, "id": "late"})
+        assert status == 503 and answer["id"] == "late"
+        assert answer["error"]["data"]["reason"] == "shutting_down"
+
+    def _ask(self, method: str, path: str, message: "dict[str, Any] | None" = None) -> "tuple[int, dict[str, Any]]":
+        connection = HTTPConnection(self._url.hostname or "", self._url.port, timeout=PROMPTLY)
+        headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+        headers |= {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "waiting__wait"}
+        with closing(connection):
+            connection.request(method, path, json.dumps(message), headers if message else {})
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
 
 
 @contextmanager
@@ -93,13 +112,7 @@ def pair(folder: Folder, *words: str) -> Generator[Pair]:
     with folder.started("serve", "--stdio", "--http", "--port", "0") as gateway:
         url = re.search(r"serving at (\S+)", "".join(lines_until(gateway, r"servers? ready")))
         assert url is not None and gateway.stdin is not None
-        meta = {
-            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-            "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
-            "io.modelcontextprotocol/clientCapabilities": {},
-        }
-        params = {"name": "waiting__wait", "arguments": {"number": 1}, "_meta": meta}
-        gateway.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}) + "\n")
+        gateway.stdin.write(json.dumps(CALL) + "\n")
         gateway.stdin.flush()
         with subprocess.Popen(
             [sys.executable, "-c", BY_HTTP, url[1]],
@@ -116,7 +129,7 @@ def pair(folder: Folder, *words: str) -> Generator[Pair]:
                 by_http.kill()
 
 
-def test_a_signal_closes_every_front_at_once_and_all_calls_have_their_time(folder: Folder) -> None:
+def test_a_signal_stops_every_front_at_once_and_all_calls_have_their_time(folder: Folder) -> None:
     folder.write("sluicegate.toml", f"[limits]\ndrain = {PROMPTLY}\n")
     with pair(folder) as both:
         both.gateway.send_signal(signal.SIGTERM)

@@ -9,8 +9,12 @@ import msgspec
 import pytest
 
 import sluicegate
+from sluicegate.downstream.duplex import serve_duplex
 from sluicegate.errors import ErrorObject
+from sluicegate.exchange import Exchange
 from sluicegate.protocol.message import Reply, Result
+from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.testing import MemoryWire
 from tests.downstream.raw_client import Json, RawClient, error_of, modern, raw_client, result_of
 
 SESSION_VERSIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
@@ -596,3 +600,47 @@ async def test_requests_of_a_client_that_waits_for_none_of_them_are_refused_at_s
         assert {cast(int, answer["id"]) for answer in answers} == set(range(1, 34))
         for number in range(40):  # All of it is free again.
             assert texts(result_of(await client.request(number, "tools/call", params))) == ["1000000"]
+
+
+async def large_answer(exchange: Exchange) -> Reply:
+    return Result({"text": "x" * 1_000_000})
+
+
+async def test_results_for_a_client_that_reads_nothing_are_dropped_at_some_point() -> None:
+    """T4, R24."""
+    ours, theirs = MemoryWire.pair()
+    async with TaskScope() as tasks:
+        tasks.start(serve_duplex(large_answer, theirs, theirs.attach))
+        for number in range(60):
+            message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": modern({"name": "t"})}
+            ours.write(msgspec.json.encode(message) + b"\n")
+        async with asyncio.timeout(10):
+            while len(theirs.sent) < 60:  # noqa: ASYNC110 - a wire that nobody reads has no events
+                await asyncio.sleep(0)
+        ours.hang_up()
+        tasks.cancel_all()
+    assert theirs.unsent < 36 * 1024 * 1024
+    answers = [cast(Json, msgspec.json.decode(line)) for line in theirs.sent]
+    assert ["result" in answer for answer in answers] == [True] * 34 + [False] * 26
+    error = error_of(answers[-1])
+    assert error["code"] == 1004
+    assert cast(Json, error["data"])["delivered"] == "yes" and cast(Json, error["data"])["retryable"] is False
+
+
+async def test_the_results_of_a_batch_are_dropped_beyond_a_size() -> None:
+    """T4."""
+    async with raw_client(answer_large_or_discover) as client:
+        await client.initialize("2025-03-26")
+        batch: list[Json] = [
+            {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {}} for number in range(60)
+        ]
+        client.send_bytes(msgspec.json.encode(batch))
+        answers = cast(list[Json], await client.next_any())
+        assert ["result" in answer for answer in answers] == [True] * 34 + [False] * 26
+        assert {error_of(answer)["code"] for answer in answers[34:]} == {1004}
+
+
+async def answer_large_or_discover(exchange: Exchange) -> Reply:
+    if exchange.method == "server/discover":
+        return await Stage().server(exchange)
+    return await large_answer(exchange)

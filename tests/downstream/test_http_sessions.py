@@ -1025,6 +1025,22 @@ async def test_too_many_sessions_make_the_one_give_way_that_was_idle_longest() -
         assert await echoed(first) and await echoed(third)
 
 
+async def test_sessions_that_take_much_memory_make_those_give_way_that_were_idle_longest() -> None:
+    """T4: each takes 8 KiB, and thirty times what its client says about itself."""
+    async with http_client(Stage().server, places=HttpLimits(session_bytes=950_000)) as client:
+        small = [await client.initialize() for _ in range(3)]
+        assert await echoed(small[0])
+        large = await client.initialize(experimental={"x": "x" * 15_000})
+        await client.initialize(experimental={"x": "x" * 15_000})
+        assert [(await each.request(1, "ping")).status for each in (small[1], small[2])] == [404, 404]
+        stream = await large.listen()
+        assert (await stream.event()).data == ""
+        assert await echoed(await client.initialize(experimental={"x": "x" * 15_000}))
+        assert (await small[0].request(1, "ping")).status == 404  # All that were idle.
+        assert await echoed(large)
+        stream.hang_up()
+
+
 async def test_sessions_that_are_opened_faster_than_there_is_room_are_all_answered() -> None:
     async with http_client(Stage().server, places=HttpLimits(sessions=2)) as client, asyncio.timeout(10):
         async with asyncio.TaskGroup() as group:

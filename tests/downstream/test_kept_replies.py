@@ -19,6 +19,7 @@ from sluicegate.gate.admission import Admission
 from sluicegate.protocol.input_required import Answers, Question
 from sluicegate.protocol.message import Notification, Reply, Result
 from sluicegate.protocol.modern_era import Profile, complete
+from sluicegate.runtime.quota import ByteBudget
 from sluicegate.runtime.task_scope import TaskScope
 from tests.downstream.http_client import http_client
 from tests.downstream.raw_client import Json, error_of, modern, raw_client, result_of
@@ -345,7 +346,7 @@ def comes_back(parked: Parked, round: Round) -> bool:
 
 
 async def test_of_too_many_bytes_of_replies_the_oldest_are_given_up() -> None:
-    parked = Parked(most_kept=100)
+    parked = Parked(kept=ByteBudget(100))
     rounds = [parked.park(BOUND, 60.0, lambda retry: None) for _ in range(4)]
     for round in rounds[:3]:
         parked.keep(round, 40)
@@ -353,8 +354,18 @@ async def test_of_too_many_bytes_of_replies_the_oldest_are_given_up() -> None:
     assert not len(parked)
 
 
+async def test_the_replies_for_all_clients_together_are_bounded() -> None:
+    """T4: a channel each, of which there may be thousands."""
+    kept: ByteBudget[Round] = ByteBudget(100)
+    clients = [Parked(kept=kept) for _ in range(3)]
+    rounds = [parked.park(BOUND, 60.0, lambda retry: None) for parked in clients]
+    for parked, round in zip(clients, rounds, strict=True):
+        parked.keep(round, 40)
+    assert [comes_back(*each) for each in zip(clients, rounds, strict=True)] == [False, True, True]
+
+
 async def test_a_reply_larger_than_all_of_them_may_be_is_not_kept() -> None:
-    parked = Parked(most_kept=100)
+    parked = Parked(kept=ByteBudget(100))
     other, round = (parked.park(BOUND, 60.0, lambda retry: None) for _ in range(2))
     parked.keep(other, 40)
     parked.keep(round, 101)

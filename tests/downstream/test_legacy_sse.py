@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+import sluicegate
 from sluicegate.downstream import http_response
 from sluicegate.downstream.http import HttpEndpoint
 from sluicegate.downstream.http_guard import HttpLimits
@@ -290,3 +291,28 @@ async def test_where_the_oldest_transport_is_switched_off_there_is_nothing() -> 
     async with http_client(Stage().server, sse=False) as client:
         assert (await client.open("GET", "/sse", [("Accept", "text/event-stream")])).status == 404
         assert (await client.post(initialize("2024-11-05"), path="/messages?session_id=x")).status == 404
+
+
+async def test_messages_of_a_client_that_does_not_read_its_stream_are_refused() -> None:
+    """R24."""
+    server = sluicegate.Server("large")
+
+    @server.tool
+    def large() -> str:
+        return "x" * 1_000_000
+
+    async with http_client(server) as client:
+        channel = await connect(client)
+        await channel.initialize()
+        sent = 0
+        while True:
+            answer = await client.post(request(sent, "tools/call", call("large")), path=channel.endpoint)
+            if answer.status != 202:
+                break
+            sent += 1
+            assert sent < 100
+        assert answer.status == 503 and "retry-after" in answer.headers
+        assert cast(Json, error_of(await answer.json())["data"])["reason"] == "overloaded"
+        for number in range(sent):
+            assert (await channel.next())["id"] == number
+        assert (await channel.request("again", "ping"))["result"] == {}

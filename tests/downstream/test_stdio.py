@@ -13,6 +13,7 @@ from typing import IO, cast
 import pytest
 
 from sluicegate.downstream.stdio import StdioWire
+from sluicegate.runtime import byte_channel
 from tests.downstream.raw_client import Json, modern, result_of
 
 SERVER = [sys.executable, str(Path(__file__).with_name("stdio_server.py"))]
@@ -261,3 +262,55 @@ async def test_a_writer_learns_within_one_turn_that_the_client_does_not_read(wir
             await ours.aclose()
     finally:
         asyncio.get_running_loop().remove_reader(output)
+
+
+class Listener:
+    """A receiver that answers every chunk with four."""
+
+    def __init__(self, wire: StdioWire) -> None:
+        self.end = asyncio.Event()
+        self._wire = wire
+
+    def received(self, data: bytes) -> None:
+        self._wire.write(data * 4)
+
+    def ended(self) -> None:
+        self.end.set()
+
+
+async def test_a_client_that_reads_nothing_is_cut_off(
+    wire: tuple[StdioWire, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R24."""
+    monkeypatch.setattr(byte_channel, "BLOCKED_TIME", 0.05)
+    ours, _ = wire
+    listener = Listener(ours)
+    ours.attach(listener)
+    ours.write(b"x" * 1_000_000)
+    async with asyncio.timeout(10):
+        await listener.end.wait()
+        await ours.aclose()
+
+
+async def test_a_file_is_read_no_faster_than_the_answers_are_taken(tmp_path: Path) -> None:
+    """T4."""
+    requests = tmp_path / "requests"
+    requests.write_bytes(b"x" * 4_000_000)
+    stdin, (output, stdout) = os.open(requests, os.O_RDONLY), os.pipe()
+    try:
+        ours = await StdioWire.open(stdin, stdout)
+        listener = Listener(ours)
+        ours.attach(listener)
+        for _ in range(100):
+            await asyncio.sleep(0.001)
+        assert os.lseek(stdin, 0, os.SEEK_CUR) < 1_000_000
+        received = 0
+        while received < 16_000_000:
+            await something_in(output)
+            received += len(os.read(output, 1 << 20))
+        async with asyncio.timeout(10):
+            await listener.end.wait()
+            await ours.aclose()
+    finally:
+        for descriptor in (stdin, output, stdout):
+            os.close(descriptor)

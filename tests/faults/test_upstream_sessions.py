@@ -543,3 +543,32 @@ async def test_the_script_speaks_every_way(way: Way) -> None:
     script = Spoken(way, lambda asked: script.reply(asked))
     async with scripted(script) as server, connection_to(server.url, way) as connection:
         assert isinstance(await connection(exchange()), Result)
+
+
+# ------------------------------------------------------------------------------------------- T24: messages of no call
+
+UNCAUSED = {
+    "requests": message(id="mine", method="ping"),
+    "answers": message(id=77, result={}),
+    "rubbish": b"rubbish",
+}
+
+
+@pytest.mark.parametrize("kind", UNCAUSED)
+async def test_a_server_that_floods_its_get_stream_counts_as_broken(kind: str) -> None:
+    async def flood(asked: Asked) -> None:
+        asked.stream()
+        for _ in range(1500):
+            asked.event(UNCAUSED[kind])
+            await asked.request.drain()
+        await forever()
+
+    handshake = session(lambda asked: asked.status(202))
+
+    def handle(asked: Asked) -> Awaitable[None] | None:
+        return flood(asked) if asked.method == "GET" else handshake(asked)
+
+    async with scripted(handle) as script, connection_to(script.url, "session") as connection:
+        await connection.wait_closed()
+        with pytest.raises(UpstreamClosed, match="requests that no call caused"):
+            await connection(exchange())

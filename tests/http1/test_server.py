@@ -686,8 +686,9 @@ async def test_drain_lets_requests_finish_and_closes_idle_connections_at_once() 
     release, started = asyncio.Event(), asyncio.Event()
 
     async def handler(request: Request) -> None:
-        started.set()
-        await release.wait()
+        if request.method == "POST":
+            started.set()
+            await release.wait()
         echo(request)
 
     async with serve(handler) as listener, asyncio.timeout(PATIENCE):
@@ -696,13 +697,18 @@ async def test_drain_lets_requests_finish_and_closes_idle_connections_at_once() 
             await started.wait()
             assert not await listener.drain(0.01)
             assert await idle.read_rest() == b""
+            async with connected(listener) as check, connected(listener) as silent:
+                check.send(GET)
+                assert (await check.read_reply()).headers["connection"] == "close"
+                assert await check.read_rest() == b""
+                release.set()
+                reply = await busy.read_reply()
+                assert (reply.body, reply.headers["connection"]) == (b"kept", "close")
+                assert await busy.read_rest() == b""
+                assert await listener.drain(PATIENCE)
+                assert await silent.read_rest() == b""
             with pytest.raises(OSError):
                 await asyncio.open_connection(*listener.addresses[0])
-            release.set()
-            reply = await busy.read_reply()
-            assert (reply.body, reply.headers["connection"]) == (b"kept", "close")
-            assert await busy.read_rest() == b""
-            assert await listener.drain(PATIENCE)
 
 
 async def test_end_of_the_listener_cancels_what_is_left() -> None:

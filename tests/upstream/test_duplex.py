@@ -288,6 +288,31 @@ async def test_answers_that_nobody_asked_for_count_like_rubbish_and_the_first_ar
         assert "foreign" in caplog.text and "secret" not in caplog.text
 
 
+SAMPLING = b'{"jsonrpc":"2.0","id":"mine","method":"sampling/createMessage","params":{"messages":[],"maxTokens":1}}\n'
+PING = b'{"jsonrpc":"2.0","id":"mine","method":"ping"}\n'
+
+
+@pytest.mark.parametrize("request_", [SAMPLING, PING], ids=["sampling", "ping"])
+@pytest.mark.parametrize("era", ["modern", "session"])
+async def test_requests_that_no_call_caused_count_like_rubbish(era: str, request_: bytes) -> None:
+    """T24."""
+    async with modern_bench() if era == "modern" else session_bench() as table:
+        table.server.wire.write(request_ * 1500)
+        await table.link.wait_closed()
+        with pytest.raises(sluicegate.UpstreamClosed, match="requests that no call caused"):
+            await table.link(exchange())
+
+
+async def test_requests_during_a_call_never_make_a_server_count_as_broken() -> None:
+    async with session_bench() as table:
+        outcome = table.start(exchange())
+        request = await table.server.next("tools/call")
+        table.server.wire.write(PING * 1500)
+        assert [(await table.server.next())["id"] for _ in range(1500)] == ["mine"] * 1500
+        table.server.send(id=request["id"], result={"n": 1})
+        assert opened(cast(Result, await outcome))["n"] == 1
+
+
 async def test_late_answers_to_withdrawn_calls_never_make_a_server_count_as_broken() -> None:
     async with modern_bench() as table:
         for _ in range(1500):
@@ -348,6 +373,8 @@ async def test_of_a_batch_with_too_many_messages_none_is_heard() -> None:
         table.server.send_bytes(b"[" + b",".join([ping] * 1001) + b"]")
         table.server.send(id="single", method="ping")
         assert (await table.server.next())["id"] == "single"
+        table.start(exchange())  # Without a call, a thousand requests would be a flood.
+        await table.server.next("tools/call")
         table.server.send_bytes(b"[" + b",".join([ping] * 1000) + b"]")
         assert [(await table.server.next())["id"] for _ in range(1000)] == ["p"] * 1000
 
@@ -436,6 +463,27 @@ async def test_a_caller_that_takes_nothing_holds_up_the_calls_of_others_for_a_mo
         table.server.send(id=pouring["id"], result={})
         await slow
         assert len(sink.notices) + len(lost) == 65 and sink.notices[-1].params["progress"] == 64
+
+
+async def test_twenty_callers_that_take_nothing_delay_others_hardly_longer_than_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """R24: one after the other, they would need more time than the test has."""
+    monkeypatch.setattr("sluicegate.upstream.inbox.LONGEST_READ_STOP", 0.6)
+    async with modern_bench() as table:
+        pouring: list[Json] = []
+        for _ in range(20):
+            table.start(exchange(sink=Stuck(), progress_token="t"))
+            pouring.append(await table.server.next("tools/call"))
+        other = table.start(exchange())
+        asked = await table.server.next("tools/call")
+        for request in pouring:
+            params: Json = {"progressToken": request["id"], "progress": 1, "message": "x" * 65536}
+            for _ in range(32):
+                table.server.send(method="notifications/progress", params=params)
+                await table.server.wire.drain()
+        table.server.send(id=asked["id"], result={"n": "other"})
+        assert opened(cast(Result, await other)) == {"n": "other"}
 
 
 async def test_a_caller_whose_answer_is_here_already_holds_up_others_no_longer_than_any_other(

@@ -95,6 +95,11 @@ class AsgiRequest:
     def is_behind(self) -> bool:
         return self._unsent > _LIMITS.unsent
 
+    @property
+    def unsent(self) -> int:
+        """Bytes that the server has not sent yet."""
+        return self._unsent
+
     async def drain(self) -> None:
         """Wait while too much is unsent, until the server has sent it or the client is gone."""
         while self._unsent > _LIMITS.unsent:

@@ -11,7 +11,7 @@ from typing import Final
 
 from sluicegate.downstream.modern_client import ModernCalls, state_of_retry
 from sluicegate.downstream.session_client import Replies, SessionSide, SessionSink
-from sluicegate.errors import LimitExceeded, error_object
+from sluicegate.errors import UNREAD, LimitExceeded, error_object
 from sluicegate.exchange import Caller, Exchange, Handler
 from sluicegate.protocol.framing import encode_line
 from sluicegate.protocol.message import Notification, Params, Reply, RequestId, Result, encode
@@ -27,7 +27,7 @@ from sluicegate.protocol.server_connection import (
     ServerConversation,
     Withdrawn,
 )
-from sluicegate.runtime.byte_channel import Wire
+from sluicegate.runtime.byte_channel import ClientWire
 from sluicegate.runtime.task_scope import TaskScope
 
 INPUT_TIMEOUT: Final = 300.0
@@ -41,6 +41,9 @@ MOST_UNANSWERED: Final = 32 * 1024 * 1024
 
 TOO_MANY_UNANSWERED: Final = "More than 32 MiB of requests of this client are in progress; wait for their answers."
 
+MOST_UNREAD: Final = 32 * 1024 * 1024
+"""Bytes that a client may leave unread before it gets errors in place of results (R24)."""
+
 LAST_ANSWERS: Final = 0.2
 """Seconds that requests in progress have left when the client hangs up."""
 
@@ -48,7 +51,7 @@ LAST_ANSWERS: Final = 0.2
 class DuplexServer:
     """Answers one client until it hangs up. A `Receiver`: a transport hands it bytes and writes its output."""
 
-    def __init__(self, handler: Handler, wire: Wire, tasks: TaskScope, *, caller: Caller, hold: float) -> None:
+    def __init__(self, handler: Handler, wire: ClientWire, tasks: TaskScope, *, caller: Caller, hold: float) -> None:
         self.conversation = ServerConversation()
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.tasks = tasks
@@ -61,6 +64,7 @@ class DuplexServer:
         self._streams: dict[RequestId, _PipeStream] = {}
         self._session_side = SessionSide(self)
         self._hung_up = False
+        self._ending: asyncio.TimerHandle | None = None
         self._last_answers = LAST_ANSWERS
         self._farewell: Reply | None = None
         self._listens: dict[RequestId, _PipeStream] = {}
@@ -79,8 +83,12 @@ class DuplexServer:
 
     def received_message(self, data: bytes) -> None:
         """Take a message of the client from a transport that brings them whole."""
+        self.follow_message(data, self.conversation.receive_message(data))
+
+    def follow_message(self, data: bytes, events: list[Event]) -> None:
+        """Do what a message says, of which the conversation has made these events."""
         self._arrived = len(data)
-        self._follow_counted(self.conversation.receive_message(data))
+        self._follow_counted(events)
 
     def _follow_counted(self, events: list[Event]) -> None:
         """Share the bytes that arrived among the requests in them; a large request arrives in many pieces."""
@@ -91,10 +99,12 @@ class DuplexServer:
 
     def ended(self) -> None:
         """Called when the client sends nothing more."""
+        if self.finished.done():
+            return
         self.follow(self.conversation.finish())
         self._hung_up = True
         # A shell pipe closes its end right behind the requests: what is answered at once still gets its answer.
-        asyncio.get_running_loop().call_later(self._last_answers, self._finish)
+        self._ending = asyncio.get_running_loop().call_later(self._last_answers, self._finish)
         self._finish_when_idle()
 
     def leave_after(self, seconds: float, farewell: Reply) -> None:
@@ -127,6 +137,13 @@ class DuplexServer:
             self.stop(farewell)
         if not self.finished.done():
             self.finished.set_result(None)
+
+    def close(self) -> None:
+        """Break the reference cycles, so that an ended connection is freed without the garbage collector."""
+        if self._ending is not None:
+            self._ending.cancel()
+        self._session_side.close()
+        del self.pushes
 
     def follow(self, events: Iterable[Event]) -> None:
         for event in events:
@@ -184,6 +201,8 @@ class DuplexServer:
         stream = self._streams.pop(request_id, None)
         if stream is not None:
             self._unanswered -= stream.size
+        if self.wire.unsent > MOST_UNREAD:
+            reply = UNREAD
         message = self.conversation.respond(request_id, reply)
         if message is not None:
             self.wire.write(encode_line(message))
@@ -236,7 +255,7 @@ class _PipeStream:
 
 async def serve_duplex(
     handler: Handler,
-    wire: Wire,
+    wire: ClientWire,
     attach: Callable[[DuplexServer], None],
     *,
     caller: Caller | None = None,
@@ -253,3 +272,4 @@ async def serve_duplex(
             await server.finished
         finally:
             tasks.wind_up()
+    server.close()

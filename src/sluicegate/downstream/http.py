@@ -4,6 +4,8 @@
 for each client. The era of a request is decided once, from headers and body together (protocol §2.3).
 """
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from functools import lru_cache, partial
 from typing import Final
@@ -13,6 +15,7 @@ import msgspec
 from sluicegate.downstream import browser_page
 from sluicegate.downstream.duplex import INPUT_TIMEOUT
 from sluicegate.downstream.http_guard import (
+    LARGE_BODY,
     LOOPBACK,
     NOT_ACCEPTABLE,
     NOT_FOUND,
@@ -53,11 +56,13 @@ from sluicegate.protocol.message import (
     encode,
 )
 from sluicegate.protocol.modern_era import complete, is_modern, marked, read_request
-from sluicegate.protocol.parse_request import parse_strict, read_message
+from sluicegate.protocol.parse_request import parse_in_steps, parse_strict, read_message
 from sluicegate.protocol.server_connection import Asked
 from sluicegate.protocol.versions import MODERN_VERSIONS, SESSION_VERSIONS, SUPPORTED_VERSIONS
 from sluicegate.runtime.quota import Exceeded, Lease, Quota
-from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.runtime.task_scope import OneByOne, TaskScope
+
+log: Final = logging.getLogger("sluicegate")
 
 _LOCAL_USER: Final = Caller()
 _OWN_PATHS: Final = ("/sse", "/messages", "/healthz", "/readyz")
@@ -118,10 +123,11 @@ class HttpEndpoint:
         self._caller = caller
         self._tasks = TaskScope()
         self._keepalive = KeepAlive()
+        self._large_bodies = OneByOne()
         handler = chain((self._refuse_when_stopping,), handler)
         self._modern = ModernCalls(handler, self._tasks, hold)
         self._sessions = Sessions(handler, self._tasks, limits, self._streams, hold, self._keepalive)
-        self._channels = SseChannels(handler, self._tasks, self._streams, hold, self._keepalive)
+        self._channels = SseChannels(handler, self._tasks, self._streams, hold, self._keepalive, self._large_bodies)
         self._listening: dict[ModernStream, Lease] = {}
         self._stopping = False
         self._routes: dict[tuple[str, str], Callable[[HttpRequest, HeadFacts], None]] = {
@@ -214,14 +220,31 @@ class HttpEndpoint:
         if seen.post_refusal is not None:
             refuse(request, seen.post_refusal)
             return
+        if len(request.body) > LARGE_BODY:
+            self._tasks.start(self._read_large(request, seen))
+            return
         try:
-            value = parse_strict(request.body)
-            if seen.names_modern or _says_it_is_modern(value):
-                self._post_modern(request, value, seen)
-            else:
-                self._sessions.post(request, value, seen.takes, self._caller(request))
+            self._take(request, parse_strict(request.body), seen)
         except RemoteProtocolError as problem:
             _answer_error(request, problem)
+
+    async def _read_large(self, request: HttpRequest, seen: HeadFacts) -> None:
+        try:
+            self._take(request, await self._large_bodies.run(parse_in_steps(request.body)), seen)
+        except RemoteProtocolError as problem:
+            _answer_error(request, problem)
+        except asyncio.CancelledError:
+            refuse(request, STOPPING)
+            raise
+        except Exception:  # An edge, as in `http1`: it fails its own request, not all that share the scope (R34).
+            log.exception("A request could not be taken.")
+            request.abort()
+
+    def _take(self, request: HttpRequest, value: object, seen: HeadFacts) -> None:
+        if seen.names_modern or _says_it_is_modern(value):
+            self._post_modern(request, value, seen)
+        else:
+            self._sessions.post(request, value, seen.takes, self._caller(request))
 
     def _post_modern(self, request: HttpRequest, value: object, seen: HeadFacts) -> None:
         if as_array(value) is not None:

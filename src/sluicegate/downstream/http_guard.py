@@ -98,8 +98,14 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds after which an unused session ends."""
     session_lifetime: float = 24 * 3600.0
     """Seconds after which any session ends."""
+    session_bytes: int = 256 * 1024 * 1024
+    """Memory of all sessions, without their events. Beyond it, those that have been idle for longest end."""
     remembered: int = 256 * 1024 * 1024
     """Bytes of events that are kept for clients of all sessions that may come back for them."""
+
+
+LARGE_BODY: Final = 128 * 1024
+"""Bytes beyond which a body is checked and parsed in many turns of the loop, so that other clients do not wait (T4)."""
 
 
 class Accepted(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from sluicegate.downstream.http_guard import Accepted, Refusal
 from sluicegate.downstream.http_response import JSON_FIELDS, HttpRequest, fields_for, status_of
 from sluicegate.downstream.resumable_stream import ResumableStream
 from sluicegate.downstream.session_client import VISITED, SessionSink
-from sluicegate.errors import ErrorObject, RemoteProtocolError
+from sluicegate.errors import ErrorObject, InputRefused, RemoteProtocolError
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Request, RequestId, as_array, encode_reply
 from sluicegate.protocol.modern_era import Profile
@@ -41,14 +41,17 @@ class Post:
         return self._request.headers.get_all
 
     async def emit(self, notification: Notification) -> None:
-        if self.done and notification.method == VISITED:
-            await self._session.side.tell_of_visit(notification)
+        if self.done:
+            if notification.method == VISITED and not self._session.is_over:
+                await self._session.side.tell_of_visit(notification)
             return
         message = self._session.side.message_of(notification)
         if message is not None:
             await self.send(message)
 
     def ask(self, questions: Questions) -> Awaitable[Answers]:
+        if self._session.is_over:
+            raise InputRefused("The session of the client has ended.")
         # A client that accepts JSON only cannot receive a question, whatever capabilities it declared.
         profile = self._session.conversation.session.profile if self.takes.events else _MUTE
         return SessionSink(self._session.side, self, profile).ask(questions)

@@ -128,16 +128,30 @@ class HttpSession:
 
     # There may be ten thousand of them, most of them idle: no task, no timer, and little that is made ahead.
     __slots__ = (
-        *("born", "caller", "carried", "conversation", "id", "is_over", "buffer", "last_used", "lease", "pushes"),
+        *(
+            "born",
+            "caller",
+            "carried",
+            "conversation",
+            "id",
+            "is_over",
+            "buffer",
+            "last_used",
+            "lease",
+            "pushes",
+            "size",
+        ),
         *("shared", "side", "_audience", "_calls", "_json_fields", "_loop", "_numbers", "_streams", "_unsent_changes"),
         "_waiting",
     )
 
-    def __init__(self, shared: Shared, caller: Caller, lease: Lease) -> None:
+    def __init__(self, shared: Shared, caller: Caller, lease: Lease, size: int) -> None:
+        """`size` is about how many bytes it takes."""
         # 256 random bits: any client that knows it is taken for the owner (T10).
         self.id = secrets.token_urlsafe(32)
         self.caller = caller
         self.lease = lease
+        self.size = size
         self.conversation = ServerConversation()
         self.buffer: ReplayBuffer | None = None
         self.pushes = ResumableStream(self, 0)
@@ -209,12 +223,15 @@ class HttpSession:
         self.side.close()
         if self._audience is not None:
             self.shared.changes.leave(self, self._audience)
+            self._audience = None
         for post in posts:
             post.refuse(why)
         for stream in [self.pushes, *self._streams.values()]:
-            stream.finish()
+            stream.close()
+        self._streams.clear()
         if self.buffer is not None:
             self.buffer.clear()
+            self.buffer = None
 
     def stop(self) -> None:
         """End the session because we are about to stop, and answer its requests so (R29)."""

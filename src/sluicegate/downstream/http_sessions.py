@@ -15,11 +15,16 @@ from sluicegate.downstream.session_client import Replies
 from sluicegate.exchange import Caller, Handler
 from sluicegate.protocol.headers import VERSION
 from sluicegate.protocol.message import as_object
-from sluicegate.runtime.quota import Exceeded, Quota
+from sluicegate.protocol.session_era import LARGEST_PROFILE
+from sluicegate.runtime.quota import Exceeded, Lease, Quota
 from sluicegate.runtime.task_scope import TaskScope
 
 RETRY_MS: Final = 1000
 _EXPIRY_INTERVAL: Final = 60.0
+
+BYTES_OF_A_SESSION: Final = 8 * 1024
+BYTES_FOR_ONE: Final = 30
+"""Memory that a byte of JSON may take once it is parsed."""
 
 MISSING: Final = Refusal(400, "session_required", f"Send {SESSION_HEADER}, or initialize to get one.")
 _OTHER_VERSION: Final = Refusal(
@@ -57,6 +62,7 @@ class Sessions:
             self._forget,
         )
         self._sessions: dict[str, HttpSession] = {}
+        self._size = 0
         # A client sends few different heads, and `http1` gives the same object for the same bytes.
         self._named = lru_cache(maxsize=128)(_named)
 
@@ -122,19 +128,33 @@ class Sessions:
             self._end(session)
 
     def _open(self, request: HttpRequest, value: object, takes: Accepted, caller: Caller) -> None:
-        lease = self._quota.lease(caller)
-        if isinstance(lease, Exceeded):
-            # Many clients never end their session, so the one that has been idle for longest makes room.
-            idle = self._idle.oldest(caller if lease is Exceeded.PER_CALLER else None)
-            if idle is not None:
-                self._end(idle)
-                lease = self._quota.lease(caller)
+        # A session keeps what its client says about itself; if that is longer, `initialize` is refused.
+        size = BYTES_OF_A_SESSION + BYTES_FOR_ONE * min(len(request.body), LARGEST_PROFILE)
+        lease = self._lease(caller, size)
         if isinstance(lease, Exceeded):
             refuse_message(request, value, too_many(lease, "sessions in use"))
             return
-        session = HttpSession(self._shared, caller, lease)
+        session = HttpSession(self._shared, caller, lease, size)
         self._sessions[session.id] = session
+        self._size += size
         session.post(request, value, takes)
+
+    def _lease(self, caller: Caller, size: int) -> Lease | Exceeded:
+        """A place for a session. Many clients never end theirs, so those that have been idle for longest make room."""
+        while self._size + size > self._limits.session_bytes:
+            if not self._end_oldest(None):
+                return Exceeded.TOTAL
+        lease = self._quota.lease(caller)
+        if isinstance(lease, Exceeded) and self._end_oldest(caller if lease is Exceeded.PER_CALLER else None):
+            lease = self._quota.lease(caller)
+        return lease
+
+    def _end_oldest(self, caller: Caller | None) -> bool:
+        """End the session that has been idle for longest, of this caller or of all; False if all are in use."""
+        idle = self._idle.oldest(caller)
+        if idle is not None:
+            self._end(idle)
+        return idle is not None
 
     def _of(self, name: str | None, caller: Caller) -> HttpSession | None:
         session = None if name is None else self._sessions.get(name)
@@ -146,7 +166,8 @@ class Sessions:
         session.close()
 
     def _forget(self, session: HttpSession) -> None:
-        self._sessions.pop(session.id, None)
+        if self._sessions.pop(session.id, None) is not None:
+            self._size -= session.size
         session.lease.release()
         self._idle.discard(session)
 

@@ -8,26 +8,41 @@ from typing import Final
 from urllib.parse import parse_qs, quote
 
 from sluicegate.downstream.duplex import DuplexServer, serve_duplex
-from sluicegate.downstream.http_guard import NOT_ACCEPTABLE, Refusal, accepted, too_many
+from sluicegate.downstream.http_guard import LARGE_BODY, LATER, NOT_ACCEPTABLE, Refusal, accepted, too_many
 from sluicegate.downstream.http_response import EVENT_FIELDS, HttpRequest, KeepAlive, refuse
 from sluicegate.errors import STOPPED
 from sluicegate.exchange import Caller, Handler
 from sluicegate.protocol.sse import encode_comment, encode_event
 from sluicegate.runtime.quota import Exceeded, Lease, Quota
-from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.runtime.task_scope import OneByOne, TaskScope
 
+MOST_UNREAD: Final = 1024 * 1024
+"""Bytes of its stream that a client may leave unread before its messages are refused (R24)."""
+
+_UNREAD: Final = Refusal(
+    503, "overloaded", "Read the event stream of this session first: too much of it is unread.", LATER
+)
 _UNKNOWN: Final = Refusal(404, "unknown_session", "There is no such session; open the event stream again.")
 
 
 class SseChannels:
     """The open channels of the oldest transport."""
 
-    def __init__(self, handler: Handler, tasks: TaskScope, streams: Quota, hold: float, keepalive: KeepAlive) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        tasks: TaskScope,
+        streams: Quota,
+        hold: float,
+        keepalive: KeepAlive,
+        large_bodies: OneByOne,
+    ) -> None:
         self._handler = handler
         self._tasks = tasks
         self._quota = streams
         self._hold = hold
         self._keepalive = keepalive
+        self._large_bodies = large_bodies
         self._channels: dict[str, _Channel] = {}
 
     def open(self, request: HttpRequest, caller: Caller) -> None:
@@ -60,9 +75,23 @@ class SseChannels:
         if channel is None or channel.receiver is None or channel.caller != caller:
             refuse(request, _UNKNOWN)
             return
+        if channel.unsent > MOST_UNREAD:
+            refuse(request, _UNREAD)
+            return
+        if len(request.body) > LARGE_BODY:
+            self._tasks.start(self._read_large(request, channel.receiver))
+            return
         request.respond(202)
         # Unchanged: on one line, a string with a bare line break would become valid JSON with another meaning (T1).
         channel.receiver.received_message(request.body)
+
+    async def _read_large(self, request: HttpRequest, receiver: DuplexServer) -> None:
+        try:
+            events = await self._large_bodies.run(receiver.conversation.read_in_steps(request.body))
+        finally:
+            request.respond(202)  # Only now, so that a client that waits for it keeps the order of its messages.
+        if not receiver.finished.done():
+            receiver.follow_message(request.body, events)
 
     def close_idle(self) -> None:
         """Close the channels that have no request in progress."""
@@ -108,6 +137,7 @@ class _Channel:
 
     def end(self) -> None:
         self._ended = True
+        self.receiver = None
         self._keepalive.forget(self)
         self._request.end()
 
@@ -118,11 +148,9 @@ class _Channel:
     async def drain(self) -> None:
         await self._request.drain()
 
-    def pause_reading(self) -> None:
-        """Do nothing: every POST is a message of its own."""
-
-    def resume_reading(self) -> None:
-        """Do nothing."""
+    @property
+    def unsent(self) -> int:
+        return self._request.unsent
 
     def stay_alive(self) -> None:
         self._request.write(encode_comment())

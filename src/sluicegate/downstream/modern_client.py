@@ -47,6 +47,7 @@ from sluicegate.protocol.sealed_tokens import Sealer
 from sluicegate.protocol.server_connection import UNENCODABLE, Asked
 from sluicegate.runtime.input_rounds import check_capabilities
 from sluicegate.runtime.process_key import process_key
+from sluicegate.runtime.quota import ByteBudget
 from sluicegate.runtime.task_scope import TaskScope
 
 log = logging.getLogger("sluicegate")
@@ -120,16 +121,20 @@ def binding_of(caller: Caller, method: str, params: Params, headers: Iterable[tu
     return caller.id, method, digest
 
 
-class Parked:
-    """The waiting calls of one process."""
+_KEPT: Final[ByteBudget[Round]] = ByteBudget(64 * 1024 * 1024)
+"""The replies of all calls of this process that are done and wait for their client."""
 
-    def __init__(self, *, most: int = 1000, most_kept: int = 64 * 1024 * 1024) -> None:
-        """`most` calls wait at once; those that are done keep `most_kept` bytes of replies."""
+
+class Parked:
+    """The waiting calls of one endpoint or channel."""
+
+    def __init__(self, *, most: int = 1000, kept: ByteBudget[Round] = _KEPT) -> None:
+        """`most` calls wait at once; `kept` counts the replies of those that are done."""
         self._sealer = Sealer(process_key(), "parked call")
         self._most = most
-        self._most_kept = most_kept
+        self._kept = kept
         self._waiting: dict[bytes, Round] = {}
-        self._kept: dict[Round, int] = {}  # The calls that are done and their bytes, the first that was done first.
+        self._done: dict[Round, None] = {}  # The calls that are done, the first that was done first.
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -148,8 +153,8 @@ class Parked:
         Raises:
             InputRefused: too many calls wait already.
         """
-        if len(self._waiting) >= self._most and self._kept:
-            self._drop_oldest()
+        if len(self._waiting) >= self._most and self._done:
+            self.end(next(iter(self._done)))
         if len(self._waiting) >= self._most:
             raise InputRefused(f"{self._most} calls wait for input already; try again later.")
         key = os.urandom(16)
@@ -164,15 +169,11 @@ class Parked:
 
     def keep(self, round: Round, size: int) -> None:
         """Count the bytes of a reply that waits for the retry. If there are too many, the oldest are dropped."""
-        if size > self._most_kept:
+        if size > self._kept.most:
             self.end(round)  # It would drop all others first, and itself in the end.
         elif round.key in self._waiting:
-            self._kept[round] = size
-            while sum(self._kept.values()) > self._most_kept:
-                self._drop_oldest()
-
-    def _drop_oldest(self) -> None:
-        self.end(next(iter(self._kept)))
+            self._done[round] = None
+            self._kept.add(round, size, self.end)
 
     def resume(self, state: str, binding: Binding, retry: Retry, tasks: TaskScope) -> None:
         """Hand a retry to the call that waits for it, which is found under the retry's stream from now on.
@@ -193,7 +194,8 @@ class Parked:
         """End the round with its retry, or without one. Doing it twice does no harm."""
         if self._waiting.pop(round.key, None) is None:
             return
-        self._kept.pop(round, None)
+        self._done.pop(round, None)
+        self._kept.remove(round)
         if round.timer is not None:
             round.timer.cancel()
         if retry is not None:

@@ -90,7 +90,9 @@ class ResumableStream:
                 await self.carrier.drain()
 
     def send_now(self, message: bytes) -> None:
-        """Send an event without waiting; without a reader it is only kept."""
+        """Send an event without waiting; without a reader it is only kept. After the end it is dropped."""
+        if self.finished:
+            return
         self._sent = position = self._sent + 1
         self._session.remember(self.number, position, message)
         if self.carrier is not None:
@@ -102,6 +104,12 @@ class ResumableStream:
         self.finished = True
         self.drop_carrier()
         self._session.drop_forgotten(self.number)
+
+    def close(self) -> None:
+        """End the stream with its session, which nothing may keep alive from now on."""
+        self.finished = True
+        self.drop_carrier()
+        del self._session  # Breaks a reference cycle, so that sessions are freed without the garbage collector.
 
     def drop_carrier(self) -> None:
         """End the request that carries the events, if one does."""

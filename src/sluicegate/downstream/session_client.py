@@ -114,10 +114,11 @@ class SessionSide:
         return self._front.conversation.session.revision
 
     def close(self) -> None:
-        """End the subscriptions that are held for the client, except those to lists."""
+        """End the subscriptions that are held for the client, except those to lists; nothing is sent any more."""
         for uri in list(self._subscriptions):
             self._end_updates(uri)
         self._front.tasks.cancel((self, _LOG))
+        del self._front  # Breaks a reference cycle, so that sessions are freed without the garbage collector.
 
     async def welcome(self, request_id: RequestId) -> None:
         """Answer `initialize` with what the handler says about itself."""

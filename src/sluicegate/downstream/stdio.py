@@ -5,6 +5,7 @@ starts can write into the protocol or read from it.
 """
 
 import asyncio
+import logging
 import os
 import select
 import signal
@@ -18,7 +19,9 @@ from typing import Final, cast
 from sluicegate.downstream.duplex import INPUT_TIMEOUT, LAST_ANSWERS, DuplexServer, serve_duplex
 from sluicegate.errors import STOPPED
 from sluicegate.exchange import Handler
-from sluicegate.runtime.byte_channel import Receiver
+from sluicegate.runtime.byte_channel import BLOCKED_TIME, Receiver, StallTimer
+
+log = logging.getLogger("sluicegate")
 
 _CHUNK: Final = 65536
 _HANG_UP_POLL: Final = 0.5
@@ -85,6 +88,8 @@ class StdioWire(asyncio.Protocol):
         self._unsent = 0
         self._writable = asyncio.Event()
         self._writable.set()
+        self._stall: StallTimer | None = None
+        self._reading_paused = False
         self._reopening: asyncio.TimerHandle | None = None
         self._at_once: asyncio.Future[None] = self._loop.create_future()
         self._at_once.set_result(None)
@@ -99,6 +104,7 @@ class StdioWire(asyncio.Protocol):
         if _is_pipe(stdout):
             output = os.fdopen(os.dup(stdout), "wb", buffering=0)
             self._writer, _ = await self._loop.connect_write_pipe(lambda: _Output(self), output)
+            self._stall = StallTimer(self._writer, self._cut)
         if _is_pipe(stdin):
             source = os.fdopen(os.dup(stdin), "rb", buffering=0)
             self._reader, _ = await self._loop.connect_read_pipe(lambda: self, source)
@@ -150,11 +156,14 @@ class StdioWire(asyncio.Protocol):
             self.on_stuck()
         self.hang_up()
 
-    def pause_reading(self) -> None:
+    def _pause_reading(self) -> None:
+        self._reading_paused = True
         if self._reader is not None and not self._reader.is_closing():
             self._reader.pause_reading()
 
-    def resume_reading(self) -> None:
+    def _resume_reading(self) -> None:
+        self._reading_paused = False
+        self._thread_may_go_on.set()
         if self._reader is not None and not self._reader.is_closing():
             self._reader.resume_reading()
 
@@ -179,7 +188,8 @@ class StdioWire(asyncio.Protocol):
             self.data_received(data)
         else:
             self.hang_up()
-        self._thread_may_go_on.set()
+        if not self._reading_paused:
+            self._thread_may_go_on.set()
 
     # ---------------------------------------------------------------------------------------------------- writing
 
@@ -203,7 +213,14 @@ class StdioWire(asyncio.Protocol):
         self._outgoing.clear()
         self._unsent = 0
         if data and self._writer is not None and not self._writer.is_closing():
+            if self._stall is not None:
+                self._stall.written += len(data)
             self._writer.write(data)
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the client has not read yet."""
+        return 0 if self._writer is None else self._unsent + self._writer.get_write_buffer_size()
 
     def drain(self) -> Awaitable[None]:
         """Wait while the client reads more slowly than we write."""
@@ -217,8 +234,15 @@ class StdioWire(asyncio.Protocol):
         if self._reopening is not None:
             self._reopening.cancel()
         self._writable.clear()
-        self.pause_reading()
+        self._pause_reading()
         self._notice_hang_up()
+        if self._stall is not None:
+            self._stall.start()
+
+    def _cut(self) -> None:
+        log.warning("The client has not read its answers for %g s; the connection is closed.", BLOCKED_TIME)
+        if self._writer is not None:
+            self._writer.abort()
 
     def _notice_hang_up(self) -> None:
         """Poll for a hang-up of the client while we do not read, since no event tells it."""
@@ -233,12 +257,17 @@ class StdioWire(asyncio.Protocol):
 
     def output_resumed(self) -> None:
         """Read again, then write: calls that never stop sending would fill the output again at once."""
-        self.resume_reading()
+        if self._stall is not None:
+            self._stall.stop()
+        self._resume_reading()
         self._reopening = self._loop.call_later(0, self._writable.set)
 
     def output_lost(self) -> None:
         """Called when the client has closed its end."""
         self._writable.set()
+        self._resume_reading()
+        if self._stall is not None:
+            self._stall.stop()
         if not self._written.done():
             self._written.set_result(None)
         self.hang_up()

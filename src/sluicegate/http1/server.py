@@ -46,7 +46,7 @@ class Listener:
         self.limits = limits
         self.tls = tls_context
         self.draining = False
-        """Whether connections are closed after the current answer."""
+        """Whether connections are closed after the current or first answer."""
         self.addresses: list[tuple[str, int]] = []
         """Where clients can connect, with the actual port if 0 was given."""
         # For its connections:
@@ -99,17 +99,28 @@ class Listener:
                 listening.close()
 
     async def drain(self, seconds: float) -> bool:
-        """Accept no more, close idle connections and wait for requests in progress; whether all finished in time."""
-        self.close()
+        """Close idle connections and wait for requests in progress; whether all finished in time.
+
+        Until those are answered, new connections are accepted for one request each: health checks must learn that we
+        are about to stop, and other clients why (R29).
+        """
         self.draining = True
-        for connection in list(self.connections):
-            connection.close_if_idle()
+        self._close_idle()
+        waited_for = set(self.connections)
         try:
             async with asyncio.timeout(seconds):
+                while not waited_for.isdisjoint(self.connections):
+                    await self._next_release()
+                self.close()
+                self._close_idle()
                 await self._all_released()
         except TimeoutError:
             return False
         return True
+
+    def _close_idle(self) -> None:
+        for connection in list(self.connections):
+            connection.close_if_idle()
 
     def abort(self) -> None:
         """Close all connections; their requests see a disconnect."""
@@ -130,8 +141,11 @@ class Listener:
 
     async def _all_released(self) -> None:
         while self._open:
-            self._released.clear()
-            await self._released.wait()
+            await self._next_release()
+
+    async def _next_release(self) -> None:
+        self._released.clear()
+        await self._released.wait()
 
     async def _bind(self) -> None:
         host, port, backlog = self._place

@@ -92,7 +92,8 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.peer = str(cast(tuple[object, ...], peer)[0]) if isinstance(peer, tuple) and peer else ""
         self.listener.connections.add(self)
-        self._wait_for(_IDLE, self._idle_time)
+        # While we drain, all wait for a client that connects now and says nothing.
+        self._wait_for(_IDLE, LINGER if self.listener.draining else self._idle_time)
 
     def data_received(self, data: bytes) -> None:
         if self._phase == _IDLE and not self._closing and not self._has_stalled:

@@ -24,6 +24,7 @@ from sluicegate.hub.mount_settings import Figures, MountSettings
 from sluicegate.hub.supervise import CircuitBreaker, is_away, is_undelivered, out_of_reach
 from sluicegate.hub.tasks.run_legacy import LegacyTasks, Wanted
 from sluicegate.protocol.input_required import may_have_two_types
+from sluicegate.protocol.json_limits import DEFAULT_LIMITS, MARKS, has_many_marks
 from sluicegate.protocol.message import Notification, Params, Reply, Result, ToolText, opened, read_tool_text
 from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.modern_era import Profile
@@ -373,6 +374,9 @@ _result_head: Final = msgspec.json.Decoder(_ResultHead)
 
 
 def _typed(name: str, raw: msgspec.Raw) -> Result:
+    if has_many_marks(bytes(raw)):
+        # It would be decoded, entry by entry, and the gateway would do nothing else meanwhile (T4).
+        raise UpstreamProtocolError(f"{name}: The answer has more than {DEFAULT_LIMITS.marks} {MARKS}.")
     try:
         kind = _result_head.decode(raw).resultType
         if kind is msgspec.UNSET:

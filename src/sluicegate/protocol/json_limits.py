@@ -6,8 +6,8 @@ exceed a limit is examined further.
 
 import math
 import re
-from collections.abc import Iterator
-from typing import Final, cast
+from collections.abc import Generator, Iterator
+from typing import Final, TypeVar, cast
 
 import msgspec
 
@@ -26,6 +26,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 DEFAULT_LIMITS: Final = Limits()
+MARKS: Final = "commas, colons and brackets"
 # A number that overflows a double becomes infinity silently. It has 3 exponent digits, or more characters than this.
 _SAFE_NUMBER: Final = 200
 _SHAPE: Final = {**dict.fromkeys(b"0123456789", b"0"), **dict.fromkeys(b"eE", b"e"), **dict.fromkeys(b"[{", b"[")}
@@ -34,23 +35,51 @@ _SHAPES: Final = b"".join(_SHAPE.get(byte, b"+" if byte == ord("+") else b" ") f
 # backslash is optional because of a bug: before 3.11.5 a possessive group that fails half-way counts as a match.)
 _STRING: Final = rb'"(?:[^"\\]++|\\.?)*+"?'
 _up_to_string: Final = re.compile(rb'([^"]*+)(?:%b)?' % _STRING, re.DOTALL)
-_NEITHER_BRACKET_NOR_QUOTE: Final = bytes(byte for byte in range(256) if byte not in b'[]{}"')
+_NO_BRACKET: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_SLICE: Final = 32 * 1024
+_OVERLAP: Final = 512
+"""Bytes after a slice that are looked at with it: more than an exponent, or the digits that make a number long."""
+_WALKED_AT_ONCE: Final = 1000
 _ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
 _bracket_runs: Final = re.compile(rb"\[++|\]++").finditer
 _IN_NUMBER: Final = rb"[0-9.eE+-]"
 _DIGITS: Final = bytes(ord("0") if byte in b"0123456789" else ord(" ") for byte in range(256))
 
 
-def has_many_marks(data: bytes, most: int) -> bool:
-    """Whether the data has more than `most` commas, colons and opening brackets outside of strings."""
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""Work on a long message. It pauses after short steps, so that its user can do something else meanwhile (T4)."""
+
+
+def finished(steps: Steps[T]) -> T:
+    """The outcome of the work, done at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+def has_many_marks(data: bytes, most: int = DEFAULT_LIMITS.marks) -> bool:
+    """Whether well-formed JSON has more than `most` commas, colons and opening brackets outside of strings."""
+    return len(data) > most and finished(count_marks(data, most))
+
+
+def count_marks(data: bytes, most: int) -> Steps[bool]:
+    """As `has_many_marks`."""
     # Nearly always there are fewer even with those in strings.
-    if len(data) <= most or _marks(data) <= most:
+    found = 0
+    for start in range(0, len(data), _SLICE):
+        found += _marks(data[start : start + _SLICE])
+        yield
+    if found <= most:
         return False
     found = 0
-    for piece in outside_strings(data):
+    for piece in _outside(data):
         found += _marks(piece)
         if found > most:
             return True
+        yield
     return False
 
 
@@ -58,20 +87,51 @@ def _marks(data: bytes) -> int:
     return data.count(b",") + data.count(b":") + data.count(b"[") + data.count(b"{")
 
 
+def _outside(data: bytes) -> Iterator[bytes]:
+    """Well-formed JSON in slices, with each string replaced by a quote."""
+    start, in_string = 0, 0
+    while start < len(data):
+        piece = data[start : start + _SLICE]
+        if piece.endswith(b"\\") and (len(piece) - len(piece.rstrip(b"\\"))) % 2:
+            piece = data[start : start + _SLICE + 1]  # Not in the middle of an escape.
+        start += len(piece)
+        if b"\\" in piece:
+            piece = piece.replace(b"\\\\", b"").replace(
+                b'\\"', b""
+            )  # Every quote that is left begins or ends a string.
+        parts = piece.split(b'"')
+        yield b'"'.join(parts[in_string::2])
+        in_string = (in_string + len(parts) - 1) % 2
+
+
 def outside_strings(data: bytes) -> Iterator[bytes]:
-    """The pieces between strings."""
+    """The pieces between strings, of any data."""
     return (found[1] for found in _up_to_string.finditer(data))
 
 
 def may_break_limit(data: bytes, limits: Limits) -> bool:
     """Whether `limit_problem` has to examine a message."""
-    shapes = data.translate(_SHAPES)
-    return (
-        shapes.count(b"[") > limits.depth
-        or (len(data) > limits.members and data.count(b":") > limits.members)
-        or (b"0e" in shapes and (b"0e000" in shapes or b"0e+000" in shapes))  # three exponent digits
-        or _may_have_long_number(data, min(_SAFE_NUMBER, limits.number_length))
-    )
+    return finished(look_for_limits(data, limits))
+
+
+def look_for_limits(data: bytes, limits: Limits) -> Steps[bool]:
+    """As `may_break_limit`."""
+    brackets = colons = 0
+    longest = limits.number_length if limits.number_length < _SAFE_NUMBER else _SAFE_NUMBER
+    for start in range(0, len(data), _SLICE):
+        piece = data[start : start + _SLICE + _OVERLAP]
+        shapes = piece.translate(_SHAPES)
+        brackets += shapes.count(b"[", 0, _SLICE)
+        colons += piece.count(b":", 0, _SLICE)
+        if brackets > limits.depth or colons > limits.members:
+            return True
+        if b"0e" in shapes and (b"0e000" in shapes or b"0e+000" in shapes):  # three exponent digits
+            return True
+        if len(piece) > longest and _may_have_long_number(piece, longest):
+            return True
+        if start:
+            yield
+    return False
 
 
 def _may_have_long_number(data: bytes, limit: int) -> bool:
@@ -85,24 +145,22 @@ def _may_have_long_number(data: bytes, limit: int) -> bool:
     return b"0" * (run // step) in data[::step].translate(_DIGITS)
 
 
-def _has_long_number(data: bytes, limit: int) -> bool:
-    # Only from the beginning of a number: otherwise each of its digits would start another scan.
-    number = rb"(%b(?<!%b%b)%b{%d})" % (_IN_NUMBER, _IN_NUMBER, _IN_NUMBER, _IN_NUMBER, limit)
-    return any(token[1] for token in re.finditer(_STRING + b"|" + number, data, re.DOTALL))
-
-
 def limit_problem(data: bytes, value: object, limits: Limits) -> str | None:
     """Which limit a value exceeds, or None. Walks through the whole value, without recursion."""
+    return finished(find_problem(data, value, limits))
+
+
+def find_problem(data: bytes, value: object, limits: Limits) -> Steps[str | None]:
+    """As `limit_problem`."""
     # Only the data shows how a number was written.
-    limit = limits.number_length
-    if _may_have_long_number(data, limit) and _has_long_number(data, limit):
-        return f"a number is longer than {limit} characters"
-    if is_deep(data, limits.depth):
+    if (yield from _find_long_number(data, limits.number_length)):
+        return f"a number is longer than {limits.number_length} characters"
+    if (yield from _measure_depth(data, limits.depth)):
         return f"it is nested more than {limits.depth} levels deep"
     level: list[object] = [value]
     while level:
         inner: list[object] = []
-        for item in level:
+        for count, item in enumerate(level, 1):
             if isinstance(item, dict):
                 members = cast(dict[str, object], item)
                 if len(members) > limits.members:
@@ -112,8 +170,22 @@ def limit_problem(data: bytes, value: object, limits: Limits) -> str | None:
                 inner.extend(cast(list[object], item))
             elif isinstance(item, float) and math.isinf(item):
                 return "a number is too large"
+            if count % _WALKED_AT_ONCE == 0:
+                yield
         level = inner
     return None
+
+
+def _find_long_number(data: bytes, limit: int) -> Steps[bool]:
+    number = re.compile(rb"%b{%d}" % (_IN_NUMBER, limit + 1))
+    before = b""
+    for piece in _outside(data):
+        piece = before + piece
+        if _may_have_long_number(piece, limit) and number.search(piece):
+            return True
+        before = piece[-limit:]  # It may go on in the next slice.
+        yield
+    return False
 
 
 def is_deep(data: bytes, limit: int = DEFAULT_LIMITS.depth) -> bool:
@@ -121,15 +193,21 @@ def is_deep(data: bytes, limit: int = DEFAULT_LIMITS.depth) -> bool:
     # Nearly always there are fewer brackets, even with those in strings.
     if len(data) <= limit or data.count(b"[") + data.count(b"{") <= limit:
         return False
-    if b"\\" in data:
-        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")  # Every quote that is left begins or ends a string.
-    # Every second piece between quotes is a string, which is left out.
-    marks = b"".join(data.translate(_ONE_KIND, _NEITHER_BRACKET_NOR_QUOTE).replace(b'""', b"").split(b'"')[::2])
+    return finished(_measure_depth(data, limit))
+
+
+def _measure_depth(data: bytes, limit: int) -> Steps[bool]:
+    pieces: list[bytes] = []
+    for piece in _outside(data):
+        pieces.append(piece.translate(_ONE_KIND, _NO_BRACKET))
+        yield
+    marks = b"".join(pieces)
     # Remove the innermost level repeatedly, while that removes much.
     levels, size = limit, 2 * len(marks)
     while marks and len(marks) < size * 7 // 8:
         levels, size = levels - 1, len(marks)
         marks = marks.replace(b"[]", b"")
+        yield
     if levels < 0:
         return True
     # The rest is deep and narrow, so its brackets are in long runs.

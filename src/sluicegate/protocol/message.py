@@ -1,13 +1,13 @@
 """JSON-RPC messages as values, their encoding, and the table of pending requests. `parse_*` decodes what peers send."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, Generic, Literal, TypeVar, cast, final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from sluicegate.errors import ErrorObject, LocalProtocolError, RemoteProtocolError
-from sluicegate.protocol.json_limits import DEFAULT_LIMITS, is_deep
+from sluicegate.protocol.json_limits import DEFAULT_LIMITS, has_many_marks, is_deep
 
 RequestId = str | int
 Params = dict[str, object]
@@ -93,7 +93,13 @@ class ToolText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return msgspec.Raw(_encode(self))
 
 
+class _Content(msgspec.Struct):
+    content: msgspec.Raw = msgspec.Raw(b"")
+
+
 _decode_tool_text: Final = msgspec.json.Decoder(ToolText).decode
+_decode_content: Final = msgspec.json.Decoder(_Content).decode
+_LARGE: Final = 1024 * 1024
 _BRACE: Final = 0x7B
 _QUOTE: Final = 0x22
 _RAW_DEPTH: Final = DEFAULT_LIMITS.depth - 2
@@ -102,6 +108,8 @@ _RAW_DEPTH: Final = DEFAULT_LIMITS.depth - 2
 def read_tool_text(raw: msgspec.Raw) -> ToolText | None:
     """The result if it has only text content; None for all others, also for unreadable ones."""
     try:
+        if len(raw) > _LARGE and has_many_marks(bytes(_decode_content(raw).content)):
+            return None  # Hundreds of thousands of texts, which would be decoded one by one (T4).
         text = _decode_tool_text(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
@@ -182,11 +190,6 @@ def _encoded(message: msgspec.Struct) -> bytes:
         return _encode(message)
     except (TypeError, ValueError, RecursionError) as problem:
         raise LocalProtocolError(f"The message cannot be written as JSON: {problem}") from None
-
-
-def encode_batch(responses: Iterable[Response]) -> bytes:
-    """The bytes of a JSON array of responses, for 2025-03-26, which has batches."""
-    return b"[" + b",".join(encode(response) for response in responses) + b"]"
 
 
 def mentions(data: bytes, beginnings: tuple[bytes, ...]) -> bool:

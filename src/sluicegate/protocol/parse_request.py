@@ -16,10 +16,13 @@ import msgspec
 from sluicegate.errors import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, ErrorObject, RemoteProtocolError
 from sluicegate.protocol.json_limits import (
     DEFAULT_LIMITS,
+    MARKS,
     Limits,
-    has_many_marks,
-    limit_problem,
-    may_break_limit,
+    Steps,
+    count_marks,
+    find_problem,
+    finished,
+    look_for_limits,
     outside_strings,
 )
 from sluicegate.protocol.message import (
@@ -42,15 +45,20 @@ def parse_strict(data: bytes, limits: Limits = DEFAULT_LIMITS) -> object:
     Raises:
         RemoteProtocolError: −32700 for invalid JSON, −32600 for duplicate members and exceeded limits.
     """
-    if len(data) > limits.marks and has_many_marks(data, limits.marks):
-        problem = f"Invalid request: it has more than {limits.marks} commas, colons and brackets."
+    return finished(parse_in_steps(data, limits))
+
+
+def parse_in_steps(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Steps[object]:
+    """As `parse_strict`, which it raises like. The parser itself is one step: limits are counted before it."""
+    if len(data) > limits.marks and (yield from count_marks(data, limits.marks)):
+        problem = f"Invalid request: it has more than {limits.marks} {MARKS}."
         raise RemoteProtocolError(problem, request_id=recover_request_id(data))
     try:
         value = jiter.from_json(data, allow_inf_nan=False, catch_duplicate_keys=True)
     except ValueError as error:
         raise _refusal(data, str(error)) from None
-    if may_break_limit(data, limits):
-        limit = limit_problem(data, value, limits)
+    if (yield from look_for_limits(data, limits)):
+        limit = yield from find_problem(data, value, limits)
         if limit is not None:
             request_id = _request_id(as_object(value) or {}, limits)
             raise RemoteProtocolError(f"Invalid request: {limit}.", request_id=request_id)

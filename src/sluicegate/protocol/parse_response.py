@@ -108,7 +108,7 @@ def _read_envelope(data: bytes, envelope: _Envelope) -> Message | Unreadable:
 
 def _read_call(envelope: _Envelope, request_id: RequestId | None) -> Message | Unreadable:
     # Unlike results, params are decoded, and a byte of JSON can take thirty bytes of memory.
-    if len(envelope.params) > LARGEST_CALL or has_many_marks(bytes(envelope.params), DEFAULT_LIMITS.marks):
+    if len(envelope.params) > LARGEST_CALL or has_many_marks(bytes(envelope.params)):
         return Unreadable("is too long for a request or a notification")
     try:
         method = msgspec.json.decode(envelope.method, type=str)

@@ -13,12 +13,13 @@ from sluicegate.errors import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
     OVERLOADED,
+    UNREAD,
     ErrorObject,
     RemoteProtocolError,
     error_object,
 )
 from sluicegate.protocol.framing import DEFAULT_CEILING, Frame, LineDecoder, TooLong
-from sluicegate.protocol.json_limits import DEFAULT_LIMITS, Limits
+from sluicegate.protocol.json_limits import DEFAULT_LIMITS, Limits, Steps, finished
 from sluicegate.protocol.message import (
     LONGEST_BATCH,
     Notification,
@@ -31,14 +32,13 @@ from sluicegate.protocol.message import (
     Result,
     as_object,
     encode,
-    encode_batch,
     encode_reply,
 )
 from sluicegate.protocol.modern_era import Discovery, Profile, is_modern, read_request
 from sluicegate.protocol.parse_request import (
     answered_id,
     is_notification,
-    parse_strict,
+    parse_in_steps,
     read_message,
     recover_id,
     recover_request_id,
@@ -47,6 +47,9 @@ from sluicegate.protocol.session_era import ServerSession, Stage
 
 MOST_IN_PROGRESS: Final = 1000
 """Requests of one peer at once."""
+
+LARGEST_BATCH_ANSWER: Final = 32 * 1024 * 1024
+"""Bytes of the answers to a batch beyond which further results are dropped."""
 
 LONGEST_BACKLOG: Final = 256
 """Requests that wait for the end of the handshake."""
@@ -107,15 +110,21 @@ class _Batch:
 
     def __init__(self) -> None:
         self.open = 0
-        self.responses: list[Response] = []
         self.id: RequestId | None = None  # of one of its requests
+        self._responses: list[bytes] = []
+        self._size = 0
 
-    def close_one(self, response: Response | None) -> bytes | None:
+    def add(self, request_id: RequestId | None, reply: Reply) -> None:
+        """Add a response; once there are too many bytes, an error in its place (T4)."""
+        response = _encoded(request_id, reply if self._size <= LARGEST_BATCH_ANSWER else UNREAD)
+        self._responses.append(response)
+        self._size += len(response)
+
+    def close_one(self) -> bytes | None:
+        """Note that a request is answered or withdrawn; the answer to all of them if it was the last."""
         self.open -= 1
-        if response is not None:
-            self.responses.append(response)
         # A batch of notifications, or one whose requests were all cancelled, gets no answer.
-        return encode_batch(self.responses) if self.open == 0 and self.responses else None
+        return b"[%b]" % b",".join(self._responses) if self.open == 0 and self._responses else None
 
 
 class ServerConversation:
@@ -144,7 +153,7 @@ class ServerConversation:
         if self._lines is None:
             self._lines = LineDecoder(self._ceiling)
         for frame in self._lines.feed(chunk):
-            self._read_frame(frame, events)
+            finished(self._read_frame(frame, events))
         return events
 
     def take(self, value: object) -> list[Event]:
@@ -160,25 +169,29 @@ class ServerConversation:
 
     def receive_message(self, data: bytes) -> list[Event]:
         """The events in the bytes of one message or batch, in which line ends have no meaning."""
+        return finished(self.read_in_steps(data))
+
+    def read_in_steps(self, data: bytes) -> Steps[list[Event]]:
+        """As `receive_message`, for messages that may be long."""
         events: list[Event] = []
-        self._read_frame(data, events)
+        yield from self._read_frame(data, events)
         return events
 
     def finish(self) -> list[Event]:
         """The events in a last line without a newline, at the end of the stream."""
         events: list[Event] = []
         for frame in () if self._lines is None else self._lines.finish():
-            self._read_frame(frame, events)
+            finished(self._read_frame(frame, events))
         return events
 
-    def _read_frame(self, frame: Frame, events: list[Event]) -> None:
+    def _read_frame(self, frame: Frame, events: list[Event]) -> Steps[None]:
         if self.session.stage is Stage.SHUTDOWN:
             return
         try:
             if isinstance(frame, TooLong):
                 problem = f"Invalid request: a message is no longer than {self._ceiling} bytes."
                 raise RemoteProtocolError(problem, request_id=recover_request_id(frame.head))
-            value = parse_strict(frame, self._limits)
+            value = yield from parse_in_steps(frame, self._limits)
         except RemoteProtocolError as error:
             data = frame.head if isinstance(frame, TooLong) else frame
             if not self._is_broken_reply(recover_id(data), error, events):
@@ -208,7 +221,7 @@ class ServerConversation:
         batch.open += 1
         for item in items:
             self._read_value(item, batch, events)
-        data = batch.close_one(None)
+        data = batch.close_one()
         if data is not None:
             events.append(Outgoing(data, batch.id))
 
@@ -287,7 +300,7 @@ class ServerConversation:
 
     def _say(self, batch: _Batch | None, response: Response, events: list[Event]) -> None:
         if batch is not None:
-            batch.responses.append(response)
+            batch.add(response.id, response.reply)
         else:
             error = response.reply if isinstance(response.reply, ErrorObject) else None
             events.append(Outgoing(encode(response), response.id, error))
@@ -319,7 +332,7 @@ class ServerConversation:
                 events.append(Withdrawn(request_id))
                 # Now, not when its task has ended: the client may reuse the id in the next message.
                 batch = self._in_progress.pop(request_id)
-                data = batch.close_one(None) if batch is not None else None
+                data = batch.close_one() if batch is not None else None
                 if data is not None:
                     events.append(Outgoing(data, request_id))
 
@@ -358,11 +371,9 @@ class ServerConversation:
             return None
         batch = self._in_progress.pop(request_id)
         if batch is not None:
-            return batch.close_one(Response(request_id, _encodable(reply)))
-        try:
-            return encode_reply(request_id, reply)
-        except Exception:  # as below
-            return encode_reply(request_id, UNENCODABLE)
+            batch.add(request_id, reply)
+            return batch.close_one()
+        return _encoded(request_id, reply)
 
     def ask(self, method: str, params: Mapping[str, object]) -> tuple[int, bytes]:
         """The id and the bytes of a question to the client; its reply comes as `Answered`. Session era only."""
@@ -393,12 +404,9 @@ UNENCODABLE: Final = ErrorObject(
 )
 
 
-def _encodable(reply: Reply) -> Reply:
-    """The reply, or an error if it cannot be encoded, so that the rest of its batch is sent."""
+def _encoded(request_id: RequestId | None, reply: Reply) -> bytes:
+    """The bytes of a response; those of an error if the reply cannot be encoded."""
     try:
-        encode(Response(0, reply))
-    except (
-        Exception
-    ):  # An edge: the encoder runs code of the values, such as a time zone, which may raise anything (R34).
-        return UNENCODABLE
-    return reply
+        return encode_reply(request_id, reply)
+    except Exception:  # An edge: the encoder runs code of the values, which may raise anything (R34).
+        return encode_reply(request_id, UNENCODABLE)

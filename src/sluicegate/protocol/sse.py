@@ -71,6 +71,8 @@ class SseDecoder:
         blocks = chunk.split(b"\n\n")
         rest = blocks.pop()
         for block in blocks:  # the lines of one event each; the first may have begun in an earlier chunk
+            if not self._has_begun and (not block or (block.startswith(b":") and LF not in block)):
+                continue  # nothing, or a comment: there may be thousands
             event = None if self._has_begun else self._usual_event(block)
             if event is not None:
                 events.append(event)

@@ -7,9 +7,10 @@ no other user to protect. Only the total limit holds for them.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from sluicegate.errors import LimitExceeded
 from sluicegate.exchange import Caller
@@ -81,6 +82,32 @@ class Quota:
             self._of[caller] = left
         else:
             del self._of[caller]  # Callers come and go, and the table would keep them all.
+
+
+K = TypeVar("K")
+
+
+class ByteBudget(Generic[K]):
+    """The bytes that some things may take together. Beyond them, the oldest are dropped first."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._size = 0
+        self._held: dict[K, tuple[int, Callable[[K], None]]] = {}
+
+    def add(self, key: K, size: int, drop: Callable[[K], None]) -> None:
+        """Count the bytes of one thing until `remove`, which `drop` has to call."""
+        self._held[key] = size, drop
+        self._size += size
+        while self._size > self.most:
+            oldest = next(iter(self._held))
+            self._held[oldest][1](oldest)
+
+    def remove(self, key: K) -> None:
+        """Stop counting it. Doing it twice does no harm."""
+        held = self._held.pop(key, None)
+        if held is not None:
+            self._size -= held[0]
 
 
 CONCURRENCY: Final = 64

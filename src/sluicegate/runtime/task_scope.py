@@ -8,7 +8,7 @@ import contextvars
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Generator, Hashable
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, TypeVar
@@ -61,7 +61,7 @@ class TaskScope:
                 if not self._aborting:
                     cancellation = problem
                     self._abort()
-        self._loop = None
+        self._loop = self._parent = None  # The parent may keep this scope alive, and must not be kept in turn.
         errors, self._errors = self._errors, []
         if cancellation is not None and not errors:
             raise cancellation
@@ -302,3 +302,23 @@ class Turns:
             self.end()
             await asyncio.sleep(0)
             self.begin()
+
+
+class OneByOne:
+    """Runs long work in steps, with a turn for other tasks after each, and only one piece of work at a time.
+
+    Of many at once, each would take a step in every turn, and other tasks would wait for all of them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def run(self, steps: Generator[None, None, T]) -> T:
+        """What the work returns. Raises what it raises."""
+        async with self._lock:
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    return end.value
+                await asyncio.sleep(0)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import cast
 
 from sluicegate.errors import ConfigError, UpstreamUnavailable
-from sluicegate.runtime.byte_channel import Receiver
+from sluicegate.runtime.byte_channel import Receiver, StallTimer
 from sluicegate.runtime.lock import OTHER_PATH, check_folder, check_free, is_private
 
 
@@ -16,6 +16,7 @@ class SocketWire(asyncio.Protocol):
     """Our end of a connection: a `Wire` that passes incoming bytes to the attached receiver."""
 
     def __init__(self, connected: "Callable[[SocketWire], None] | None" = None) -> None:
+        """`connected` is called with each connection of a listening socket, whose peers are clients."""
         self._connected = connected
         self._transport: asyncio.Transport | None = None
         self._receiver: Receiver | None = None
@@ -23,6 +24,7 @@ class SocketWire(asyncio.Protocol):
         self._room.set()
         self._early: list[bytes] = []
         self._has_ended = False
+        self._stall: StallTimer | None = None
 
     def attach(self, receiver: Receiver) -> None:
         """Pass incoming bytes to the receiver, starting with those that arrived before."""
@@ -37,6 +39,13 @@ class SocketWire(asyncio.Protocol):
         """Send bytes; dropped if the peer is gone."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
+            if self._stall is not None:
+                self._stall.written += len(data)
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the peer has not read yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     async def drain(self) -> None:
         """Wait while the peer reads more slowly than we write."""
@@ -62,6 +71,7 @@ class SocketWire(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit from it
         if self._connected is not None:
+            self._stall = StallTimer(self._transport, self._transport.abort)
             self._connected(self)
 
     def data_received(self, data: bytes) -> None:
@@ -76,13 +86,23 @@ class SocketWire(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._room.set()
+        if self._stall is not None:
+            self._stall.stop()
+            self._stall = None
         self._end()
 
     def pause_writing(self) -> None:
         self._room.clear()
+        if self._stall is not None:
+            # Only at the end of the server: if both ends stopped reading, none could ever go on.
+            self.pause_reading()
+            self._stall.start()
 
     def resume_writing(self) -> None:
         self._room.set()
+        if self._stall is not None:
+            self._stall.stop()
+            self.resume_reading()
 
     def _end(self) -> None:
         if not self._has_ended:

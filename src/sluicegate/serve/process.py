@@ -90,8 +90,7 @@ class Running:
 
             def stop() -> None:
                 self._endpoints = None
-                endpoints.stop_taking()
-                listener.close()
+                endpoints.stop_taking()  # The listener stays open: health checks must learn of it.
 
             self._stops.append(stop)
             try:

@@ -170,6 +170,11 @@ class Attribution:
         self._cancelled_until: dict[str, float] = {}  # callers that cancelled a call, and until when that matters
         self._open: dict[RequestId, OpenQuestion] = {}
 
+    @property
+    def has_calls(self) -> bool:
+        """Whether there is a call during which the server may ask something."""
+        return bool(self._calls()) or any(True for _ in self.task_calls)
+
     def find(self, request: Request, question: Question) -> OpenQuestion | MethodNotFound | None:
         """The question with the call that caused it, or why it is refused; None if no call is pending.
 

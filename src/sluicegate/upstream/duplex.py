@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from types import CoroutineType
@@ -45,7 +44,13 @@ from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.runtime.unix_socket import dial
 from sluicegate.upstream.inbox import Backpressure, Inbox
 from sluicegate.upstream.negotiate import Era, negotiate
-from sluicegate.upstream.server_messages import NotificationRouter, ServerRequests
+from sluicegate.upstream.server_messages import (
+    BAD_MESSAGES_A_MINUTE,
+    FLOODED,
+    NotificationRouter,
+    RateCounter,
+    ServerRequests,
+)
 
 if TYPE_CHECKING:
     from sluicegate.upstream.session_server import SessionServer
@@ -54,26 +59,7 @@ __all__ = ["Era", "DuplexConnection"]
 
 log = logging.getLogger("sluicegate")
 
-BAD_LINES_A_MINUTE: Final = 1000
-"""Unreadable lines and unexpected answers after which the connection is closed (threats R3, T24)."""
-
 SKIPPED_LOGGED_A_MINUTE: Final = 5
-
-
-class RateCounter:
-    """Counts events per minute; a new minute begins with the first event after the last one has ended."""
-
-    def __init__(self) -> None:
-        self._end = 0.0
-        self._count = 0
-
-    def count(self) -> int:
-        """The number of this event within its minute, from 1."""
-        now = time.monotonic()
-        if not self._count or now > self._end:
-            self._end, self._count = now + 60, 0
-        self._count += 1
-        return self._count
 
 
 class SkippedLines:
@@ -127,7 +113,7 @@ class DuplexConnection:
         self._said_more = False  # whether we sent anything besides requests that are pending
         self._late_answers = 0  # how many answers may still come for requests that were cancelled
         self._skipped = skipped or SkippedLines(name)
-        self._bad_lines = RateCounter()  # Per connection, so that the same lines close only one.
+        self._bad_messages = RateCounter()  # Per connection, so that the same lines close only one.
 
     # ------------------------------------------------------------------------------------------------ opening
 
@@ -378,6 +364,9 @@ class DuplexConnection:
                 # Each message of a batch counts with the size of the whole line.
                 self._notifications.route(message, len(line))
             case Request():
+                # From 2026-07-28 on, servers send no requests.
+                if self._session is None or not self._session.has_calls:
+                    self._count_bad()
                 self._server_requests.receive(message, self._session)
             case Unreadable():
                 self._unreadable(message, line)
@@ -413,10 +402,12 @@ class DuplexConnection:
 
     def _skip_line(self, problem: str) -> None:
         self._skipped.log(problem)
-        if self._bad_lines.count() > BAD_LINES_A_MINUTE:
+        self._count_bad()
+
+    def _count_bad(self) -> None:
+        if self._bad_messages.count() > BAD_MESSAGES_A_MINUTE and self._closed is None:
             self._backpressure.hold(self._flooding)
-            lines = f"{BAD_LINES_A_MINUTE} unreadable lines or unexpected answers"
-            self._close(lambda: f"{self.name} wrote more than {lines} within a minute")
+            self._close(lambda: f"{self.name} {FLOODED}")
 
 
 class SocketUpstream:

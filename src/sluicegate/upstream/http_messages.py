@@ -7,9 +7,11 @@ longer call. There `Timeouts.silence` applies, the longest time that a call may 
 comes first. TCP keep-alive detects a host that vanished, within half a minute.
 """
 
+import asyncio
 import logging
 import math
 from collections.abc import Iterator, Sequence
+from time import monotonic
 from typing import Final
 
 from sluicegate.errors import Truncated
@@ -25,6 +27,7 @@ from sluicegate.protocol.parse_response import (
     read_progress,
 )
 from sluicegate.protocol.sse import SseDecoder, SseEvent
+from sluicegate.runtime.task_scope import TURN
 from sluicegate.upstream.http_endpoint import EVENT_STREAM, JSON, HttpEndpoint, Timeouts, can_be_sent
 
 log = logging.getLogger("sluicegate")
@@ -35,6 +38,8 @@ MOST_BODY_LINES: Final = 1000
 """Lines of a body that is not JSON but may be lines of JSON."""
 LONGEST_RETRY_FIELD: Final = 60.0
 """Seconds. With a longer `retry` of the server, the rest of its answer would not be fetched in time."""
+LONGEST_CHUNK: Final = 16 * 1024
+"""Bytes of a stream that are read at once: five thousand of the shortest events."""
 FOREVER: Final = math.inf
 
 
@@ -60,16 +65,48 @@ def plain_result(answer: Answer, request_id: int) -> Result | None:
     return found[1] if found is not None and found[0] == request_id else None
 
 
+class Chunks:
+    """The bytes of an answer in short chunks, with turns for other tasks: a chunk may be thousands of events (T4)."""
+
+    __slots__ = ("_answer", "_began", "_rest")
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._rest = b""
+        self._began = monotonic()
+
+    async def next(self) -> bytes | None:
+        """The next bytes; None at the end.
+
+        Raises:
+            UpstreamError: the stream was cut or timed out.
+        """
+        before = monotonic()
+        if before - self._began > TURN:
+            await asyncio.sleep(0)
+            self._began = before = monotonic()
+        if not self._rest:
+            chunk = await self._answer.next_chunk()
+            if chunk is None or len(chunk) <= LONGEST_CHUNK:
+                if monotonic() - before > TURN:
+                    self._began = monotonic()  # It waited, so that other tasks have had their turn.
+                return chunk
+            self._rest = chunk
+        chunk, self._rest = self._rest[:LONGEST_CHUNK], self._rest[LONGEST_CHUNK:]
+        return chunk
+
+
 class Events:
     """The events of an answer; remembers the last id for resuming."""
 
-    __slots__ = ("_answer", "_before", "_decoder", "_id", "_idle", "_in_event", "_silence", "retry")
+    __slots__ = ("_answer", "_before", "_chunks", "_decoder", "_id", "_idle", "_in_event", "_silence", "retry")
 
     def __init__(
         self, answer: Answer, timeouts: Timeouts, last_id: str | None = None, *, endless: bool = False
     ) -> None:
         self.retry: float | None = None
         self._answer = answer
+        self._chunks = Chunks(answer)
         self._decoder = SseDecoder(timeouts.message)
         self._before = last_id
         self._id: str | None = None
@@ -93,7 +130,7 @@ class Events:
         Raises:
             UpstreamError: the stream was cut or timed out.
         """
-        return await self._answer.next_chunk()
+        return await self._chunks.next()
 
     def read(self, chunk: bytes) -> list[SseEvent | TooLong]:
         """The events that end in a chunk."""
@@ -115,7 +152,18 @@ class Events:
 class Messages:
     """The messages of an answer to a request, whether it is one body or a stream of events."""
 
-    __slots__ = ("_answer", "_has_body", "_id", "_kind", "_lines", "_problem", "_endpoint", "events", "streams")
+    __slots__ = (
+        "_answer",
+        "_chunks",
+        "_has_body",
+        "_id",
+        "_kind",
+        "_lines",
+        "_problem",
+        "_endpoint",
+        "events",
+        "streams",
+    )
 
     def __init__(
         self,
@@ -128,6 +176,7 @@ class Messages:
     ) -> None:
         self._endpoint = endpoint
         self._answer = answer
+        self._chunks = Chunks(answer)
         self._id = request_id
         self._kind = answer.head.media_type
         is_events = self._kind == EVENT_STREAM
@@ -149,7 +198,7 @@ class Messages:
             UpstreamError: the answer is invalid or was cut.
         """
         if self.streams:
-            chunk = await self._answer.next_chunk()
+            chunk = await self._chunks.next()
             if chunk is None and self._lines is not None and not self._has_body:
                 self._has_body = True
                 return b"\n"  # Ends the last line.

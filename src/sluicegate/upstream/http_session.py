@@ -186,6 +186,11 @@ class SessionHttp:
         self._streams.close()
         self._over.set()
 
+    def give_up(self, why: str) -> None:
+        """End the connection because of what the server did."""
+        self._end = f"{self._endpoint.name} {why}."
+        self._leave()
+
     async def wait_closed(self) -> None:
         """Return when the server no longer speaks this transport.
 

@@ -28,7 +28,7 @@ from sluicegate.upstream.http_endpoint import ACCEPT_EVENTS, EVENT_STREAM, HttpE
 from sluicegate.upstream.http_messages import END_TIMEOUT, Events, Messages, decoded, ended_early
 from sluicegate.upstream.http_modern import wants_log
 from sluicegate.upstream.inbox import Inbox
-from sluicegate.upstream.server_messages import MOST_QUESTIONS
+from sluicegate.upstream.server_messages import BAD_MESSAGES_A_MINUTE, FLOODED, MOST_QUESTIONS, RateCounter
 from sluicegate.upstream.session_server import SessionServer
 
 log = logging.getLogger("sluicegate")
@@ -58,6 +58,10 @@ class Session(Protocol):
         """
         ...
 
+    def give_up(self, why: str) -> None:
+        """End the connection because of what the server did."""
+        ...
+
 
 class SessionStreams:
     """The streams of one connection, over all its sessions."""
@@ -79,6 +83,7 @@ class SessionStreams:
         self._server = server
         self._tasks = tasks
         self._settled = asyncio.Event()
+        self._bad_messages = RateCounter()
         self._asked: dict[int, list[RequestId]] = {}  # open questions of each call, by the id() of its exchange
 
     def close(self) -> None:
@@ -130,6 +135,7 @@ class SessionStreams:
                 if isinstance(message, Response):
                     if messages.is_reply(message):
                         return message.reply
+                    self._count_bad()
                 elif (passing_on := self._receive(message, exchange)) is not None:
                     await passing_on
         if not messages.streams:
@@ -233,8 +239,8 @@ class SessionStreams:
                 if isinstance(event, SseEvent) and event.data and event.event == "message":
                     for message in decoded(event.data):
                         if isinstance(message, Unreadable | Response):
-                            continue
-                        if (passing_on := self._receive(message, None)) is not None:
+                            self._count_bad()
+                        elif (passing_on := self._receive(message, None)) is not None:
                             await passing_on
 
     # ------------------------------------------------------------------------------------------------------- messages
@@ -275,6 +281,8 @@ class SessionStreams:
         return exchange.emit(message)
 
     async def _receive_request(self, request: Request, exchange: Exchange | None) -> None:
+        if exchange is None and not self._server.has_calls:
+            self._count_bad()
         if self.is_closed:
             return
         if len(self._tasks) >= MOST_QUESTIONS:
@@ -290,6 +298,11 @@ class SessionStreams:
                 self._asked.setdefault(id(exchange), []).append(request.id)
             asker = self._server.asker_of(request, exchange)
             self._tasks.start(self._server.answer(request, asker), key=(self, request.id))
+
+    def _count_bad(self) -> None:
+        """Count a message that belongs to nothing; with too many of them, the connection ends (T24)."""
+        if self._bad_messages.count() > BAD_MESSAGES_A_MINUTE and not self.is_closed:
+            self._session.give_up(FLOODED)
 
     def cancel_questions(self, exchange: Exchange) -> None:
         """Cancel the questions of a call that has ended, so that no user is left with an open form."""

@@ -19,8 +19,15 @@ MOST_ITEMS: Final = 4096
 MOST_BYTES: Final = 1 << 20
 """The same in bytes, because a thousand notifications can be a gigabyte."""
 
-LONGEST_READ_STOP: Final = 1.0
+LONGEST_READ_STOP: Final = 0.5
 """Seconds that other calls wait for a slow client. Then its notifications are dropped (threats R24)."""
+
+SHORT_READ_STOP: Final = 0.02
+SLOW_CLIENTS: Final = 10.0
+"""Seconds after such a client in which others wait for the next one only for `SHORT_READ_STOP`: slow clients fill their
+inboxes one after the other, and all of them together may delay the others by no more than a second."""
+
+_CLOCK_STEP: Final = 0.001
 
 Item = Notification | Reply | UpstreamError
 
@@ -75,6 +82,11 @@ class Inbox:
         return self.get_nowait() if self.items else await self.next_future(asyncio.get_running_loop())
 
     @property
+    def oldest(self) -> object:
+        """The item that is to be taken next, for comparison; None if there is none."""
+        return self.items[0] if self.items else None
+
+    @property
     def is_full(self) -> bool:
         return self._size >= MOST_BYTES or len(self.items) >= MOST_ITEMS
 
@@ -99,7 +111,8 @@ class Backpressure:
         """`pending` are the inboxes of all requests to the server."""
         self._pending = pending
         self._wire: Wire | None = None
-        self._full: dict[Inbox, float] = {}  # and since when
+        self._full: dict[Inbox, tuple[float, object]] = {}  # Since when, and the item that is to be taken next.
+        self._short_until = 0.0
         self._check: asyncio.TimerHandle | None = None
 
     def attach(self, wire: Wire) -> None:
@@ -111,23 +124,31 @@ class Backpressure:
         if self._wire is None or inbox.is_pausing:
             return False
         inbox.is_pausing = True
-        self._full[inbox] = monotonic()
+        self._full[inbox] = monotonic(), inbox.oldest
         self._wire.pause_reading()
         if self._check is None:
             self._check_later()
         return True
 
+    @property
+    def _patience(self) -> float:
+        return SHORT_READ_STOP if monotonic() < self._short_until else LONGEST_READ_STOP
+
     def _check_later(self) -> None:
-        self._check = asyncio.get_running_loop().call_later(LONGEST_READ_STOP, self._drop_slow)
+        self._check = asyncio.get_running_loop().call_later(self._patience, self._drop_slow)
 
     def _drop_slow(self) -> None:
-        """Go on without inboxes that have been full for long, if other calls wait."""
+        """Go on without inboxes of which nothing was taken for long, if other calls wait."""
         self._check = None
-        if any(_is_call(inbox) and not inbox.is_pausing for inbox in self._pending):
-            # Not those that were full for a moment: every fast server fills its callers' inboxes now and then.
-            latest = monotonic() - LONGEST_READ_STOP
-            for inbox in [each for each, since in self._full.items() if since <= latest and _is_call(each)]:
+        now, others_wait = monotonic(), any(_is_call(inbox) and not inbox.is_pausing for inbox in self._pending)
+        latest = now - self._patience + _CLOCK_STEP
+        for inbox, (since, oldest) in list(self._full.items()):
+            if inbox.oldest is not oldest:
+                # Every fast server fills the inboxes of its callers now and then; this one is being emptied.
+                self._full[inbox] = now, inbox.oldest
+            elif others_wait and since <= latest and _is_call(inbox):
                 inbox.is_dropping = True
+                self._short_until = now + SLOW_CLIENTS
                 self.release(inbox)
         if self._full and self._check is None:
             self._check_later()

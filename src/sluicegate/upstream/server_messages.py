@@ -4,6 +4,7 @@ The one rule: what cannot be attributed to one caller goes to no caller, but to 
 """
 
 import logging
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
@@ -38,8 +39,32 @@ MOST_UNREAD: Final = 64 * 1024
 MOST_QUESTIONS: Final = 1024
 """Questions of one server that may be open at once."""
 
+BAD_MESSAGES_A_MINUTE: Final = 1000
+"""Unreadable messages, unexpected answers and uncaused requests after which the connection is closed (R3, T24)."""
+
+FLOODED: Final = (
+    f"sent more than {BAD_MESSAGES_A_MINUTE} unreadable lines, unexpected answers or requests that no call caused"
+    " within a minute"
+)
+
 UNWANTED: Final = "log messages that belong to no call"
 UNTAKEN: Final = "notices that their caller was too slow to take"
+
+
+class RateCounter:
+    """Counts events per minute; a new minute begins with the first event after the last one has ended."""
+
+    def __init__(self) -> None:
+        self._end = 0.0
+        self._count = 0
+
+    def count(self) -> int:
+        """The number of this event within its minute, from 1."""
+        now = time.monotonic()
+        if not self._count or now > self._end:
+            self._end, self._count = now + 60, 0
+        self._count += 1
+        return self._count
 
 
 class NotificationRouter:

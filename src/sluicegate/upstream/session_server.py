@@ -87,6 +87,11 @@ class SessionServer:
         self.task_calls = self._attribution.task_calls
         self._pages = Pages(line.host)
 
+    @property
+    def has_calls(self) -> bool:
+        """Whether there is a call during which the server may ask something."""
+        return self._attribution.has_calls
+
     def reply_to(self, exchange: Exchange) -> "CoroutineType[Any, Any, Reply]":
         """The server's reply to an exchange, in the inner shape."""
         level = exchange.profile.log_level

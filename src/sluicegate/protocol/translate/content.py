@@ -12,6 +12,7 @@ from typing import Final, cast
 
 import msgspec
 
+from sluicegate.protocol.json_limits import has_many_marks
 from sluicegate.protocol.message import Params, ToolText, as_object
 from sluicegate.protocol.versions import Revision
 
@@ -57,8 +58,16 @@ def tool_result_for_session(result: Params, revision: Revision) -> Params:
     return {**rest, "content": [*content, {"type": "text", "text": msgspec.json.format(said, indent=-1).decode()}]}
 
 
+_LARGEST_COMPARED: Final = 1024 * 1024
+
+
 def _values(structured: bytes) -> list[object]:
-    """The value, and what is under `result`, where servers put a value that is no object; their text is that value."""
+    """The value, and what is under `result`, where servers put a value that is no object; their text is that value.
+
+    Nothing if there is too much to compare.
+    """
+    if len(structured) > _LARGEST_COMPARED or has_many_marks(structured):
+        return []
     try:
         value: object = msgspec.json.decode(structured)
     except (msgspec.DecodeError, RecursionError):

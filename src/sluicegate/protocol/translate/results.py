@@ -21,6 +21,7 @@ from sluicegate.errors import (
     ErrorObject,
     UpstreamProtocolError,
 )
+from sluicegate.protocol.json_limits import DEFAULT_LIMITS, MARKS, has_many_marks
 from sluicegate.protocol.message import Notification, Params, Reply, Result, ToolText, read_tool_text
 from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.modern_era import SERVER_INFO_KEY, SUBSCRIPTION_KEY, subscription_of
@@ -102,6 +103,9 @@ _LISTS: Final[Mapping[str, tuple[str, Callable[[Params, Revision], Params], Call
 }
 
 
+_CALLS: Final = ("tools/call", "prompts/get", "resources/read")
+
+
 def _result_for_session(method: str, value: Params, revision: Revision) -> Params:
     meta = members_of(value["_meta"]) if "_meta" in value else None
     if meta is None or meta.keys().isdisjoint(_RESULT_MARKS):
@@ -116,6 +120,11 @@ def _result_for_session(method: str, value: Params, revision: Revision) -> Param
     if row is not None:
         field, change, is_settled = row
         if not is_settled(revision):
+            entries = value.get(field)
+            # Lists were read entry by entry before, in many turns of the loop; a result has one (T4).
+            if method in _CALLS and isinstance(entries, msgspec.Raw) and has_many_marks(bytes(entries)):
+                marks = f"{DEFAULT_LIMITS.marks} {MARKS}"
+                raise UpstreamProtocolError(f"The server's answer to {method} has more than {marks}.")
             value = each(value, field, lambda item: change(item, revision))
     return value
 
