@@ -10,7 +10,7 @@ import pytest
 
 from sluicegate.http1 import Request, serve
 from sluicegate.store.audit_files import log_files
-from sluicegate.store.audit_writer import Journal, Timed
+from sluicegate.store.audit_writer import Journal
 from sluicegate.store.base import Row
 from sluicegate.store.chain import split_notes
 from sluicegate.store.sqlite_audit import open_audit_log
@@ -92,7 +92,7 @@ async def test_all_months_are_kept_if_asked(tmp_path: Path) -> None:
 def crashed(folder: Path, *rows: Row) -> Journal:
     """A writer that has written rows and then does nothing any more; `died` makes it dead."""
     journal = Journal(str(folder))
-    journal.open([Timed(row, NOVEMBER) for row in rows])
+    journal.open([(row, NOVEMBER) for row in rows])
     return journal
 
 
