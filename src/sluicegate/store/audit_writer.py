@@ -222,8 +222,10 @@ class Writer:
         for file in reversed(log_files(self._folder, self.number)):
             try:
                 with closing(open_database(file)) as database:
-                    last = database.execute(f"SELECT max(seq) FROM rows WHERE {_BOUNDARIES}").fetchone()[0]
-                    rows = stored_rows(database, "seq > ? AND kind IN ('decision', 'outcome')", (last or 0,))
+                    # From the end backwards: max(seq) would read the whole file.
+                    query = f"SELECT seq FROM rows WHERE {_BOUNDARIES} ORDER BY seq DESC LIMIT 1"
+                    last = database.execute(query).fetchone()
+                    rows = stored_rows(database, "seq > ? AND kind IN ('decision', 'outcome')", last or (0,))
                     found = [*((row.kind, row.request) for row in rows), *found]
             except sqlite3.Error:
                 last = None
