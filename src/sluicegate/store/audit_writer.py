@@ -274,8 +274,8 @@ class Writer:
                 return
             with closing(open_database(file)) as database:
                 database.execute("PRAGMA wal_checkpoint(PASSIVE)")
-                if size > _HUGE_WAL:  # The writer is so busy that the log was never free; let it wait for a moment.
-                    database.execute("PRAGMA busy_timeout = 1000")
+                if size > _HUGE_WAL:  # The writer is so busy that the log was never free; let it wait (A7).
+                    database.execute("PRAGMA busy_timeout = 40")
                     database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
