@@ -17,6 +17,7 @@ def test_what_would_run_is_shown_with_its_secrets_masked(folder: Folder) -> None
         keyed={**NOTES, "args": ["x.py", "--token", SECRET], "env": {"API_KEY": SECRET}},
         remote={"url": f"https://example.test/mcp?key={SECRET}", "headers": {"Authorization": f"Bearer {SECRET}"}},
     )
+    folder.write("sluicegate.toml", f'[audit]\nanchors = ["https://example.test/log?key={SECRET}"]\n')
     for words in (["check"], ["check", "--json"]):
         done = folder.invoke(*words)
         assert done.returncode == 0 and SECRET not in done.stdout + done.stderr and "***" in done.stdout

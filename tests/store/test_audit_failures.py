@@ -203,6 +203,44 @@ async def test_a7_a_full_queue_refuses_calls(tmp_path: Path, monkeypatch: pytest
     assert [row.request for row in rows_in(tmp_path, "decision")] == ["after"]
 
 
+async def test_r26_values_of_rows_that_are_held_are_not_kept_in_memory(tmp_path: Path) -> None:
+    async with asyncio.timeout(40), open_audit_log(str(tmp_path), on_failure="open") as log:
+        with database(tmp_path) as other:
+            other.execute("BEGIN IMMEDIATE")
+            await log.append(Row(kind="decision", request="r1", values={"a": "x" * 1000}))
+        await until_available(log)
+    assert rows_in(tmp_path, "decision")[0].body == {"values_lost": True} and faults(tmp_path) == []
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+async def test_checkpoints_that_cannot_be_written_stop_no_calls(
+    tmp_path: Path, sync: Sync, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with asyncio.timeout(40), open_audit_log(str(tmp_path), sync=sync, rows_per_checkpoint=3) as log:
+        (tmp_path / "writer1.checkpoints").mkdir()
+        calls = 0
+        while "could not be signed" not in caplog.text or calls < 20:
+            await log.append(decision(f"r{calls}"))
+            await log.append(outcome(f"r{calls}"))
+            calls += 1
+    assert len(rows_in(tmp_path, "outcome")) == calls
+
+
+async def test_a_log_that_fails_until_it_is_closed_is_closed_without_a_fuss(tmp_path: Path) -> None:
+    async with asyncio.timeout(40), open_audit_log(str(tmp_path)) as log:
+        await log.append(decision("r1"))
+        other = sqlite3.connect(log_files(str(tmp_path))[0].path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(AuditUnavailable):
+            await log.append(outcome("r1"))
+    with pytest.raises(AuditUnavailable):
+        await log.append(decision("r2"))
+    other.close()
+    async with open_audit_log(str(tmp_path)):
+        assert said(rows_in(tmp_path, "outcome")) == [("outcome", "r1", "unknown")]
+    assert faults(tmp_path) == []
+
+
 # ------------------------------------------------------------------------------------------------------ broken files
 
 

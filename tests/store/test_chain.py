@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicegate.protocol.canonical_json import canonical_json
-from sluicegate.store.audit_writer import Timed, encoded
+from sluicegate.store.audit_writer import encoded
 from sluicegate.store.base import Row
 from sluicegate.store.chain import (
     Checkpoint,
@@ -28,8 +28,11 @@ CHECKPOINT = Checkpoint(SIGNER.origin("writer1"), Head(7, bytes(32)), 1)
 def chain(length: int) -> list[StoredRow]:
     head, rows = START, list[StoredRow]()
     for number in range(length):
-        head, columns, _ = encoded(head, Timed(Row(kind="decision", request=f"r{number}", body={"n": number}), number))
-        rows.append(StoredRow(*columns))  # pyright: ignore[reportArgumentType]
+        columns, _ = encoded(
+            head.seq + 1, head.hash, Row(kind="decision", request=f"r{number}", body={"n": number}), number
+        )
+        rows.append(StoredRow(*columns))
+        head = Head(rows[-1].seq, rows[-1].hash)
     return rows
 
 

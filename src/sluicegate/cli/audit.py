@@ -4,7 +4,7 @@ import re
 import sqlite3
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec
@@ -20,7 +20,7 @@ from sluicegate.store.audit_check import erase as erase_values
 from sluicegate.store.audit_check import prove as prove_request
 from sluicegate.store.audit_check import read_values
 from sluicegate.store.audit_check import verify as verify_log
-from sluicegate.store.audit_files import AuditRow, Where, log_files, read_rows
+from sluicegate.store.audit_files import AuditRow, Where, heads, log_files, read_rows
 from sluicegate.store.chain import Verifier
 
 P = ParamSpec("P")
@@ -157,18 +157,19 @@ def tail(log: Log, where: Where, as_json: bool, follow: bool, last: int) -> None
       sluicegate audit tail --follow
       sluicegate audit tail -n 5 --verdict error
     """
-    seen: dict[int, int] = {}
-
-    def watched(rows: Iterable[AuditRow]) -> Iterator[AuditRow]:
-        for row in rows:
-            seen[row.writer] = row.seq
-            yield row
-
+    # What is there now is looked at once: with a filter, most polls find nothing.
+    seen = heads(log.folder)
+    skipped = {writer: seq - last for writer, seq in seen.items()} if where == Where() else None
     with _reporting() as problems:
-        _show(deque(watched(read_rows(log.folder, where=where, problems=problems)), last), as_json=as_json)
+        rows = deque(read_rows(log.folder, where=where, after=skipped, problems=problems), last)
+        _show(rows, as_json=as_json)
     while follow:
+        for row in rows:
+            seen[row.writer] = max(row.seq, seen.get(row.writer, 0))
         time.sleep(_POLL)
-        _show(watched(list(read_rows(log.folder, where=where, after=seen, problems=[]))), as_json=as_json)
+        known, seen = seen, heads(log.folder)
+        rows = deque(read_rows(log.folder, where=where, after=known, problems=[]))
+        _show(rows, as_json=as_json)
 
 
 @audit.command()

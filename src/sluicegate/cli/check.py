@@ -70,7 +70,7 @@ def _show_json(loaded: Loaded, places: Places, *, ok: bool) -> None:
             "ok": ok,
             "files": _read(loaded, places),
             "problems": msgspec.to_builtins(loaded.problems),
-            "config": shown(loaded.config),
+            "config": shown(loaded.config and replace(loaded.config, audit=loaded.config.audit.masked())),
         }
     )
 

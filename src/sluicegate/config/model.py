@@ -387,6 +387,10 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     anchors: tuple[str, ...] = ()
     """Files and URLs that get a copy of each signed checkpoint."""
 
+    def masked(self) -> "Audit":
+        """The same with secrets in URLs masked."""
+        return msgspec.structs.replace(self, anchors=tuple(map(masked_url, self.anchors)))
+
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A named subset of the catalog, at `/mcp/NAME`: `[profiles.NAME]`."""

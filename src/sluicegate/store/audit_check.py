@@ -23,7 +23,7 @@ from sluicegate.store.audit_files import (
     stored_rows,
     writers,
 )
-from sluicegate.store.audit_writer import Journal, Timed
+from sluicegate.store.audit_writer import Journal
 from sluicegate.store.base import Row
 from sluicegate.store.chain import (
     Checkpoint,
@@ -281,7 +281,7 @@ def erase(folder: str, where: Where) -> int:
     journal = Journal(folder, sync="full", keep=0)
     now = time.time_ns()
     rows = [
-        Timed(Row(kind="audit", verdict="erased", body={"file": file.name, "rows": numbers}), now)
+        (Row(kind="audit", verdict="erased", body={"file": file.name, "rows": numbers}), now)
         for file, numbers in chosen
     ]
     try:

@@ -293,6 +293,15 @@ def stored_rows(
     return map(StoredRow._make, database.execute(query, tuple(values)))
 
 
+def heads(folder: str) -> dict[int, int]:
+    """The number of the last row of each writer whose files can be read."""
+    found: dict[int, int] = {}
+    for file in log_files(folder):
+        with suppress(sqlite3.Error), reading(file) as database:
+            found[file.writer] = read_head(database).seq
+    return found
+
+
 def read_rows(
     folder: str,
     *,

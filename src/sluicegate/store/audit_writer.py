@@ -6,7 +6,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 from sluicegate.protocol.canonical_json import canonical_json
 from sluicegate.runtime.lock import try_lock
@@ -37,24 +37,22 @@ _BOUNDARIES: Final = "kind = 'audit' AND verdict IN ('opened', 'closed', 'recove
 _UNREADABLE: Final = Row(kind="audit", verdict="unreadable", body={"reason": "The row cannot be written as JSON."})
 
 
-class Timed(NamedTuple):
-    """A row and when it happened, in nanoseconds since 1970."""
+Timed = tuple[Row, int]
+"""A row and when it happened, in nanoseconds since 1970."""
+Columns = tuple[int, int, str, str, str, str, str, str, bytes, bytes]
+Values = tuple[int, bytes, bytes]
 
-    row: Row
-    at: int
 
-
-def encoded(head: Head, timed: Timed) -> tuple[Head, tuple[object, ...], tuple[object, ...] | None]:
-    """The next head, the columns of a row, and those of its values if it has any."""
-    row, at = timed
-    seq, beside, body = head.seq + 1, None, row.body
+def encoded(seq: int, previous: bytes, row: Row, at: int) -> tuple[Columns, Values | None]:
+    """The columns of a row, of which the last one is its hash, and those of its values if it has any."""
+    beside, body = None, row.body
     if row.values is not None:
         salt, values = os.urandom(16), canonical_json(row.values)
         beside, body = (seq, salt, values), {**body, "values": values_digest(salt, values)}
-    encoded_body = canonical_json(body)
-    columns = (seq, at, row.kind, row.request, row.caller, row.server, row.name, row.verdict, encoded_body)
-    hash_ = row_hash(head.hash, row_content(*columns))
-    return Head(seq, hash_), (*columns, hash_), beside
+    kind, request, caller, server, name, verdict = row.kind, row.request, row.caller, row.server, row.name, row.verdict
+    data = canonical_json(body)
+    content = row_content(seq, at, kind, request, caller, server, name, verdict, data)
+    return (seq, at, kind, request, caller, server, name, verdict, data, row_hash(previous, content)), beside
 
 
 class Writer:
@@ -163,19 +161,23 @@ class Writer:
         Raises:
             sqlite3.Error, OSError: nothing was written.
         """
-        if rows[-1].at >= self._month_end:
-            self._begin_month(rows[-1].at)
-        database, head = self._database, self.head
-        if database is None or head is None:
+        last = rows[-1][1]
+        if last >= self._month_end:
+            self._begin_month(last)
+        database = self._database
+        if database is None or self.head is None:
             raise sqlite3.OperationalError("the file is not open")
-        columns: list[tuple[object, ...]] = []
-        values: list[tuple[object, ...]] = []
-        for timed in rows:
+        seq, hash_ = self.head
+        columns: list[Columns] = []
+        values: list[Values] = []
+        for row, at in rows:
+            seq += 1
             try:
-                head, row, beside = encoded(head, timed)
+                written, beside = encoded(seq, hash_, row, at)
             except (TypeError, ValueError, RecursionError):  # It must not keep the others out.
-                head, row, beside = encoded(head, Timed(_UNREADABLE, timed.at))
-            columns.append(row)
+                written, beside = encoded(seq, hash_, _UNREADABLE, at)
+            hash_ = written[-1]
+            columns.append(written)
             if beside is not None:
                 values.append(beside)
         try:
@@ -190,13 +192,12 @@ class Writer:
                 if database.in_transaction:
                     database.execute("ROLLBACK")
             raise
-        self.head = head
+        self.head = Head(seq, hash_)
         self._follow_calls(rows)
 
     def _follow_calls(self, rows: Sequence[Timed]) -> None:
         open_calls = self.open_calls
-        for timed in rows:
-            row = timed.row
+        for row, _ in rows:
             if row.kind == "decision":
                 open_calls.add(row.request)
             elif row.kind == "outcome":
@@ -221,8 +222,10 @@ class Writer:
         for file in reversed(log_files(self._folder, self.number)):
             try:
                 with closing(open_database(file)) as database:
-                    last = database.execute(f"SELECT max(seq) FROM rows WHERE {_BOUNDARIES}").fetchone()[0]
-                    rows = stored_rows(database, "seq > ? AND kind IN ('decision', 'outcome')", (last or 0,))
+                    # From the end backwards: max(seq) would read the whole file.
+                    query = f"SELECT seq FROM rows WHERE {_BOUNDARIES} ORDER BY seq DESC LIMIT 1"
+                    last = database.execute(query).fetchone()
+                    rows = stored_rows(database, "seq > ? AND kind IN ('decision', 'outcome')", last or (0,))
                     found = [*((row.kind, row.request) for row in rows), *found]
             except sqlite3.Error:
                 last = None
@@ -236,7 +239,7 @@ class Writer:
         now = self._clock()
         body = {"recovered": now}
         left = sorted(self.open_calls)
-        return [Timed(Row(kind="outcome", request=request, verdict="unknown", body=body), now) for request in left]
+        return [(Row(kind="outcome", request=request, verdict="unknown", body=body), now) for request in left]
 
     # ------------------------------------------------------------------------------------------------ maintenance
 
@@ -271,8 +274,8 @@ class Writer:
                 return
             with closing(open_database(file)) as database:
                 database.execute("PRAGMA wal_checkpoint(PASSIVE)")
-                if size > _HUGE_WAL:  # The writer is so busy that the log was never free; let it wait for a moment.
-                    database.execute("PRAGMA busy_timeout = 1000")
+                if size > _HUGE_WAL:  # The writer is so busy that the log was never free; let it wait (A7).
+                    database.execute("PRAGMA busy_timeout = 40")
                     database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
@@ -282,7 +285,7 @@ def is_corrupt(problem: sqlite3.Error) -> bool:
     return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 
 
-def is_locked(problem: Exception) -> bool:
+def is_locked(problem: BaseException) -> bool:
     """Whether another process has locked the file for the moment."""
     code = getattr(problem, "sqlite_errorcode", 0) & 0xFF
     return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -348,7 +351,7 @@ class Journal:
             self._was_opened = True
             self._close_calls_of_the_dead()
             if removed := self.remove_old():
-                writer.write([Timed(removed, self._clock())])
+                writer.write([(removed, self._clock())])
 
     def _free_writer(self) -> tuple[int, int]:
         for number in range(1, MOST_WRITERS):
@@ -358,7 +361,7 @@ class Journal:
         raise OSError(f"More than {MOST_WRITERS} processes write this audit log")
 
     def _note(self, verdict: str, body: dict[str, object]) -> Timed:
-        return Timed(Row(kind="audit", verdict=verdict, body=body), self._clock())
+        return Row(kind="audit", verdict=verdict, body=body), self._clock()
 
     def _close_calls_of_the_dead(self) -> None:
         """Do for each writer that no process holds what its process would have done at its next start."""

@@ -4,11 +4,10 @@ import hashlib
 import os
 import time
 from collections.abc import Awaitable, Callable
-from typing import cast
 
-from sluicegate.store.audit_writer import Timed, encoded
+from sluicegate.store.audit_writer import encoded
 from sluicegate.store.base import Row
-from sluicegate.store.chain import StoredRow, beginning
+from sluicegate.store.chain import Head, StoredRow, beginning
 from sluicegate.store.floods import Floods
 
 
@@ -34,12 +33,12 @@ class MemoryAudit:
         now = self._clock()
         admitted = self._floods.admitted(row, now)
         if admitted is not None:
-            self.head, columns, beside = encoded(self.head, Timed(admitted, now))
-            self.rows.append(
-                StoredRow._make(cast(tuple[int, int, str, str, str, str, str, str, bytes, bytes], columns))
-            )
+            columns, beside = encoded(self.head.seq + 1, self.head.hash, admitted, now)
+            stored = StoredRow(*columns)
+            self.rows.append(stored)
+            self.head = Head(stored.seq, stored.hash)
             if beside is not None:
-                self.values[self.head.seq] = cast(bytes, beside[2])
+                self.values[stored.seq] = beside[2]
 
     def digest(self, data: bytes) -> str:
         """BLAKE2b-128 with a key of this process."""

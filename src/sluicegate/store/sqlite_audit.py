@@ -9,15 +9,17 @@ import asyncio
 import hashlib
 import logging
 import os
-import sqlite3
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Final, Literal
 
-from sluicegate.errors import AuditUnavailable, SluicegateError
-from sluicegate.runtime.task_scope import TaskScope, in_thread
+from msgspec.structs import replace
+
+from sluicegate.errors import AuditUnavailable
+from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.store.anchors import Anchors
 from sluicegate.store.audit_writer import Journal, Timed, is_locked
 from sluicegate.store.base import Row
@@ -38,8 +40,6 @@ _RETRY: Final = 1.0
 """Seconds between two attempts to use a log again that has failed."""
 _CLOSING: Final = 2.0
 """Seconds for the anchors to take the last checkpoint."""
-
-_FAILURES: Final = (sqlite3.Error, OSError, ValueError)
 
 
 Waiter = asyncio.Future[None]
@@ -66,6 +66,8 @@ class SqliteAudit:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._executor = ThreadPoolExecutor(1, "sluicegate audit")
+        self._keeper = ThreadPoolExecutor(1, "sluicegate audit keeper")
+        """For checkpoints, which must not keep rows waiting."""
         self._floods = Floods()
         self._digest = hashlib.blake2b(digest_size=16, key=os.urandom(32))
         self._queue: list[Timed] = []
@@ -73,14 +75,17 @@ class SqliteAudit:
         self._is_scheduled = False
         self._job: tuple[Future[None], Callable[[BaseException | None], None]] | None = None
         """What the thread does, and what to call with its failure."""
+        self._job_done = asyncio.Event()
         self._locked_since = 0.0
         self._missed: list[Timed] = []
         """Rows that could not be written in time, and are written when that is possible again."""
         self._missed_count = self._missed_since = 0
-        self._has_failed = False
+        self._has_failed = self._is_closed = False
+        self._returned_at = -_RETRY
         self._rows_per_checkpoint = rows_per_checkpoint
         self._rows_since_checkpoint = 0
-        self.checkpoint_due = asyncio.Event()
+        self._checkpoint_due = asyncio.Event()
+        self._month = ""
 
     # ------------------------------------------------------------------------------------------------- taking rows
 
@@ -110,7 +115,7 @@ class SqliteAudit:
         if admitted is None:
             _settle(waiter, None)
             return
-        timed = Timed(admitted, now)
+        timed = (admitted, now)
         if self.problem:
             self._miss([timed], [waiter])
         elif len(self._queue) >= MOST_ROWS:
@@ -137,7 +142,7 @@ class SqliteAudit:
             return
         try:
             writer.write(rows)
-        except _FAILURES as problem:
+        except Exception as problem:  # Whatever it is, callers wait for these rows.
             self._committed(rows, waiters, problem)
         else:
             self._committed(rows, waiters, None)
@@ -150,14 +155,14 @@ class SqliteAudit:
                     waiter.set_result(None)
             self._rows_since_checkpoint += len(rows)
             if self._rows_since_checkpoint >= self._rows_per_checkpoint:
-                self.checkpoint_due.set()
+                self._checkpoint_due.set()
             self._schedule()
-        elif isinstance(problem, sqlite3.Error) and is_locked(problem) and not self._is_locked_for_long():
+        elif is_locked(problem) and not self.problem and not self._is_locked_for_long():
             self._queue[:0], self._waiters[:0] = rows, waiters
             self._is_scheduled = True
             self._loop.call_later(_LOCK_RETRY, self._commit)
         else:
-            self._fail(str(problem), rows, waiters)
+            self._fail(_described(problem), rows, waiters)
 
     def _schedule(self) -> None:
         if self._queue and not self._is_scheduled:
@@ -181,23 +186,28 @@ class SqliteAudit:
             self._has_failed = True
             consequence = "calls go on without it" if self._is_open else "calls are refused"
             log.error("The audit log cannot be written (%s); %s until it can.", problem, consequence)
-            self._loop.call_soon(self._try_again)
+            # Not at once if it has just returned: a disk that is nearly full takes a row now and then.
+            is_first = self._loop.time() - self._returned_at > _RETRY
+            self._loop.call_later(0 if is_first else _RETRY, self._try_again)
         self._miss(rows, waiters)
 
     def _miss(self, rows: Sequence[Timed], waiters: Sequence[Waiter | None]) -> None:
         for timed, waiter in zip(rows, waiters, strict=True):
-            self._missed_since = self._missed_since or timed.at
+            self._missed_since = self._missed_since or timed[1]
             self._missed_count += 1
             # A call whose decision is refused does not run. All else has happened.
-            has_happened = self._is_open or timed.row.kind != "decision"
+            has_happened = self._is_open or timed[0].kind != "decision"
             if has_happened and len(self._missed) < MOST_ROWS:
-                self._missed.append(timed)
+                self._missed.append(_without_values(timed))
             refusal = "The audit log cannot be written, so nothing may run; try again later."
             _settle(waiter, None if self._is_open else AuditUnavailable(refusal))
 
     def _try_again(self) -> None:
         """Open the log in the thread, and write what was missed."""
-        if self._job is not None:
+        if self._is_closed:
+            return
+        if self._job is not None:  # It writes rows that came before the failure was noticed.
+            self._loop.call_later(_RETRY, self._try_again)
             return
         missed = list(self._missed)
         rows = [*([self._gap(len(missed))] if self._missed_count or self._has_failed else ()), *missed]
@@ -214,11 +224,11 @@ class SqliteAudit:
         }
         if not self._is_open:
             body["refused"] = self._missed_count - late
-        return Timed(Row(kind="audit", verdict="gap", body=body), self._clock())
+        return Row(kind="audit", verdict="gap", body=body), self._clock()
 
     def _tried(self, written: int, counted: int, problem: BaseException | None) -> None:
         if problem is not None:
-            self.problem = str(problem) or type(problem).__name__
+            self.problem = _described(problem)
             self._loop.call_later(_RETRY, self._try_again)
             return
         if self._journal.keys is not None:
@@ -229,10 +239,11 @@ class SqliteAudit:
         late, self._missed = self._missed[written:], []
         self._missed_count -= counted
         if self._missed_count:
-            self._queue = [self._gap(len(late)), *late]
-            self._waiters = [None] * len(self._queue)
+            self._queue[:0] = [self._gap(len(late)), *late]
+            self._waiters[:0] = [None] * (len(late) + 1)
         self._missed_count = self._missed_since = 0
         self._has_failed = False
+        self._returned_at = self._loop.time()
         self.problem = ""
         self._rows_since_checkpoint += written + 1
         self._schedule()
@@ -242,6 +253,7 @@ class SqliteAudit:
     def _start(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
         job = self._executor.submit(work)
         self._job = (job, done)
+        self._job_done.clear()
         job.add_done_callback(self._wake)
 
     def _wake(self, job: Future[None]) -> None:
@@ -252,10 +264,8 @@ class SqliteAudit:
         if self._job is not None and self._job[0].done():
             job, done = self._job
             self._job = None
-            problem = job.exception()
-            if problem is not None and not isinstance(problem, _FAILURES):
-                log.error("The audit log failed in an unexpected way.", exc_info=problem)
-            done(problem)
+            self._job_done.set()
+            done(job.exception())
 
     # --------------------------------------------------------------------------------------------------- lifetime
 
@@ -263,66 +273,81 @@ class SqliteAudit:
         """Open the log. If that fails, the log is unavailable until it succeeds."""
         self.problem = "it is not open yet"
         self._try_again()
-        while self._job is not None:
-            await asyncio.wait([asyncio.wrap_future(self._job[0])])
-            await asyncio.sleep(0)
+        await self._job_done.wait()
         if self.problem:
             log.error("The audit log cannot be opened: %s.", self.problem)
 
     async def keep(self, anchors: Anchors, seconds: float) -> None:
         """Write and send checkpoints, until cancelled."""
-        month = ""
+        failed = ""
         while True:
-            self.checkpoint_due.clear()
+            self._checkpoint_due.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await self.checkpoint_due.wait()
+                    await self._checkpoint_due.wait()
             for row in self._floods.ended(self._clock()):
                 self.note(row)
-            writer = self._journal.writer
-            if self.problem or writer is None or writer.head is None or not self._rows_since_checkpoint:
-                continue
-            head, self._rows_since_checkpoint = writer.head, 0
             try:
-                note = await in_thread(lambda writer=writer, head=head: writer.checkpoint(head))
-                await in_thread(writer.fold_wal)
-                if writer.month != month:
-                    month = writer.month
-                    if removed := await in_thread(self._journal.remove_old):
-                        self.note(removed)
-                if not writer.is_in_place:
-                    writer.is_spoiled = True
-                    self._fail("its file has been moved or removed", (), ())
-            except OSError as problem:
-                self._fail(str(problem), (), ())
-            except SluicegateError:  # All threads are busy.
-                self._rows_since_checkpoint = max(1, self._rows_since_checkpoint)
-            else:
-                await anchors.send(note)
+                await self._checkpoint(anchors)
+                failed = ""
+            except Exception as problem:  # The rows are written; a checkpoint can come later.
+                if str(problem) != failed:
+                    failed = str(problem)
+                    log.error("The audit log could not be signed: %s.", problem)
+
+    async def _checkpoint(self, anchors: Anchors) -> None:
+        writer = self._journal.writer
+        if self.problem or writer is None or writer.head is None or not self._rows_since_checkpoint:
+            return
+        self._rows_since_checkpoint = 0
+        in_keeper = partial(self._loop.run_in_executor, self._keeper)
+        note = await in_keeper(writer.checkpoint, writer.head)
+        await in_keeper(writer.fold_wal)
+        if writer.month != self._month:
+            self._month = writer.month
+            removed = await in_keeper(self._journal.remove_old)
+            if removed is not None:
+                self.note(removed)
+        if not writer.is_in_place and not self.problem:
+            writer.is_spoiled = True
+            self._fail("its file has been moved or removed", (), ())
+        await anchors.send(note)
 
     def close(self) -> str:
         """Write all that waits; the last checkpoint. It does not return to the loop in between."""
+        self._is_closed = True
         self._executor.shutdown(wait=True)
+        self._keeper.shutdown(wait=True)
         self._finish_job()
-        rows, waiters = [*self._queue, *(Timed(row, self._clock()) for row in self._last_rows())], self._waiters
+        rows, waiters = [*self._queue, *((row, self._clock()) for row in self._last_rows())], self._waiters
         self._queue, self._waiters = [], []
         try:
             if self.problem:
                 rows = [*([self._gap(len(self._missed))] if self._missed_count else ()), *self._missed, *rows]
                 self._journal.open()
             note = self._journal.close(rows)
-        except _FAILURES as problem:
+        except Exception as problem:
             log.error("The end of the audit log could not be written: %s.", problem)
-            for waiter in waiters:
-                _settle(waiter, AuditUnavailable("The audit log cannot be written."))
-            return ""
+            failure, note = AuditUnavailable("The audit log cannot be written."), ""
+        else:
+            failure = None
         for waiter in waiters:
-            _settle(waiter, None)
+            _settle(waiter, failure)
         self.problem = "it is closed"
         return note
 
     def _last_rows(self) -> list[Row]:
         return list(self._floods.ended(self._clock(), all_of_them=True))
+
+
+def _described(problem: BaseException) -> str:
+    return str(problem) or type(problem).__name__
+
+
+def _without_values(timed: Timed) -> Timed:
+    """A row to be held in memory. Values may be large, so they are not kept."""
+    row, at = timed
+    return timed if row.values is None else (replace(row, values=None, body={**row.body, "values_lost": True}), at)
 
 
 def _settle(waiter: Waiter | None, problem: Exception | None) -> None:
