@@ -95,9 +95,7 @@ class Gateway:
         Raises:
             ConfigError: there is no such profile.
         """
-        if profile and profile not in self.config.profiles:
-            known = ", ".join(self.config.profiles) or "none"
-            raise ConfigError(f"There is no profile {profile!r}; there are: {known}.")
+        self.config.check_profile(profile)
         return chain(self._steps, self.hub.router(profile))
 
     def apply(self, config: GatewayConfig) -> Changes:

@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from sluicegate.config.load import Loaded
 from sluicegate.config.model import GatewayConfig, HttpFront
 from sluicegate.config.paths import Places, catalogs_folder, control_socket
@@ -19,6 +21,7 @@ from sluicegate.gateway import Gateway
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, State
 from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.serve.attach import Hello, Welcome, client_socket
 from sluicegate.serve.catalog_cache import CatalogCache
 from sluicegate.serve.control_api import control_server
 from sluicegate.serve.control_protocol import hub_socket
@@ -40,6 +43,10 @@ STATE_POLL: Final = 1.0
 """Seconds between two looks at the record of decisions, which commands change."""
 LAST_READING: Final = 1.0
 """Seconds that clients have to read that their requests were cancelled."""
+FIRST_CLIENT: Final = 30.0
+"""Seconds that a gateway which was started for stdio clients waits for the first one."""
+LINGER: Final = 1.0
+"""Seconds that it goes on after the last one has left: scripts start a client for each call."""
 
 
 Page = Callable[[Decisions], AbstractAsyncContextManager[str]]
@@ -128,6 +135,40 @@ class Running:
                 self.stop_taking()
                 if not await self.gateway.admission.wait_idle(self._time_left()):
                     hub.give_up()
+
+    @asynccontextmanager
+    async def clients(self, changed: Callable[[int], None] | None = None) -> AsyncGenerator[None]:
+        """Listen for clients that `sluicegate serve --stdio` relays; at the end, calls in progress have time to finish.
+
+        `changed` is called with the number of clients whenever one comes or leaves.
+
+        Raises:
+            ConfigError: no socket can be created.
+        """
+        path = client_socket(control_socket(self.gateway.config, self._places.environ))
+        everything = self.gateway.handler()
+        async with serve_socket(everything, path, hold=self._hold, greet=self._greet, changed=changed) as clients:
+            self._stops.append(clients.end_subscriptions)
+            try:
+                yield
+            finally:
+                self.stop_taking()
+                if not await self.gateway.admission.wait_idle(self._time_left()):
+                    clients.give_up()
+
+    def _greet(self, line: bytes) -> tuple[Handler | None, bytes]:
+        handler = None
+        if self.is_stopping:
+            welcome = Welcome(stopping=True)
+        else:
+            try:
+                handler = self.gateway.handler(msgspec.json.decode(line, type=Hello).profile)
+                welcome = Welcome()
+            except ConfigError as problem:
+                welcome = Welcome(refused=problem.message)
+            except msgspec.MsgspecError:
+                welcome = Welcome(refused="The gateway of this folder has another version; restart it.")
+        return handler, msgspec.json.encode(welcome) + b"\n"
 
     async def pipe(self, handler: Handler, on_hang_up: Callable[[], None]) -> None:
         """Answer the client on stdin and stdout until it hangs up, or until the gateway has stopped.
@@ -246,6 +287,9 @@ async def serve_gateway(
 ) -> None:
     """Serve until a signal arrives or the client on stdin hangs up; then let calls in progress finish.
 
+    Clients of `sluicegate serve --stdio` can attach themselves unless this gateway has a client on stdin, with which it
+    ends. Without HTTP and stdin, it serves only them, and ends when the last one has left.
+
     Args:
         opened: called when clients can connect.
         settled: called with True when every server is ready or has failed for the first time; before that, once with
@@ -285,6 +329,10 @@ async def serve_gateway(
         if http is not None:
             await stack.enter_async_context(running.http(http))
         if has_commands:
+            if not stdio:
+                # Opened before the control socket and closed after it: a gateway that has the latter has this one too.
+                changed = None if http is not None else _UntilIdle(running, signals).changed
+                await stack.enter_async_context(running.clients(changed))
             await stack.enter_async_context(running.commands())
         for_pipe = handler if stdio else None
         await _serve_until_stopped(
@@ -374,6 +422,25 @@ class _Signals:
             os._exit(1)  # The guardians end the child processes.
         self.were_given = True
         self.stop.set()
+
+
+class _UntilIdle:
+    """Stops a gateway that has no clients for some time."""
+
+    def __init__(self, running: Running, signals: _Signals) -> None:
+        self._running = running
+        self._signals = signals
+        self._timer = asyncio.get_running_loop().call_later(FIRST_CLIENT, self._stop)
+
+    def changed(self, clients: int) -> None:
+        """Called with the number of clients."""
+        self._timer.cancel()
+        if not clients:
+            self._timer = asyncio.get_running_loop().call_later(LINGER, self._stop)
+
+    def _stop(self) -> None:
+        self._running.stop_taking()  # At once: from now on, clients are told to wait for the next gateway.
+        self._signals.stop.set()
 
 
 class _ExitTimer:
