@@ -54,6 +54,7 @@ MOST_SHOWN: Final = 200
 @click.option("--http", is_flag=True, help="With --stdio: serve HTTP as well.")
 @click.option("--own", is_flag=True, help="With --stdio: share no gateway; start all servers for this client.")
 @click.option("--profile", default="", metavar="NAME", help="Only this profile of sluicegate.toml.")
+@click.option("--reload", is_flag=True, help="With FILE.py: load it again whenever it changes.")
 @click.option("--demo", is_flag=True, help="Offer the demo server too.")
 @with_places
 @click.pass_context
@@ -66,6 +67,7 @@ def serve(
     http: bool,
     own: bool,
     profile: str,
+    reload: bool,
     demo: bool,
     config: str | None,
     folder: str | None,
@@ -77,7 +79,8 @@ def serve(
     offers a demo server. Profiles are at /mcp/NAME.
 
     With FILE.py, it serves the server or hub in that file. The file is imported, so code under
-    `if __name__ == "__main__"` does not run. If it has several servers, NAME is the variable to use.
+    `if __name__ == "__main__"` does not run. If it has several servers, NAME is the variable to use. With --reload, it
+    is imported again whenever it changes; clients stay connected.
 
     With --stdio, the client shares the gateway of the folder with all others. If none runs, one is started in the
     background; it ends when its last client has left. With --own, --http, --demo or --config, the client has a gateway
@@ -95,6 +98,7 @@ def serve(
       sluicegate serve --config other.json
       sluicegate serve examples/demo.py
       sluicegate serve examples/demo.py:server --stdio
+      sluicegate serve examples/demo.py --reload
 
     \b
     Exit status:
@@ -114,8 +118,10 @@ def serve(
     if target is not None:
         if wrong := given & {"http", "own", "profile", "demo", "config", "folder"}:
             raise click.UsageError(f"--{min(wrong)} is for the gateway; leave it or FILE.py out.")
-        _serve_file(target, host, port, stdio=stdio)
+        _serve_file(target, host, port, stdio=stdio, reload=reload)
         return
+    if reload:
+        raise click.UsageError("--reload is for use with FILE.py; a gateway always applies changes of its files.")
     front = {name: context.params[name] for name in ("host", "port") if name in given}
     options = ServeOptions(front=front, http=http or not stdio, stdio=stdio, own=own, profile=profile, demo=demo)
     places = places_of(config, folder)
@@ -140,7 +146,7 @@ def cannot_listen(problem: OSError, host: str, port: int) -> NotStarted:
 # ------------------------------------------------------------------------------------------------------------ one file
 
 
-def _serve_file(target: str, host: str, port: int, *, stdio: bool) -> None:
+def _serve_file(target: str, host: str, port: int, *, stdio: bool, reload: bool) -> None:
     # Imported here: a gateway must not load them before its servers are started.
     from sluicegate import run_server
     from sluicegate.load_file import load_server
@@ -150,7 +156,12 @@ def _serve_file(target: str, host: str, port: int, *, stdio: bool) -> None:
             f"other machines can reach {host}, and this server has no authentication; use --host 127.0.0.1."
         )
     try:
-        server = load_server(target)
+        if reload:
+            from sluicegate.serve.reload_file import ReloadedFile
+
+            server = ReloadedFile(target, say)
+        else:
+            server = load_server(target)
     except ConfigError as problem:
         raise Failure(problem.message) from None
     if stdio:
