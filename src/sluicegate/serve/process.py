@@ -386,6 +386,7 @@ async def _serve_until_stopped(
         running.stop_taking()
         if signals.were_given:
             running.report_calls(has_signals=True)
+        cache.save_all(running.gateway)  # A client that lists once may have left before all was saved.
         await pipe_is_over.wait()
         if not signals.were_given:
             # The client on stdin has hung up and its calls have ended; those of other clients go on.
