@@ -142,16 +142,18 @@ def shared(folder: Folder) -> Generator[Shared]:
 
 
 def test_two_clients_share_one_set_of_servers_and_one_with_own_has_its_own(shared: Shared) -> None:
-    with client(shared, "--own") as third, client(shared) as first, client(shared) as second:
-        pid = first.call("one__pid")
+    with client(shared, "--own") as own:
+        alone = own.call("one__pid")
         count = len(processes_with(shared.mark))
-        assert second.call("one__pid") == pid
-        assert len(processes_with(shared.mark)) == count
-        assert third.call("one__pid") != pid
-        assert len(processes_with(shared.mark)) == 2 * count
-        assert shared.out("call", "one__pid") == f"{pid}\n", "commands reach the gateway that is shared"
-        said = [each.leave() for each in (first, second, third)]
-    assert sum(": starting one: " in each for each in said[:2]) == 1
+        with client(shared) as first, client(shared) as second:
+            pid = first.call("one__pid")
+            assert pid != alone and second.call("one__pid") == pid
+            assert len(processes_with(shared.mark)) == 2 * count
+            assert shared.out("call", "one__pid") == f"{pid}\n", "commands reach the gateway that is shared"
+            said = [first.leave(), second.leave()]
+        assert sum(": starting one: " in each for each in said) == 1
+        assert own.call("one__pid") == alone
+        own.leave()
 
 
 @pytest.mark.parametrize("how", ["hangs up", "is killed"])

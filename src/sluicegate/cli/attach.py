@@ -11,6 +11,7 @@ from typing import Final
 from sluicegate.cli.command import Failure, NotStarted
 from sluicegate.errors import ConfigError
 from sluicegate.runtime.lock import AlreadyServed, check_free, locked
+from sluicegate.runtime.standard_streams import say_if_terminal
 from sluicegate.serve.attach import Background, NoWelcome, Refused, Stopping, attach, client_socket, relay
 
 PATIENCE: Final = 30.0
@@ -18,10 +19,10 @@ PATIENCE: Final = 30.0
 _INTERVAL: Final = 0.02
 
 
-def relayed(control: str, profile: str) -> bool:
+def relayed(control: str, profile: str, instead: str) -> bool:
     """Relay the client of stdin and stdout to the gateway that has this control socket; False if none takes it.
 
-    Returns when the client has left.
+    Returns when the client has left. `instead` is the command for a user who has started this on a terminal.
 
     Raises:
         Failure: the gateway has ended.
@@ -36,12 +37,13 @@ def relayed(control: str, profile: str) -> bool:
         raise _hangs(control) from None
     if connection is None:
         return False
+    say_if_terminal(instead)
     if not relay(connection):
         raise Failure("the gateway of this folder has ended; start the client's connection again.")
     return True
 
 
-def relayed_or_started(control: str, profile: str, start: Callable[[], None]) -> bool:
+def relayed_or_started(control: str, profile: str, instead: str, start: Callable[[], None]) -> bool:
     """The same, but start the gateway if none runs: `start` runs it, in another process.
 
     Returns False if another gateway serves the folder that takes no clients.
@@ -54,7 +56,7 @@ def relayed_or_started(control: str, profile: str, start: Callable[[], None]) ->
     while time.monotonic() < end:
         is_served = _is_served(control)
         try:
-            if relayed(control, profile):
+            if relayed(control, profile, instead):
                 return True
             if is_served and _is_served(control):
                 return False  # It has a client on stdin, and ends with it.

@@ -228,13 +228,14 @@ def _serve_shared(places: Places, options: ServeOptions, opened: Callable[[], No
     """
     # The default path first: it needs no file, and a gateway may have been started before a file named another path.
     usual = control_socket(GatewayConfig(root=places.root), places.environ)
+    instead = f"{command_as_called()} serve"
     with suppress(Stopping):
-        if relayed(usual, options.profile):
+        if relayed(usual, options.profile, instead):
             return
     overrides, loaded = _loaded(places, options)
     config = loaded.config
     assert config is not None
-    in_background = replace(options, stdio=False)
+    in_background = replace(options, stdio=False, profile="")
 
     def start() -> None:
         with suppress(AlreadyServed), claimed_for_commands(config, places.environ):
@@ -242,7 +243,7 @@ def _serve_shared(places: Places, options: ServeOptions, opened: Callable[[], No
 
     try:
         config.check_profile(options.profile)
-        if relayed_or_started(control_socket(config, places.environ), options.profile, start):
+        if relayed_or_started(control_socket(config, places.environ), options.profile, instead, start):
             return
     except ConfigError as problem:
         raise NotStarted(problem.message) from None
@@ -266,8 +267,6 @@ def _loaded(places: Places, options: ServeOptions) -> tuple[Overrides, Loaded]:
     show_problems(loaded, notes=not options.stdio)
     if loaded.config is None:
         raise NotStarted("the configuration has errors; nothing was started.")
-    if options.stdio:
-        say_if_terminal(f"{command_as_called()} serve")
     return overrides, loaded
 
 
@@ -283,6 +282,8 @@ def _serve_loaded(
     """Serve until stopped; `has_commands` is given if the control socket has been claimed."""
     assert loaded.config is not None
     command = command_as_called()
+    if options.stdio:
+        say_if_terminal(f"{command} serve")
     with ExitStack() as stack:
         # Kept until the servers have ended, so that another gateway of this folder does not start them a second time.
         if options.own:

@@ -17,6 +17,7 @@ import msgspec
 from sluicegate.runtime.lock import is_private
 
 CHUNK: Final = 65536
+MOST_DESCRIPTORS: Final = 65536
 WELCOME_TIMEOUT: Final = 10.0
 """Seconds for the gateway to accept a client; it is local and waits for nothing."""
 LONGEST_WELCOME: Final = 65536
@@ -219,7 +220,8 @@ def _detach(work: Callable[[], None], stderr: int) -> NoReturn:
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor, copy in enumerate((nothing, nothing, stderr)):
         os.dup2(copy, descriptor)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    most = os.sysconf("SC_OPEN_MAX")
+    os.closerange(3, most if 0 < most < MOST_DESCRIPTORS else MOST_DESCRIPTORS)
     # A first client that does not read its stderr must not stop the others; what it does not read is dropped.
     os.set_blocking(2, False)
     work()
