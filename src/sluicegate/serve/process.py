@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-import os
-import signal
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
@@ -28,6 +26,7 @@ from sluicegate.serve.control_protocol import hub_socket
 from sluicegate.serve.early_start import Launches, check_address, claimed_for_commands
 from sluicegate.serve.governance import Stores, open_stores
 from sluicegate.serve.reload import Adjust, Reloader, Say, as_loaded
+from sluicegate.serve.stopping import ExitTimer, Signals, UntilIdle
 from sluicegate.store.base import State as Decisions
 
 if TYPE_CHECKING:
@@ -35,18 +34,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluicegate")
 
-STOP_MARGIN: Final = 5.0
-"""Seconds to stop in addition to those for calls and servers; with the default settings, 20 seconds in total."""
 REPORT_AFTER: Final = 5.0
 """Seconds after which servers that are still starting are reported."""
 STATE_POLL: Final = 1.0
 """Seconds between two looks at the record of decisions, which commands change."""
 LAST_READING: Final = 1.0
 """Seconds that clients have to read that their requests were cancelled."""
-FIRST_CLIENT: Final = 30.0
-"""Seconds that a gateway which was started for stdio clients waits for the first one."""
-LINGER: Final = 1.0
-"""Seconds that it goes on after the last one has left: scripts start a client for each call."""
 
 
 Page = Callable[[Decisions], AbstractAsyncContextManager[str]]
@@ -307,7 +300,7 @@ async def serve_gateway(
     if loaded.config is None:
         raise ConfigError("The configuration has errors.")
     async with AsyncExitStack() as stack:
-        exit_timer = _ExitTimer()
+        exit_timer = ExitTimer()
         stack.callback(exit_timer.cancel)
         # Find out what prevents serving before any server is started.
         if has_commands is None:
@@ -315,7 +308,7 @@ async def serve_gateway(
             has_commands = stack.enter_context(claim)
         if http is not None:
             check_address(http)
-        signals = _Signals()
+        signals = Signals()
         launched = None if launches is None else launches.servers
         cache = CatalogCache(catalogs_folder(loaded.config.root, places.environ))
         stores = await stack.enter_async_context(_stores(loaded.config, places, page))
@@ -330,8 +323,13 @@ async def serve_gateway(
             await stack.enter_async_context(running.http(http))
         if has_commands:
             if not stdio:
+
+                def stop() -> None:
+                    running.stop_taking()  # At once: from now on, clients are told to wait for the next gateway.
+                    signals.stop.set()
+
                 # Opened before the control socket and closed after it: a gateway that has the latter has this one too.
-                changed = None if http is not None else _UntilIdle(running, signals).changed
+                changed = None if http is not None else UntilIdle(stop).changed
                 await stack.enter_async_context(running.clients(changed))
             await stack.enter_async_context(running.commands())
         for_pipe = handler if stdio else None
@@ -360,8 +358,8 @@ async def _stores(config: GatewayConfig, places: Places, page: Page | None) -> A
 async def _serve_until_stopped(
     running: Running,
     cache: CatalogCache,
-    signals: "_Signals",
-    exit_timer: "_ExitTimer",
+    signals: Signals,
+    exit_timer: ExitTimer,
     for_pipe: Handler | None,
     *,
     opened: Callable[[Running], None],
@@ -400,68 +398,3 @@ async def _serve_pipe(running: Running, handler: Handler, stop: asyncio.Event, p
     finally:
         stop.set()
         pipe_is_over.set()
-
-
-class _Signals:
-    """Handles SIGTERM, SIGINT and SIGHUP: the first signal sets `stop`, the second ends the process.
-
-    SIGHUP means that the terminal was closed; it stays ignored under `nohup`. It does not reload the files, since they
-    are watched.
-    """
-
-    def __init__(self) -> None:
-        self.stop = asyncio.Event()
-        """Set when the gateway is to stop, also for reasons other than a signal."""
-        self.were_given = False
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, self._given)
-
-    def _given(self) -> None:
-        if self.were_given:
-            os._exit(1)  # The guardians end the child processes.
-        self.were_given = True
-        self.stop.set()
-
-
-class _UntilIdle:
-    """Stops a gateway that has no clients for some time."""
-
-    def __init__(self, running: Running, signals: _Signals) -> None:
-        self._running = running
-        self._signals = signals
-        self._timer = asyncio.get_running_loop().call_later(FIRST_CLIENT, self._stop)
-
-    def changed(self, clients: int) -> None:
-        """Called with the number of clients."""
-        self._timer.cancel()
-        if not clients:
-            self._timer = asyncio.get_running_loop().call_later(LINGER, self._stop)
-
-    def _stop(self) -> None:
-        self._running.stop_taking()  # At once: from now on, clients are told to wait for the next gateway.
-        self._signals.stop.set()
-
-
-class _ExitTimer:
-    """Ends the process if stopping takes too long: a tool may not react to its cancellation."""
-
-    def __init__(self) -> None:
-        self._timer: asyncio.TimerHandle | None = None
-
-    def start(self, config: GatewayConfig) -> None:
-        # A server has its grace to end by itself, and again after SIGTERM.
-        graces = [2 * server.settings.stop_grace for server in config.servers.values()]
-        seconds = config.limits.drain + max(graces, default=0.0) + STOP_MARGIN
-        self._timer = asyncio.get_running_loop().call_later(seconds, _leave)
-
-    def cancel(self) -> None:
-        """Stop the timer: everything has stopped."""
-        if self._timer is not None:
-            self._timer.cancel()
-
-
-def _leave() -> None:
-    log.warning("A call did not stop when it was cancelled; the gateway exits without waiting for it.")
-    os._exit(0)  # The guardians end the child processes.
