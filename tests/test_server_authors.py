@@ -11,10 +11,12 @@ from sluicegate import http1
 from sluicegate.activations.call import Call
 from sluicegate.activations.values import ToolError
 from sluicegate.asgi import AsgiApp
-from sluicegate.client.connect import connect
+from sluicegate.client import Client, connect
+from sluicegate.config.model import GatewayConfig, PythonFile, ServerConfig
 from sluicegate.downstream.http import HttpEndpoint
 from sluicegate.errors import ConfigError, Refused, RpcError
 from sluicegate.exchange import Exchange, Handler
+from sluicegate.gateway import Gateway
 from sluicegate.hub.hub import Hub
 from sluicegate.protocol.message import Reply, Result
 from sluicegate.protocol.types import ToolResult
@@ -170,16 +172,31 @@ def steps_that_note(seen: list[str]) -> Any:
     return [outer, inner]
 
 
-@pytest.mark.parametrize("in_hub", [False, True])
-async def test_steps_stand_in_front_of_every_request(in_hub: bool) -> None:
-    seen: list[str] = []
-    server = Server("demo", steps=() if in_hub else steps_that_note(seen))
+@asynccontextmanager
+async def with_steps(place: str, steps: Any) -> AsyncGenerator[Client]:
+    """A client of a server with two tools, with steps in front of it, of a hub, or of a gateway."""
+    server = Server("demo", steps=steps if place == "server" else ())
     server.add_tool(lambda: "told", name="tell")
     server.add_tool(lambda: "never", name="secret")
-    hub = Hub(steps=steps_that_note(seen))
+    if place == "gateway":
+        config = GatewayConfig(
+            root="/", servers={"demo": ServerConfig(name="demo", key="demo", source=PythonFile(file="x"))}
+        )
+        gateway = Gateway(config, load_file=lambda file: MemoryUpstream(server), steps=steps)
+        async with gateway, connect(MemoryUpstream(gateway.handler())) as client:
+            yield client
+        return
+    hub = Hub(steps=steps)
     hub.mount("demo", server)
-    prefix = "demo__" if in_hub else ""
-    async with asyncio.timeout(5), connect(hub if in_hub else server) as client:
+    async with connect(hub if place == "hub" else server) as client:
+        yield client
+
+
+@pytest.mark.parametrize("place", ["server", "hub", "gateway"])
+async def test_steps_stand_in_front_of_every_request(place: str) -> None:
+    seen: list[str] = []
+    prefix = "" if place == "server" else "demo__"
+    async with asyncio.timeout(5), with_steps(place, steps_that_note(seen)) as client:
         seen.clear()
         assert (await client.call(f"{prefix}tell")).text == "told"
         assert seen == [f"outer tools/call {prefix}tell", "inner", f"after {Result.__name__}"]

@@ -4,7 +4,7 @@ import logging
 import shlex
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, Literal
 
@@ -47,6 +47,7 @@ class Gateway:
         launched: Mapping[str, Launched] | None = None,
         remembered: Callable[[ServerConfig], Offer | None] | None = None,
         stores: Stores | None = None,
+        steps: Sequence[Step] = (),
     ) -> None:
         """`load_file` creates a server from a Python file; without it, such servers cannot run.
 
@@ -54,6 +55,7 @@ class Gateway:
         `remembered` returns what a server offered earlier, which clients see while the server starts.
         `stores` are its audit log and its record of decisions; without them nothing is recorded, and approvals and
         pinned definitions last as long as the gateway.
+        `steps` are middleware for all requests, as for a `Server`; names are those that clients see.
         """
         self.config = config
         self.stores = stores or stores_in_memory()
@@ -71,7 +73,7 @@ class Gateway:
             config.catalog.start_wait,
         )
         # Exchanges that wait for servers count, so that their number is limited and they are drained.
-        self._steps: tuple[Step, ...] = (self.admission, self.startup)
+        self._steps: tuple[Step, ...] = (self.admission, *steps, self.startup)
         self._load_file = load_file
         self._remembered = remembered
         self._logs: dict[str, deque[str]] = {}
@@ -95,9 +97,7 @@ class Gateway:
         Raises:
             ConfigError: there is no such profile.
         """
-        if profile and profile not in self.config.profiles:
-            known = ", ".join(self.config.profiles) or "none"
-            raise ConfigError(f"There is no profile {profile!r}; there are: {known}.")
+        self.config.check_profile(profile)
         return chain(self._steps, self.hub.router(profile))
 
     def apply(self, config: GatewayConfig) -> Changes:

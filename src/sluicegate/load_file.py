@@ -34,6 +34,11 @@ def load_server(target: str) -> "Server | Hub":
         return _only(module, path) if name is None else _named(module, path, name)
 
 
+def file_of(target: str) -> str:
+    """The absolute path of the file in `FILE.py` or `FILE.py:NAME`."""
+    return os.path.abspath(_parts(target)[0])
+
+
 def _only(module: ModuleType, path: Path) -> "Server | Hub":
     values = {id(value): (key, value) for key, value in vars(module).items()}.values()
     hubs = [(key, value) for key, value in values if _is_hub(value)]

@@ -50,8 +50,8 @@ def _configured(folder: Folder, *words: str) -> Folder:
 
 @asynccontextmanager
 async def client_of(folder: Folder) -> AsyncGenerator[sluicegate.Client]:
-    """A client that starts the gateway over stdio."""
-    gateway = sluicegate.stdio(*COMMAND, "serve", "--stdio", env=folder.env, cwd=str(folder.path))
+    """A client that starts a gateway over stdio, which ends with it."""
+    gateway = sluicegate.stdio(*COMMAND, "serve", "--stdio", "--own", env=folder.env, cwd=str(folder.path))
     async with asyncio.timeout(PROMPTLY), sluicegate.connect(gateway) as client:
         yield client
 

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -215,6 +215,28 @@ def test_what_a_file_prints_while_it_is_loaded_goes_to_stderr(tmp_path: Path) ->
 def test_an_address_for_stdio_is_a_wrong_command_line(option: str) -> None:
     done = ended("serve", DEMO, "--stdio", option)
     assert done.returncode == 2 and "is for HTTP" in done.stderr
+
+
+@pytest.mark.parametrize("over", ["stdio", "http"])
+async def test_with_reload_a_changed_file_is_served_to_clients_that_stay(over: str, tmp_path: Path) -> None:
+    write(tmp_path, ONE)
+    with ExitStack() as stack:
+        if over == "stdio":
+            target = [*COMMAND, "serve", "tools.py", "--stdio", "--reload"]
+        else:
+            target = stack.enter_context(serving("tools.py", "--port", "0", "--reload", cwd=tmp_path))[1]
+        cwd = tmp_path if over == "stdio" else None
+        async with asyncio.timeout(PROMPTLY), sluicegate.connect(target, cwd=cwd) as client:
+            assert (await client.call("whoami")).text == "tools"
+            async with client.listen(tools=True) as changes:
+                write(tmp_path, f"{ONE}\nserver.add_tool(lambda: 'here', name='more')\n")
+                await anext(aiter(changes))
+            assert (await client.call("more")).text == "here"
+
+
+def test_reload_is_for_files(tmp_path: Path) -> None:
+    done = ended("serve", "--reload", cwd=tmp_path)
+    assert done.returncode == 2 and "--reload is for use with FILE.py" in done.stderr
 
 
 # ---------------------------------------------------------------------------------------------------------------- files

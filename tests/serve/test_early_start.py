@@ -14,6 +14,7 @@ from sluicegate.config.model import GatewayConfig, Http, HttpFront, Secret, Serv
 from sluicegate.gateway import Gateway
 from sluicegate.serve.early_start import Launches, check_address, command_of
 from tests.cli.folders import NOTES
+from tests.descriptors import descriptors
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and only Linux promises all of this")
 
@@ -23,9 +24,9 @@ WAITING = "import sys; sys.stdin.read()"
 @pytest.fixture(autouse=True)
 def leaves_nothing() -> Generator[None]:  # pyright: ignore[reportUnusedFunction]
     """Afterwards there is no descriptor and no child, not even a dead one."""
-    before = set(os.listdir("/proc/self/fd"))
+    before = descriptors()
     yield
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert descriptors() <= before
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
 

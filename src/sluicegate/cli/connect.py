@@ -45,7 +45,7 @@ _BACKUP: Final = ".before-sluicegate"
     flag_value="project",
     help="For this folder; the default for clients that have a file for a folder.",
 )
-@click.option("--stdio", is_flag=True, help="Let the client start a gateway, instead of using the running one.")
+@click.option("--stdio", is_flag=True, help="Let the client start the gateway, instead of giving it the URL.")
 @click.option("--name", default=_NAME, show_default=True, help="The name of the entry.")
 @click.option("--profile", default="", help="Only this profile of sluicegate.toml.")
 @click.option("--undo", is_flag=True, help="Remove it, and restore the file as it was before.")

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -22,6 +22,7 @@ import msgspec
 from click.core import ParameterSource
 from msgspec.structs import replace
 
+from sluicegate.cli.attach import relayed, relayed_or_started
 from sluicegate.cli.command import Failure, NotStarted, places_of, with_places
 from sluicegate.cli.configuration import has_nothing_to_run, show_problems, what_runs, with_demo
 from sluicegate.cli.output import say
@@ -29,8 +30,9 @@ from sluicegate.config.load import Loaded, load
 from sluicegate.config.model import OURSELVES, ControlFront, GatewayConfig, exposure, is_ourselves
 from sluicegate.config.paths import Places, control_socket
 from sluicegate.errors import ConfigError
-from sluicegate.runtime.lock import check_free
+from sluicegate.runtime.lock import AlreadyServed, check_free
 from sluicegate.runtime.standard_streams import open_standard_streams, say_if_terminal
+from sluicegate.serve.attach import Stopping
 from sluicegate.serve.early_start import Launches, check_address, claimed_for_commands
 
 _HOST: Final = "127.0.0.1"
@@ -50,7 +52,9 @@ MOST_SHOWN: Final = 200
 )
 @click.option("--stdio", is_flag=True, help="Serve one client on stdin and stdout instead.")
 @click.option("--http", is_flag=True, help="With --stdio: serve HTTP as well.")
+@click.option("--own", is_flag=True, help="With --stdio: share no gateway; start all servers for this client.")
 @click.option("--profile", default="", metavar="NAME", help="Only this profile of sluicegate.toml.")
+@click.option("--reload", is_flag=True, help="With FILE.py: load it again whenever it changes.")
 @click.option("--demo", is_flag=True, help="Offer the demo server too.")
 @with_places
 @click.pass_context
@@ -61,7 +65,9 @@ def serve(
     port: int,
     stdio: bool,
     http: bool,
+    own: bool,
     profile: str,
+    reload: bool,
     demo: bool,
     config: str | None,
     folder: str | None,
@@ -73,7 +79,12 @@ def serve(
     offers a demo server. Profiles are at /mcp/NAME.
 
     With FILE.py, it serves the server or hub in that file. The file is imported, so code under
-    `if __name__ == "__main__"` does not run. If it has several servers, NAME is the variable to use.
+    `if __name__ == "__main__"` does not run. If it has several servers, NAME is the variable to use. With --reload, it
+    is imported again whenever it changes; clients stay connected.
+
+    With --stdio, the client shares the gateway of the folder with all others. If none runs, one is started in the
+    background; it ends when its last client has left. With --own, --http, --demo or --config, the client has a gateway
+    for itself.
 
     It supports every revision of the protocol. Over HTTP it listens only on addresses of this machine, because it does
     not authenticate clients. Ctrl+C or SIGTERM stops it; requests in progress then have ten seconds to finish. The
@@ -87,11 +98,12 @@ def serve(
       sluicegate serve --config other.json
       sluicegate serve examples/demo.py
       sluicegate serve examples/demo.py:server --stdio
+      sluicegate serve examples/demo.py --reload
 
     \b
     Exit status:
       0  stopped by a signal, or by the client of --stdio
-      1  the file cannot be imported, or has no server
+      1  the file cannot be imported, or has no server; or the gateway ended before the client of --stdio
       2  the command line is wrong
       3  the configuration has errors, or the address cannot be listened on
     """
@@ -101,15 +113,23 @@ def serve(
         raise click.UsageError(f"--{min(wrong)} is for HTTP; leave it or --stdio out.")
     if http and not stdio:
         raise click.UsageError("--http is for use with --stdio; without --stdio, HTTP is served anyway.")
+    if own and not stdio:
+        raise click.UsageError("--own is for use with --stdio; without --stdio, a gateway is always its own.")
     if target is not None:
-        if wrong := given & {"http", "profile", "demo", "config", "folder"}:
+        if wrong := given & {"http", "own", "profile", "demo", "config", "folder"}:
             raise click.UsageError(f"--{min(wrong)} is for the gateway; leave it or FILE.py out.")
-        _serve_file(target, host, port, stdio=stdio)
+        _serve_file(target, host, port, stdio=stdio, reload=reload)
         return
+    if reload:
+        raise click.UsageError("--reload is for use with FILE.py; a gateway always applies changes of its files.")
     front = {name: context.params[name] for name in ("host", "port") if name in given}
-    options = ServeOptions(front=front, http=http or not stdio, stdio=stdio, profile=profile, demo=demo)
+    options = ServeOptions(front=front, http=http or not stdio, stdio=stdio, own=own, profile=profile, demo=demo)
+    places = places_of(config, folder)
     with _without_gc() as opened:
-        _serve_folder(places_of(config, folder), options, opened)
+        if stdio and not own and not given & {"http", "demo", "config"}:
+            _serve_shared(places, options, opened)
+        else:
+            _serve_folder(places, options, opened)
 
 
 def cannot_listen(problem: OSError, host: str, port: int) -> NotStarted:
@@ -126,7 +146,7 @@ def cannot_listen(problem: OSError, host: str, port: int) -> NotStarted:
 # ------------------------------------------------------------------------------------------------------------ one file
 
 
-def _serve_file(target: str, host: str, port: int, *, stdio: bool) -> None:
+def _serve_file(target: str, host: str, port: int, *, stdio: bool, reload: bool) -> None:
     # Imported here: a gateway must not load them before its servers are started.
     from sluicegate import run_server
     from sluicegate.load_file import load_server
@@ -136,7 +156,12 @@ def _serve_file(target: str, host: str, port: int, *, stdio: bool) -> None:
             f"other machines can reach {host}, and this server has no authentication; use --host 127.0.0.1."
         )
     try:
-        server = load_server(target)
+        if reload:
+            from sluicegate.serve.reload_file import ReloadedFile
+
+            server = ReloadedFile(target, say)
+        else:
+            server = load_server(target)
     except ConfigError as problem:
         raise Failure(problem.message) from None
     if stdio:
@@ -158,6 +183,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Host and port, if given."""
     http: bool
     stdio: bool
+    own: bool
     profile: str
     demo: bool
 
@@ -195,25 +221,76 @@ class Overrides:
         self._port = urlsplit(address).port or 0
 
 
+def _serve_shared(places: Places, options: ServeOptions, opened: Callable[[], None]) -> None:
+    """Relay the client on stdin to the gateway of the folder; if none runs, start it in the background.
+
+    Raises as `_serve_folder` does.
+    """
+    # The default path first: it needs no file, and a gateway may have been started before a file named another path.
+    usual = control_socket(GatewayConfig(root=places.root), places.environ)
+    instead = f"{command_as_called()} serve"
+    with suppress(Stopping):
+        if relayed(usual, options.profile, instead):
+            return
+    overrides, loaded = _loaded(places, options)
+    config = loaded.config
+    assert config is not None
+    in_background = replace(options, stdio=False, profile="")
+
+    def start() -> None:
+        with suppress(AlreadyServed), claimed_for_commands(config, places.environ):
+            _serve_loaded(loaded, places, in_background, overrides, opened, has_commands=True)
+
+    try:
+        config.check_profile(options.profile)
+        if relayed_or_started(control_socket(config, places.environ), options.profile, instead, start):
+            return
+    except ConfigError as problem:
+        raise NotStarted(problem.message) from None
+    _serve_loaded(loaded, places, options, overrides, opened)
+
+
 def _serve_folder(places: Places, options: ServeOptions, opened: Callable[[], None]) -> None:
     """Serve all servers of a folder until stopped; `opened` is called when clients can connect.
 
     Raises:
         NotStarted: the configuration has errors, or the address cannot be listened on.
     """
-    command = command_as_called()
+    overrides, loaded = _loaded(places, options)
+    _serve_loaded(loaded, places, options, overrides, opened)
+
+
+def _loaded(places: Places, options: ServeOptions) -> tuple[Overrides, Loaded]:
+    """The configuration, whose problems have been printed."""
     overrides = Overrides(places, options)
     loaded = overrides.apply(load(places))
     show_problems(loaded, notes=not options.stdio)
     if loaded.config is None:
         raise NotStarted("the configuration has errors; nothing was started.")
+    return overrides, loaded
+
+
+def _serve_loaded(
+    loaded: Loaded,
+    places: Places,
+    options: ServeOptions,
+    overrides: Overrides,
+    opened: Callable[[], None],
+    *,
+    has_commands: bool | None = None,
+) -> None:
+    """Serve until stopped; `has_commands` is given if the control socket has been claimed."""
+    assert loaded.config is not None
+    command = command_as_called()
     if options.stdio:
         say_if_terminal(f"{command} serve")
     with ExitStack() as stack:
         # Kept until the servers have ended, so that another gateway of this folder does not start them a second time.
-        if options.stdio:
+        if options.own:
+            has_commands = False  # The place of the folder's gateway stays free for the clients that share it.
+        elif has_commands is None and options.stdio:
             has_commands = stack.enter_context(claimed_for_commands(loaded.config, places.environ, say))
-        else:
+        elif has_commands is None:
             has_commands = _claim(stack, loaded.config, places)
         if options.http and (why := exposure(loaded.config.http)) is not None:
             raise NotStarted(why)
@@ -304,7 +381,7 @@ def _refuse_beside(places: Places) -> None:
     if report.stopping:
         why = report.stopping_sentence().rstrip(".")
         raise NotStarted(f"the gateway of this folder {why}; try again when it has stopped.")
-    where = f"at {report.address}" if report.address else "for a client that started it with --stdio"
+    where = f"at {report.address}" if report.address else "for clients that use it with --stdio"
     raise NotStarted(f"sluicegate already serves this folder {where}; `sluicegate status` shows it.")
 
 

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from time import monotonic
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
@@ -139,6 +139,34 @@ class Client:
         """All prompts of the server."""
         return await self._list(PROMPTS)
 
+    @overload
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, object] | None = None,
+        /,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
+        on_progress: OnProgress | None = None,
+        raise_on_error: bool = False,
+        returns: None = None,
+        **more: object,
+    ) -> ToolResult: ...
+
+    @overload
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, object] | None = None,
+        /,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
+        on_progress: OnProgress | None = None,
+        raise_on_error: bool = True,
+        returns: type[T],
+        **more: object,
+    ) -> T: ...
+
     async def call(
         self,
         name: str,
@@ -148,23 +176,32 @@ class Client:
         timeout: float | None = None,  # noqa: ASYNC109 - progress extends it, unlike asyncio.timeout
         on_progress: OnProgress | None = None,
         raise_on_error: bool = False,
+        returns: Any = None,
         **more: object,
-    ) -> ToolResult:
+    ) -> Any:
         """The result of a tool call; check `is_error`. Pass arguments by keyword, in a mapping, or both.
 
+        With `returns`, it is the structured content as a value of that type: a dataclass, a Struct, a TypedDict, a
+        pydantic model, or any type that these may contain.
+
         Raises:
-            ToolError: with `raise_on_error=True`, the tool failed; `result` is its result.
+            ToolError: with `raise_on_error=True` or `returns`, the tool failed; `result` is its result.
             RpcError: the server refused the call, for example because it has no such tool.
             UpstreamTimeout: no reply in time. The call was cancelled but may have run.
-            UpstreamError: the connection was lost, or the reply is not valid.
+            UpstreamError: the connection was lost, or the reply is not valid or not of the type `returns`.
         """
         params = _named(name, arguments, more)
         result = await self._request("tools/call", params, read_types.read_tool_result, timeout, on_progress)
-        if result.is_error and raise_on_error:
+        if result.is_error and (raise_on_error or returns is not None):
             problem = ToolError(result.text or f"The tool '{name}' failed.")
             problem.result = result
             raise problem
-        return result
+        if returns is None:
+            return result
+        # Imported late: it takes as long as the rest of the client, and most calls do without it.
+        from sluicegate.client.results import typed
+
+        return typed(result, returns, f"The result of '{name}' of {self.name}")
 
     async def stream(
         self,

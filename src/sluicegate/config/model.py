@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from sluicegate.config.commands import fetching
 from sluicegate.config.secrets import Secret
+from sluicegate.errors import ConfigError
 from sluicegate.gate.rules import Permission, PolicyConfig, PolicySettings
 from sluicegate.globs import name_matches
 from sluicegate.masking import hidden_parts, masked_text, masked_url
@@ -458,6 +459,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     policy: PolicyConfig = PolicyConfig()
     locked: dict[tuple[str, str, str], str] | None = None
     """The hashes in sluicegate.lock, by server, kind and name; None if there is no such file."""
+
+    def check_profile(self, name: str) -> None:
+        """Raise ConfigError unless the name is empty or that of a profile."""
+        if name and name not in self.profiles:
+            raise ConfigError(f"There is no profile {name!r}; there are: {', '.join(self.profiles) or 'none'}.")
 
 
 def _matches(name: str, globs: Globs) -> bool:

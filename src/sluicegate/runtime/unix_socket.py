@@ -22,6 +22,7 @@ class SocketWire(asyncio.Protocol):
         self._receiver: Receiver | None = None
         self._room = asyncio.Event()
         self._room.set()
+        self._reopening: asyncio.TimerHandle | None = None
         self._early: list[bytes] = []
         self._has_ended = False
         self._stall: StallTimer | None = None
@@ -92,17 +93,21 @@ class SocketWire(asyncio.Protocol):
         self._end()
 
     def pause_writing(self) -> None:
+        if self._reopening is not None:
+            self._reopening.cancel()
         self._room.clear()
         if self._stall is not None:
-            # Only at the end of the server: if both ends stopped reading, none could ever go on.
+            # No requests are read from a client that does not read its answers (T4). Only at the end of the server: if
+            # both ends stopped reading, neither could continue.
             self.pause_reading()
             self._stall.start()
 
     def resume_writing(self) -> None:
-        self._room.set()
         if self._stall is not None:
             self._stall.stop()
             self.resume_reading()
+        # Read first, then write: calls that never stop sending would fill the output again at once.
+        self._reopening = asyncio.get_running_loop().call_later(0, self._room.set)
 
     def _end(self) -> None:
         if not self._has_ended:

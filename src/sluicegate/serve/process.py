@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-import os
-import signal
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from sluicegate.config.load import Loaded
 from sluicegate.config.model import GatewayConfig, HttpFront
@@ -19,12 +19,14 @@ from sluicegate.gateway import Gateway
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, State
 from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.serve.attach import Hello, Welcome, client_socket
 from sluicegate.serve.catalog_cache import CatalogCache
 from sluicegate.serve.control_api import control_server
 from sluicegate.serve.control_protocol import hub_socket
 from sluicegate.serve.early_start import Launches, check_address, claimed_for_commands
 from sluicegate.serve.governance import Stores, open_stores
 from sluicegate.serve.reload import Adjust, Reloader, Say, as_loaded
+from sluicegate.serve.stopping import ExitTimer, Signals, UntilIdle
 from sluicegate.store.base import State as Decisions
 
 if TYPE_CHECKING:
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluicegate")
 
-STOP_MARGIN: Final = 5.0
-"""Seconds to stop in addition to those for calls and servers; with the default settings, 20 seconds in total."""
 REPORT_AFTER: Final = 5.0
 """Seconds after which servers that are still starting are reported."""
 STATE_POLL: Final = 1.0
@@ -127,6 +127,40 @@ class Running:
                 self.stop_taking()
                 if not await self.gateway.admission.wait_idle(self._time_left()):
                     hub.give_up()
+
+    @asynccontextmanager
+    async def clients(self, changed: Callable[[int], None] | None = None) -> AsyncGenerator[None]:
+        """Listen for clients that `sluicegate serve --stdio` relays; at the end, calls in progress have time to finish.
+
+        `changed` is called with the number of clients whenever one comes or leaves.
+
+        Raises:
+            ConfigError: no socket can be created.
+        """
+        path = client_socket(control_socket(self.gateway.config, self._places.environ))
+        everything = self.gateway.handler()
+        async with serve_socket(everything, path, hold=self._hold, greet=self._greet, changed=changed) as clients:
+            self._stops.append(clients.end_subscriptions)
+            try:
+                yield
+            finally:
+                self.stop_taking()
+                if not await self.gateway.admission.wait_idle(self._time_left()):
+                    clients.give_up()
+
+    def _greet(self, line: bytes) -> tuple[Handler | None, bytes]:
+        handler = None
+        if self.is_stopping:
+            welcome = Welcome(stopping=True)
+        else:
+            try:
+                handler = self.gateway.handler(msgspec.json.decode(line, type=Hello).profile)
+                welcome = Welcome()
+            except ConfigError as problem:
+                welcome = Welcome(refused=problem.message)
+            except msgspec.MsgspecError:
+                welcome = Welcome(refused="The gateway of this folder has another version; restart it.")
+        return handler, msgspec.json.encode(welcome) + b"\n"
 
     async def pipe(self, handler: Handler, on_hang_up: Callable[[], None]) -> None:
         """Answer the client on stdin and stdout until it hangs up, or until the gateway has stopped.
@@ -245,6 +279,9 @@ async def serve_gateway(
 ) -> None:
     """Serve until a signal arrives or the client on stdin hangs up; then let calls in progress finish.
 
+    Clients of `sluicegate serve --stdio` can attach themselves unless this gateway has a client on stdin, with which it
+    ends. Without HTTP and stdin, it serves only them, and ends when the last one has left.
+
     Args:
         opened: called when clients can connect.
         settled: called with True when every server is ready or has failed for the first time; before that, once with
@@ -262,7 +299,7 @@ async def serve_gateway(
     if loaded.config is None:
         raise ConfigError("The configuration has errors.")
     async with AsyncExitStack() as stack:
-        exit_timer = _ExitTimer()
+        exit_timer = ExitTimer()
         stack.callback(exit_timer.cancel)
         # Find out what prevents serving before any server is started.
         if has_commands is None:
@@ -270,7 +307,7 @@ async def serve_gateway(
             has_commands = stack.enter_context(claim)
         if http is not None:
             check_address(http)
-        signals = _Signals()
+        signals = Signals()
         launched = None if launches is None else launches.servers
         cache = CatalogCache(catalogs_folder(loaded.config.root, places.environ))
         stores = await stack.enter_async_context(_stores(loaded.config, places, page))
@@ -284,6 +321,15 @@ async def serve_gateway(
         if http is not None:
             await stack.enter_async_context(running.http(http))
         if has_commands:
+            if not stdio:
+
+                def stop() -> None:
+                    running.stop_taking()  # At once: from now on, clients are told to wait for the next gateway.
+                    signals.stop.set()
+
+                # Opened before the control socket and closed after it: a gateway that has the latter has this one too.
+                changed = None if http is not None else UntilIdle(stop).changed
+                await stack.enter_async_context(running.clients(changed))
             await stack.enter_async_context(running.commands())
         for_pipe = handler if stdio else None
         await _serve_until_stopped(
@@ -311,8 +357,8 @@ async def _stores(config: GatewayConfig, places: Places, page: Page | None) -> A
 async def _serve_until_stopped(
     running: Running,
     cache: CatalogCache,
-    signals: "_Signals",
-    exit_timer: "_ExitTimer",
+    signals: Signals,
+    exit_timer: ExitTimer,
     for_pipe: Handler | None,
     *,
     opened: Callable[[Running], None],
@@ -337,6 +383,7 @@ async def _serve_until_stopped(
         running.stop_taking()
         if signals.were_given:
             running.report_calls(has_signals=True)
+        cache.save_all(running.gateway)  # A client that lists once may have left before all was saved.
         await pipe_is_over.wait()
         if not signals.were_given:
             # The client on stdin has hung up and its calls have ended; those of other clients go on.
@@ -350,49 +397,3 @@ async def _serve_pipe(running: Running, handler: Handler, stop: asyncio.Event, p
     finally:
         stop.set()
         pipe_is_over.set()
-
-
-class _Signals:
-    """Handles SIGTERM, SIGINT and SIGHUP: the first signal sets `stop`, the second ends the process.
-
-    SIGHUP means that the terminal was closed; it stays ignored under `nohup`. It does not reload the files, since they
-    are watched.
-    """
-
-    def __init__(self) -> None:
-        self.stop = asyncio.Event()
-        """Set when the gateway is to stop, also for reasons other than a signal."""
-        self.were_given = False
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, self._given)
-
-    def _given(self) -> None:
-        if self.were_given:
-            os._exit(1)  # The guardians end the child processes.
-        self.were_given = True
-        self.stop.set()
-
-
-class _ExitTimer:
-    """Ends the process if stopping takes too long: a tool may not react to its cancellation."""
-
-    def __init__(self) -> None:
-        self._timer: asyncio.TimerHandle | None = None
-
-    def start(self, config: GatewayConfig) -> None:
-        # A server has its grace to end by itself, and again after SIGTERM.
-        graces = [2 * server.settings.stop_grace for server in config.servers.values()]
-        seconds = config.limits.drain + max(graces, default=0.0) + STOP_MARGIN
-        self._timer = asyncio.get_running_loop().call_later(seconds, _leave)
-
-    def cancel(self) -> None:
-        """Stop the timer: everything has stopped."""
-        if self._timer is not None:
-            self._timer.cancel()
-
-
-def _leave() -> None:
-    log.warning("A call did not stop when it was cancelled; the gateway exits without waiting for it.")
-    os._exit(0)  # The guardians end the child processes.
