@@ -303,6 +303,14 @@ _REASONS: Final = {
 }
 
 
+def reason_of(error: ErrorObject) -> str:
+    """The stable name of the cause of one of our own errors."""
+    data = error.data
+    if isinstance(data, dict) and isinstance(data.get("reason"), str):  # pyright: ignore[reportUnknownMemberType]
+        return str(data["reason"])  # pyright: ignore[reportUnknownArgumentType]
+    return _REASONS.get(error.code, "invalid_request")
+
+
 _MAY_PASS_LATER: Final = frozenset(
     {"overloaded", "rate_limited", "shutting_down", "backend_unavailable", "audit_unavailable"}
 )

@@ -183,6 +183,10 @@ class Governor(Protocol):
         ...
 
 
+def _ignore(*_: object) -> None:
+    pass
+
+
 def _step_into(step: Step, proceed: Handler, exchange: Exchange) -> Awaitable[Reply]:
     return step(exchange, proceed)
 
@@ -203,9 +207,14 @@ def behind(steps: Sequence[Step], handler: Handler) -> Handler:
 class Chain:
     """A handler with steps in front of it. Retries pass the same steps and then go to the call that they continue."""
 
-    __slots__ = ("_calls", "_retries")
+    __slots__ = ("_calls", "_retries", "on_refused")
 
-    def __init__(self, steps: Sequence[Step], handler: Handler) -> None:
+    def __init__(
+        self, steps: Sequence[Step], handler: Handler, on_refused: Callable[[str, str], None] | None = None
+    ) -> None:
+        inner = handler.on_refused if isinstance(handler, Chain) else _ignore
+        self.on_refused = on_refused or inner
+        """Called by a pipe with a reason and the caller's id when it refuses a message that is no exchange yet."""
         self._calls = behind(steps, handler)
         self._retries = behind(steps, handler if isinstance(handler, Chain) else _resume)
 
@@ -214,18 +223,14 @@ class Chain:
         return self._calls(exchange) if exchange.resume is None else self._retries(exchange)
 
 
-def chain(steps: Sequence[Step], handler: Handler) -> Chain:
+def chain(steps: Sequence[Step], handler: Handler, on_refused: Callable[[str, str], None] | None = None) -> Chain:
     """Put the steps around the handler, the first one outermost. Done once, when the gateway is built."""
-    return Chain(steps, handler)
+    return Chain(steps, handler, on_refused)
 
 
 def accepting_retries(handler: Handler) -> Chain:
     """The handler itself if it is a chain, else one without steps: for edges that make retries."""
     return handler if isinstance(handler, Chain) else Chain((), handler)
-
-
-def _ignore(*_: object) -> None:
-    pass
 
 
 class Host(msgspec.Struct):

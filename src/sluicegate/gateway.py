@@ -63,7 +63,9 @@ class Gateway:
         self.hub = Hub()
         self.hub.govern(self.governance)
         self._configure_hub()
-        self.admission = Admission(config.limits.in_flight, config.limits.in_flight_per_caller)
+        self.admission = Admission(
+            config.limits.in_flight, config.limits.in_flight_per_caller, self.governance.note_refusal
+        )
         hub = self.hub
         self.startup = StartupWait(
             hub.settled,
@@ -98,7 +100,7 @@ class Gateway:
             ConfigError: there is no such profile.
         """
         self.config.check_profile(profile)
-        return chain(self._steps, self.hub.router(profile))
+        return chain(self._steps, self.hub.router(profile), self.governance.note_reject)
 
     def apply(self, config: GatewayConfig) -> Changes:
         """Apply another configuration. Only what differs is changed, and calls in progress finish.

@@ -21,6 +21,8 @@ NO = Answer(scope=None, by="ops", way="command", reason="Not on a Friday.")
 
 
 class Rows:
+    problem = ""
+
     """An audit log that keeps its rows."""
 
     def __init__(self, news: asyncio.Event) -> None:

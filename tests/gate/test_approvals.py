@@ -311,6 +311,8 @@ async def test_a_denying_rule_counts_more_than_a_grant() -> None:
 
 async def test_nothing_runs_if_the_approval_cannot_be_recorded() -> None:
     class Broken:
+        problem = "The disk is full."
+
         async def append(self, row: Row) -> None:
             raise AuditUnavailable("The disk is full.")
 

@@ -15,6 +15,8 @@ PLAIN: Params = {"name": "read", "description": "Reads.", "inputSchema": {"type"
 
 
 class Notes:
+    problem = ""
+
     def __init__(self) -> None:
         self.rows: list[Row] = []
 

@@ -75,6 +75,9 @@ class AsgiRequest:
         else:
             self._listeners.append(callback)
 
+    def refused(self, reason: str) -> None:
+        """Report nothing: the server in front of us has a log of its own."""
+
     def respond(self, status: int, headers: Fields = (), body: bytes = b"") -> None:
         length: Fields = () if status in (204, 304) else (("Content-Length", str(len(body))),)
         self._begin(status, (*headers, *length))

@@ -11,8 +11,8 @@ from typing import Final
 
 from sluicegate.downstream.modern_client import ModernCalls, state_of_retry
 from sluicegate.downstream.session_client import Replies, SessionSide, SessionSink
-from sluicegate.errors import UNREAD, LimitExceeded, error_object
-from sluicegate.exchange import Caller, Exchange, Handler
+from sluicegate.errors import UNREAD, LimitExceeded, error_object, reason_of
+from sluicegate.exchange import Caller, Exchange, Handler, accepting_retries
 from sluicegate.protocol.framing import encode_line
 from sluicegate.protocol.message import Notification, Params, Reply, RequestId, Result, encode
 from sluicegate.protocol.modern_era import complete, marked
@@ -61,6 +61,7 @@ class DuplexServer:
         self.pushes = _PipeStream(self, 0)
         self.replies = Replies(handler)
         self._modern = ModernCalls(handler, tasks, hold)
+        self._on_refused = accepting_retries(handler).on_refused
         self._streams: dict[RequestId, _PipeStream] = {}
         self._session_side = SessionSide(self)
         self._hung_up = False
@@ -152,6 +153,8 @@ class DuplexServer:
                 continue
             match event:
                 case Outgoing(message):
+                    if event.error is not None:
+                        self._on_refused(reason_of(event.error), self.caller.id)
                     self.wire.write(encode_line(message))
                 case Opening(request_id):
                     self.tasks.start(self._session_side.welcome(request_id))

@@ -104,10 +104,12 @@ class HttpEndpoint:
         streams: Quota | None = None,
         sse: bool = True,
         caller: Callable[[HttpRequest], Caller] = lambda request: _LOCAL_USER,
+        problem: Callable[[], str] = lambda: "",
     ) -> None:
         """`streams` counts open streams, for endpoints that share one limit; else `limits` says how many there may be.
 
-        `sse` is whether the oldest transport, HTTP+SSE, is served too.
+        `sse` is whether the oldest transport, HTTP+SSE, is served too. `problem` is why no call can be made at the
+        moment, for `/readyz`.
 
         Raises:
             ConfigError: the path is one that has another use here.
@@ -121,6 +123,7 @@ class HttpEndpoint:
         self._look_at = lru_cache(maxsize=512)(partial(_look_at, self._host_policy))
         self._path = path
         self._caller = caller
+        self._problem = problem
         self._tasks = TaskScope()
         self._keepalive = KeepAlive()
         self._large_bodies = OneByOne()
@@ -211,8 +214,12 @@ class HttpEndpoint:
         return Refusal(404, "not_found", f"There is nothing here; the MCP endpoint is {request.root}{self._path}.")
 
     def _ready(self, request: HttpRequest, seen: HeadFacts) -> None:
-        status = 503 if self._stopping else 200
-        request.respond(status, JSON_FIELDS, b'{"status":"stopping"}' if self._stopping else b'{"status":"ready"}')
+        if self._stopping:
+            request.respond(503, JSON_FIELDS, b'{"status":"stopping"}')
+        elif self._problem():
+            request.respond(503, JSON_FIELDS, b'{"status":"unavailable"}')
+        else:
+            request.respond(200, JSON_FIELDS, b'{"status":"ready"}')
 
     # ------------------------------------------------------------------------------------------------- messages
 
@@ -355,4 +362,5 @@ def _check_version(request: HttpRequest) -> None:
 
 def _answer_error(request: HttpRequest, problem: RemoteProtocolError) -> None:
     error = error_object(problem)
+    request.refused(problem.reason)
     request.respond(status_of(error.code, modern=True), JSON_FIELDS, encode(Response(problem.request_id, error)))

@@ -59,6 +59,7 @@ class HttpRequest(Protocol):
     @property
     def unsent(self) -> int: ...  # Bytes that the client has not read yet.
     def end(self) -> None: ...
+    def refused(self, reason: str) -> None: ...
     def abort(self) -> None: ...
 
 
@@ -72,6 +73,8 @@ def status_of(code: int, *, modern: bool) -> int:
 
 
 def refuse(request: HttpRequest, refusal: Refusal) -> None:
+    """Answer a request that is refused before it is handled."""
+    request.refused(refusal.reason)
     request.respond(refusal.status, (*JSON_FIELDS, *refusal.headers), refusal.body)
 
 

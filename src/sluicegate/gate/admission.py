@@ -4,10 +4,10 @@ What does not finish in time is answered by the listener that its request came b
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
-from sluicegate.errors import LimitExceeded, RateLimited, ShuttingDown
+from sluicegate.errors import LimitExceeded, RateLimited, ShuttingDown, SluicegateError
 from sluicegate.exchange import Exchange, Handler
 from sluicegate.protocol.message import Reply
 from sluicegate.runtime.quota import Exceeded, Quota
@@ -26,7 +26,14 @@ class Admission:
     refused, since the first one has run.
     """
 
-    def __init__(self, most: int = 1000, most_per_caller: int = 100) -> None:
+    def __init__(
+        self,
+        most: int = 1000,
+        most_per_caller: int = 100,
+        on_refused: Callable[[Exchange, SluicegateError], None] = lambda exchange, problem: None,
+    ) -> None:
+        """`on_refused` is called with what is refused here or by what is behind, before anything was decided."""
+        self._on_refused = on_refused
         self.quota = Quota(most, most_per_caller)
         self._idle: asyncio.Future[None] | None = None
         self._is_stopping = False
@@ -51,12 +58,17 @@ class Admission:
     async def _counted(self, exchange: Exchange, proceed: Handler) -> Reply:
         quota, caller = self.quota, exchange.caller.id
         exceeded = quota.acquire(caller, beyond_limit=exchange.is_continued)
-        if exceeded is Exceeded.PER_CALLER:
-            raise RateLimited("You have too many requests in progress; try again later.")
         if exceeded is not None:
-            raise LimitExceeded("There are too many requests in progress; try again later.")
+            refusal = _too_many(exceeded)
+            self._on_refused(exchange, refusal)
+            raise refusal
         try:
             return await proceed(exchange)
+        except SluicegateError as problem:
+            # The audit step adds the id of the request to all that it has recorded.
+            if problem.delivered == "no" and "request" not in problem.data:
+                self._on_refused(exchange, problem)
+            raise
         finally:
             quota.release(caller)
             if self._idle is not None and not len(quota):
@@ -75,3 +87,9 @@ class Admission:
             self._idle = asyncio.get_running_loop().create_future()
         done, _ = await asyncio.wait([self._idle], timeout=seconds)
         return bool(done)
+
+
+def _too_many(exceeded: Exceeded) -> LimitExceeded:
+    if exceeded is Exceeded.PER_CALLER:
+        return RateLimited("You have too many requests in progress; try again later.")
+    return LimitExceeded("There are too many requests in progress; try again later.")

@@ -1,7 +1,9 @@
 """All that stands in front of the servers of a gateway: limits, rules, the audit log, approvals, pinned definitions."""
 
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
+from typing import Final
 
+from sluicegate.errors import SluicegateError
 from sluicegate.exchange import Caller, Exchange, Handler, Step, Target, behind
 from sluicegate.gate.approvals import ApprovalSettings, ApprovalStep
 from sluicegate.gate.audit import Audit
@@ -11,7 +13,10 @@ from sluicegate.gate.lock_file import Locked
 from sluicegate.gate.pins import Mode, PinnedDefinitions
 from sluicegate.gate.policy import Policy
 from sluicegate.protocol.message import Params, Reply
-from sluicegate.store.base import Approval, AuditLog, State
+from sluicegate.store.base import Approval, AuditLog, Row, State
+
+LONGEST_NOTED: Final = 200
+"""Characters of a text that a client or a server chose, in a row."""
 
 
 class Governance:
@@ -84,3 +89,19 @@ class Governance:
     def review(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
         """Which definitions may not be used until a person has approved them, and why."""
         return self.pins.review(definitions)
+
+    def note_refusal(self, exchange: Exchange, problem: SluicegateError) -> None:
+        """Record a request that was refused before it was decided on."""
+        name = exchange.name
+        body: Params = {"method": exchange.method[:LONGEST_NOTED], "code": problem.code}
+        if name is not None:
+            body["name"] = name[:LONGEST_NOTED]
+        self.audit.note(Row(kind="reject", caller=exchange.caller.id, verdict=problem.reason, body=body))
+
+    def note_reject(self, reason: str, source: str) -> None:
+        """Record a message that was refused before it was read as a request; `source` is an address or a caller."""
+        self.audit.note(Row(kind="reject", verdict=reason, body={"source": source}))
+
+    def note_backend(self, server: str, state: str, sentence: str) -> None:
+        """Record that a server is in another state."""
+        self.audit.note(Row(kind="backend", server=server, verdict=state, body={"sentence": sentence[:LONGEST_NOTED]}))

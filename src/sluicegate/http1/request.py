@@ -60,6 +60,10 @@ class Request(msgspec.Struct, eq=False):
         """The client's address."""
         return self._connection.peer
 
+    def refused(self, reason: str) -> None:
+        """Report that the request is refused before it is handled."""
+        self._connection.listener.on_refused(reason, self._connection.peer)
+
     @property
     def scheme(self) -> str:
         """http or https."""

@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 import ssl as tls
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
@@ -30,6 +31,10 @@ UNSENT_IN_KERNEL: Final = 128 * 1024
 _LOW_WATER: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 
 
+def _ignore(*_: object) -> None:
+    pass
+
+
 class Listener:
     """Listening sockets and their connections, as an `async with` that closes all connections at its end."""
 
@@ -49,6 +54,8 @@ class Listener:
         """Whether connections are closed after the current or first answer."""
         self.addresses: list[tuple[str, int]] = []
         """Where clients can connect, with the actual port if 0 was given."""
+        self.on_refused: Callable[[str, str], None] = _ignore
+        """Called with the reason and the client's address when a request is refused before it is handled."""
         # For its connections:
         self.tasks = TaskScope()
         self.connections: set[Connection] = set()

@@ -240,6 +240,7 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, status: int, sentence: str) -> None:
         """Answer with an error and close, because it is unknown where the next request begins."""
+        self.listener.on_refused(f"http_{status}", self.peer)
         self._reader.clear()
         body = sentence.encode("ascii") + b"\n"
         head = answer_head(status, PLAIN_TEXT, True)

@@ -50,7 +50,10 @@ class Endpoints:
 
     def listen(self, host: str, port: int) -> http1.Listener:
         """Listen at an address while the `async with` lasts. Raises OSError if the address cannot be bound."""
-        return http1.serve(self, host=host, port=port, limits=http1.Limits(body=self._gateway.config.limits.body))
+        limits = http1.Limits(body=self._gateway.config.limits.body)
+        listener = http1.serve(self, host=host, port=port, limits=limits)
+        listener.on_refused = self._gateway.governance.note_reject
+        return listener
 
     async def follow(self) -> list[str]:
         """Open the endpoints of new profiles; those of removed profiles finish their requests.
@@ -85,6 +88,7 @@ class Endpoints:
             limits=self._limits,
             streams=self._streams,
             sse=self._http.sse,
+            problem=lambda: self._gateway.stores.audit.problem,
         )
 
     async def _keep(self, endpoint: HttpEndpoint, place: str, opened: asyncio.Event) -> None:

@@ -236,8 +236,10 @@ class Running:
         is_settled = await startup.wait_for_startup(REPORT_AFTER)
         settled(self, is_settled)
         hub, reported = self.gateway.hub, self._ready()
+        states: dict[str, str] = {}
         while True:
             ready = self._ready()
+            states = self._record_states(states)
             if not is_settled and all(mount.has_settled for mount in hub.mounts):
                 is_settled = True
                 await startup.wait_for_startup()
@@ -250,6 +252,14 @@ class Running:
             known = self.gateway.config.servers
             reported = {name: period for name, period in {**reported, **ready}.items() if name in known}
             await hub.wait_change()
+
+    def _record_states(self, before: dict[str, str]) -> dict[str, str]:
+        """Note in the audit log which servers are in another state than before."""
+        states = {mount.name: mount.state.value for mount in self.gateway.hub.mounts}
+        for mount in self.gateway.hub.mounts:
+            if before.get(mount.name) != states[mount.name]:
+                self.gateway.governance.note_backend(mount.name, states[mount.name], mount.sentence)
+        return states
 
     def _report_ready(self, name: str, *, again: bool) -> None:
         tools = sum(entry.mount == name for entry in self.gateway.hub.catalog.tools.values())

@@ -41,6 +41,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 class AuditLog(Protocol):
     """Where rows go. A row is never changed."""
 
+    @property
+    def problem(self) -> str:
+        """Why rows cannot be written at the moment; empty if they can."""
+        ...
+
     def append(self, row: Row) -> Awaitable[None]:
         """Return once the row is committed.
 

@@ -14,6 +14,8 @@ from sluicegate.store.floods import Floods
 class MemoryAudit:
     """An `AuditLog` that keeps its rows, chained as those in files are."""
 
+    problem = ""
+
     def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
         self.rows: list[StoredRow] = []
         self.values: dict[int, bytes] = {}
@@ -49,6 +51,8 @@ class MemoryAudit:
 
 class Unrecorded:
     """An `AuditLog` that keeps nothing."""
+
+    problem = ""
 
     def append(self, row: Row) -> Awaitable[None]:
         """Forget the row."""
