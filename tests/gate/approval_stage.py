@@ -139,7 +139,7 @@ async def stage(path: str | None = None, **settings: object) -> AsyncGenerator[S
     state = SqliteState(path)
     try:
         made = Stage(state, ApprovalSettings(**settings))  # pyright: ignore[reportArgumentType]
-        async with asyncio.timeout(30), made.hub:
+        async with asyncio.timeout(50), made.hub:
             await made.hub.settled()
             yield made
     finally:
