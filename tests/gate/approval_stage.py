@@ -35,7 +35,7 @@ class Rows:
         self.rows.append(row)
 
     def digest(self, data: bytes) -> str:
-        return ""
+        return f"digest of {data.decode()}"
 
 
 class Stage:

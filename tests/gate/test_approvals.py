@@ -110,7 +110,7 @@ async def test_an_approved_call_runs_once_after_a_row_of_the_approval() -> None:
         assert row.request == "request 1"
         expected = {"id": question.id, "by": "ops", "way": "command", "scope": "once", "binding": question.binding}
         assert expected.items() <= dict(row.body).items()
-        assert row.body["at"]
+        assert row.body["at"] and row.body["digest"] == 'digest of {"path":"/a"}'
         assert [told.id for told in here.told] == [question.id]
 
 

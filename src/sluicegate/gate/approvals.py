@@ -28,6 +28,8 @@ from sluicegate.errors import (
 )
 from sluicegate.exchange import Exchange, Handler, Target, Verdict
 from sluicegate.gate.approval_text import form, name_of, read_answer
+from sluicegate.masking import masked_url
+from sluicegate.protocol.canonical_json import canonical_json
 from sluicegate.protocol.input_required import Question, lacking_capability, read_input_required
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_object
 from sluicegate.protocol.methods import METHODS
@@ -150,7 +152,7 @@ class ApprovalStep:
                 exchange.caller.id, target.server, target.kind, target.name, target.definition
             )
             if grant is not None:
-                await self._audit.append(_granted_row(exchange, target, grant))
+                await self._record(exchange, _granted_row(exchange, target, grant))
                 return await self._run(exchange, binding, proceed)
             if not _may_be_held(exchange):
                 sentence = f"{_name(target)} needs the approval of a person, who is asked only when it is used."
@@ -158,17 +160,24 @@ class ApprovalStep:
             question = self._question(exchange, target, verdict, binding)
             refusal = await self._decision(exchange, question, rules, ends)
             if refusal is not None:
-                await self._audit.append(_row(exchange, target, self._state.find(question.id) or question, refusal))
+                found = self._state.find(question.id) or question
+                await self._record(exchange, _row(exchange, target, found, refusal))
                 return await _refusal(exchange, refusal)
             decided = self._state.find(question.id)
             if decided is None or not self._state.take(question.id):
                 continue  # An equal call has used the answer, which is good for one.
             self._ends.pop(question.id, None)
             refusal = None if decided.state == "approved" else _declined(target, decided)
-            await self._audit.append(_row(exchange, target, decided, refusal))
+            await self._record(exchange, _row(exchange, target, decided, refusal))
             if refusal is not None:
                 return await _refusal(exchange, refusal)
             return await self._run(exchange, binding, proceed)
+
+    async def _record(self, exchange: Exchange, row: Row) -> None:
+        """Write a row with the digest of the arguments, which is that of the decision's row."""
+        arguments = canonical_json(as_object(exchange.params.get("arguments")) or {})
+        body = {**row.body, "digest": self._audit.digest(arguments)}
+        await self._audit.append(msgspec.structs.replace(row, body=body))
 
     async def _run(self, exchange: Exchange, binding: str, proceed: Handler) -> Reply:
         """Let it pass. If the server asks for input, one retry of this very call belongs to it."""
@@ -410,10 +419,7 @@ def _declined(target: Target, decided: Approval) -> Refused:
 
 
 def _row(exchange: Exchange, target: Target, question: Approval, refusal: Refused | None) -> Row:
-    if refusal is None:
-        verdict = "approved"
-    else:
-        verdict = "declined" if isinstance(refusal, ApprovalDeclined) else "expired"
+    verdict = "approved" if refusal is None else "declined" if isinstance(refusal, ApprovalDeclined) else "expired"
     body: Params = {"id": question.id, "binding": question.binding, "rule": question.rule, "asked": question.asked}
     if question.decided:
         body |= {"by": question.by, "way": question.way, "scope": question.scope, "at": question.decided}
@@ -431,7 +437,7 @@ def _approval_row(exchange: Exchange, target: Target, verdict: str, body: Params
         request=exchange.request_id,
         caller=exchange.caller.id,
         server=target.server,
-        name=target.name,
+        name=target.name if target.kind != "resource" else masked_url(target.name),
         verdict=verdict,
         body=body,
     )
