@@ -412,22 +412,29 @@ async def test_the_local_users_client_is_asked_with_everything_in_sight() -> Non
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        ({"action": "decline"}, "approval_declined"),
-        ({"action": "accept", "content": {"answer": "no", "reason": "Never."}}, "approval_declined"),
-        ({"action": "cancel"}, "approval_expired"),
-        ({"action": "accept"}, "approval_expired"),
-        ({"action": "accept", "content": {"answer": "yes"}}, "approval_expired"),
-        ({}, "approval_expired"),
-    ],
+    "answer", [{"action": "decline"}, {"action": "accept", "content": {"answer": "no", "reason": "Never."}}]
 )
-async def test_only_a_clear_yes_of_the_client_lets_a_call_run(answer: Params, said: str) -> None:
+async def test_a_no_of_the_client_ends_the_call(answer: Params) -> None:
     async with stage() as here:
         result = await here.call(caller="local", sink=answering(answer), profile=FORMS, path="/a")
-        assert reason(result) == said
+        assert reason(result) == "approval_declined"
+        assert here.ran == [] and list(here.state.open_questions()) == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{"action": "cancel"}, {"action": "accept"}, {"action": "accept", "content": {"answer": "yes"}}, {}],
+)
+async def test_what_is_no_clear_answer_of_the_client_leaves_the_question_to_others(answer: Params) -> None:
+    client = answering(answer)
+    async with stage() as here, TaskScope() as tasks:
+        call = Calling(tasks, lambda: here.call(caller="local", sink=client, profile=FORMS, path="/a"))
+        await client.is_asked.wait()
+        question = await here.question()
         assert here.ran == []
-        assert len(here.state.open_questions()) == (said == "approval_expired")
+        here.state.decide(question.id, YES)
+        assert text(await call.result()) == "wrote /a"
+        assert [row.body["way"] for row in here.audit.rows] == ["command"]
 
 
 @pytest.mark.parametrize(("chosen", "until"), [("this tool for ten minutes", True), ("this tool always", False)])

@@ -86,9 +86,9 @@ class _Hold(msgspec.Struct, eq=False):
 
     question: Approval
     wake: asyncio.Event
-    said: Answer | Literal["dismissed", "gone", "replaced"] | None = None
+    said: Answer | Literal["gone", "replaced"] | None = None
 
-    def hear(self, said: Answer | Literal["dismissed", "gone", "replaced"]) -> None:
+    def hear(self, said: Answer | Literal["gone", "replaced"]) -> None:
         self.said = said
         self.wake.set()
 
@@ -319,7 +319,6 @@ class ApprovalStep:
 
 
 _UNANSWERED: Final = {
-    "dismissed": "The question whether {name} may run was closed without an answer; nothing was run.",
     "gone": "The client did not come back with an answer to the question whether {name} may run; nothing was run.",
     "replaced": "The same call of {name} was made again and waits for the answer; this one ended and ran nothing.",
     "waits": "{name} needs the approval of a person, who has not answered yet; nothing was run.",
@@ -365,7 +364,9 @@ async def _ask_client(exchange: Exchange, hold: _Hold, asked: Question) -> None:
         answer = (await exchange.request_input({key: asked})).get(key, {})
     except SluicegateError:
         return  # There are other ways to answer.
-    hold.hear(read_answer(answer, exchange.caller.id) or "dismissed")
+    said = read_answer(answer, exchange.caller.id)
+    if said is not None:  # Else it was closed, by a program perhaps that has no person to ask: others may answer.
+        hold.hear(said)
 
 
 async def _notified(notify: Callable[[Approval], Awaitable[None]], question: Approval) -> None:

@@ -17,8 +17,7 @@ import scenarios  # noqa: E402 - it looks at the arguments
 ANSWERS = [
     {"action": "accept", "content": {"answer": "once"}},
     {"action": "accept", "content": {"answer": "no", "reason": "Not on a Friday."}},
-    {"action": "cancel"},
-    {"action": "accept", "content": {"answer": "once"}},
+    {"action": "accept", "content": {"answer": "this tool for ten minutes"}},
 ]
 
 
@@ -37,8 +36,7 @@ async def write(peer, path, **more):
 
 async def asked_itself(peer):
     saw = {"yes": await write(peer, "/yes"), "no": await write(peer, "/no")}
-    saw["closed"] = await write(peer, "/again")
-    saw["again"] = await write(peer, "/again")
+    saw["granted"] = [await write(peer, path) for path in ("/1", "/2", "/3")]
     saw["questions"] = peer.questions
     return saw
 
