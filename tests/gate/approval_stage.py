@@ -136,7 +136,7 @@ class Stage:
 
 @asynccontextmanager
 async def stage(path: str | None = None, **settings: object) -> AsyncGenerator[Stage]:
-    state = SqliteState(path)
+    state = SqliteState(path, locked_for=20.0)
     try:
         made = Stage(state, ApprovalSettings(**settings))  # pyright: ignore[reportArgumentType]
         async with asyncio.timeout(50), made.hub:

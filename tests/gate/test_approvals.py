@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from sluicegate.errors import ApprovalDeclined, AuditUnavailable, RateLimited, Refused
+from sluicegate.errors import ApprovalDeclined, AuditUnavailable, RateLimited, Refused, StateUnavailable
 from sluicegate.exchange import NOBODY, Caller, Exchange, Target, Verdict
 from sluicegate.gate import approvals
 from sluicegate.gate.approval_text import as_lines
@@ -284,6 +286,41 @@ async def test_another_process_answers(tmp_path: Path) -> None:
         assert command.decide(question.id, YES)
         command.close()
         assert text(await call.result()) == "wrote /a"
+
+
+async def test_t18_fifty_racing_approvers_have_one_effect(tmp_path: Path) -> None:
+    path = str(tmp_path / "state.db")
+
+    def answer(question_id: str) -> bool:
+        with closing(SqliteState(path, locked_for=30.0, asks=False)) as approver:
+            return approver.decide(question_id, YES)
+
+    async with stage(path) as here, TaskScope() as tasks:
+        call = Calling(tasks, lambda: here.call(path="/a"))
+        question = await here.question()
+        with ThreadPoolExecutor(50) as pool:
+            loop = asyncio.get_running_loop()
+            won = await asyncio.gather(*(loop.run_in_executor(pool, answer, question.id) for _ in range(50)))
+        assert sum(won) == 1
+        assert text(await call.result()) == "wrote /a"
+        assert len(here.ran) == 1
+        assert [row.verdict for row in here.audit.rows] == ["approved"]
+
+
+async def test_an_answer_is_not_lost_to_another_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with stage(hold=0.05) as here:
+        await here.call(path="/a")
+        here.state.decide(next(iter(here.state.open_questions())).id, YES)
+        take, busy = here.state.take, [True, True]
+
+        def taken(approval_id: str) -> bool:
+            if busy:
+                busy.pop()
+                raise StateUnavailable("database is locked")
+            return take(approval_id)
+
+        monkeypatch.setattr(here.state, "take", taken)
+        assert text(await here.call(path="/a")) == "wrote /a"
 
 
 async def test_a_wider_yes_lets_further_calls_of_this_tool_pass() -> None:
