@@ -171,9 +171,7 @@ def test_watch_prints_each_question_when_it_comes(folder: Folder, state: SqliteS
 
 def test_a_call_through_a_gateway_waits_until_it_is_approved(folder: Folder) -> None:
     folder.servers(counting=COUNTING)
-    folder.write(
-        "sluicegate.toml", '[[permissions]]\ntool = "mcp__counting__*"\naction = "ask"\n[approvals]\nport = 0\n'
-    )
+    folder.write("sluicegate.toml", '[[permissions]]\ntool = "mcp__counting__*"\naction = "ask"\n[control]\nport = 0\n')
     with folder.serving(), folder.started("approvals", "--watch", "--json") as watch:
         with folder.started("call", "counting__count", "to=2") as call:
             assert watch.stdout is not None

@@ -14,7 +14,6 @@ _NEED_RESTART: Final = (
     "http.",
     "control.",
     "audit.",
-    "approvals.port",
     "approvals.webhook",
     "catalog.start_wait",
     "limits.body",

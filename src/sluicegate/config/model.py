@@ -295,10 +295,12 @@ def leads_to(url: str, http: HttpFront, *, at_any_port: bool = False) -> bool:
 
 
 class ControlFront(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The local control socket of the gateway: `[control]`."""
+    """The local control socket of the gateway, and its page: `[control]`."""
 
     socket: str = ""
     """Path of the socket that the commands use; empty for one made from this folder's path."""
+    port: Port = 4748
+    """Port of the page for approvals, at 127.0.0.1. If it is in use, or 0, any free port is used."""
 
 
 class Approvals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
