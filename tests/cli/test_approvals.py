@@ -16,7 +16,7 @@ from sluicegate.gate.judge import Rules, judge
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.store.base import Answer, Approval
 from sluicegate.store.state import SqliteState
-from tests.cli.folders import Folder
+from tests.cli.folders import COUNTING, Folder
 
 
 @pytest.fixture
@@ -167,3 +167,17 @@ def test_watch_prints_each_question_when_it_comes(folder: Folder, state: SqliteS
         assert json.loads(process.stdout.readline())["id"] == "abcdef"
         ask(state, "ghjkmn")
         assert json.loads(process.stdout.readline())["id"] == "ghjkmn"
+
+
+def test_a_call_through_a_gateway_waits_until_it_is_approved(folder: Folder) -> None:
+    folder.servers(counting=COUNTING)
+    folder.write("sluicegate.toml", '[[permissions]]\ntool = "mcp__counting__*"\naction = "ask"\n[control]\nport = 0\n')
+    with folder.serving(), folder.started("approvals", "--watch", "--json") as watch:
+        with folder.started("call", "counting__count", "to=2") as call:
+            assert watch.stdout is not None
+            question = json.loads(watch.stdout.readline())
+            assert (question["server"], question["name"], question["arguments"]) == ("counting", "count", {"to": 2})
+            assert folder.invoke("approve", question["id"]).returncode == 0
+            out, _ = call.communicate(timeout=30)
+            assert (call.returncode, out) == (0, "counted to 2\n")
+        assert folder.invoke("approvals", "--link").stdout.startswith("http://127.0.0.1:")

@@ -106,10 +106,10 @@ def test_what_the_server_refuses_is_status_1(gateway: Folder) -> None:
     assert done.returncode == 1 and "100" in done.stdout + done.stderr
 
 
-def test_a_question_is_declined_where_there_is_no_terminal(gateway: Folder) -> None:
+def test_a_question_is_not_answered_where_there_is_no_terminal(gateway: Folder) -> None:
     done = gateway.run("call", "demo__greet")
     assert (done.returncode, done.stdout) == (0, "Hello, whoever you are.\n")
-    assert "Who are you?" in done.stderr and "Declined" in done.stderr
+    assert "Who are you?" in done.stderr and "Not answered" in done.stderr
 
 
 def test_without_a_gateway_only_the_server_that_is_needed_is_started(folder: Folder) -> None:

@@ -37,7 +37,7 @@ class Rows:
         self.rows.append(row)
 
     def digest(self, data: bytes) -> str:
-        return ""
+        return f"digest of {data.decode()}"
 
 
 class Stage:
@@ -138,10 +138,10 @@ class Stage:
 
 @asynccontextmanager
 async def stage(path: str | None = None, **settings: object) -> AsyncGenerator[Stage]:
-    state = SqliteState(path)
+    state = SqliteState(path, locked_for=20.0)
     try:
         made = Stage(state, ApprovalSettings(**settings))  # pyright: ignore[reportArgumentType]
-        async with asyncio.timeout(30), made.hub:
+        async with asyncio.timeout(50), made.hub:
             await made.hub.settled()
             yield made
     finally:

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from sluicegate.errors import ApprovalDeclined, AuditUnavailable, RateLimited, Refused
+from sluicegate.errors import ApprovalDeclined, AuditUnavailable, RateLimited, Refused, StateUnavailable
 from sluicegate.exchange import NOBODY, Caller, Exchange, Target, Verdict
 from sluicegate.gate import approvals
 from sluicegate.gate.approval_text import as_lines
@@ -110,7 +112,7 @@ async def test_an_approved_call_runs_once_after_a_row_of_the_approval() -> None:
         assert row.request == "request 1"
         expected = {"id": question.id, "by": "ops", "way": "command", "scope": "once", "binding": question.binding}
         assert expected.items() <= dict(row.body).items()
-        assert row.body["at"]
+        assert row.body["at"] and row.body["digest"] == 'digest of {"path":"/a"}'
         assert [told.id for told in here.told] == [question.id]
 
 
@@ -286,6 +288,41 @@ async def test_another_process_answers(tmp_path: Path) -> None:
         assert text(await call.result()) == "wrote /a"
 
 
+async def test_t18_fifty_racing_approvers_have_one_effect(tmp_path: Path) -> None:
+    path = str(tmp_path / "state.db")
+
+    def answer(question_id: str) -> bool:
+        with closing(SqliteState(path, locked_for=30.0, asks=False)) as approver:
+            return approver.decide(question_id, YES)
+
+    async with stage(path) as here, TaskScope() as tasks:
+        call = Calling(tasks, lambda: here.call(path="/a"))
+        question = await here.question()
+        with ThreadPoolExecutor(50) as pool:
+            loop = asyncio.get_running_loop()
+            won = await asyncio.gather(*(loop.run_in_executor(pool, answer, question.id) for _ in range(50)))
+        assert sum(won) == 1
+        assert text(await call.result()) == "wrote /a"
+        assert len(here.ran) == 1
+        assert [row.verdict for row in here.audit.rows] == ["approved"]
+
+
+async def test_an_answer_is_not_lost_to_another_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with stage(hold=0.05) as here:
+        await here.call(path="/a")
+        here.state.decide(next(iter(here.state.open_questions())).id, YES)
+        take, busy = here.state.take, [True, True]
+
+        def taken(approval_id: str) -> bool:
+            if busy:
+                busy.pop()
+                raise StateUnavailable("database is locked")
+            return take(approval_id)
+
+        monkeypatch.setattr(here.state, "take", taken)
+        assert text(await here.call(path="/a")) == "wrote /a"
+
+
 async def test_a_wider_yes_lets_further_calls_of_this_tool_pass() -> None:
     async with stage(hold=0.05) as here:
         await here.call(path="/a")
@@ -414,22 +451,29 @@ async def test_the_local_users_client_is_asked_with_everything_in_sight() -> Non
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        ({"action": "decline"}, "approval_declined"),
-        ({"action": "accept", "content": {"answer": "no", "reason": "Never."}}, "approval_declined"),
-        ({"action": "cancel"}, "approval_expired"),
-        ({"action": "accept"}, "approval_expired"),
-        ({"action": "accept", "content": {"answer": "yes"}}, "approval_expired"),
-        ({}, "approval_expired"),
-    ],
+    "answer", [{"action": "decline"}, {"action": "accept", "content": {"answer": "no", "reason": "Never."}}]
 )
-async def test_only_a_clear_yes_of_the_client_lets_a_call_run(answer: Params, said: str) -> None:
+async def test_a_no_of_the_client_ends_the_call(answer: Params) -> None:
     async with stage() as here:
         result = await here.call(caller="local", sink=answering(answer), profile=FORMS, path="/a")
-        assert reason(result) == said
+        assert reason(result) == "approval_declined"
+        assert here.ran == [] and list(here.state.open_questions()) == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{"action": "cancel"}, {"action": "accept"}, {"action": "accept", "content": {"answer": "yes"}}, {}],
+)
+async def test_what_is_no_clear_answer_of_the_client_leaves_the_question_to_others(answer: Params) -> None:
+    client = answering(answer)
+    async with stage() as here, TaskScope() as tasks:
+        call = Calling(tasks, lambda: here.call(caller="local", sink=client, profile=FORMS, path="/a"))
+        await client.is_asked.wait()
+        question = await here.question()
         assert here.ran == []
-        assert len(here.state.open_questions()) == (said == "approval_expired")
+        here.state.decide(question.id, YES)
+        assert text(await call.result()) == "wrote /a"
+        assert [row.body["way"] for row in here.audit.rows] == ["command"]
 
 
 @pytest.mark.parametrize(("chosen", "until"), [("this tool for ten minutes", True), ("this tool always", False)])

@@ -219,6 +219,14 @@ async def is_denied(stage: Stage) -> None:
     assert await stage.names() == []
 
 
+def asks_with(key: str, value: object) -> Callable[[Stage], Awaitable[None]]:
+    async def check(stage: Stage) -> None:
+        # See tests/gate/test_approvals.py for what becomes of it.
+        assert getattr(stage.gateway.governance.approvals.settings, key) == value
+
+    return check
+
+
 LIVE: dict[str, tuple[str, Callable[[Stage], Awaitable[None]]]] = {
     "naming": ('naming = "claude"', has_names(*(f"mcp__a__{tool['name']}" for tool in TOOLS))),
     "policy.default": ('[policy]\ndefault = "deny"', is_denied),
@@ -242,6 +250,10 @@ LIVE: dict[str, tuple[str, Callable[[Stage], Awaitable[None]]]] = {
     "limits.lists_per_server": ("[limits]\nlists_per_server = 1024", comes_to_have("plain")),
     "limits.message": ("[limits]\nmessage = 65536", allows_such_messages),
     "limits.drain": ("[limits]\ndrain = 7", has_so_long_to_finish),
+    "approvals.wait": ("[approvals]\nwait = 7", asks_with("wait", 7)),
+    "approvals.hold": ("[approvals]\nhold = 7", asks_with("hold", 7)),
+    "approvals.client": ('[approvals]\nclient = "any"', asks_with("client", "any")),
+    "approvals.late": ('[approvals]\nlate = "void"', asks_with("late", "void")),
     "profiles.servers": ('[profiles.p]\nservers = ["b"]', has_names(profile="p")),
     "profiles.tools": ('[profiles.p]\ntools = ["a__w*"]', has_names("a__wordy", profile="p")),
     "profiles.hide": ('[profiles.p]\nhide = ["a__[!p]*"]', has_names("a__plain", profile="p")),
@@ -279,10 +291,6 @@ NEXT_START = {
     "http.anyone_may_connect": "[http]\nanyone_may_connect = true",
     "control.socket": '[control]\nsocket = "s"',
     "control.port": "[control]\nport = 7",
-    "approvals.wait": "[approvals]\nwait = 7",
-    "approvals.hold": "[approvals]\nhold = 7",
-    "approvals.client": '[approvals]\nclient = "any"',
-    "approvals.late": '[approvals]\nlate = "void"',
     "approvals.webhook": '[approvals]\nwebhook = "http://127.0.0.1:7/"',
     "catalog.start_wait": "[catalog]\nstart_wait = 7",
     "audit.enabled": "[audit]\nenabled = false",

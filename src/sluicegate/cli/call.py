@@ -36,7 +36,7 @@ def call(
 
     Values are converted to the types of the tool's schema: numbers, true and false, JSON for objects and lists; a list
     can also be given item by item, with its key each time. @FILE is the text of a file, @- that of stdin, and @@ a
-    plain @. A terminal shows progress and the questions of the server; without one, questions are declined.
+    plain @. A terminal shows progress and the questions of the server; without one, they are not answered.
 
     Uses the gateway that runs for this folder; if none runs, or with --config, the tool's server is started for this
     command and then ended.

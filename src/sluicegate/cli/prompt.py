@@ -47,8 +47,9 @@ class Terminal:
             try:
                 if sys.stdin.isatty() and sys.stderr.isatty():
                     return await self._ask(request)
-                say(f"the server asks: {clean(request.message)} (Declined: there is no terminal to ask on.)")
-                return _DECLINED
+                # Not declined: nobody has said no. The approval of a call, for one, can be given elsewhere.
+                say(f"the server asks: {clean(request.message)} (Not answered: there is no terminal to ask on.)")
+                return ElicitAnswer("cancel")
             except EOFError:
                 return _DECLINED
             except PromptEnded:

@@ -14,7 +14,7 @@ _NEED_RESTART: Final = (
     "http.",
     "control.",
     "audit.",
-    "approvals.",
+    "approvals.webhook",
     "catalog.start_wait",
     "limits.body",
     "limits.hold",

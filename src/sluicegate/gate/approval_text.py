@@ -10,6 +10,8 @@ from typing import Final
 
 import msgspec
 
+from sluicegate.errors import ApprovalDeclined, ApprovalExpired, Refused
+from sluicegate.exchange import Target, Verdict
 from sluicegate.protocol.input_required import Question
 from sluicegate.protocol.message import Params, as_object
 from sluicegate.protocol.visible_text import visible
@@ -154,3 +156,37 @@ def read_answer(answer: Params, by: str) -> Answer | None:
             return Answer(scope=scope, by=by, way="client", reason=said)
         case _:
             return None
+
+
+# ------------------------------------------------------------------------------------------- what the caller is told
+
+
+def not_allowed(target: Target, verdict: Verdict) -> str:
+    """A sentence that names the rule and its reason."""
+    # The file without its folder: callers may be elsewhere.
+    rule = f"the rule at {verdict.rule.rpartition('/')[2]}" if verdict.rule else "the default of the rules"
+    why = f" {verdict.why}" if verdict.why else ""
+    return f"{name_of(target.server, target.name)} is not allowed by {rule}; nothing was run.{why}"
+
+
+def declined(target: Target, decided: Approval) -> Refused:
+    """The refusal after a person said no."""
+    why = f" The reason: {visible(decided.reason)}" if decided.reason else ""
+    return ApprovalDeclined(
+        f"A person was asked whether {name_of(target.server, target.name)} may run and said no; nothing was run.{why}"
+    )
+
+
+_UNANSWERED: Final = {
+    "gone": "The client did not come back with an answer to the question whether {name} may run; nothing was run.",
+    "replaced": "The same call of {name} was made again and waits for the answer; this one ended and ran nothing.",
+    "waits": "{name} needs the approval of a person, who has not answered yet; nothing was run.",
+}
+
+
+def unanswered(why: str, question: Approval, *, is_open: bool) -> Refused:
+    """The refusal of a call that ends before there is an answer; `is_open` if the question outlives it."""
+    sentence = _UNANSWERED[why].format(name=name_of(question.server, question.name))
+    if is_open:
+        sentence += f" Question {question.id} stays open: make the same call again to wait for the answer."
+    return ApprovalExpired(sentence)

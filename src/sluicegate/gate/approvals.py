@@ -27,20 +27,23 @@ from sluicegate.errors import (
     UpstreamError,
 )
 from sluicegate.exchange import Exchange, Handler, Target, Verdict
-from sluicegate.gate.approval_text import form, name_of, read_answer
+from sluicegate.gate.approval_text import declined, form, name_of, not_allowed, read_answer, unanswered
+from sluicegate.masking import masked_url
+from sluicegate.protocol.canonical_json import canonical_json
 from sluicegate.protocol.input_required import Question, lacking_capability, read_input_required
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_object
 from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.modern_era import complete
 from sluicegate.protocol.tasks import REQUESTS as TASK_REQUESTS
 from sluicegate.protocol.versions import MODERN_VERSIONS
-from sluicegate.protocol.visible_text import visible
 from sluicegate.runtime.process_key import process_key
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.store.base import Answer, Approval, AuditLog, Grant, Row, State, new_id
 
 POLL: Final = 0.3
 """Seconds between two looks at the store: other processes answer there."""
+TRIES: Final = 5
+"""Attempts to use an answer while another process writes to the store."""
 PROGRESS_EVERY: float = 10.0
 """Seconds between two notifications that say what is awaited."""
 MOST_QUESTIONS: Final = 50
@@ -84,9 +87,9 @@ class _Hold(msgspec.Struct, eq=False):
 
     question: Approval
     wake: asyncio.Event
-    said: Answer | Literal["dismissed", "gone", "replaced"] | None = None
+    said: Answer | Literal["gone", "replaced"] | None = None
 
-    def hear(self, said: Answer | Literal["dismissed", "gone", "replaced"]) -> None:
+    def hear(self, said: Answer | Literal["gone", "replaced"]) -> None:
         self.said = said
         self.wake.set()
 
@@ -135,7 +138,7 @@ class ApprovalStep:
             raise Refused("Nothing was decided about this request, so it is refused.")
         if verdict.action == "ask":
             return self._asked(exchange, exchange.target, verdict, proceed)
-        return _refusal(exchange, Refused(_not_allowed(exchange.target, verdict)))
+        return _refusal(exchange, Refused(not_allowed(exchange.target, verdict)))
 
     async def _asked(self, exchange: Exchange, target: Target, verdict: Verdict, proceed: Handler) -> Reply:
         if exchange.method in TASK_REQUESTS:
@@ -150,7 +153,7 @@ class ApprovalStep:
                 exchange.caller.id, target.server, target.kind, target.name, target.definition
             )
             if grant is not None:
-                await self._audit.append(_granted_row(exchange, target, grant))
+                await self._record(exchange, _granted_row(exchange, target, grant))
                 return await self._run(exchange, binding, proceed)
             if not _may_be_held(exchange):
                 sentence = f"{_name(target)} needs the approval of a person, who is asked only when it is used."
@@ -158,17 +161,32 @@ class ApprovalStep:
             question = self._question(exchange, target, verdict, binding)
             refusal = await self._decision(exchange, question, rules, ends)
             if refusal is not None:
-                await self._audit.append(_row(exchange, target, self._state.find(question.id) or question, refusal))
+                found = self._state.find(question.id) or question
+                await self._record(exchange, _row(exchange, target, found, refusal))
                 return await _refusal(exchange, refusal)
             decided = self._state.find(question.id)
-            if decided is None or not self._state.take(question.id):
+            if decided is None or not await self._take(question.id):
                 continue  # An equal call has used the answer, which is good for one.
             self._ends.pop(question.id, None)
-            refusal = None if decided.state == "approved" else _declined(target, decided)
-            await self._audit.append(_row(exchange, target, decided, refusal))
+            refusal = None if decided.state == "approved" else declined(target, decided)
+            await self._record(exchange, _row(exchange, target, decided, refusal))
             if refusal is not None:
                 return await _refusal(exchange, refusal)
             return await self._run(exchange, binding, proceed)
+
+    async def _take(self, question_id: str) -> bool:
+        """Use the answer; tried a few times, since it would be a pity to lose it to another writer."""
+        for _ in range(TRIES - 1):
+            with suppress(StateUnavailable):
+                return self._state.take(question_id)
+            await asyncio.sleep(POLL)
+        return self._state.take(question_id)
+
+    async def _record(self, exchange: Exchange, row: Row) -> None:
+        """Write a row with the digest of the arguments, which is that of the decision's row."""
+        arguments = canonical_json(as_object(exchange.params.get("arguments")) or {})
+        body = {**row.body, "digest": self._audit.digest(arguments)}
+        await self._audit.append(msgspec.structs.replace(row, body=body))
 
     async def _run(self, exchange: Exchange, binding: str, proceed: Handler) -> Reply:
         """Let it pass. If the server asks for input, one retry of this very call belongs to it."""
@@ -288,7 +306,7 @@ class ApprovalStep:
                 if found.state != "pending":
                     return None
             if said is not None and not isinstance(said, Answer):
-                return _unanswered(said, question, is_open=not self._left(question))
+                return unanswered(said, question, is_open=not self._left(question))
             now = time.monotonic()
             if now >= end:
                 state.void(question.id)
@@ -300,28 +318,13 @@ class ApprovalStep:
                 state.void(question.id)
                 return ApprovalExpired(f"The rules changed while {name} waited for approval; nothing was run.")
             if now >= ends:
-                return _unanswered("waits", question, is_open=not self._left(question))
+                return unanswered("waits", question, is_open=not self._left(question))
             await _pause(hold.wake, min(POLL, end - now, ends - now))
 
     def _end_of(self, question: Approval) -> float:
         """When a question expires, on the monotonic clock. A clock that was set forward ends it earlier."""
         left = (question.deadline - time.time_ns()) / _SECOND
         return min(self._ends.get(question.id, time.monotonic() + left), time.monotonic() + left)
-
-
-_UNANSWERED: Final = {
-    "dismissed": "The question whether {name} may run was closed without an answer; nothing was run.",
-    "gone": "The client did not come back with an answer to the question whether {name} may run; nothing was run.",
-    "replaced": "The same call of {name} was made again and waits for the answer; this one ended and ran nothing.",
-    "waits": "{name} needs the approval of a person, who has not answered yet; nothing was run.",
-}
-
-
-def _unanswered(why: str, question: Approval, *, is_open: bool) -> Refused:
-    sentence = _UNANSWERED[why].format(name=name_of(question.server, question.name))
-    if is_open:
-        sentence += f" Question {question.id} stays open: make the same call again to wait for the answer."
-    return ApprovalExpired(sentence)
 
 
 async def _pause(wake: asyncio.Event, seconds: float) -> None:
@@ -356,7 +359,9 @@ async def _ask_client(exchange: Exchange, hold: _Hold, asked: Question) -> None:
         answer = (await exchange.request_input({key: asked})).get(key, {})
     except SluicegateError:
         return  # There are other ways to answer.
-    hold.hear(read_answer(answer, exchange.caller.id) or "dismissed")
+    said = read_answer(answer, exchange.caller.id)
+    if said is not None:  # Else it was closed, by a program perhaps that has no person to ask: others may answer.
+        hold.hear(said)
 
 
 async def _notified(notify: Callable[[Approval], Awaitable[None]], question: Approval) -> None:
@@ -398,22 +403,8 @@ def _name(target: Target) -> str:
     return name_of(target.server, target.name)
 
 
-def _not_allowed(target: Target, verdict: Verdict) -> str:
-    # The file without its folder: callers may be elsewhere.
-    rule = f"the rule at {verdict.rule.rpartition('/')[2]}" if verdict.rule else "the default of the rules"
-    return f"{_name(target)} is not allowed by {rule}; nothing was run.{' ' + verdict.why if verdict.why else ''}"
-
-
-def _declined(target: Target, decided: Approval) -> Refused:
-    why = f" The reason: {visible(decided.reason)}" if decided.reason else ""
-    return ApprovalDeclined(f"A person was asked whether {_name(target)} may run and said no; nothing was run.{why}")
-
-
 def _row(exchange: Exchange, target: Target, question: Approval, refusal: Refused | None) -> Row:
-    if refusal is None:
-        verdict = "approved"
-    else:
-        verdict = "declined" if isinstance(refusal, ApprovalDeclined) else "expired"
+    verdict = "approved" if refusal is None else "declined" if isinstance(refusal, ApprovalDeclined) else "expired"
     body: Params = {"id": question.id, "binding": question.binding, "rule": question.rule, "asked": question.asked}
     if question.decided:
         body |= {"by": question.by, "way": question.way, "scope": question.scope, "at": question.decided}
@@ -431,7 +422,7 @@ def _approval_row(exchange: Exchange, target: Target, verdict: str, body: Params
         request=exchange.request_id,
         caller=exchange.caller.id,
         server=target.server,
-        name=target.name,
+        name=target.name if target.kind != "resource" else masked_url(target.name),
         verdict=verdict,
         body=body,
     )
