@@ -52,9 +52,10 @@ class Admission:
         quota, caller = self.quota, exchange.caller.id
         exceeded = quota.acquire(caller, beyond_limit=exchange.is_continued)
         if exceeded is Exceeded.PER_CALLER:
-            raise RateLimited("You have too many requests in progress; try again later.")
+            most = f"{quota.most_per_caller} requests in progress (`in_flight_per_caller`)"
+            raise RateLimited(f"You have {most}, and may not have more; try again later.")
         if exceeded is not None:
-            raise LimitExceeded("There are too many requests in progress; try again later.")
+            raise LimitExceeded(f"There are {quota.most} requests in progress (`in_flight`); try again later.")
         try:
             return await proceed(exchange)
         finally:
