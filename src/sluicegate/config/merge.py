@@ -5,7 +5,6 @@ import os
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Final
 
 import msgspec
@@ -24,6 +23,7 @@ from sluicegate.config.model import (
 from sluicegate.config.problems import Problem, Severity, did_you_mean
 from sluicegate.config.secrets import Secret
 from sluicegate.config.settings_toml import Table, line_of
+from sluicegate.globs import name_matches
 
 DISABLED_BY_SETTINGS: Final = "It is disabled in sluicegate.toml."
 
@@ -111,7 +111,7 @@ class Merger:
         passed = {
             name: Secret(value)
             for name, value in self._environ.items()
-            if any(fnmatchcase(name, glob) for glob in globs) and not is_inherited(name, value, source.command)
+            if any(name_matches(name, glob) for glob in globs) and not is_inherited(name, value, source.command)
         }
         return msgspec.structs.replace(source, env={**passed, **source.env})
 
