@@ -3,7 +3,7 @@
 import logging
 import shlex
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, Literal
@@ -21,17 +21,15 @@ from sluicegate.gate.startup import StartupWait
 from sluicegate.hub.catalog import Offer, OfferLimits, Patterns, Profile
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, MountSettings, State
-from sluicegate.serve.control_protocol import ServerStatus
+from sluicegate.serve.control_protocol import LogLine, ServerStatus
 from sluicegate.serve.diagnose import explain
 from sluicegate.serve.early_start import command_of
 from sluicegate.serve.governance import Stores, adjust, governance_of, stores_in_memory
+from sluicegate.serve.server_logs import ServerLog, ServerLogs
 from sluicegate.upstream.spawn import Launched
 from sluicegate.upstream.stdio import StdioUpstream
 
 log = logging.getLogger("sluicegate")
-
-LOG_LINES: Final = 1000
-"""Lines of a server's stderr that are kept for `sluicegate logs`."""
 
 _NOTHING: Final = Profile(servers=())
 
@@ -78,7 +76,7 @@ class Gateway:
         self._steps: tuple[Step, ...] = (self.admission, *steps, self.startup)
         self._load_file = load_file
         self._remembered = remembered
-        self._logs: dict[str, deque[str]] = {}
+        self._logs = ServerLogs()
         self._broken: dict[str, str] = {}
         for server in config.servers.values():
             self._mount(server, (launched or {}).get(server.name))
@@ -164,11 +162,15 @@ class Gateway:
         offers = {mount.name: mount.offer for mount in self.hub.mounts if mount.is_ready or not is_open}
         return {name: [tool.own for tool in offer.tools] for name, offer in offers.items() if offer is not None}
 
-    def logs(self, name: str) -> list[str]:
-        """The last lines of a server's stderr. Raises KeyError if there is no such server."""
-        if name not in self.names:
+    def logs(self, name: str = "", *, after: int = 0) -> list[LogLine]:
+        """The last lines that a server wrote, or all servers; only those after the line of this number.
+
+        Raises:
+            KeyError: there is no such server.
+        """
+        if name and name not in self.names:
             raise KeyError(name)
-        return list(self._logs.get(name, ()))
+        return self._logs.lines([name] if name else self.names, after)
 
     def restart(self, name: str) -> None:
         """Restart a server now. Raises KeyError if no such server runs."""
@@ -246,7 +248,7 @@ class Gateway:
         settings = server.settings
         match server.source:
             case Stdio() as source:
-                lines = self._logs.setdefault(server.name, deque(maxlen=LOG_LINES))
+                log_of_server = self._logs.of(server.name)
                 return StdioUpstream(
                     **command_of(source),
                     era=settings.era,
@@ -256,7 +258,8 @@ class Gateway:
                     stop_grace=settings.stop_grace,
                     ceiling=self.config.limits.message,
                     secrets=source.hidden_parts(),
-                    on_lines=lines.extend,
+                    on_lines=log_of_server.add,
+                    on_printed=log_of_server.add_printed,
                     launched=launched,
                     missing=source.missing,
                 )
@@ -303,14 +306,15 @@ class Gateway:
                 transport=_transport_of(server),
                 key=server.key,
             )
-        status = _status_of(mount, server, {kind: counts[mount.name] for kind, counts in offered.items()})
+        counts = {kind: of_mounts[mount.name] for kind, of_mounts in offered.items()}
+        status = _status_of(mount, server, counts, self._logs.of(server.name))
         if broken is not None:
             sentence = f"{status.sentence} It still runs the previous version of its file: {broken}"
             status = msgspec.structs.replace(status, sentence=sentence)
         return status
 
 
-def _status_of(mount: Mount, server: ServerConfig, offered: Mapping[str, int]) -> ServerStatus:
+def _status_of(mount: Mount, server: ServerConfig, offered: Mapping[str, int], server_log: ServerLog) -> ServerStatus:
     condition, calls = mount.condition(), mount.calls
     figures, problem = calls.figures, condition.problem
     return ServerStatus(
@@ -335,6 +339,8 @@ def _status_of(mount: Mount, server: ServerConfig, offered: Mapping[str, int]) -
         seconds=round(time.monotonic() - condition.since, 1),
         details=problem.details.strip() if problem is not None else "",
         lost=dict(calls.losses),
+        printed=server_log.printed,
+        printed_line=server_log.last_printed,
     )
 
 

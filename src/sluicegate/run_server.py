@@ -92,9 +92,9 @@ async def serve_http(server: Handler, host: str, port: int) -> None:
         address, port = listener.addresses[0][:2]
         shown = f"[{address}]" if ":" in address else address
         url = f"http://{shown}:{port}/mcp"
-        write_line(f"sluicegate: serving at {url} (Ctrl+C to stop)")
+        write_line(f"sluicegate: serving at {url} (Ctrl+C to stop)", paint={url: "bold cyan"})
         for line in client_lines(url, str(getattr(server, "name", ""))):
-            write_line(line)
+            write_line(line, hang=LABEL)
         write_line("  This is a single server without a gateway: `sluicegate call` and `status` do not reach it.")
         await stopped.wait()
         endpoint.stop_taking()
@@ -116,13 +116,17 @@ async def _explained_port(port: int) -> AsyncGenerator[None]:
         raise OSError(errno.EADDRINUSE, sentence) from None
 
 
+LABEL: Final = 17
+"""Characters before the text of each of `client_lines`."""
+
+
 def client_lines(url: str, name: str = "") -> list[str]:
     """How to configure clients for a URL, one line each; under the given name if that is valid."""
     if not (name.isascii() and name.replace("-", "").replace("_", "").isalnum()):
         name = "sluicegate"
     entry = {"mcpServers": {name: {"type": "http", "url": url}}}
     return [
-        f"  Claude Code:   claude mcp add --transport http {name} {url}",
+        f"  Claude Code:   claude mcp add -t http {name} {url}",
         f"  other clients: {json.dumps(entry)}",
     ]
 

@@ -87,6 +87,12 @@ class Folder:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    def states(self, *words: str) -> list[list[str]]:
+        """The rows of `sluicegate status` without the head."""
+        head, *rows = [line.split("\t") for line in self.out("status", *words).splitlines()]
+        assert head[:2] == ["server", "state"]
+        return rows
+
     def out_once(self, expected: str, *words: str) -> None:
         """Run a command until it prints this."""
         deadline = time.monotonic() + PROMPTLY

@@ -32,8 +32,8 @@ def test_a_tool_of_a_server_that_is_a_command_is_called(gateway: Folder) -> None
 
 
 def test_all_arguments_may_come_as_json(gateway: Folder) -> None:
-    assert gateway.out("call", "demo__echo", "--json", '{"text": "hello"}') == "hello\n"
-    done = gateway.run("call", "demo__echo", "--json", "-", stdin='{"text": "from a pipe"}')
+    assert gateway.out("call", "demo__echo", "--input", '{"text": "hello"}') == "hello\n"
+    done = gateway.run("call", "demo__echo", "--input", "-", stdin='{"text": "from a pipe"}')
     assert (done.returncode, done.stdout) == (0, "from a pipe\n")
 
 
@@ -44,7 +44,7 @@ def test_a_value_may_be_a_file_or_stdin(gateway: Folder) -> None:
 
 
 def test_the_whole_result_can_be_had(gateway: Folder) -> None:
-    result = json.loads(gateway.out("call", "demo__echo", "text=hello", "--raw"))
+    result = json.loads(gateway.out("call", "demo__echo", "text=hello", "--json"))
     assert result["content"] == [{"type": "text", "text": "hello"}] and result["resultType"] == "complete"
 
 
@@ -78,6 +78,46 @@ def test_a_url_is_no_tool_and_nothing_is_started_for_it(folder: Folder, url: str
     assert "started" not in done.stderr
 
 
+SLOW = """
+import asyncio
+import sluicegate
+server = sluicegate.Server("slow")
+
+@server.tool
+async def wait() -> str:
+    await asyncio.Event().wait()
+    return ""
+"""
+LINKING = """
+import sluicegate
+server = sluicegate.Server("links")
+
+@server.tool
+def links():
+    yield "Two notes:"
+    yield sluicegate.ResourceLink("note://one", "one", description="The first.\\nMore.")
+    yield sluicegate.EmbeddedResource("note://two", "Two.")
+    yield sluicegate.Image(b"x", "image/png")
+"""
+
+
+def test_links_are_printed_with_their_uris_and_what_cannot_be_printed_is_counted(folder: Folder) -> None:
+    folder.write("links.py", LINKING)
+    folder.write("sluicegate.toml", '[activations.links]\nfile = "links.py"\n')
+    done = folder.run("call", "links__links")
+    assert done.stdout == "Two notes:\nlinks+note://one  The first.\nTwo.\n"
+    assert done.stderr.endswith("sluicegate: the result also holds 1 image; --json prints all of it.\n")
+
+
+def test_the_limit_that_ends_a_call_is_named_with_its_key_and_table(folder: Folder) -> None:
+    folder.write("slow.py", SLOW)
+    folder.write("sluicegate.toml", '[activations.slow]\nfile = "slow.py"\n[servers.slow]\ntimeout = 0.2\n')
+    done = folder.run("call", "slow__wait")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "slow did not answer within 0.2 s (`timeout`)" in done.stderr
+    assert "To allow more, set timeout under [servers.slow] in sluicegate.toml." in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -88,9 +128,10 @@ def test_a_url_is_no_tool_and_nothing_is_started_for_it(folder: Folder, url: str
         (["--text", "a"], "there is no option --text. If text is an argument of the tool, write text=a"),
         (["--text=a"], "If text is an argument of the tool, write text=a"),
         (["text=@nowhere.txt"], "text: nowhere.txt cannot be read: No such file or directory."),
-        (["--json", "{"], "the arguments are not JSON"),
-        (["--json", "[]"], "the arguments are not a JSON object."),
-        (["text=a", "--json", "{}"], "--json holds all arguments; leave the others out."),
+        (["--input", "{"], "the arguments are not JSON"),
+        (["--input", "[]"], "the arguments are not a JSON object."),
+        (["text=a", "--input", "{}"], "--input holds all arguments; leave the others out."),
+        (["--json", '{"text": "a"}'], 'arguments as JSON are given with --input: --input \'{"text": "a"}\''),
     ],
 )
 def test_wrong_arguments_are_status_2_and_never_reach_the_tool(

@@ -239,6 +239,16 @@ def test_a_port_that_only_the_running_gateway_has_is_reported_with_how_to_keep_i
     assert "the next one" not in gateway.invoke("connect", "gemini", "--stdio").stderr
 
 
+def test_the_address_of_another_folders_gateway_is_not_written(gateway: Folder, folder: Folder) -> None:
+    folder.env["XDG_RUNTIME_DIR"] = gateway.env["XDG_RUNTIME_DIR"]  # Gateways of the same user.
+    address: str = json.loads(gateway.out("status", "--json"))["address"]
+    folder.write("sluicegate.toml", f"[http]\nport = {urlsplit(address).port}\n")
+    done = folder.run("connect", "cursor", "--yes")
+    assert done.returncode == 1 and not (folder.path / ".cursor").exists()
+    assert f"the gateway of {gateway.path} runs at" in done.stderr and "--stdio" in done.stderr
+    assert folder.run("connect", "cursor", "--stdio", "--yes").returncode == 0
+
+
 def test_any_free_port_is_no_address_that_could_be_written(folder: Folder) -> None:
     folder.write("sluicegate.toml", "[http]\nport = 0\n")
     done = folder.invoke("connect", "cursor", "--yes")

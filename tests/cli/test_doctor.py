@@ -5,6 +5,7 @@ import re
 import socket
 import sys
 from contextlib import nullcontext
+from typing import cast
 
 import pytest
 
@@ -33,6 +34,19 @@ def test_where_nothing_is_wrong_it_says_so(folder: Folder) -> None:
     folder.servers(notes=NOTES).write("sluicegate.toml", f"[http]\nport = {free_port()}\n")
     done = folder.run("doctor", "--start")
     assert (done.returncode, done.stdout) == (0, "") and done.stderr.endswith("sluicegate: found no problems.\n")
+
+
+def test_problems_come_first_and_both_they_and_the_notes_are_counted(folder: Folder) -> None:
+    folder.servers(notes=NOTES, off={**NOTES, "disabled": True}, lost={"command": "no-such-program-anywhere"})
+    folder.write("sluicegate.toml", f"[http]\nport = {free_port()}\n[servers.nots]\nqueue = 1\n")
+    done = folder.run("doctor")
+    kinds = [line.partition(":")[0] for line in done.stdout.splitlines()]
+    assert kinds == ["error", "warning", "note", "note"]
+    assert done.stderr.endswith("sluicegate: found 2 problems and 2 notes.\n")
+    with folder.terminal("doctor") as terminal:
+        assert terminal.ended() == 1
+    page = re.sub(r"\x1b\[[0-9;]*m", "", terminal.drawn)
+    assert 0 < page.index("2 problems:") < page.index("lost: ") < page.index("2 notes:") < page.index("· off")
 
 
 def test_servers_that_do_not_run_are_found_with_the_reason(folder: Folder) -> None:
@@ -139,11 +153,16 @@ def test_a_running_gateway_is_looked_at_and_its_port_is_no_problem(gateway: Fold
 
 
 def test_floating_versions_and_the_same_server_twice_are_found(folder: Folder) -> None:
-    folder.servers(one=COUNTING, two=COUNTING, floating={"command": "npx", "args": ["-y", "thing"], "disabled": True})
+    npx = folder.write("bin/npx", '#!/bin/sh\nshift\nexec "$@"\n')
+    npx.chmod(0o755)
+    off = {"command": "npx", "args": ["-y", "other"], "disabled": True}
+    floating = {"command": str(npx), "args": ["thing", NOTES["command"], *cast("list[str]", NOTES["args"])]}
+    folder.servers(one=COUNTING, two=COUNTING, floating=floating, off=off)
     folder.write("sluicegate.toml", f"[http]\nport = {free_port()}\n")
     found = findings(folder)
     assert "is one server configured several times?" in about(found, "one, two")
-    assert "note:" in about(found, "floating") and "thing" in about(found, "floating")
+    assert about(found, "floating").startswith("note: thing has no fixed version")
+    assert "other" not in about(found, "off")  # It does not run.
 
 
 def test_a_file_that_others_may_write_to_is_found(folder: Folder) -> None:

@@ -1,9 +1,12 @@
 """`sluicegate tools`, `resources` and `prompts`: what is offered, under the names that clients see."""
 
 import json
+import re
 
 import pytest
 
+from sluicegate.cli.list import DEEPEST, tool_page
+from sluicegate.serve.control_protocol import Offered
 from tests.cli.folders import COUNTING, NO_GATEWAY, NOTES, Folder
 
 
@@ -67,6 +70,44 @@ def test_one_tool_is_shown_in_full(gateway: Folder) -> None:
     assert "Hints of the server: only reads." in page
     assert "  text: string\n  times: integer, optional, default 1, at least 1, at most 100\n" in page
     assert json.loads(gateway.out("tools", "demo__echo", "--json"))["own"] == "echo"
+
+
+def test_references_in_the_schema_of_a_tool_are_resolved() -> None:
+    day = {"type": "string", "enum": ["monday", "tuesday"], "description": "A day."}
+    task = {"type": "object", "properties": {"day": {"$ref": "#/$defs/Day"}}, "required": ["day"]}
+    schema: dict[str, object] = {
+        "properties": {
+            "day": {"$ref": "#/$defs/Day", "default": "monday"},
+            "tasks": {"type": "array", "items": {"$ref": "#/$defs/Task"}},
+            "one": {"anyOf": [{"$ref": "#/$defs/Task"}, {"type": "null"}]},
+            "loop": {"$ref": "#/$defs/Loop"},
+        },
+        "required": ["tasks"],
+        "$defs": {"Day": day, "Task": task, "Loop": {"properties": {"next": {"$ref": "#/$defs/Loop"}}}},
+    }
+    lines = "\n".join(tool_page(Offered(server="s", own="plan", definition={"name": "s__plan", "inputSchema": schema})))
+    first, _, loop = lines.partition("Arguments:\n")[2].partition("  loop: ")
+    assert first.splitlines() == [
+        '  day: string, optional, one of monday, tuesday, default "monday"',
+        "      A day.",
+        "  tasks: array of object",
+        "    day: string, one of monday, tuesday",
+        "        A day.",
+        "  one: null or object, optional",
+        "    day: string, one of monday, tuesday",
+        "        A day.",
+    ]
+    assert loop.count("next:") == DEEPEST - 1  # It refers to itself.
+
+
+def test_a_narrow_terminal_has_the_description_below_the_name(gateway: Folder) -> None:
+    with gateway.terminal("tools", COLUMNS="70") as terminal:
+        assert terminal.ended() == 0
+    page = re.sub(r"\x1b\[[0-9;]*m", "", terminal.drawn).replace("\r", "")
+    assert "demo__echo  text [times]\n    Repeat the text.\n" in page
+    with gateway.terminal("tools", COLUMNS="160") as terminal:
+        assert terminal.ended() == 0
+    assert re.search(r"demo__echo +text \[times\] +Repeat the text\.", terminal.drawn)
 
 
 def test_one_tool_that_is_not_there_is_status_1_with_the_nearest(gateway: Folder) -> None:

@@ -1,17 +1,53 @@
-"""`sluicegate logs`: what a server wrote to its stderr, and goes on to write."""
+"""`sluicegate logs`: what servers wrote to their stderr, and go on to write."""
 
+import json
+import re
 import signal
+import sys
+import time
 
 import pytest
 
-from sluicegate.cli.one_server import _new as new_lines  # pyright: ignore[reportPrivateUsage]
-from tests.cli.folders import PROMPTLY, Folder
+from tests.cli.folders import NOTES, PROMPTLY, ROOT, Folder
+
+STAMP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+PRINTING = "import runpy; print('Server running', flush=True); runpy.run_path({!r}, run_name='__main__')"
 
 
-def test_the_last_lines_of_a_server(gateway: Folder) -> None:
-    assert gateway.out("logs", "broken").splitlines()[0] == "it is broken"
-    assert gateway.out("logs", "broken", "-n", "1") == "it is broken\n"
+def test_the_last_lines_of_a_server_have_their_time(gateway: Folder) -> None:
+    first = gateway.out("logs", "broken").splitlines()[0]
+    assert re.fullmatch(f"{STAMP} it is broken", first)
+    at = time.mktime(time.strptime(first[:19], "%Y-%m-%d %H:%M:%S"))
+    assert 0 <= time.time() - at < 600
+    assert re.fullmatch(f"{STAMP} it is broken\n", gateway.out("logs", "broken", "-n", "1"))
     assert gateway.out("logs", "broken", "-n", "0") == ""
+
+
+def test_without_a_name_the_lines_of_all_servers_come_in_their_order(folder: Folder) -> None:
+    script = "import sys; print('hello from', sys.argv[1], file=sys.stderr)"
+    entries = {name: {"command": sys.executable, "args": ["-c", script, name]} for name in ("one", "two")}
+    folder.servers(**entries, notes=NOTES)
+    with folder.serving():
+        lines = [line[20:] for line in folder.out("logs").splitlines()]
+        told = [json.loads(line) for line in folder.out("logs", "--json").splitlines()]
+    assert {"one hello from one", "two hello from two"} <= set(lines)
+    assert {(line["server"], line["text"]) for line in told} >= {("one", "hello from one"), ("two", "hello from two")}
+    times = [line["at"] for line in told]
+    assert times == sorted(times)
+
+
+def test_what_was_printed_to_stdout_is_marked_and_said_what_to_do(folder: Folder) -> None:
+    script = PRINTING.format(str(ROOT / "examples" / "demo.py"))
+    folder.servers(chatty={"command": sys.executable, "args": ["-c", script]})
+    with folder.serving():
+        done = folder.run("logs", "chatty")
+        assert [line[20:] for line in done.stdout.splitlines()] == ["(stdout) Server running"]
+        assert "make the server print them to stderr" in done.stderr
+        status = folder.run("status")
+        assert "to stdout, which is for MCP messages only" in status.stderr and '"Server running"' in status.stderr
+        doctor = folder.run("doctor")
+        told = r'^warning: chatty printed .*: "Server running"\. Make it print to stderr\.'
+        assert re.search(told, doctor.stdout, re.MULTILINE)
 
 
 def test_a_server_without_a_stderr_says_so(gateway: Folder) -> None:
@@ -25,32 +61,18 @@ def test_a_server_that_cannot_have_written_anything_says_why(folder: Folder) -> 
     with folder.serving():
         told = "typo has not run, because its entry is wrong; `sluicegate status` says why."
         assert told in folder.run("logs", "typo").stderr
-        assert "remote is at a URL, so its log is where it runs." in folder.run("logs", "remote").stderr
+        assert "remote runs at a URL, so the gateway has no log of it" in folder.run("logs", "remote").stderr
+        assert folder.run("logs").stderr == "sluicegate: no server has written anything.\n"
 
 
-def test_following_goes_on_with_what_it_writes(gateway: Folder) -> None:
-    with gateway.started("logs", "broken", "--follow", "-n", "0") as process:
+@pytest.mark.parametrize("name", [("broken",), ()])
+def test_following_goes_on_with_what_it_writes(gateway: Folder, name: tuple[str, ...]) -> None:
+    with gateway.started("logs", *name, "--follow", "-n", "0") as process:
         assert process.stdout is not None
         gateway.run("restart", "broken")
-        assert process.stdout.readline() == "it is broken\n"
+        assert process.stdout.readline().endswith(" it is broken\n")
         process.send_signal(signal.SIGINT)
         assert process.wait(PROMPTLY) == 130
-
-
-@pytest.mark.parametrize(
-    ("seen", "now", "new"),
-    [
-        ([], [], []),
-        ([], ["a"], ["a"]),
-        (["a"], ["a"], []),
-        (["a"], ["a", "b"], ["b"]),
-        (["a", "b"], ["b", "c"], ["c"]),
-        (["a", "b"], ["c", "d"], ["c", "d"]),
-        (["a", "a"], ["a", "a", "a"], ["a"]),
-    ],
-)
-def test_new_lines_are_found_although_old_ones_go(seen: list[str], now: list[str], new: list[str]) -> None:
-    assert new_lines(seen, now) == new
 
 
 @pytest.mark.parametrize("command", ["logs", "restart"])

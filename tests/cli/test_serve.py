@@ -338,5 +338,5 @@ def test_a_file_is_served_with_what_to_tell_clients_and_what_does_not_ask_it() -
     with serving(DEMO, "--port", "0") as (process, url):
         assert process.stderr is not None
         lines = [process.stderr.readline() for _ in range(3)]
-    assert lines[0] == f"  Claude Code:   claude mcp add --transport http demo {url}\n"
+    assert lines[0] == f"  Claude Code:   claude mcp add -t http demo {url}\n"
     assert '"demo": {' in lines[1] and f'"url": "{url}"' in lines[1] and "without a gateway" in lines[2]

@@ -17,8 +17,7 @@ from tests.cli.folders import COUNTING, ENDED, ENDING, NO_GATEWAY, NOTES, PROMPT
 
 
 def test_a_line_for_each_server_with_the_reason_for_those_that_are_not_ready(gateway: Folder) -> None:
-    rows = [line.split("\t") for line in gateway.out("status").splitlines()]
-    by_name = {row[0]: row for row in rows}
+    by_name = {row[0]: row for row in gateway.states()}
     assert list(by_name) == ["notes", "broken", "demo"]
     assert by_name["notes"][1:5] == ["ready", "2026-07-28", "stdio", "2"] and by_name["notes"][-1] == ""
     assert by_name["demo"][1:5] == ["ready", "2026-07-28", "python", "5"]
@@ -73,7 +72,7 @@ def test_what_could_not_be_preserved_is_reported_with_how_often(folder: Folder) 
             post(url, {"id": number, "method": "tools/call", "params": note}, **{"Mcp-Session-Id": session})
         told = "notes: not preserved as it was: structured content said as text (2 times)."
         done = folder.run("status")
-        assert done.stderr == f"sluicegate: {told}\n" and len(done.stdout.splitlines()) == 2
+        assert done.stderr == f"sluicegate: {told}\n" and len(done.stdout.splitlines()) == 3
         with folder.terminal("status") as terminal:
             terminal.until(re.escape(told))
 
@@ -148,7 +147,7 @@ def test_without_a_gateway_the_configuration_is_shown_with_the_tools_of_the_last
     folder.servers(notes=NOTES, counting=COUNTING, off={**NOTES, "disabled": True})
     assert folder.run("call", "counting__count", "to=1").returncode == 0
     done = folder.run("status")
-    rows = {line.split("\t")[0]: line.split("\t") for line in done.stdout.splitlines()}
+    rows = {line.split("\t")[0]: line.split("\t") for line in done.stdout.splitlines()[1:]}
     assert (done.returncode, done.stderr) == (0, f"{NO_GATEWAY}\n")
     assert {name: (row[1], row[4]) for name, row in rows.items()} == {
         "notes": ("stopped", "0"),
@@ -161,9 +160,10 @@ def test_an_address_is_reported_only_where_one_is(folder: Folder) -> None:
     assert json.loads(folder.out("status", "--json"))["address"] == ""
 
 
-def test_a_folder_can_be_named(gateway: Folder, folder: Folder) -> None:
-    done = folder.run("status", "--folder", str(gateway.path), XDG_RUNTIME_DIR=gateway.env["XDG_RUNTIME_DIR"])
-    assert done.returncode == 0 and done.stdout.startswith("notes\tready") and done.stderr == ""
+@pytest.mark.parametrize("option", ["--folder", "--directory", "-C"])
+def test_a_folder_can_be_named(gateway: Folder, folder: Folder, option: str) -> None:
+    done = folder.run("status", option, str(gateway.path), XDG_RUNTIME_DIR=gateway.env["XDG_RUNTIME_DIR"])
+    assert done.returncode == 0 and "\nnotes\tready" in done.stdout and done.stderr == ""
 
 
 def findings(folder: Folder) -> list[str]:
@@ -180,7 +180,7 @@ def test_a_file_that_broke_is_reported_with_its_line_and_what_is_kept_until_it_i
         assert said.startswith(f"{file}:3:1: warning: The file ends before the {{ of line 2 is closed")
         assert said.endswith("The gateway goes on with what it had before.") and "No server" not in said
         done = folder.run("status")
-        assert done.stdout.startswith("counting\tready") and done.stderr == f"sluicegate: {said}\n"
+        assert "\ncounting\tready" in done.stdout and done.stderr == f"sluicegate: {said}\n"
         with folder.terminal("status") as terminal:
             assert terminal.ended() == 0
             assert "goes on with what it had before." in " ".join(terminal.drawn.split())
@@ -205,7 +205,7 @@ def test_a_server_that_runs_on_since_its_entry_broke_is_reported(folder: Folder)
         lines_until(process, "notes: ")
         (said,) = findings(folder)
         assert "warning: notes: " in said and said.endswith(" It runs on as it was before.")
-        assert [line.split("\t")[1] for line in folder.out("status").splitlines()] == ["ready", "ready"]
+        assert [row[1] for row in folder.states()] == ["ready", "ready"]
 
 
 def test_what_only_shows_when_it_is_to_be_taken_over_is_reported(folder: Folder) -> None:
@@ -252,7 +252,7 @@ def test_the_gateways_own_entry_is_no_server_and_left_out_with_a_sentence(folder
         assert findings(folder) == [sentence]
         assert "there is no server 'sluicegate'" in folder.run("logs", "sluicegate").stderr
     for done in (running, folder.run("status")):
-        assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["counting"]
+        assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["server", "counting"]
         assert done.stderr.endswith(f"sluicegate: {sentence}\n")
     checked = folder.run("check")
     assert [line.split("\t")[0] for line in checked.stdout.splitlines()] == ["counting"]

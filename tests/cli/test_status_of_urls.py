@@ -59,7 +59,7 @@ def test_a_url_that_is_gone_is_shown_without_a_call_and_as_ready_when_it_is_back
         server.kill()
         why = once(folder, "degraded")
         assert "could not be reached" in why and why.endswith(" It is tried again with the next call.")
-        row = folder.out("status").rstrip("\n").split("\t")
+        (row,) = folder.states()
         assert (row[1], row[-1]) == ("degraded", why)
         doctor = folder.run("doctor")
         assert doctor.returncode == 1 and f"error: {why}" in " ".join(doctor.stdout.split())
@@ -136,8 +136,7 @@ def test_an_older_url_that_is_gone_is_shown_without_a_call_too(folder: Folder) -
 def transports(folder: Folder) -> dict[str, str]:
     """What carries each server, as told to programs, which is what a person is shown."""
     told = {each["name"]: each["transport"] for each in json.loads(folder.out("status", "--json"))["servers"]}
-    rows = [line.split("\t") for line in folder.out("status").splitlines()]
-    assert {row[0]: row[3] for row in rows} == {name: transport or "-" for name, transport in told.items()}
+    assert {row[0]: row[3] for row in folder.states()} == {name: transport or "-" for name, transport in told.items()}
     return told
 
 

@@ -104,7 +104,7 @@ def test_meanwhile_status_and_doctor_say_so_and_name_no_address(waiting: Folder)
         report = json.loads(waiting.out("status", "--json"))
         assert (report["stopping"], report["address"], report["findings"]) == (True, "", [sentence])
         shown = waiting.run("status")
-        assert shown.stdout.startswith("waiting\tready") and shown.stderr == f"sluicegate: {sentence}\n"
+        assert "\nwaiting\tready" in shown.stdout and shown.stderr == f"sluicegate: {sentence}\n"
         doctor = waiting.run("doctor")
         assert doctor.returncode == 1 and sentence.removeprefix("The ") in doctor.stdout
         another = waiting.run("serve", "--port", "0")

@@ -204,7 +204,7 @@ def test_what_a_server_says_never_moves_the_cursor(gateway: Folder) -> None:
     assert "\x1b[2Jgone" not in terminal.drawn and "[2Jgone" in terminal.drawn
     # In a pipe, too: most of what is in one is shown on a terminal later (T23).
     assert gateway.out("call", "demo__echo", "text=\x1b[2Jgone") == "\ufffd[2Jgone\n"
-    raw = gateway.out("call", "demo__echo", "text=\x9b2J\u202egone", "--raw")
+    raw = gateway.out("call", "demo__echo", "text=\x9b2J\u202egone", "--json")
     assert "\\u009b2J\\u202egone" in raw and json.loads(raw)["content"][0]["text"] == "\x9b2J\u202egone"
 
 
@@ -275,7 +275,7 @@ def test_connect_asks_before_it_writes_and_control_c_means_no(folder: Folder) ->
 @pytest.mark.parametrize(
     ("words", "instead"),
     [
-        ([str(ROOT / "examples" / "demo.py")], r"sluicegate serve \S+/examples/demo\.py"),
+        ([str(ROOT / "examples" / "demo.py")], r"sluicegate\s+serve\s+\S+/examples/demo\.py"),
         (["-m", "sluicegate", "serve", "--stdio"], r"python -m sluicegate serve\s"),
     ],
 )

@@ -61,7 +61,7 @@ def test_any_entries_are_read_and_no_secret_is_said(table: dict[str, object]) ->
         assert entry.source is not None or entry.disabled
     said: list[Problem] = []
     files = {name: ("/nowhere/work/.mcp.json", entry) for name, entry in read.entries.items()}
-    assert set(Merger(Settings(), {}, {}, said).servers(files)) == set(table)
+    assert set(Merger(Settings(), {}, {}, said, {}).servers(files)) == set(table)
     assert not [problem for problem in said if "settings are not valid" in problem.sentence]
 
 

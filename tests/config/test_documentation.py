@@ -1,10 +1,12 @@
 """docs/configuration.md is correct: its examples load, and its tables match the sources."""
 
 import re
+from itertools import chain
 from pathlib import Path
 
 from sluicegate.config.model import Http, Stdio
 from sluicegate.config.template import keys, purpose, tables, toml_value
+from sluicegate.upstream.spawn import INHERITED, INHERITED_FAMILIES, PACKAGE_MANAGERS, PROXIES
 from tests.config.folders import Folders
 
 PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
@@ -54,6 +56,14 @@ def test_the_tables_are_those_of_the_sources() -> None:
 
 def test_every_key_is_explained() -> None:
     assert not [(header, key) for header, struct in tables().items() for key, _, text in keys(struct) if not text]
+
+
+def test_every_variable_that_servers_inherit_is_listed() -> None:
+    table = PAGE.partition("## Variables that servers get")[2].partition("## Name servers")[0]
+    listed = {name.upper() for name in re.findall(r"`([\w*]+)`", table)}
+    families = {f"{family}*" for family in (*INHERITED_FAMILIES, *chain.from_iterable(PACKAGE_MANAGERS.values()))}
+    wanted = {*INHERITED, *PROXIES, *families, *PACKAGE_MANAGERS}
+    assert {name.upper() for name in wanted} <= listed
 
 
 def test_no_line_of_prose_is_too_long() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sluicegate.config.load import Loaded
-from sluicegate.config.model import GatewayConfig, Http, PythonFile
+from sluicegate.config.model import GatewayConfig, Http, PythonFile, Stdio
 from tests.config.folders import Folders
 
 
@@ -48,6 +48,19 @@ def test_a_file_that_was_asked_for_is_the_only_one(folders: Folders, tmp_path: P
     loaded = folders.load(tmp_path / "mine.toml")
     assert loaded.config is not None and loaded.config.naming == "claude"
     assert list(loaded.config.servers) == ["user", "project"]
+
+
+def test_variables_can_be_passed_on_by_name_and_glob(folders: Folders) -> None:
+    folders.environ |= {"UV_INDEX_URL": "https://a", "AWS_KEY": "k-123", "AWS_REGION": "r", "OTHER": "o", "LANG": "C"}
+    entry = {"command": folders.program("serve"), "env": {"AWS_REGION": "own"}}
+    folders.servers({"x": entry, "y": entry})
+    folders.settings('[servers.x]\nenv_pass = ["AWS_*", "UV_INDEX_URL", "LANG", "NOT_SET"]\n')
+    x, y = (server.source for server in folders.config().servers.values())
+    assert isinstance(x, Stdio) and isinstance(y, Stdio)
+    # LANG is inherited by every server.
+    assert x.environment() == {"UV_INDEX_URL": "https://a", "AWS_KEY": "k-123", "AWS_REGION": "own"}
+    assert y.environment() == {"AWS_REGION": "own"}
+    assert "k-123" not in repr(x)
 
 
 def test_settings_of_user_and_project_are_merged_key_by_key(folders: Folders) -> None:

@@ -120,7 +120,7 @@ def test_an_entry_that_only_shows_to_be_wrong_when_all_is_put_together_stops_no_
         "a": ("x.json", Entry(name="a", line=7, source=source, settings={"timeout": -1})),
         "b": ("x.json", Entry(name="b", line=8, source=source)),
     }
-    a, b = Merger(Settings(), {}, {}, problems).servers(entries).values()
+    a, b = Merger(Settings(), {}, {}, problems, {}).servers(entries).values()
     assert (a.source, a.enabled) == (None, False)
     assert (b.source, b.enabled) == (source, True)
     (problem,) = problems

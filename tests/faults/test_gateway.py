@@ -446,7 +446,7 @@ async def test_a_flood_on_stderr_is_drained_and_its_end_is_kept(tmp_path: Path) 
         for n in range(50):
             assert (await client.call("good__echo", text=f"{n}")).text == f"{n}"
         assert (await client.call("bad__wait")).text == "waited"
-        assert sum(len(line) for line in stage.gateway.logs("bad")) < 4 << 20
+        assert sum(len(line.text) for line in stage.gateway.logs("bad")) < 4 << 20
 
 
 async def test_calls_beyond_the_queue_of_a_server_are_refused_for_now(tmp_path: Path) -> None:

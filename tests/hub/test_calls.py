@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 import pytest
@@ -17,7 +17,7 @@ from sluicegate.errors import (
     UpstreamTimeout,
 )
 from sluicegate.exchange import Exchange
-from sluicegate.hub import calls
+from sluicegate.hub import call_sink, calls
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, MountSettings
 from sluicegate.protocol.input_required import Question
@@ -46,7 +46,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        for module in (calls, deadlines):
+        for module in (call_sink, calls, deadlines):
             monkeypatch.setattr(module, "monotonic", lambda: self.now)
 
 
@@ -108,6 +108,26 @@ async def test_a_tool_has_the_time_that_is_given_to_its_own_name(monkeypatch: py
         assert mount.calls.figures.seconds == 120
 
 
+async def test_the_time_that_a_person_takes_to_answer_is_not_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+
+    async def answer(exchange: Exchange) -> Reply:
+        clock.now += 2
+        await exchange.request_input({"q": Question("elicitation/create", {"message": "Sure?"})})
+        clock.now += 1
+        return DONE
+
+    class Slow(Mute):
+        async def ask(self, questions: object) -> dict[str, Params]:
+            clock.now += 50
+            return {key: {"action": "accept"} for key in cast("Mapping[str, object]", questions)}
+
+    async with mounted(answer) as (hub, mount):
+        able = Profile("2026-07-28", {"elicitation": {"form": {}}})
+        assert await hub(Exchange("tools/call", {"name": "s__one"}, Slow(), able)) == PASSED
+        assert mount.calls.figures.seconds == 3
+
+
 async def test_no_call_lasts_longer_than_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
 
@@ -117,7 +137,9 @@ async def test_no_call_lasts_longer_than_the_longest(monkeypatch: pytest.MonkeyP
         raise AssertionError
 
     async with mounted(answer, MountSettings(prefix="s", timeout=120, longest_call=50)) as (hub, _):
-        with pytest.raises(UpstreamTimeout, match=r"within 50 s, the longest time for a call; the call"):
+        with pytest.raises(
+            UpstreamTimeout, match=r"within 50 s, the longest time for a call \(`longest_call`\); the call"
+        ):
             await hub(call())
 
 
@@ -299,7 +321,10 @@ async def test_a_question_that_says_at_last_that_it_is_none_passes_as_one_thing(
 
 @pytest.mark.parametrize(
     ("exchange", "told"),
-    [(call(), "s did not answer within 5 s; the call may have run."), (read(), "s did not answer within 5 s.")],
+    [
+        (call(), "s did not answer within 5 s (`timeout`); the call may have run."),
+        (read(), "s did not answer within 5 s (`timeout`)."),
+    ],
     ids=["a call", "a read"],
 )
 async def test_who_called_a_tool_that_took_too_long_is_told_that_it_may_have_run(

@@ -31,7 +31,9 @@ async def test_a_full_queue_refuses_at_once() -> None:
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(places.acquire())
         await asyncio.sleep(0)
-        with pytest.raises(LimitExceeded, match="files is busy"):
+        with pytest.raises(
+            LimitExceeded, match=r"files is busy: 1 calls run \(`concurrency`\), and 1 more wait \(`queue`\)"
+        ):
             await places.acquire()
         places.release()
         await waiting
@@ -40,7 +42,7 @@ async def test_a_full_queue_refuses_at_once() -> None:
 async def test_who_waits_too_long_is_told_and_takes_nothing() -> None:
     places = ConcurrencyLimit("files", concurrency=1, longest_wait=0.01)
     assert places.try_acquire()
-    with pytest.raises(LimitExceeded, match="busy for 0.01 s"):
+    with pytest.raises(LimitExceeded, match=r"busy for 0\.01 s \(`queue_wait`\)"):
         await places.acquire()
     places.release()
     assert (places.in_use, places.waiting) == (0, 0)

@@ -220,7 +220,9 @@ async def test_a_call_of_which_there_is_always_a_question_open_has_an_end_too(
     profile = Profile(capabilities={"elicitation": {"form": {}}})
     async with asyncio.timeout(5), hub:
         await hub.settled()
-        why = r"^s did not answer within 600 s, the longest time for a call; the call may have run\.$"
+        why = (
+            r"^s did not answer within 600 s, the longest time for a call \(`longest_call`\); the call may have run\.$"
+        )
         with pytest.raises(UpstreamTimeout, match=why):
             await hub(Exchange("tools/call", {"name": "s__curious", "arguments": {}}, caller, profile))
     assert caller.taken_back, "nobody is left before a form that is of no use any more"

@@ -140,7 +140,7 @@ async def test_a_call_under_way_has_no_more_time_than_calls_have_when_its_server
         await mount.gone()
         assert (
             await calls.end(call)
-            == "s did not answer within 0.1 s, the longest time for a call; the call may have run."
+            == "s did not answer within 0.1 s, the longest time for a call (`longest_call`); the call may have run."
         )
 
 

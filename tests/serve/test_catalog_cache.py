@@ -8,6 +8,7 @@ import pytest
 from sluicegate.config.model import Http, Secret, ServerConfig, Stdio
 from sluicegate.hub.catalog import Offer
 from sluicegate.hub.fetch_catalog import offered
+from sluicegate.serve import catalog_cache
 from sluicegate.serve.catalog_cache import CatalogCache
 
 OFFER = Offer(
@@ -80,7 +81,41 @@ def test_the_same_offer_is_not_written_again(cache: CatalogCache, tmp_path: Path
     (file,) = (tmp_path / "state" / "catalogs").iterdir()
     before = os.stat(file)
     cache.save(server(), OFFER)
-    assert os.stat(file) == before
+    assert os.stat(file).st_ino == before.st_ino  # A file that is written is a new one.
+
+
+def test_files_that_were_not_used_for_longest_are_removed(
+    cache: CatalogCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog_cache, "MOST_FILES", 3)
+    for number in range(3):
+        cache.save(server(str(number)), OFFER)
+        age_all(tmp_path, 10)
+    assert cache.load(server("0")) == OFFER  # Used now.
+    cache.save(server("3"), OFFER)
+    assert [cache.load(server(str(number))) is not None for number in range(4)] == [True, False, True, True]
+    monkeypatch.setattr(catalog_cache, "MOST_BYTES", 1)
+    age_all(tmp_path, 10)
+    cache.save(server("4"), OFFER)
+    assert len(list((tmp_path / "state" / "catalogs").iterdir())) == 1 and cache.load(server("4")) == OFFER
+
+
+def test_files_of_other_gateways_are_removed_after_months(tmp_path: Path) -> None:
+    old, recent, own = (CatalogCache(str(tmp_path / name / "catalogs")) for name in ("old", "recent", "own"))
+    old.save(server(), OFFER)
+    age_all(tmp_path, catalog_cache.UNUSED_SECONDS + 1)
+    recent.save(server(), OFFER)
+    assert not (tmp_path / "old").exists()
+    age_all(tmp_path, catalog_cache.UNUSED_SECONDS / 2)
+    own.save(server(), OFFER)
+    assert recent.load(server()) == own.load(server()) == OFFER
+
+
+def age_all(folder: Path, seconds: float) -> None:
+    """Make all files older."""
+    for file in folder.rglob("*.json"):
+        used = file.stat().st_mtime - seconds
+        os.utime(file, (used, used))
 
 
 def test_an_offer_that_repeats_a_secret_is_not_saved(cache: CatalogCache) -> None:

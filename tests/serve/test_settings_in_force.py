@@ -183,6 +183,10 @@ async def fetches_nothing(stage: Stage) -> None:
     assert stage.gateway.config.servers["a"].opens_within == 30  # See test_changes for one that does.
 
 
+async def has_the_globs(stage: Stage) -> None:
+    assert stage.gateway.config.servers["a"].settings.env_pass == ("X_*",)  # See test_load for a command.
+
+
 async def allows_such_messages(stage: Stage) -> None:
     assert stage.gateway.config.limits.message == 65536  # See test_limits_in_effect for servers elsewhere.
 
@@ -269,6 +273,7 @@ LIVE: dict[str, tuple[str, Callable[[Stage], Awaitable[None]]]] = {
     "servers.install_timeout": ("[servers.a]\ninstall_timeout = 7", fetches_nothing),
     "servers.resend": ('[servers.a]\nresend = ["p*"]', is_made_again),
     "servers.instructions": ("[servers.a]\ninstructions = false", is_told(": SERVER__NAME.")),
+    "servers.env_pass": ('[servers.a]\nenv_pass = ["X_*"]', has_the_globs),
     "servers.enabled": ("[servers.a]\nenabled = false", has_names()),
 }
 

@@ -439,6 +439,33 @@ def test_environment_is_an_allow_list(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "TOKEN" not in child_environment(None)
 
 
+@pytest.mark.parametrize(
+    ("program", "passed"),
+    [
+        ("/usr/bin/npx", {"npm_config_registry", "NPM_CONFIG_PROXY", "HTTPS_PROXY"}),
+        ("uvx", {"UV_INDEX_URL", "HTTPS_PROXY"}),
+        ("pipx", {"PIP_INDEX_URL", "UV_INDEX_URL", "HTTPS_PROXY"}),
+        ("node", set[str]()),
+    ],
+)
+def test_package_managers_get_their_own_settings(
+    monkeypatch: pytest.MonkeyPatch, program: str, passed: set[str]
+) -> None:
+    for name in list(os.environ):
+        monkeypatch.delenv(name)
+    names = (
+        "npm_config_registry",
+        "NPM_CONFIG_PROXY",
+        "UV_INDEX_URL",
+        "UV_PUBLISH_TOKEN",
+        "PIP_INDEX_URL",
+        "HTTPS_PROXY",
+    )
+    for name in names:
+        monkeypatch.setenv(name, "https://me:pw@host/")
+    assert set(child_environment(None, program)) == passed
+
+
 # Ending.
 
 

@@ -9,18 +9,16 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import traceback
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 import sluicegate
 from sluicegate.protocol.types import ProgressEvent, ToolResult
-from sluicegate.upstream import duplex, process, stdio
+from sluicegate.upstream import process, stdio
 from sluicegate.upstream.spawn import launch
 from sluicegate.upstream.stdio import StdioUpstream
 from tests.descriptors import descriptors
@@ -355,7 +353,8 @@ async def test_a_line_that_is_no_message_disturbs_no_call(
         assert await says(client, "say", line=line, times=3) == "said"
         assert await says(client, "echo", text="next") == "next"
     logged = [record.getMessage() for record in caplog.records if record.name == "sluicegate"]
-    assert len(logged) == (3 if line.strip(" \t\r") and line != "[]" else 0)
+    # Each message that is wrong; of what is printed, the first line.
+    assert len(logged) == (0 if not line.strip(" \t\r") or line == "[]" else 3 if "jsonrpc" in line else 1)
     assert all(message.isprintable() for message in logged)
 
 
@@ -369,11 +368,22 @@ async def test_two_hundred_thousand_unreadable_lines_break_the_connection_and_no
             with pytest.raises(sluicegate.UpstreamClosed, match="more than 1000 unreadable lines"):
                 await client.call("echo")
         assert grown() < 16 * MIB
-    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 5
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
 
 
-async def test_of_a_server_that_is_started_again_and_again_the_first_five_lines_a_minute_are_told(
-    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+async def test_what_a_server_prints_to_stdout_is_passed_on_redacted_and_safe_for_a_terminal(world: World) -> None:
+    printed: list[str] = []
+    upstream = StdioUpstream(world.command(), env={**world.env, "KEY": "s3cr3t-canary"}, on_printed=printed.append)
+    async with asyncio.timeout(LIMIT), sluicegate.connect(upstream) as client:
+        await client.call("say", line="ready \x1b[2J s3cr3t-canary", times=1)
+        await client.call("say", line='{"level": "info"}', times=1)
+        await client.call("say", line='{"jsonrpc": "2.0"}', times=1)  # Not printed: a message that is wrong.
+        await client.call("say", line="x" * 990 + "s3cr3t-canary", times=1)
+    assert printed == ["ready \\x1b[2J ***", '{"level": "info"}', "x" * 990 + "***"]
+
+
+async def test_of_a_server_that_is_started_again_and_again_the_first_line_that_it_prints_is_told(
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     upstream = StdioUpstream(world.command("start=garbage"), env=world.env)
     another = StdioUpstream(world.command("start=garbage"), env=world.env)
@@ -383,13 +393,10 @@ async def test_of_a_server_that_is_started_again_and_again_the_first_five_lines_
         with pytest.raises(sluicegate.UpstreamClosed):
             async with asyncio.timeout(LIMIT), sluicegate.connect(server):
                 pass
-        return len([record for record in caplog.records if "a line is skipped" in record.getMessage()])
+        return len([record for record in caplog.records if "printed a line to stdout" in record.getMessage()])
 
-    assert [await told(upstream) for _ in range(3)] == [5, 0, 0]
-    assert await told(another) == 5
-    clock = time.monotonic
-    monkeypatch.setattr(duplex, "time", SimpleNamespace(monotonic=lambda: clock() + 61))
-    assert [await told(upstream) for _ in range(2)] == [5, 0]
+    assert [await told(upstream) for _ in range(3)] == [1, 0, 0]
+    assert await told(another) == 1
 
 
 async def test_a_server_that_was_broken_for_its_lines_may_write_some_when_it_is_started_again(world: World) -> None:

@@ -98,7 +98,7 @@ def _configured(config: str | None, folder: str | None) -> Log:
     places = places_of(config, folder)
     loaded = loaded_from(places)
     if loaded.config is None:
-        show_problems(loaded, notes=False)
+        show_problems(loaded.problems, notes=False)
         raise NotStarted("the configuration has errors, so the folder of the log is not known; give --audit-folder.")
     return Log(audit_folder(loaded.config, places.environ), loaded.config.audit.anchors)
 

@@ -1,8 +1,10 @@
 """`sluicegate call`: one tool, called from the command line."""
 
+import re
+import shlex
 import sys
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import click
@@ -11,14 +13,33 @@ from msgspec import UNSET
 from sluicegate.cli.command import Failure, places_of, with_places
 from sluicegate.cli.gateway_client import GatewayClient, any_gateway, explain_missing, own_name, run, servers_for
 from sluicegate.cli.key_values import Wrong, json_arguments, typed_arguments
-from sluicegate.cli.output import clean, on_terminal, say, show_json, show_text
+from sluicegate.cli.output import clean, counted, first_line, on_terminal, one_line, say, show_json, show_text
 from sluicegate.cli.prompt import Terminal
+from sluicegate.config.model import Limits, ServerSettings
 from sluicegate.config.paths import Places
 from sluicegate.errors import SluicegateError, UpstreamClosed
 from sluicegate.protocol.message import Params
-from sluicegate.protocol.types import LogEvent, ProgressEvent, TextContent, Tool, ToolResult
+from sluicegate.protocol.types import (
+    AudioContent,
+    EmbeddedResource,
+    ImageContent,
+    LogEvent,
+    ProgressEvent,
+    ResourceContents,
+    ResourceLink,
+    TextContent,
+    Tool,
+    ToolResult,
+)
 from sluicegate.runtime.task_scope import TaskScope
 
+_KINDS: Final[Mapping[type, str]] = {
+    ImageContent: "image",
+    AudioContent: "sound",
+    EmbeddedResource: "binary resource",
+}
+"""The kinds of content that a terminal cannot show."""
+_TOO_LONG: Final = re.compile(r"^The answer of .+ is (too long|larger than \d+ bytes)\b")
 MOST_HELD: Final = 1000
 """Log lines, the last ones, that are held back while a person answers a question."""
 
@@ -26,11 +47,11 @@ MOST_HELD: Final = 1000
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("tool", metavar="SERVER__TOOL")
 @click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
-@click.option("--json", "text", metavar="OBJECT", help="All arguments as one JSON object; - reads it from stdin.")
-@click.option("--raw", is_flag=True, help="Print the whole result as JSON.")
+@click.option("--input", "text", metavar="OBJECT", help="All arguments as one JSON object; - reads it from stdin.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
 @with_places
 def call(
-    tool: str, words: tuple[str, ...], text: str | None, raw: bool, config: str | None, folder: str | None
+    tool: str, words: tuple[str, ...], text: str | None, as_json: bool, config: str | None, folder: str | None
 ) -> None:
     """Call a tool and print the text of its result.
 
@@ -46,7 +67,7 @@ def call(
       sluicegate call demo__echo text=hello times=2
       sluicegate call demo__count to=20
       sluicegate call files__write_file path=a.txt content=@draft.txt
-      sluicegate call demo__echo --json '{"text": "hello"}' --raw
+      sluicegate call demo__echo --input '{"text": "hello"}' --json
 
     \b
     Exit status:
@@ -66,15 +87,17 @@ def call(
             raise click.UsageError(
                 f"there is no option {word}. If {key} is an argument of the tool, write {key}={value}"
             )
+        if word.startswith("{"):
+            raise click.UsageError(f"arguments as JSON are given with --input: --input {shlex.quote(word)}")
     if text is not None and words:
-        raise click.UsageError("--json holds all arguments; leave the others out.")
+        raise click.UsageError("--input holds all arguments; leave the others out.")
     # Read before the event loop starts: there, Ctrl+C would not interrupt it.
     wants_stdin = text == "-" or any(word.partition("=")[2] == "@-" for word in words)
     piped = _text_of_stdin() if wants_stdin else ""
-    run(_work(places_of(config, folder), tool, words, piped if text == "-" else text, raw, piped))
+    run(_work(places_of(config, folder), tool, words, piped if text == "-" else text, as_json, piped))
 
 
-async def _work(places: Places, name: str, words: Sequence[str], text: str | None, raw: bool, piped: str) -> int:
+async def _work(places: Places, name: str, words: Sequence[str], text: str | None, as_json: bool, piped: str) -> int:
     bar = Bar()
     terminal = Terminal(bar.pause)
     async with any_gateway(places, choose=servers_for(name), elicit=terminal, on_log=bar.log) as gateway:
@@ -83,7 +106,7 @@ async def _work(places: Places, name: str, words: Sequence[str], text: str | Non
         with bar:
             result = await _call(gateway, name, arguments, bar, terminal)
     try:
-        _show(result, raw=raw)
+        _show(result, as_json=as_json)
     except OSError as problem:
         problem.add_note("the call has run")
         raise
@@ -162,7 +185,22 @@ async def _call(gateway: GatewayClient, name: str, arguments: Params, bar: "Bar"
     except SluicegateError as problem:
         if gateway.is_running and isinstance(problem, UpstreamClosed):
             raise Failure("the gateway stopped before the call was answered; it may have run.") from None
-        raise Failure(why_it_failed(problem)) from None
+        raise Failure(why_it_failed(problem) + await _how_to_raise(gateway, name, problem.message)) from None
+
+
+async def _how_to_raise(gateway: GatewayClient, name: str, message: str) -> str:
+    """Where to set the limit that an error names; empty if it names none."""
+    keys = re.findall(r"`(\w+)`", message)
+    if key := next((key for key in keys if key in ServerSettings.__struct_fields__), ""):
+        servers = (await gateway.report()).servers
+        table = next((f"servers.{each.name}" for each in servers if own_name(each, name) is not None), "servers.NAME")
+    elif key := next((key for key in keys if key in Limits.__struct_fields__), ""):
+        table = "limits"
+    elif _TOO_LONG.search(message):
+        table, key = "limits", "message"
+    else:
+        return ""
+    return f" To allow more, set {key} under [{table}] in sluicegate.toml."
 
 
 def why_it_failed(problem: SluicegateError) -> str:
@@ -225,16 +263,27 @@ class Bar:
             self._bar.stop() if is_paused else self._bar.start()
 
 
-def _show(result: ToolResult, *, raw: bool) -> None:
-    if raw:
+def _show(result: ToolResult, *, as_json: bool) -> None:
+    if as_json:
         show_json(result.raw)
         return
-    if result.text:
-        show_text(result.text)
-    elif result.structured_content is not UNSET:
+    others: Counter[str] = Counter()
+    if not result.text and result.structured_content is not UNSET:
         show_json(result.structured_content)
-    others = [type(block).__name__ for block in result.content if not isinstance(block, TextContent)]
+    for block in result.content:
+        match block:
+            case TextContent(text=text):
+                if result.text:  # Otherwise there are only empty ones.
+                    show_text(text)
+            case ResourceLink(uri=uri):
+                title = first_line(block.title or block.description or block.name)
+                show_text(one_line(f"{uri}  {title}".rstrip()))
+            case EmbeddedResource(resource=ResourceContents(text=str(text))):
+                show_text(text)
+            case _:
+                others[_KINDS.get(type(block), "part of an unknown kind")] += 1
     if others:
-        say(f"the result also holds {', '.join(others)}; --raw prints all of it.")
+        held = ", ".join(counted(count, what) for what, count in others.items())
+        say(f"the result also holds {held}; --json prints all of it.")
     if result.is_error:
         say("the tool failed.")

@@ -44,7 +44,7 @@ def check(as_json: bool, config: str | None, folder: str | None) -> None:
     if as_json:
         _show_json(loaded, places, ok=loaded.ok and not loaded.broken and not refused)
     else:
-        show_problems(loaded)
+        show_problems(loaded.problems)
         _show(loaded, places)
     if loaded.config is None:
         raise NotStarted("the configuration has errors; nothing would run.")

@@ -25,6 +25,9 @@ _PROJECT_FILES: Final = (".mcp.json", "sluicegate.toml")
 
 _folder = click.option(
     "--folder",
+    "--directory",
+    "-C",
+    "folder",
     type=click.Path(exists=True, file_okay=False),
     help="The gateway's folder, instead of this one or the nearest one above it that has a .mcp.json.",
 )

@@ -2,20 +2,25 @@
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from msgspec.structs import replace
 
 import sluicegate
-from sluicegate.cli.output import tell
+from sluicegate.cli.output import is_terminal, tell
+from sluicegate.config.commands import UNPINNED
 from sluicegate.config.load import Loaded, load
+from sluicegate.config.mcp_json import DISABLED_BY_ENTRY
+from sluicegate.config.merge import DISABLED_BY_SETTINGS
 from sluicegate.config.model import GatewayConfig, Http, PythonFile, ServerConfig, Stdio, exposure
 from sluicegate.config.paths import Places, control_socket
 from sluicegate.config.problems import Problem
 from sluicegate.errors import ConfigError
 from sluicegate.runtime.lock import check_folder
 
+SEVERITIES: Final = {"error": "bold red", "warning": "bold yellow", "note": "dim"}
+"""The style of each severity on a terminal."""
 _DEMO_NAMES: Final = ("demo", "sluicegate-demo")
 
 
@@ -38,11 +43,26 @@ def with_demo(loaded: Loaded, places: Places, *, always: bool = False) -> Loaded
     return replace(loaded, config=replace(config, servers={**config.servers, name: demo}))
 
 
-def show_problems(loaded: Loaded, *, notes: bool = True) -> None:
-    """Print the problems of the files to stderr, one per line: file:line:column: severity: sentence."""
-    for problem in loaded.problems:
+def show_problems(problems: Iterable[Problem], *, notes: bool = True) -> None:
+    """Print problems of the files to stderr, one per line: file:line:column: severity: sentence."""
+    for problem in problems:
         if notes or problem.severity != "note":
-            tell(str(problem))
+            line = str(problem)
+            if is_terminal(err=True):
+                line = line.removeprefix(os.path.join(os.getcwd(), ""))
+            tell(line, paint={f"{problem.severity}:": SEVERITIES[problem.severity]})
+
+
+def concerns(loaded: Loaded) -> list[Problem]:
+    """The problems without those of servers that the user has disabled."""
+    servers = {} if loaded.config is None else loaded.config.servers
+    off = {server.name for server in servers.values() if server.disabled in (DISABLED_BY_ENTRY, DISABLED_BY_SETTINGS)}
+    return [problem for problem in loaded.problems if problem.server not in off]
+
+
+def unpinned(problem: Problem) -> bool:
+    """Whether it is the note about a server whose version is not fixed."""
+    return problem.severity == "note" and UNPINNED in problem.sentence
 
 
 def has_nothing_to_run(server: ServerConfig | None) -> bool:

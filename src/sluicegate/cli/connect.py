@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from sluicegate.cli.command import CLIENT_NAMES, Failure, confirmed, places_of, with_folder
 from sluicegate.cli.files import gateway_fronts, replace_file, text_of, wrong_in
-from sluicegate.cli.gateway_client import running_address
+from sluicegate.cli.gateway_client import other_gateways, running_address
 from sluicegate.cli.output import say
 from sluicegate.config.clients import (
     CLIENTS,
@@ -204,11 +204,22 @@ def _own_command() -> list[str]:
     return [script] if os.access(script, os.X_OK) else [sys.executable, "-m", "sluicegate"]
 
 
+def _check_port(places: Places, url: str) -> None:
+    """Raise Failure if the gateway of another folder has the address: the client would connect to that one."""
+    for report in asyncio.run(other_gateways(places)):
+        if report.address == url:
+            raise Failure(
+                f"the gateway of {report.root} runs at {url}, so the client would connect to that one. Set another port"
+                " under [http] in sluicegate.toml, or start this folder's gateway first with `sluicegate serve --port"
+                " N`, or use --stdio."
+            )
+
+
 def _address(places: Places) -> tuple[str, str]:
     """The URL of the folder's gateway, and a sentence if the next gateway will have another one.
 
     Raises:
-        Failure: the URL is not known before the gateway runs.
+        Failure: the URL is not known before the gateway runs, or belongs to that of another folder.
     """
     http = (load(places).config or GatewayConfig(root=places.root)).http
     address = asyncio.run(running_address(places))
@@ -219,7 +230,9 @@ def _address(places: Places) -> tuple[str, str]:
         )
     if not address:
         host = f"[{http.host}]" if ":" in http.host else http.host
-        return f"http://{host}:{http.port}{http.path}", ""
+        url = f"http://{host}:{http.port}{http.path}"
+        _check_port(places, url)
+        return url, ""
     port = urlsplit(address).port or 80
     if port == http.port:
         return address, ""

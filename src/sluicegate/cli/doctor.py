@@ -14,9 +14,20 @@ import click
 import msgspec
 
 from sluicegate.cli.command import Failure, places_of, with_places
-from sluicegate.cli.configuration import has_nothing_to_run, loaded_from, refusals, what_runs
+from sluicegate.cli.configuration import concerns, has_nothing_to_run, loaded_from, refusals, what_runs
 from sluicegate.cli.gateway_client import NoAnswer, any_gateway, gateway_to_look_at, run, running_gateway
-from sluicegate.cli.output import about, as_sentence, clean, counted, is_terminal, say, show_json, show_styled, times
+from sluicegate.cli.output import (
+    about,
+    as_sentence,
+    clean,
+    counted,
+    is_terminal,
+    one_line,
+    painted,
+    say,
+    show_json,
+    times,
+)
 from sluicegate.config.load import Loaded
 from sluicegate.config.model import GatewayConfig, HttpFront, ServerConfig
 from sluicegate.config.paths import Places
@@ -26,6 +37,7 @@ from sluicegate.gate.rules import unknown_names
 from sluicegate.globs import name_matches
 from sluicegate.hub.naming import head_of
 from sluicegate.protocol.versions import MODERN_VERSIONS
+from sluicegate.runtime.standard_streams import columns_of, wrapped
 from sluicegate.serve.control_protocol import Offered, Report, ServerStatus
 from sluicegate.serve.diagnose import LAST_OUTPUT_MARK
 
@@ -97,7 +109,7 @@ async def _check_gateway(
         report = await gateway.report()
         away = {server.name for server in report.servers if server.state not in ("ready", "disabled")}
         causes = {name for name in away if has_nothing_to_run(config.servers.get(name))}
-        findings = [*check_files(loaded.problems, report.problems, causes), *check_absence(places)]
+        findings = [*check_files(concerns(loaded), report.problems, causes), *check_absence(places)]
         if report.stopping:
             findings.append(Finding("warning", "gateway", f"gateway {report.stopping_sentence()}"))
         if not gateway.is_running:
@@ -138,16 +150,27 @@ def _show(findings: Sequence[Finding], *, as_json: bool) -> None:
     if as_json:
         show_json(findings)
         return
-    for each in findings:
-        text = about(each.about, each.sentence)
-        if is_terminal():
-            sign, style = _SIGNS[each.severity]
-            remedy = f"\n  {clean(each.remedy)}" if each.remedy else ""
-            show_styled((f"{sign} ", style), (clean(text), ""), (remedy, "green"))
-        else:
-            click.echo(clean(" ".join(f"{each.severity}: {text} {each.remedy}".split())))
-    wrong = sum(each.severity != "note" for each in findings)
-    say("found no problems." if not wrong else f"found {counted(wrong, 'problem')}.")
+    wrong = [each for each in findings if each.severity != "note"]
+    notes = findings[len(wrong) :]
+    for group, title in ((wrong, counted(len(wrong), "problem")), (notes, counted(len(notes), "note"))):
+        if group and is_terminal():
+            click.echo(("\n" if wrong and group is notes else "") + painted(f"{title}:", "bold"))
+        for each in group:
+            _show_one(each)
+    more = f" and {counted(len(notes), 'note')}" if notes else ""
+    say(f"found {counted(len(wrong), 'problem') if wrong else 'no problems'}{more}.")
+
+
+def _show_one(finding: Finding) -> None:
+    text = about(finding.about, finding.sentence)
+    if not is_terminal():
+        click.echo(clean(" ".join(f"{finding.severity}: {text} {finding.remedy}".split())))
+        return
+    sign, style = _SIGNS[finding.severity]
+    columns = columns_of(sys.stdout)
+    click.echo(wrapped(f"{sign} {one_line(text)}", columns, 2).replace(sign, painted(sign, style), 1))
+    if finding.remedy:
+        click.echo(painted(wrapped(f"  {one_line(finding.remedy)}", columns, 2), "green"))
 
 
 def check_files(
@@ -216,6 +239,9 @@ def check_servers(
     `commands` instead.
     """
     for server in servers:
+        if printed := server.printed_sentence():
+            remedy = "Make it print to stderr. The gateway skips such lines; other clients may fail."
+            yield Finding("warning", server.name, f"{server.name} {printed}", remedy)
         match server.state:
             case "ready" | "stopped":
                 pass

@@ -6,12 +6,14 @@ imported when no gateway runs.
 
 import asyncio
 import difflib
+import glob
 import json
 import logging
+import os
 import socket
 import struct
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import Final, TypeVar
 
 import msgspec
@@ -34,7 +36,7 @@ from sluicegate.errors import (
 from sluicegate.globs import name_matches
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.types import ToolResult
-from sluicegate.serve.control_protocol import Kind, Offered, OwnTools, Report, ServerStatus, hub_socket
+from sluicegate.serve.control_protocol import Kind, LogLine, Offered, OwnTools, Report, ServerStatus, hub_socket
 from sluicegate.upstream.duplex import SocketUpstream
 
 T = TypeVar("T")
@@ -113,9 +115,9 @@ class GatewayClient:
         except RpcError:  # A gateway of an older version lacks this tool.
             return {}
 
-    async def logs(self, server: str) -> list[str]:
-        """The last lines that a server wrote to its stderr."""
-        return (await self._ask("logs", {"name": server}, dict[str, list[str]]))["lines"]
+    async def logs(self, server: str = "", *, after: int = 0) -> list[LogLine]:
+        """The last lines that a server wrote, or all servers; only those after the line of this number."""
+        return (await self._ask("logs", {"name": server, "after": after}, dict[str, list[LogLine]]))["lines"]
 
     async def restart(self, server: str) -> None:
         await self._call("restart", {"name": server})
@@ -269,6 +271,19 @@ async def running_address(places: Places) -> str | None:
     """The URL of the gateway that runs for the folder: empty if it has only stdio, None if none runs that answers."""
     report = await running_report(places)
     return None if report is None or report.stopping else report.address
+
+
+async def other_gateways(places: Places) -> list[Report]:
+    """The states of the gateways that run for other folders of this user, at their usual sockets."""
+    own = control_socket(GatewayConfig(root=places.root), places.environ)
+    found: list[Report] = []
+    for path in sorted(glob.glob(os.path.join(glob.escape(os.path.dirname(own)), "*.sock"))):
+        if path == own or path.endswith(hub_socket(".sock")) or listening_process(path) is None:
+            continue
+        with suppress(UpstreamError, Failure, RpcError):  # It has just stopped, or hangs.
+            async with _connect(path, CONTROL_TIMEOUT) as control:
+                found.append(await GatewayClient(control, None, is_running=True, seconds={}).report())
+    return found
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -9,10 +10,19 @@ import click
 
 from sluicegate.cli.command import Failure, places_of, with_places
 from sluicegate.cli.gateway_client import explain_missing, gateway_to_look_at, run
-from sluicegate.cli.key_values import types_of
-from sluicegate.cli.output import clean, first_line, first_sentence, is_terminal, say, show_json, show_rows
+from sluicegate.cli.key_values import resolved, types_of
+from sluicegate.cli.output import (
+    clean,
+    first_line,
+    first_sentence,
+    is_terminal,
+    say,
+    show_json,
+    show_rows,
+)
 from sluicegate.config.paths import Places
-from sluicegate.protocol.message import as_array, as_object
+from sluicegate.protocol.message import Params, as_array, as_object
+from sluicegate.runtime.standard_streams import columns_of, wrapped
 from sluicegate.serve.control_protocol import Kind, Offered
 
 Row = Callable[[Offered], Sequence[str]]
@@ -29,6 +39,9 @@ _BOUNDS: Final = {
     "minLength": "length at least",
     "maxLength": "length up to",
 }
+
+DEEPEST: Final = 4
+"""How many levels of objects in objects are shown; a schema may refer to itself."""
 
 _server = click.option("--server", metavar="NAME", help="Only those of this server.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print the complete definitions as JSON.")
@@ -119,7 +132,7 @@ async def _list(
     if as_json:
         show_json([{**offer.definition, "server": offer.server, "own": offer.own} for offer in offers])
     elif offers:
-        show_rows(head, [row(offer) for offer in offers])
+        show_rows(head, [row(offer) for offer in offers], has_titles=False)
     away = [each.name for each in report.servers if each.state not in ("ready", "disabled", "stopped")]
     away = [each for each in away if name in ("", each)]
     unknown = [each for each in gateway.unknown if name in ("", each)]
@@ -165,11 +178,13 @@ async def _show_tool(places: Places, name: str, as_json: bool) -> int:
     if as_json:
         show_json({**offer.definition, "server": offer.server, "own": offer.own})
     else:
-        click.echo(clean("\n".join(_tool_page(offer))))
+        for line in clean("\n".join(tool_page(offer))).split("\n"):
+            indent = len(line) - len(line.lstrip())
+            click.echo(wrapped(line, columns_of(sys.stdout), indent) if is_terminal() else line)
     return 0
 
 
-def _tool_page(offer: Offered) -> Iterator[str]:
+def tool_page(offer: Offered) -> Iterator[str]:
     """Everything about one tool, line by line."""
     schema = as_object(offer.definition.get("inputSchema")) or {}
     yield f"{offer.definition['name']}  ({offer.own} of {offer.server})"
@@ -178,19 +193,39 @@ def _tool_page(offer: Offered) -> Iterator[str]:
     annotations = as_object(offer.definition.get("annotations")) or {}
     if hints := [words for key, words in _HINTS.items() if annotations.get(key) is True]:
         yield f"\nHints of the server: {', '.join(hints)}."
+    yield "\nArguments:" if as_object(schema.get("properties")) else "\nIt takes no arguments."
+    yield from _fields(schema, schema, 1)
+
+
+def _fields(schema: Params, root: Params, depth: int) -> Iterator[str]:
+    """The members of an object, with those of objects in it; references within the schema are resolved."""
     required = as_array(schema.get("required")) or []
-    fields = as_object(schema.get("properties")) or {}
-    yield "\nArguments:" if fields else "\nIt takes no arguments."
-    for key, value in fields.items():
-        field = as_object(value) or {}
-        kinds = " or ".join(sorted(types_of(field, schema))) or "anything"
+    for key, value in (as_object(schema.get("properties")) or {}).items():
+        # What stands beside a reference counts more than what it refers to.
+        field = {**resolved(value, root), **(as_object(value) or {})}
+        kinds = " or ".join(sorted(types_of(value, root))) or "anything"
+        items = resolved(field.get("items"), root)
+        if kinds == "array" and (of := " or ".join(sorted(types_of(items, root)))):
+            kinds = f"array of {of}"
         notes = [] if key in required else ["optional"]
-        notes += [f"one of {', '.join(map(str, choices))}"] if (choices := as_array(field.get("enum"))) else []
+        choices = as_array(field.get("enum")) or as_array(items.get("enum"))
+        notes += [f"one of {', '.join(map(str, choices))}"] if choices else []
         notes += [f"default {json.dumps(field['default'])}"] if "default" in field else []
         notes += [f"{words} {field[bound]}" for bound, words in _BOUNDS.items() if bound in field]
-        yield f"  {key}: {', '.join([kinds, *notes])}"
+        indent = "  " * depth
+        yield f"{indent}{key}: {', '.join([kinds, *notes])}"
         if text := " ".join(_text(field, "description").split()):
-            yield f"      {text}"
+            yield f"{indent}    {text}"
+        if depth < DEEPEST:
+            for inner in (field, items, *_choices(field, root)):
+                yield from _fields(inner, root, depth + 1)
+
+
+def _choices(field: Params, root: Params) -> Iterator[Params]:
+    """The schemas of which a value may match one, such as a type or null."""
+    for key in ("anyOf", "oneOf"):
+        for each in as_array(field.get(key)) or []:
+            yield resolved(each, root)
 
 
 def _text(definition: Mapping[str, object], key: str) -> str:

@@ -21,7 +21,7 @@ COMMANDS = {
     "resources": "List the resources and resource templates of all servers.",
     "prompts": "List the prompts of all servers, under the names that clients see.",
     "call": "Call a tool and print the text of its result.",
-    "logs": "Print the last lines that a server wrote to its stderr.",
+    "logs": "Print the last lines that a server wrote to its stderr, or all servers.",
     "restart": "Restart a server of the running gateway.",
     "audit": "Read, verify and export the record of all calls.",
     "check": "Show what would run, and the problems of the configuration.",

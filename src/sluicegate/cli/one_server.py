@@ -1,75 +1,88 @@
-"""`sluicegate logs` and `sluicegate restart`: one server of the running gateway."""
+"""`sluicegate logs` and `sluicegate restart`: servers of the running gateway."""
 
 import asyncio
+import time
 from typing import Final
 
 import click
 
 from sluicegate.cli.command import Failure, places_of, with_folder
 from sluicegate.cli.gateway_client import GatewayClient, run, running_gateway
-from sluicegate.cli.output import counted, say, show_text
+from sluicegate.cli.output import clean, counted, painted, say, show_json_line
 from sluicegate.config.paths import Places
-from sluicegate.serve.control_protocol import ServerStatus
+from sluicegate.serve.control_protocol import LogLine, ServerStatus
 
 _LOG_POLL: Final = 0.5
 _WHY_NOTHING: Final = {
-    "http": "is at a URL, so its log is where it runs",
+    "http": "runs at a URL, so the gateway has no log of it; look at the place where it runs",
     "python": "runs inside the gateway, so its output is on the gateway's own terminal",
     "invalid": "has not run, because its entry is wrong; `sluicegate status` says why",
 }
 """Why a server that is not a process has no log, by its kind."""
+_LINE_FIELDS: Final = ("at", "server", "is_stdout", "text")
 _RESTART_POLL: Final = 0.1
 _RESTART_TIMEOUT: Final = 60.0
 _ROUNDING: Final = 0.05
 
 
 @click.command()
-@click.argument("server")
+@click.argument("server", required=False)
 @click.option("--follow", "-f", is_flag=True, help="Go on printing new lines, until Ctrl+C.")
 @click.option("--lines", "-n", type=click.IntRange(0), default=None, metavar="N", help="Only the last N lines.")
+@click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON object.")
 @with_folder
-def logs(server: str, follow: bool, lines: int | None, folder: str | None) -> None:
-    """Print the last lines that a server wrote to its stderr.
+def logs(server: str | None, follow: bool, lines: int | None, as_json: bool, folder: str | None) -> None:
+    """Print the last lines that a server wrote to its stderr, or all servers.
 
-    The gateway that runs for this folder keeps 1,000 lines of each server. A server at a URL has no stderr here, and a
-    Python file runs inside the gateway, so its output is on the gateway's own terminal.
+    Each line has its time, and without SERVER its server. The gateway that runs for this folder keeps 1,000 lines of
+    each server. Lines marked with (stdout) were printed to stdout, which is for MCP messages only. A server at a URL
+    has no stderr here, and a Python file runs inside the gateway, so its output is on the gateway's own terminal.
 
     \b
     Examples:
-      sluicegate logs files
+      sluicegate logs
       sluicegate logs files --follow
       sluicegate logs files -n 20
+      sluicegate logs --json | jq -r 'select(.server == "files") | .text'
 
     \b
     Exit status: 0 printed, 1 no gateway runs, or it has no such server
     """
-    run(_print_log(places_of(None, folder), server, follow, lines))
+    run(_print_log(places_of(None, folder), server or "", follow, lines, as_json))
 
 
-async def _print_log(places: Places, name: str, follow: bool, most: int | None) -> int:
+async def _print_log(places: Places, name: str, follow: bool, most: int | None, as_json: bool) -> int:
     async with running_gateway(places) as gateway:
-        server = await gateway.server(name)
-        seen = await gateway.logs(server.name)
-        for line in seen if most is None else seen[max(0, len(seen) - most) :]:
-            show_text(line)
-        if not seen and not follow:
-            say(f"{server.name} {_WHY_NOTHING.get(server.kind, 'has written nothing')}.")
+        server = await gateway.server(name) if name else None
+        name = server.name if server is not None else ""
+        found = await gateway.logs(name)
+        shown = found if most is None else found[max(0, len(found) - most) :]
+        _show_lines(shown, as_json, with_server=not name)
+        if not found and not follow:
+            why = "no server has written anything"
+            if server is not None:
+                why = f"{server.name} {_WHY_NOTHING.get(server.kind, 'has written nothing')}"
+            say(f"{why}.")
+        if any(line.is_stdout for line in shown):
+            say("lines with (stdout) are no MCP messages and were skipped; make the server print them to stderr.")
+        last = found[-1].number if found else 0
         while follow:
             await asyncio.sleep(_LOG_POLL)
-            now = await gateway.logs(server.name)
-            for line in _new(seen, now):
-                show_text(line)
-            seen = now
+            found = await gateway.logs(name, after=last)
+            _show_lines(found, as_json, with_server=not name)
+            last = found[-1].number if found else last
     return 0
 
 
-def _new(seen: list[str], now: list[str]) -> list[str]:
-    """The lines that are new: old lines drop out at the top, so find where the lines seen before end."""
-    for count in range(max(0, len(now) - len(seen)), len(now)):
-        kept = len(now) - count
-        if now[:kept] == seen[len(seen) - kept :]:
-            return now[kept:]
-    return now
+def _show_lines(lines: list[LogLine], as_json: bool, *, with_server: bool) -> None:
+    for line in lines:
+        if as_json:
+            show_json_line({name: getattr(line, name) for name in _LINE_FIELDS})
+            continue
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(line.at))
+        name = f" {painted(clean(line.server), 'cyan')}" if with_server else ""
+        mark = f" {painted('(stdout)', 'yellow')}" if line.is_stdout else ""
+        click.echo(f"{painted(at, 'dim')}{name}{mark} {clean(line.text)}")
 
 
 @click.command()

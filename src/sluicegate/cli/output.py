@@ -7,14 +7,15 @@ Rich is imported in functions, because it takes longer to import than most comma
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
 
 from sluicegate.protocol.visible_text import CONTROLS
+from sluicegate.runtime import standard_streams
+from sluicegate.runtime.standard_streams import columns_of, has_colours, wrapped, write_line
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -29,22 +30,29 @@ STATES: Final = {
     "disabled": "dim",
 }
 _GAP: Final = 3  # Characters between two columns of a table.
+READABLE: Final = 40
+"""Characters that the widest column of a table needs to be readable."""
 
 
-def say(sentence: str) -> None:
+def say(sentence: str, *, paint: Mapping[str, str] | None = None) -> None:
     """Print a sentence to stderr, which is not part of the command's result."""
-    tell(f"sluicegate: {sentence}")
+    tell(f"sluicegate: {sentence}", paint=paint)
 
 
-def tell(line: str) -> None:
-    """Write one line to stderr. If that fails, because the disk is full or the reader gone, the work goes on (R33)."""
-    with suppress(OSError):
-        click.echo(one_line(line), err=True)
+def tell(line: str, *, hang: int = 4, paint: Mapping[str, str] | None = None) -> None:
+    """Write one line to stderr, as `write_line` does. If that fails, the work goes on (R33)."""
+    write_line(one_line(line), hang=hang, paint=paint)
 
 
-def is_terminal() -> bool:
-    """Whether stdout is a terminal."""
-    return sys.stdout is not None and sys.stdout.isatty()  # pyright: ignore[reportUnnecessaryComparison] - may be closed
+def is_terminal(*, err: bool = False) -> bool:
+    """Whether stdout is a terminal, or stderr."""
+    stream = sys.stderr if err else sys.stdout
+    return stream is not None and stream.isatty()  # pyright: ignore[reportUnnecessaryComparison] - may be closed
+
+
+def painted(text: str, style: str) -> str:
+    """The text in a style such as "bold red" if stdout has colours, else as it is."""
+    return standard_streams.painted(text, style) if is_terminal() and has_colours(sys.stdout) else text
 
 
 def on_terminal(*, err: bool = False) -> "Console":
@@ -119,13 +127,41 @@ def show_text(text: str) -> None:
     click.echo(clean(text))
 
 
-def show_rows(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = ()) -> None:
-    """Print a table on a terminal, else one line per row with tabs and no head; `numbers` are right-aligned columns."""
-    if is_terminal():
+def show_rows(
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    numbers: Sequence[str] = (),
+    with_head: bool = False,
+    has_titles: bool = True,
+) -> None:
+    """Print a table on a terminal, else one line per row with tabs; there, only `with_head` prints the head.
+
+    `numbers` are right-aligned columns. A terminal that is too narrow for the table gets several lines for each row,
+    with the titles of the columns unless `has_titles` is False.
+    """
+    rows = list(rows)
+    if not is_terminal():
+        for row in [head, *rows] if with_head else rows:
+            click.echo("\t".join(clean(" ".join(cell.split())) for cell in row))
+        return
+    columns = columns_of(sys.stdout)
+    *others, widest = sorted(_widths(head, rows))
+    if sum(others) + _GAP * len(others) + min(widest, READABLE) <= columns:
         show(table(head, rows, numbers=numbers))
         return
-    for row in rows:
-        click.echo("\t".join(clean(" ".join(cell.split())) for cell in row))
+    for name, second, *rest in rows:
+        line = wrapped(f"{one_line(name)}  {one_line(second)}".rstrip(), columns, 4)
+        click.echo(line.replace(one_line(name), painted(one_line(name), "bold"), 1))
+        for title, cell in zip(head[2:], rest, strict=True):
+            text = f"{title}: {one_line(cell)}" if has_titles else one_line(cell)
+            if cell:
+                click.echo(wrapped(f"    {text}", columns, 6 if has_titles else 4))
+
+
+def _widths(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    """The width of each column."""
+    return [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
 
 
 def show(renderable: "RenderableType") -> None:
@@ -133,21 +169,11 @@ def show(renderable: "RenderableType") -> None:
     on_terminal().print(renderable)
 
 
-def show_styled(*parts: tuple[str, str]) -> None:
-    """Print texts with their Rich styles, as one line."""
-    from rich.text import Text
-
-    show(Text.assemble(*parts))
-
-
 def fitting(
     head: Sequence[str], rows: Sequence[Sequence[str]], spared: Sequence[str], width: int
 ) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     """The columns that fit into the width: those in `spared` are dropped in order until no word has to be broken."""
-    kept = list(range(len(head)))
-    needed = [
-        max(len(head[column]), *(len(row[column]) for row in rows)) if rows else len(head[column]) for column in kept
-    ]
+    kept, needed = list(range(len(head))), _widths(head, rows)
     for title in spared:
         if sum(needed[column] for column in kept) + _GAP * (len(kept) - 1) <= width:
             break

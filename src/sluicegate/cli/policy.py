@@ -131,7 +131,7 @@ class Catalog:
     def of(cls, places: Places) -> "Catalog":
         """Raises NotStarted if the files have errors."""
         loaded = loaded_from(places)
-        show_problems(loaded, notes=False)
+        show_problems(loaded.problems, notes=False)
         if loaded.config is None:
             raise NotStarted("the configuration has errors, so there are no rules to look at.")
         return cls(loaded.config, places)

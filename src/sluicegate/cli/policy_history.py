@@ -89,7 +89,7 @@ def _recorded(config: str | None, folder: str | None, since: int | None) -> Iter
     places = places_of(config, folder)
     loaded = loaded_from(places)
     if loaded.config is None:
-        show_problems(loaded, notes=False)
+        show_problems(loaded.problems, notes=False)
         raise NotStarted("the configuration has errors, so the folder of the audit log is not known.")
     log = audit_folder(loaded.config, places.environ)
     if not log_files(log):

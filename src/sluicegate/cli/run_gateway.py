@@ -2,9 +2,11 @@
 
 import getpass
 import logging
-from collections.abc import Callable, Collection
+import sys
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from typing import TextIO
 
 from sluicegate.cli.command import CLIENT_NAMES, NotStarted
 from sluicegate.cli.configuration import has_nothing_to_run
@@ -15,8 +17,10 @@ from sluicegate.config.paths import Places
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Upstream
 from sluicegate.hub.hub import Hub
-from sluicegate.run_server import client_lines, run_in_loop
+from sluicegate.run_server import LABEL, client_lines, run_in_loop
+from sluicegate.runtime.standard_streams import drawn
 from sluicegate.serve.control_api import statuses
+from sluicegate.serve.control_protocol import ServerStatus
 from sluicegate.serve.early_start import Launches
 from sluicegate.serve.process import Running, serve_gateway
 from sluicegate.store.base import State
@@ -32,27 +36,32 @@ def run_gateway(
     has_commands: bool,
     command: str,
     opened: Callable[[], None],
+    below: Callable[[], None],
 ) -> None:
-    """Serve until stopped; `opened` is called when clients can connect.
+    """Serve until stopped; `opened` is called when clients can connect, `below` to print more below the address.
 
     Raises:
         NotStarted: the profile does not exist, or the address cannot be listened on.
     """
     assert loaded.config is not None
     http = loaded.config.http
-    reported = _reported(loaded)
-    pending = set(reported)
-    log_to_stderr(pending)
+    told = _reported(loaded)
+    log = StartLog(told) if options.http else StderrLog()
+    logging.getLogger("sluicegate").addHandler(log)
 
     def on_opened(running: Running) -> None:
         opened()
         if options.http:
             overrides.set_address(running.address)
             say_opened(running, options.profile, command)
+        below()
+        if isinstance(log, StartLog):
+            log.open()
 
     def on_settled(running: Running, is_all: bool) -> None:
-        pending.clear()  # Later records are about something else.
-        say_settled(running, is_all, command, reported)
+        say_settled(running, is_all, command, told)
+        if isinstance(log, StartLog):
+            log.report_servers()
 
     work = serve_gateway(
         loaded,
@@ -77,6 +86,8 @@ def run_gateway(
         raise cannot_listen(problem, http.host, http.port) from None
     finally:
         work.close()  # It has not begun if a signal came before the event loop.
+        if isinstance(log, StartLog):
+            log.open()  # What was logged before it could serve.
 
 
 def _approvals_page(port: int, state: State) -> AbstractAsyncContextManager[str]:
@@ -86,12 +97,12 @@ def _approvals_page(port: int, state: State) -> AbstractAsyncContextManager[str]
     return approvals_page(state, port=port, by=getpass.getuser())
 
 
-def _reported(loaded: Loaded) -> frozenset[str]:
+def _reported(loaded: Loaded) -> set[str]:
     """Servers for which a problem of the files, printed before, says why they do not run."""
     servers = {} if loaded.config is None else loaded.config.servers
     named = {problem.server for problem in loaded.problems if problem.severity != "note"}
     found = [servers[name] for name in named if name in servers]
-    return frozenset(server.name for server in found if server.enabled and has_nothing_to_run(server))
+    return {server.name for server in found if server.enabled and has_nothing_to_run(server)}
 
 
 def _load_file(file: str) -> Upstream | Hub:
@@ -104,18 +115,18 @@ def _load_file(file: str) -> Upstream | Hub:
 def say_opened(running: Running, profile: str, command: str) -> None:
     """Print the address, and how to configure clients; `command` is how the user calls us."""
     url = f"{running.address.rstrip('/')}/{profile}" if profile else running.address
-    say(f"serving at {url} (Ctrl+C to stop)")
+    say(f"serving at {url} (Ctrl+C to stop)", paint={url: "bold cyan"})
     for profile in running.gateway.config.profiles:
         tell(f"  profile {profile}: {running.address.rstrip('/')}/{profile}")
     for line in client_lines(url):
-        tell(line)
-    tell(f"  or run:        {command} connect CLIENT ({', '.join(CLIENT_NAMES)})")
+        tell(line, hang=LABEL)
+    tell(f"  or run:        {command} connect CLIENT ({', '.join(CLIENT_NAMES)})", hang=LABEL)
 
 
-def say_settled(running: Running, is_all: bool, command: str, reported: Collection[str] = ()) -> None:
+def say_settled(running: Running, is_all: bool, command: str, told: set[str]) -> None:
     """Print which servers are ready, why others are not, and what to try; without `is_all`, some are still starting.
 
-    The reason is not repeated for servers in `reported`.
+    The reason is not repeated for servers in `told`, to which the others are added.
     """
     status = statuses(running.gateway)
     ready = [server for server in status if server.state == "ready"]
@@ -124,43 +135,79 @@ def say_settled(running: Running, is_all: bool, command: str, reported: Collecti
     tools = counted(sum(server.tools for server in ready), "tool")
     names = f": {', '.join(server.name for server in ready)}" if ready else ""
     off = f" ({len(status) - len(wanted)} disabled)" if len(wanted) < len(status) else ""
+    share = f"{len(ready)} of {counted(len(wanted), 'server')}"
     if not is_all:
         are = "is" if len(wanted) == 1 else "are"
-        say(f"{len(ready)} of {counted(len(wanted), 'server')} {are} ready so far{off}, {tools}{names}")
+        say(f"{share} {are} ready so far{off}, {tools}{names}")
         tell(f"  still starting: {', '.join(server.name for server in starting)}")
     else:
-        say(f"{len(ready)} of {counted(len(wanted), 'server')} ready{off}, {tools}{names}")
+        style = "green" if ready and len(ready) == len(wanted) else "yellow"
+        say(f"{share} ready{off}, {tools}{names}", paint={f"{share} ready": style})
     for server in wanted:
-        if server.state != "ready" and server not in starting:
-            tell(f"  {clean(about(server.name, 'see above.' if server.name in reported else server.sentence))}")
+        if server.state != "ready" and server not in starting and server.name not in told:
+            told.add(server.name)
+            why = _first_failure(running, server)
+            tell(f"  {clean(about(server.name, why))}", paint={server.name: "bold red"})
     if all(server.state == "disabled" for server in status):
         tell("  there are no servers: put some into .mcp.json, import some with `sluicegate import`, or try --demo")
     elif ready:
         demo = next((name for name in running.gateway.hub.catalog.tools if name.endswith("demo__echo")), "")
-        tell(f"  try:           {command} {f'call {demo} text=hello' if demo else 'tools'}")
+        tell(f"  try:           {command} {f'call {demo} text=hello' if demo else 'tools'}", hang=LABEL)
+
+
+def _first_failure(running: Running, server: ServerStatus) -> str:
+    """Why a server is not ready. While it is tried again, the reason is still that of the last attempt."""
+    mount = running.gateway.hub.find(server.name)
+    if mount is None or mount.problem is None:
+        return server.sentence
+    return mount.settings.explain(mount.problem)
 
 
 class _Lines(logging.Formatter):
-    """Formats a record as one clean line, also if it contains text of a server."""
+    """Formats a record as one clean line, also if it contains text of a server; a terminal gets it wrapped."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        return one_line(super().formatMessage(record))
+        return drawn(one_line(super().formatMessage(record)), sys.stderr)
 
 
-def log_to_stderr(reported: set[str]) -> None:
-    """Write log records to stderr.
+class StderrLog(logging.StreamHandler[TextIO]):
+    """Writes log records to stderr."""
 
-    The first record about each server in `reported` is dropped: its missing command or file was printed before. Such a
-    record has the name of the server as its `server`.
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(_Lines("sluicegate: %(message)s"))
+
+
+class StartLog(StderrLog):
+    """The same for a gateway with an address, which is printed first: until `open`, records are held back.
+
+    Records about a server that failed, which have its name as `server`, are dropped until `report_servers`: before
+    that, `say_settled` prints each failure once. From then on, their servers are added to `told`.
     """
 
-    def is_new(record: logging.LogRecord) -> bool:
-        name = str(getattr(record, "server", ""))
-        was_reported = name in reported
-        reported.discard(name)
-        return not was_reported
+    def __init__(self, told: set[str]) -> None:
+        super().__init__()
+        self._told = told
+        self._held: list[logging.LogRecord] | None = []
+        self._reports_servers = False
 
-    handler = logging.StreamHandler()
-    handler.addFilter(is_new)
-    handler.setFormatter(_Lines("sluicegate: %(message)s"))
-    logging.getLogger("sluicegate").addHandler(handler)
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, or hold it back."""
+        name = str(getattr(record, "server", ""))
+        if name and not self._reports_servers:
+            return
+        self._told.add(name)
+        if self._held is None:
+            super().emit(record)
+        else:
+            self._held.append(record)
+
+    def open(self) -> None:
+        """Write what was held back, and from now on everything at once."""
+        held, self._held = self._held or [], None
+        for record in held:
+            super().emit(record)
+
+    def report_servers(self) -> None:
+        """From now on, write also records about servers that failed."""
+        self._reports_servers = True

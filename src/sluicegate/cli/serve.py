@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from sluicegate.cli.attach import relayed, relayed_or_started
 from sluicegate.cli.command import Failure, NotStarted, places_of, with_places
-from sluicegate.cli.configuration import has_nothing_to_run, show_problems, what_runs, with_demo
+from sluicegate.cli.configuration import concerns, has_nothing_to_run, show_problems, unpinned, what_runs, with_demo
 from sluicegate.cli.output import say
 from sluicegate.config.load import Loaded, load
 from sluicegate.config.model import OURSELVES, ControlFront, GatewayConfig, exposure, is_ourselves
@@ -264,8 +264,8 @@ def _loaded(places: Places, options: ServeOptions) -> tuple[Overrides, Loaded]:
     """The configuration, whose problems have been printed."""
     overrides = Overrides(places, options)
     loaded = overrides.apply(load(places))
-    show_problems(loaded, notes=not options.stdio)
     if loaded.config is None:
+        show_problems(loaded.problems, notes=not options.stdio)
         raise NotStarted("the configuration has errors; nothing was started.")
     return overrides, loaded
 
@@ -285,6 +285,12 @@ def _serve_loaded(
     if options.stdio:
         say_if_terminal(f"{command} serve")
     with ExitStack() as stack:
+        below = LinesBelow()
+        # At the latest when it ends, perhaps because it could not start.
+        stack.callback(below.print)
+        below.add(lambda: _show_concerns(loaded, notes=not options.stdio))
+        if not options.http:
+            below.print()  # There is no address to come first.
         # Kept until the servers have ended, so that another gateway of this folder does not start them a second time.
         if options.own:
             has_commands = False  # The place of the folder's gateway stays free for the clients that share it.
@@ -304,11 +310,12 @@ def _serve_loaded(
         if not options.profile or options.profile in loaded.config.profiles:
             for server in loaded.config.servers.values():
                 if server.enabled and server.kind == "stdio" and not has_nothing_to_run(server):
-                    say(f"starting {server.name}: {_shortened(what_runs(server))}")
+                    line = f"starting {server.name}: {_shortened(what_runs(server))}"
+                    below.add(lambda line=line: say(line, paint={"": "dim"}))
             launches.start(loaded.config)
         if options.http and overrides.is_bare:
             nothing = "there is no .mcp.json here, above or at home, so the demo is served"
-            say(f"{nothing}; `{command} import` finds your servers.")
+            below.add(lambda: say(f"{nothing}; `{command} import` finds your servers."))
         # Imported here: the servers start while it loads.
         from sluicegate.cli.run_gateway import run_gateway
 
@@ -321,9 +328,44 @@ def _serve_loaded(
             has_commands=has_commands,
             command=command,
             opened=opened,
+            below=below.print,
         )
     if sys.stderr is not None and sys.stderr.isatty():  # pyright: ignore[reportUnnecessaryComparison] - may be closed
         click.echo(err=True)  # End the line in which the terminal has written ^C.
+
+
+class LinesBelow:
+    """What is printed below the address: held back until there is one."""
+
+    def __init__(self) -> None:
+        self._held: list[Callable[[], None]] = []
+        self._is_open = False
+
+    def add(self, show: Callable[[], None]) -> None:
+        """Call `show` below the address."""
+        if self._is_open:
+            show()
+        else:
+            self._held.append(show)
+
+    def print(self) -> None:
+        """Print what was held back, and from now on everything at once."""
+        self._is_open = True
+        held, self._held = self._held, []
+        for show in held:
+            show()
+
+
+def _show_concerns(loaded: Loaded, *, notes: bool) -> None:
+    """Print the problems of the files, with one line for all notes about versions."""
+    problems = concerns(loaded)
+    show_problems([problem for problem in problems if not unpinned(problem)], notes=notes)
+    names = {problem.server for problem in problems if unpinned(problem)}
+    if names and notes:
+        run, them = (
+            ("server runs an unpinned version", "it") if len(names) == 1 else ("servers run unpinned versions", "them")
+        )
+        say(f"{len(names)} {run}; `sluicegate doctor` lists {them}.", paint={"unpinned": "yellow"})
 
 
 def _shortened(command: str) -> str:

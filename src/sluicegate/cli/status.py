@@ -137,8 +137,10 @@ def _show(report: Report) -> None:
 
         show_page(report)
         return
-    show_rows(COLUMNS, [[*row(server), _reason_line(server)] for server in report.servers])
-    if not report.servers:
+    if report.servers:
+        rows = [[*row(server), _reason_line(server)] for server in report.servers]
+        show_rows((*COLUMNS, "reason"), rows, with_head=True)
+    else:
         say("no servers are configured: put them into .mcp.json, or import them: sluicegate import.")
     for sentence in sentences(report):
         say(sentence)
@@ -159,7 +161,13 @@ def sentences(report: Report) -> list[str]:
         for server in report.servers
         if server.lost
     }
-    return [*report.sentences(), *(f"{name}: not preserved as it was: {what}." for name, what in lost.items())]
+    printed = [
+        f"{server.name} {server.printed_sentence()} Make it print to stderr; `sluicegate logs {server.name}` has all."
+        for server in report.servers
+        if server.printed
+    ]
+    not_preserved = [f"{name}: not preserved as it was: {what}." for name, what in lost.items()]
+    return [*report.sentences(), *printed, *not_preserved]
 
 
 def reason(server: ServerStatus) -> str:

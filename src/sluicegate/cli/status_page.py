@@ -4,9 +4,10 @@ from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.text import Text
 
-from sluicegate.cli.output import about, as_sentence, clean, fitting, on_terminal, show, table
+from sluicegate.cli.output import STATES, about, as_sentence, clean, fitting, on_terminal, show, table
 from sluicegate.cli.status import COLUMNS, NO_GATEWAY, reason, row, sentences
 from sluicegate.serve.control_protocol import Report
 
@@ -53,8 +54,17 @@ def _page(report: Report) -> Group:
         parts.append(Text("No servers are configured: put them into .mcp.json, or import them: sluicegate import"))
     for server in report.servers:
         if why := reason(server):
-            parts.append(Text(f"\n{clean(about(server.name, why))}"))
+            text = Text(clean(about(server.name, why)), style="dim" if server.state == "disabled" else "")
+            text.stylize(STATES.get(server.state, ""), 0, len(server.name))
+            parts += [Text(), _hanging(text)]
             if details := as_sentence(server.details):
-                parts.append(Text(f"  {clean(details)}", style="dim"))
-    parts += [Text(f"\n{clean(sentence)}") for sentence in sentences(report)]
+                parts.append(Padding(Text(clean(details), style="dim"), (0, 0, 0, 2)))
+    for sentence in sentences(report):
+        parts += [Text(), _hanging(Text(clean(sentence)))]
     return Group(*parts)
+
+
+def _hanging(text: Text) -> RenderableType:
+    """The text with all lines but the first indented."""
+    lines = text.wrap(on_terminal(), on_terminal().width - 2)
+    return Group(*(Padding(line, (0, 0, 0, 2 if number else 0)) for number, line in enumerate(lines)))

@@ -94,10 +94,10 @@ class _Unstarted:
 def _configuration(places: Places) -> GatewayConfig:
     loaded = loaded_from(places)
     if loaded.config is None:
-        show_problems(loaded, notes=False)
+        show_problems(loaded.problems, notes=False)
         raise NotStarted("the configuration has errors; nothing was started.")
     # Problems of single servers are shown with those servers; a file that cannot be read at all is reported here.
-    show_problems(replace(loaded, problems=tuple(blocking_problems(loaded))), notes=False)
+    show_problems(blocking_problems(loaded), notes=False)
     return loaded.config
 
 

@@ -74,6 +74,10 @@ _WITH_VALUE: Final = frozenset(
 )
 
 
+UNPINNED: Final = "has no fixed version"
+"""Words of the note about a command for which `floating` finds a package."""
+
+
 def floating(command: str, args: Sequence[str]) -> str | None:
     """The package that a command downloads without a fixed version; None if there is none."""
     program = os.path.basename(command).removesuffix(".exe").removesuffix(".cmd")

@@ -62,7 +62,7 @@ def load(places: Places, were_filled: Collection[str] = ()) -> Loaded:
     locked = _read_lock(places, problems)
     if not _has_error(problems):
         settings = msgspec.convert(table, Settings)
-        merger = Merger(settings, table, lines, problems)
+        merger = Merger(settings, table, lines, problems, places.environ)
         servers = merger.servers(entries)
         if not broken:  # The servers of a broken file are unknown.
             merger.report_unknown_servers(servers)

@@ -284,7 +284,7 @@ class _EntryReader:
         masks = masked_args([arg.shown for arg in args])
         if package := commands.floating(program, words):
             name = dict(zip(words, masks, strict=True)).get(package) or masked_text(package)
-            sentence = f"{name} has no fixed version, so a different version may run tomorrow; pin one."
+            sentence = f"{name} {commands.UNPINNED}, so a different version may run tomorrow; pin one."
             self._report("note", sentence, self._body.get("args") or member, "args")
         secrets = tuple(Secret(arg, mask) for arg, mask in zip(words, masks, strict=True))
         return Stdio(command=program, program=found, missing=missing, args=secrets, env=env, cwd=cwd)

@@ -4,13 +4,28 @@ import hashlib
 import os
 import re
 import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
 
 from sluicegate.config.mcp_json import DISABLED_BY_ENTRY, Entry
-from sluicegate.config.model import OURSELVES, Profile, PythonFile, ServerConfig, ServerSettings, Settings, is_ourselves
+from sluicegate.config.model import (
+    OURSELVES,
+    Profile,
+    PythonFile,
+    ServerConfig,
+    ServerSettings,
+    Settings,
+    Stdio,
+    is_ourselves,
+)
 from sluicegate.config.problems import Problem, Severity, did_you_mean
+from sluicegate.config.secrets import Secret
 from sluicegate.config.settings_toml import Table, line_of
+from sluicegate.globs import name_matches
+
+DISABLED_BY_SETTINGS: Final = "It is disabled in sluicegate.toml."
 
 Lines = dict[tuple[str, ...], tuple[str, int]]
 """File and line of every key of the settings."""
@@ -19,8 +34,11 @@ Lines = dict[tuple[str, ...], tuple[str, int]]
 class Merger:
     """Merges servers and settings; appends the problems it finds to `problems`."""
 
-    def __init__(self, settings: Settings, table: Table, lines: Lines, problems: list[Problem]) -> None:
+    def __init__(
+        self, settings: Settings, table: Table, lines: Lines, problems: list[Problem], environ: Mapping[str, str]
+    ) -> None:
         self._settings = settings
+        self._environ = environ
         self._tables = msgspec.convert(table.get("servers", {}), dict[str, dict[str, object]])
         self._lines = lines
         self._problems = problems
@@ -73,16 +91,29 @@ class Merger:
         if "longest_call" not in written:
             longest = max(settings.longest_call, settings.timeout, *settings.tool_timeouts.values())
             settings = msgspec.structs.replace(settings, longest_call=longest)
+        if isinstance(source, Stdio) and settings.env_pass:
+            source = self._with_passed(source, settings.env_pass)
         if is_ourselves(source, self._settings.http):
             disabled = disabled or OURSELVES
             self._report_entry("note", OURSELVES, file, entry)
         if settings.enabled is False:
-            disabled = disabled or "It is disabled in sluicegate.toml."
+            disabled = disabled or DISABLED_BY_SETTINGS
         elif settings.enabled and disabled == DISABLED_BY_ENTRY:
             disabled = ""
         return ServerConfig(
             name=name, key=key, source=source, disabled=disabled, settings=settings, file=file, line=entry.line
         )
+
+    def _with_passed(self, source: Stdio, globs: Sequence[str]) -> Stdio:
+        """A command that gets more variables of this process. What its entry declares counts more."""
+        from sluicegate.upstream.spawn import is_inherited  # Imported here: few servers need it.
+
+        passed = {
+            name: Secret(value)
+            for name, value in self._environ.items()
+            if any(name_matches(name, glob) for glob in globs) and not is_inherited(name, value, source.command)
+        }
+        return msgspec.structs.replace(source, env={**passed, **source.env})
 
     def _key(self, file: str, entry: Entry) -> str:
         """The key of a server: that of its name, with a number if another server has it."""

@@ -150,6 +150,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Size of the arguments of one call."""
     max_result: Size | None = None
     """Size of one result."""
+    env_pass: Globs = ()
+    """Variables of the gateway that it gets besides those that all servers get: names, or globs such as "AWS_*"."""
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):

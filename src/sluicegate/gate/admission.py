@@ -59,7 +59,7 @@ class Admission:
         quota, caller = self.quota, exchange.caller.id
         exceeded = quota.acquire(caller, beyond_limit=exchange.is_continued)
         if exceeded is not None:
-            refusal = _too_many(exceeded)
+            refusal = _too_many(exceeded, quota)
             self._on_refused(exchange, refusal)
             raise refusal
         try:
@@ -89,7 +89,8 @@ class Admission:
         return bool(done)
 
 
-def _too_many(exceeded: Exceeded) -> LimitExceeded:
+def _too_many(exceeded: Exceeded, quota: Quota) -> LimitExceeded:
     if exceeded is Exceeded.PER_CALLER:
-        return RateLimited("You have too many requests in progress; try again later.")
-    return LimitExceeded("There are too many requests in progress; try again later.")
+        most = f"{quota.most_per_caller} requests in progress (`in_flight_per_caller`)"
+        return RateLimited(f"You have {most}, and may not have more; try again later.")
+    return LimitExceeded(f"There are {quota.most} requests in progress (`in_flight`); try again later.")

@@ -9,6 +9,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import ClassVar, Final
 
 import msgspec
@@ -45,6 +46,9 @@ class CallSink(Deadline, kw_only=True):
     """Where the call has its place."""
     folders: Sequence[str] = ()
     """Answers to `roots/list`, where the configuration has them: then the caller is not asked."""
+    asked_since: float = 0.0
+    asked_before: float = 0.0
+    """Seconds of questions that were answered."""
     questions: int = 0
     progress: float = -math.inf
     """The last value that was passed on; only larger ones follow it (protocol §3.7)."""
@@ -113,16 +117,24 @@ class CallSink(Deadline, kw_only=True):
                 self.lost(loss)
         # A person may take minutes: meanwhile other calls have the place (R24).
         is_parked = self.waits == 0 and self.limit is not None and self.limit.park()
+        if self.waits == 0:
+            self.asked_since = monotonic()
         self.waits += 1
         try:
             answers = await self.sink.ask(asked)
         finally:
             self.waits -= 1
+            if self.waits == 0:
+                self.asked_before += monotonic() - self.asked_since
             if is_parked and self.limit is not None:
                 self.limit.unpark()
             # The full timeout again, but not the limit of the longest call: a server that keeps asking must end, too.
             self.is_renewed = True
         return {keys[key]: answer for key, answer in answers.items() if key in keys}
+
+    def asked_for(self, now: float) -> float:
+        """Seconds for which the caller was asked; the server is not slow for that."""
+        return self.asked_before + (now - self.asked_since if self.waits else 0.0)
 
     def explained(self, reply: Reply) -> Reply:
         """The reply; for a caller of 2026-07-28, a failure after a refused question names the missing capability."""

@@ -249,7 +249,7 @@ class Calls:
                 await self._ping(connection)
             raise _in_doubt(exchange, self._missed(sink)) from None
         finally:
-            figures.seconds += monotonic() - began
+            figures.seconds += (now := monotonic()) - began - sink.asked_for(now)
             limit.release()
         return await self._call_when_ready(exchange, params, check, sink)
 
@@ -322,9 +322,9 @@ class Calls:
             self.circuit.failed(problem, monotonic())
 
     def _missed(self, sink: CallSink) -> UpstreamTimeout:
-        had = f"{sink.seconds:g} s"
+        had = f"{sink.seconds:g} s (`{'timeout' if sink.seconds == self.settings.timeout else 'tool_timeouts'}`)"
         if sink.reached_its_end:
-            had = f"{self.settings.longest_call:g} s, the longest time for a call"
+            had = f"{self.settings.longest_call:g} s, the longest time for a call (`longest_call`)"
         return UpstreamTimeout(f"{self._name} did not answer within {had}.")
 
     def _may_repeat(self, exchange: Exchange, params: Params, problem: UpstreamError) -> bool:

@@ -250,10 +250,10 @@ class Mount:
             now = asyncio.get_running_loop().time()
             lived = 0.0 if self._ready_since is None else now - self._ready_since
             pause = self._backoff.ended(now, random.random(), lived=lived)
-            is_news = self.problem is None or str(self.problem) != str(problem)
+            why = self.settings.explain(problem)  # The same is logged once; details often have a time in them.
+            is_news = self.problem is None or self.settings.explain(self.problem) != why
             self.problem = problem
-            cause = told_of(self.name, self.settings.explain(problem))
-            # The same failure is logged once, not each minute.
+            cause = told_of(self.name, why)
             text = str(problem) if str(problem).startswith(self.name) else f"{self.name}: {problem}"
             log.log(logging.WARNING if is_news else logging.DEBUG, "%s", text, extra={"server": self.name})
             if pause.is_failed:

@@ -163,7 +163,8 @@ class ConcurrencyLimit:
         if self.try_acquire():
             return
         if len(self._waiting) >= self._queue:
-            raise LimitExceeded(f"{self._name} is busy, and {self._queue} calls wait for it already; try again later.")
+            waiting = f"{self._queue} more wait (`queue`); try again later."
+            raise LimitExceeded(f"{self._name} is busy: {self._concurrency} calls run (`concurrency`), and {waiting}")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
@@ -176,7 +177,9 @@ class ConcurrencyLimit:
                 with suppress(ValueError):  # A place that was freed in the same moment passed us over already.
                     self._waiting.remove(turn)
             if isinstance(problem, TimeoutError):
-                raise LimitExceeded(f"{self._name} was busy for {self._longest_wait:g} s; try again later.") from None
+                running = f"with {self._concurrency} calls running (`concurrency`); try again later."
+                waited = f"{self._name} was busy for {self._longest_wait:g} s (`queue_wait`), {running}"
+                raise LimitExceeded(waited) from None
             raise
 
     def release(self) -> None:

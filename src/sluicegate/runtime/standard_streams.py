@@ -2,7 +2,13 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import Final, TextIO
+
+NARROWEST: Final = 40
+"""Columns; on narrower terminals, lines are not wrapped."""
+_CODES: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
 
 def open_standard_streams() -> None:
@@ -23,10 +29,53 @@ def say_if_terminal(instead: str) -> None:
         )
 
 
-def write_line(line: str) -> None:
-    """Write a line to stderr, if possible."""
+def write_line(line: str, *, hang: int = 4, paint: Mapping[str, str] | None = None) -> None:
+    """Write a line to stderr, if possible.
+
+    A terminal gets it wrapped between words, with further lines indented by `hang`, more than any first line, and with
+    colours: `paint` has the
+    style of words, such as "bold red"; no words mean all of them.
+    """
     # It may be closed, its disk full or its reader gone; serving goes on (R33).
     if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison]
         with suppress(OSError):
-            sys.stderr.write(f"{line}\n")
+            sys.stderr.write(f"{drawn(line, sys.stderr, hang=hang, paint=paint)}\n")
             sys.stderr.flush()
+
+
+def drawn(line: str, stream: TextIO, *, hang: int = 4, paint: Mapping[str, str] | None = None) -> str:
+    """The line as `write_line` writes it to a stream."""
+    if not stream.isatty():
+        return line
+    line = wrapped(line, columns_of(stream), hang)
+    if has_colours(stream):
+        for words, style in (paint or {}).items():
+            line = line.replace(words, painted(words, style), 1) if words else painted(line, style)
+    return line
+
+
+def wrapped(line: str, columns: int, hang: int = 0) -> str:
+    """The line broken between words, so that each part fits into the columns if its words do."""
+    if len(line) <= columns or columns < NARROWEST:
+        return line
+    import textwrap  # Imported here: only long lines on a terminal need it.
+
+    parts = textwrap.wrap(line, columns, subsequent_indent=" " * hang, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(parts)
+
+
+def columns_of(stream: TextIO) -> int:
+    """The width of a terminal: what COLUMNS says, or its own; 80 if neither is known."""
+    with suppress(OSError, ValueError):
+        return int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(stream.fileno()).columns or 80
+    return 80
+
+
+def has_colours(stream: TextIO) -> bool:
+    """Whether a stream is a terminal with colours whose user wants them."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def painted(text: str, style: str) -> str:
+    """The text in a style such as "bold red", for a terminal."""
+    return f"\x1b[{';'.join(_CODES[word] for word in style.split())}m{text}\x1b[0m"

@@ -5,10 +5,13 @@ secret of the configuration, neither in its name nor in its content.
 """
 
 import asyncio
+import glob
 import hashlib
 import logging
 import os
 import tempfile
+import time
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -24,6 +27,11 @@ log = logging.getLogger("sluicegate")
 
 LARGEST: Final = 16 * 1024 * 1024
 """Bytes of one file."""
+MOST_FILES: Final = 256
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""Files of one gateway, and their size together. Those that were not used for longest are removed."""
+UNUSED_SECONDS: Final = 90 * 86_400.0
+"""Seconds after which unused files of other gateways, whose folders may be gone, are removed."""
 
 
 class CatalogCache:
@@ -34,9 +42,11 @@ class CatalogCache:
 
     def load(self, server: ServerConfig) -> Offer | None:
         """What the server offered when it was last connected."""
+        path = self._path(server)
         try:
-            with open(self._path(server), "rb") as file:
+            with open(path, "rb") as file:
                 data = file.read(LARGEST + 1)
+            _mark_used(path)
         except OSError:
             return None
         return decode_offer(data) if len(data) <= LARGEST else None
@@ -47,21 +57,39 @@ class CatalogCache:
         if len(data) > LARGEST or _has_secret(server, data):
             return
         try:
+            is_new = True
             with suppress(FileNotFoundError), open(path, "rb") as file:
                 if file.read(LARGEST + 1) == data:
+                    _mark_used(path)
                     return
+                is_new = False
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
             handle, temporary = tempfile.mkstemp(dir=self._folder)
             try:
                 with os.fdopen(handle, "wb") as file:
                     file.write(data)
                 os.replace(temporary, path)
+                if is_new:
+                    self._remove_old()
             except OSError:
                 with suppress(OSError):
                     os.unlink(temporary)
                 raise
         except OSError as problem:
             log.debug("The catalog of %s cannot be saved: %s", server.name, problem)
+
+    def _remove_old(self) -> None:
+        """Remove files that were not used for long: a changed entry of the configuration has a new one each time."""
+        files, size = _newest_first(glob.glob(os.path.join(glob.escape(self._folder), "*.json"))), 0
+        for number, (_, path, bytes_) in enumerate(files, 1):
+            size += bytes_
+            if number > MOST_FILES or (number > 1 and size > MOST_BYTES):
+                _remove(path)
+        folder, last = os.path.split(self._folder)
+        others = glob.glob(os.path.join(glob.escape(os.path.dirname(folder)), "*", last, "*.json"))
+        for used, path, _ in _newest_first(others):
+            if used < time.time() - UNUSED_SECONDS:
+                _remove(path)
 
     async def follow(self, gateway: Gateway) -> None:
         """Save each offer of each server when it changes, in a thread, until cancelled."""
@@ -84,6 +112,27 @@ class CatalogCache:
 
     def _path(self, server: ServerConfig) -> str:
         return os.path.join(self._folder, f"{_digest(server)}.json")
+
+
+def _mark_used(path: str) -> None:
+    with suppress(OSError):  # It may be on a disk that cannot be written.
+        os.utime(path)
+
+
+def _newest_first(paths: Iterable[str]) -> list[tuple[float, str, int]]:
+    """When each file was used last, its path and its size."""
+    found: list[tuple[float, str, int]] = []
+    for path in paths:
+        with suppress(OSError):  # Another gateway may have removed it.
+            status = os.stat(path)
+            found.append((status.st_mtime, path, status.st_size))
+    return sorted(found, reverse=True)
+
+
+def _remove(path: str) -> None:
+    with suppress(OSError):
+        os.unlink(path)
+        os.removedirs(os.path.dirname(path))  # As far as they are empty.
 
 
 def _unsaved(gateway: Gateway, saved: dict[str, Offer]) -> tuple[ServerConfig, Offer] | None:

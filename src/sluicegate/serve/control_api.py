@@ -133,10 +133,10 @@ def control_server(
         return Structured(msgspec.to_builtins(found))
 
     @server.tool
-    def logs(name: str) -> Structured:
-        """The last lines that a server wrote to its stderr."""
+    def logs(name: str = "", after: int = 0) -> Structured:
+        """The last lines that a server wrote, or all of them; only those after the line of this number."""
         with _explained(gateway, name):
-            return Structured({"lines": gateway.logs(name)})
+            return Structured({"lines": msgspec.to_builtins(gateway.logs(name, after=after))})
 
     @server.tool
     async def restart(name: str) -> str:

@@ -51,6 +51,17 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """What the server itself wrote before it ended; not for clients."""
     lost: Mapping[str, int] = {}
     """What could not be translated between its era and its callers' eras, with counts."""
+    printed: int = 0
+    """Lines on its stdout that are no messages."""
+    printed_line: str = ""
+    """The last one of them."""
+
+    def printed_sentence(self) -> str:
+        """What it printed to stdout, as a predicate; empty if nothing."""
+        if not self.printed:
+            return ""
+        lines, last = ("a line", "the line") if self.printed == 1 else (f"{self.printed} lines", "the last one")
+        return f'printed {lines} to stdout, which is for MCP messages only; {last}: "{self.printed_line}".'
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +91,18 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         calls = sum(server.in_flight for server in self.servers)
         rest = f"; {calls} {'call is' if calls == 1 else 'calls are'} still in progress" if calls else ""
         return f"is shutting down and accepts no new requests{rest}."
+
+
+class LogLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line that a server wrote."""
+
+    number: int
+    at: float
+    """Seconds since 1970."""
+    server: str
+    text: str
+    is_stdout: bool = False
+    """Whether it was printed to stdout, where only messages belong."""
 
 
 class Offered(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from sluicegate.errors import (
     UpstreamClosed,
@@ -51,6 +51,7 @@ from sluicegate.upstream.server_messages import (
     RateCounter,
     ServerRequests,
 )
+from sluicegate.upstream.skipped_lines import SkippedLines
 
 if TYPE_CHECKING:
     from sluicegate.upstream.session_server import SessionServer
@@ -58,20 +59,6 @@ if TYPE_CHECKING:
 __all__ = ["Era", "DuplexConnection"]
 
 log = logging.getLogger("sluicegate")
-
-SKIPPED_LOGGED_A_MINUTE: Final = 5
-
-
-class SkippedLines:
-    """Logs the first skipped lines of each minute (threats R3). Outlives the connection: servers may restart often."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._rate = RateCounter()
-
-    def log(self, problem: str) -> None:
-        if self._rate.count() <= SKIPPED_LOGGED_A_MINUTE:
-            log.warning("%s: a line is skipped because it %s", self._name, problem)
 
 
 class DuplexConnection:
@@ -382,7 +369,8 @@ class DuplexConnection:
         elif self._late_answers > 0:
             self._late_answers -= 1  # Most likely the answer to a cancelled request.
         else:
-            self._skip_line(f"answers {ascii(str(request_id)[:40])}, which is no open request")
+            self._skipped.log(f"answers {ascii(str(request_id)[:40])}, which is no open request")
+            self._count_bad()
 
     def _receive_cancelled(self, request_id: object) -> None:
         if not isinstance(request_id, str | int):
@@ -398,10 +386,7 @@ class DuplexConnection:
         inbox = self.pending.claim(problem.id) if problem.id is not None else None
         if inbox is not None:
             inbox.put(UpstreamProtocolError(f"The answer of {self.name} {problem.problem}."))
-        self._skip_line(f"{problem.problem}: {ascii(line[:200])}")
-
-    def _skip_line(self, problem: str) -> None:
-        self._skipped.log(problem)
+        self._skipped.skip(line, problem.problem, is_answer=inbox is not None)
         self._count_bad()
 
     def _count_bad(self) -> None:

@@ -25,18 +25,36 @@ INHERITED: Final = frozenset(
     "SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS REQUESTS_CA_BUNDLE CURL_CA_BUNDLE NO_PROXY no_proxy".split()
 )
 INHERITED_FAMILIES: Final = ("LC_", "XDG_")
-# Also needed for network access, but these URLs may hold a password. With an `@` they are not inherited.
+# Also needed for network access, but these URLs may hold a password. With an `@`, only package managers inherit them.
 PROXIES: Final = frozenset("HTTP_PROXY HTTPS_PROXY ALL_PROXY http_proxy https_proxy all_proxy".split())
 
+_NPM: Final = ("npm_config_", "NPM_CONFIG_")
+_UV: Final = ("UV_",)
+# Their own settings: without them, no package comes from a company's registry.
+PACKAGE_MANAGERS: Final = {
+    **dict.fromkeys(("npx", "npm", "pnpm", "yarn", "bunx", "bun"), _NPM),
+    **dict.fromkeys(("uvx", "uv"), _UV),
+    "pipx": ("PIP_", "PIPX_", *_UV),
+}
+"""Programs that install a server before they run it, and the names of their settings."""
+_NOT_FOR_INSTALLING: Final = ("UV_PUBLISH_",)
 
-def child_environment(extra: Mapping[str, str] | None) -> dict[str, str]:
-    """The environment of a server: the harmless part of ours, and what is configured for it."""
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if (name in INHERITED or name.startswith(INHERITED_FAMILIES) or (name in PROXIES and "@" not in value))
-        and not value.startswith("()")  # Functions that old shells export are code.
-    }
+
+def is_inherited(name: str, value: str, program: str = "") -> bool:
+    """Whether a server gets a variable of this process; `program` is the one that its command names."""
+    if value.startswith("()"):
+        return False  # Functions that old shells export are code.
+    if name in INHERITED or name.startswith(INHERITED_FAMILIES):
+        return True
+    settings = PACKAGE_MANAGERS.get(os.path.basename(program).removesuffix(".cmd").removesuffix(".exe"))
+    if name in PROXIES:
+        return "@" not in value or settings is not None
+    return settings is not None and name.startswith(settings) and not name.startswith(_NOT_FOR_INSTALLING)
+
+
+def child_environment(extra: Mapping[str, str] | None, program: str = "") -> dict[str, str]:
+    """The environment of a server: the part of ours that it needs, and what is configured for it."""
+    inherited = {name: value for name, value in os.environ.items() if is_inherited(name, value, program)}
     return inherited | dict(extra or {})
 
 
@@ -128,7 +146,7 @@ def launch(
     Raises:
         UpstreamUnavailable: there is no such program, or it cannot be started.
     """
-    environment = child_environment(env)
+    environment = child_environment(env, command[0] if command else "")
     argv = executable(command, environment, cwd)
     try:
         ours, theirs = socket.socketpair()

@@ -1,6 +1,7 @@
 """A server as a child process that speaks MCP over its stdin and stdout."""
 
 import hashlib
+import logging
 import math
 import os
 import sys
@@ -17,12 +18,17 @@ from sluicegate.protocol.message import Reply
 from sluicegate.protocol.modern_era import Discovery
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.upstream.dual_era import DualEra
-from sluicegate.upstream.duplex import DuplexConnection, Era, SkippedLines
+from sluicegate.upstream.duplex import DuplexConnection, Era
 from sluicegate.upstream.process import Child
 from sluicegate.upstream.redact import RedactedConnection, Redactor
+from sluicegate.upstream.skipped_lines import SkippedLines
 from sluicegate.upstream.spawn import Launched
-from sluicegate.upstream.stderr import StderrLog
+from sluicegate.upstream.stderr import LONGEST_LINE, StderrLog, visible
 
+log: Final = logging.getLogger("sluicegate")
+
+PRINTED_IN_LOG: Final = 200
+"""Characters of a line that was printed to stdout, in the log."""
 CRASH_COUNTS: Final = 600.0
 """Seconds for which a server that ended during the probe is taken for one of the session era. Some of these always end;
 but any server may crash, and one of 2026-07-28 must not be taken for an older one for ever."""
@@ -52,6 +58,7 @@ class StdioUpstream:
         ceiling: int = DEFAULT_CEILING,
         secrets: Iterable[str] = (),
         on_lines: Callable[[list[str]], object] | None = None,
+        on_printed: Callable[[str], object] | None = None,
         launched: Launched | None = None,
         missing: str = "",
     ) -> None:
@@ -63,6 +70,7 @@ class StdioUpstream:
             ceiling: the maximum size of a message of the server, in bytes.
             secrets: redacted in stderr and in every error, as are the values of `env`.
             on_lines: gets the lines of stderr; of a flood only some.
+            on_printed: gets lines on stdout that are no messages.
             launched: a process of this command that was started before. The first connection takes it.
             missing: the message for a program that does not exist.
         """
@@ -80,10 +88,25 @@ class StdioUpstream:
         self._on_lines = on_lines
         self._launched = launched
         self._missing = missing
-        self._skipped = SkippedLines(self._name)
+        self._on_printed = on_printed
+        self._has_printed = False
+        self._skipped = SkippedLines(self._name, self._printed)
         identity = [self._command, sorted(self._env.items()), str(cwd)]
         # A digest, because variables may hold secrets. `ascii` because they may be invalid UTF-8.
         self._identity = hashlib.blake2b(ascii(identity).encode()).digest()
+
+    def _printed(self, line: bytes) -> None:
+        """Report a line that the server printed to stdout: in the log the first one only, since most print more."""
+        text = self._redactor.redact_cut(visible(line[:LONGEST_LINE])).strip()
+        if self._on_printed is not None:
+            self._on_printed(text)
+        if not self._has_printed:
+            self._has_printed = True
+            log.warning(
+                "%s printed a line to stdout, which is for MCP messages only; make it print to stderr. The line: %s",
+                self._name,
+                text[:PRINTED_IN_LOG],
+            )
 
     @asynccontextmanager
     async def connect(self, host: Host) -> AsyncGenerator[Connection]:

@@ -1,0 +1,60 @@
+"""The last lines that each server wrote, with the time of each, as `sluicegate logs` prints them."""
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from itertools import count
+from typing import Final
+
+from sluicegate.serve.control_protocol import LogLine
+
+KEPT: Final = 1000
+"""Lines that are kept of each server, and returned at once of all servers."""
+
+
+class ServerLog:
+    """The last lines of one server."""
+
+    def __init__(self, name: str, numbers: "count[int]") -> None:
+        self.lines: deque[LogLine] = deque(maxlen=KEPT)
+        self.printed = 0
+        """How many lines it printed to stdout that are no messages."""
+        self.last_printed = ""
+        self._name = name
+        self._numbers = numbers
+
+    def add(self, texts: Iterable[str]) -> None:
+        """Keep lines of its stderr."""
+        self._keep(texts, is_stdout=False)
+
+    def add_printed(self, text: str) -> None:
+        """Keep a line that it printed to stdout, where only messages belong."""
+        self.printed += 1
+        self.last_printed = text
+        self._keep([text], is_stdout=True)
+
+    def _keep(self, texts: Iterable[str], *, is_stdout: bool) -> None:
+        now = time.time()
+        self.lines.extend(
+            LogLine(number=next(self._numbers), at=now, server=self._name, text=text, is_stdout=is_stdout)
+            for text in texts
+        )
+
+
+class ServerLogs:
+    """The logs of all servers of a gateway. Lines are numbered in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._logs: dict[str, ServerLog] = {}
+        self._numbers = count(1)
+
+    def of(self, name: str) -> ServerLog:
+        """The log of a server, empty at first."""
+        if name not in self._logs:
+            self._logs[name] = ServerLog(name, self._numbers)
+        return self._logs[name]
+
+    def lines(self, names: Iterable[str], after: int = 0) -> list[LogLine]:
+        """The last lines of these servers in their order, of those that came after the line of this number."""
+        found = [line for name in names for line in self.of(name).lines if line.number > after]
+        return sorted(found, key=lambda line: line.number)[-KEPT:]

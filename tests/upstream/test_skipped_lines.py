@@ -1,0 +1,39 @@
+"""Lines of a server that are no messages."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from sluicegate.upstream import server_messages
+from sluicegate.upstream.skipped_lines import SkippedLines
+
+
+def test_the_first_five_a_minute_are_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    skipped = SkippedLines("files")
+    for _ in range(9):
+        skipped.skip(b"{}", "is odd", is_answer=False)
+    assert [record.getMessage() for record in caplog.records] == [
+        "files: a line is skipped because it is odd: b'{}'"
+    ] * 5
+    clock = time.monotonic
+    monkeypatch.setattr(server_messages, "time", SimpleNamespace(monotonic=lambda: clock() + 61))
+    for _ in range(9):
+        skipped.log("is odd")
+    assert len(caplog.records) == 10
+
+
+@pytest.mark.parametrize(
+    ("line", "is_answer", "is_printed"),
+    [
+        (b"Listening", False, True),
+        (b'{"level":"info"}', False, True),
+        (b"[INFO] started", False, True),
+        (b'{"jsonrpc":"2.0"}', False, False),
+        (b'{"id":1,"result":', True, False),
+    ],
+)
+def test_what_is_no_message_of_the_protocol_at_all_was_printed(line: bytes, is_answer: bool, is_printed: bool) -> None:
+    printed: list[bytes] = []
+    SkippedLines("files", printed.append).skip(line, "is odd", is_answer=is_answer)
+    assert printed == ([line] if is_printed else [])
