@@ -40,6 +40,9 @@ def policy() -> None:
       sluicegate policy test rules-test.toml
       sluicegate policy replay new-rules.toml --since 7d
       sluicegate policy import .claude/settings.json >> sluicegate.toml
+
+    \b
+    Exit status: 0 done, 1 something differs from what is expected, 3 the configuration has errors
     """
 
 
