@@ -253,3 +253,12 @@ def test_a_call_to_a_running_gateway_imports_nothing_of_a_gateway(gateway: Folde
     assert not parts & {"rich", *(f"sluicegate.{name}" for name in gateway_parts)}
     assert not set(modules.split()) & {"sluicegate.upstream.process", "sluicegate.upstream.spawn"}
     assert len(modules.split()) < 70
+
+
+def test_a_tool_that_a_rule_denies_is_named_as_such(folder: Folder) -> None:
+    folder.servers(notes=NOTES)
+    folder.write("sluicegate.toml", '[[permissions]]\ntool = "mcp__notes"\naction = "deny"\n')
+    with folder.serving():
+        done = folder.run("call", "notes__write", "day=2026-01-01", "text=x")
+    assert done.returncode == 1
+    assert "a rule denies 'notes__" in done.stderr and "policy explain mcp__notes__" in done.stderr

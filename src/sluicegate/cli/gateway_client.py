@@ -365,6 +365,8 @@ async def explain_missing(gateway: GatewayClient, name: str, known: Sequence[str
                 why = f"it{why.removeprefix(server.name)}"
             return f"{server.name} is not ready: {why}"
         now = [offer.definition["name"] for offer in offers if (offer.server, offer.own) == (server.name, own)]
+        if name in now:
+            return f"a rule denies {name!r}; see `sluicegate policy explain mcp__{server.key}__{own}`."
         if now:
             return f"there is no tool {name!r}; {own} of {server.name} is called {now[0]}."
         if server.name in own_tools and (rule := _hidden_by(own_tools[server.name], own)):

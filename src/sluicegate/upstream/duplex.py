@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sluicegate.errors import (
     UpstreamClosed,
@@ -59,6 +59,9 @@ if TYPE_CHECKING:
 __all__ = ["Era", "DuplexConnection"]
 
 log = logging.getLogger("sluicegate")
+
+
+_ASKING: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
 
 
 class DuplexConnection:
@@ -351,12 +354,19 @@ class DuplexConnection:
                 # Each message of a batch counts with the size of the whole line.
                 self._notifications.route(message, len(line))
             case Request():
-                # From 2026-07-28 on, servers send no requests.
-                if self._session is None or not self._session.has_calls:
+                if not self._has_calls:
                     self._count_bad()
                 self._server_requests.receive(message, self._session)
             case Unreadable():
                 self._unreadable(message, line)
+
+    @property
+    def _has_calls(self) -> bool:
+        """Whether there is a call during which the server may ask something, or wrongly thinks that it may."""
+        if self._session is not None:
+            return self._session.has_calls
+        open_exchanges = (inbox.exchange for inbox in self.pending)
+        return any(exchange is not None and exchange.method in _ASKING for exchange in open_exchanges)
 
     def _receive_response(self, request_id: RequestId | None, reply: Reply) -> None:
         inbox = self.pending.claim(request_id)
