@@ -121,6 +121,9 @@ def say_opened(running: Running, profile: str, command: str) -> None:
     for line in client_lines(url):
         tell(line, hang=LABEL)
     tell(f"  or run:        {command} connect CLIENT ({', '.join(CLIENT_NAMES)})", hang=LABEL)
+    policy = running.gateway.config.policy
+    if policy.default == "ask" or any(rule.written.action == "ask" for rule in policy.rules):
+        tell(f"  approvals:     {command} approvals --watch", hang=LABEL)
 
 
 def say_settled(running: Running, is_all: bool, command: str, told: set[str]) -> None:

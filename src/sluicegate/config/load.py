@@ -27,6 +27,8 @@ from sluicegate.gate.rules import (
     unreachable,
 )
 
+DEMO: Final = "demo"
+"""The key of the built-in server, which is added where it is asked for."""
 EMPTIED: Final = "The file is empty now but had settings before. To run without them, delete the file."
 
 
@@ -184,7 +186,7 @@ class _PolicyFiles:
 
     def warnings(self, servers: Iterable[ServerConfig]) -> Iterator[Problem]:
         """Rules that can never decide, and those that name no server."""
-        keys = [server.key for server in servers]
+        keys = [*(server.key for server in servers), DEMO]
         for rule, earlier in unreachable(self.rules):
             yield self._warning(rule, f"This rule is never reached: {earlier.place} decides before.")
         for rule, name in unknown_servers(self.rules, keys):
