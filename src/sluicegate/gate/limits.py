@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -90,14 +90,14 @@ class RateLimit:
     ) -> None:
         self._clock = clock
         self._buckets: dict[tuple[object, ...], _Bucket] = {}
-        self.rates = rates
-        self.ceilings: Mapping[str, Ceilings] = ceilings or {}
+        self.adjust(rates, ceilings or {})
 
     def adjust(self, rates: RateLimits, ceilings: Mapping[str, Ceilings]) -> None:
         """Apply other limits; rates that stay the same keep what was counted."""
         self.rates, self.ceilings = rates, ceilings
+        self._has_limits = bool(rates.per_caller or rates.per_server or rates.per_tool or ceilings)
 
-    async def __call__(self, exchange: Exchange, proceed: Handler) -> Reply:
+    def __call__(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
         """The reply.
 
         Raises:
@@ -105,6 +105,10 @@ class RateLimit:
             InvalidParams: the arguments are too large.
             UpstreamProtocolError: the result is too large.
         """
+        # No coroutine here: most gateways have no such limits.
+        return self._limited(exchange, proceed) if self._has_limits else proceed(exchange)
+
+    async def _limited(self, exchange: Exchange, proceed: Handler) -> Reply:
         target = exchange.target
         assert target is not None  # The router sets it.
         if not exchange.is_continued:
