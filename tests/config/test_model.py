@@ -2,7 +2,8 @@
 
 import pytest
 
-from sluicegate.config.model import HttpFront, exposure
+from sluicegate.config.model import HttpFront
+from sluicegate.config.self_reference import exposure
 
 
 @pytest.mark.parametrize(

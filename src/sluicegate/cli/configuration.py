@@ -13,9 +13,10 @@ from sluicegate.config.commands import UNPINNED
 from sluicegate.config.load import Loaded, load
 from sluicegate.config.mcp_json import DISABLED_BY_ENTRY
 from sluicegate.config.merge import DISABLED_BY_SETTINGS
-from sluicegate.config.model import GatewayConfig, Http, PythonFile, ServerConfig, Stdio, exposure
+from sluicegate.config.model import GatewayConfig, Http, PythonFile, ServerConfig, Stdio
 from sluicegate.config.paths import Places, control_socket
 from sluicegate.config.problems import Problem
+from sluicegate.config.self_reference import exposure
 from sluicegate.errors import ConfigError
 from sluicegate.runtime.lock import check_folder
 

@@ -27,8 +27,9 @@ from sluicegate.cli.command import Failure, NotStarted, places_of, with_places
 from sluicegate.cli.configuration import concerns, has_nothing_to_run, show_problems, unpinned, what_runs, with_demo
 from sluicegate.cli.output import say
 from sluicegate.config.load import Loaded, load
-from sluicegate.config.model import OURSELVES, ControlFront, GatewayConfig, exposure, is_ourselves
+from sluicegate.config.model import OURSELVES, ControlFront, GatewayConfig
 from sluicegate.config.paths import Places, control_socket
+from sluicegate.config.self_reference import exposure, is_ourselves
 from sluicegate.errors import ConfigError
 from sluicegate.runtime.lock import AlreadyServed, check_free
 from sluicegate.runtime.standard_streams import open_standard_streams, say_if_terminal

@@ -13,8 +13,9 @@ import msgspec
 
 from sluicegate.config import edit_files, jsonc
 from sluicegate.config.jsonc import Fault, Object
-from sluicegate.config.model import HttpFront, leads_to, starts_a_gateway
+from sluicegate.config.model import HttpFront
 from sluicegate.config.paths import Places
+from sluicegate.config.self_reference import leads_to, starts_a_gateway
 from sluicegate.config.settings_toml import parse_toml
 
 Scope = Literal["user", "project"]

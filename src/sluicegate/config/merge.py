@@ -18,10 +18,10 @@ from sluicegate.config.model import (
     ServerSettings,
     Settings,
     Stdio,
-    is_ourselves,
 )
 from sluicegate.config.problems import Problem, Severity, did_you_mean
 from sluicegate.config.secrets import Secret
+from sluicegate.config.self_reference import is_ourselves
 from sluicegate.config.settings_toml import Table, line_of
 from sluicegate.globs import name_matches
 
