@@ -163,15 +163,14 @@ async def test_a_second_signal_means_at_once_and_leaves_no_server_behind(folder:
         stuck = await hold(gateway, 5)
         gateway.process.send_signal(signal.SIGTERM)
 
-        async def is_refused() -> bool:
-            try:
-                (wire,) = await wires(gateway.port, 1)
-            except OSError:
-                return True
-            wire.close()
-            return False
+        async def is_draining() -> bool:
+            reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+            writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            status = await reader.readline()
+            writer.close()
+            return b" 503 " in status
 
-        await until_called(is_refused, bool)
+        await until_called(is_draining, bool)
         gateway.process.send_signal(signal.SIGTERM)
         again = time.monotonic()
         assert await gateway.ended(AT_ONCE, again) == 1
