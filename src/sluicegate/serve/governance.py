@@ -30,6 +30,10 @@ class Stores:
         self.state = state
         self.is_recorded = is_recorded
         self.notify: Notify | None = None
+        self.audit_problem: Callable[[], str] = str
+        """Why rows cannot be written to the audit log at the moment; empty if they can."""
+        self.may_run_unrecorded = False
+        """Whether calls go on then."""
 
 
 def stores_in_memory() -> Stores:
@@ -46,12 +50,13 @@ async def open_stores(config: GatewayConfig, environ: Mapping[str, str]) -> Asyn
     """
     async with AsyncExitStack() as stack:
         audit: AuditLog = Unrecorded()
+        audit_problem: Callable[[], str] = str
         if config.audit.enabled:
             # Imported late: a gateway that records nothing needs none of it.
             from sluicegate.store.sqlite_audit import open_audit_log
 
             settings = config.audit
-            audit = await stack.enter_async_context(
+            audit = opened = await stack.enter_async_context(
                 open_audit_log(
                     audit_folder(config, environ),
                     sync=settings.sync,
@@ -60,9 +65,13 @@ async def open_stores(config: GatewayConfig, environ: Mapping[str, str]) -> Asyn
                     anchors=settings.anchors,
                 )
             )
+            audit_problem = lambda: opened.problem  # noqa: E731 - a def here would be longer than all else
         state = _open_state(config, environ)
         stack.callback(state.close)
-        yield Stores(audit, state, is_recorded=config.audit.enabled)
+        stores = Stores(audit, state, is_recorded=config.audit.enabled)
+        stores.audit_problem = audit_problem
+        stores.may_run_unrecorded = config.audit.on_failure == "open"
+        yield stores
 
 
 def _open_state(config: GatewayConfig, environ: Mapping[str, str]) -> SqliteState:
