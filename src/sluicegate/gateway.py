@@ -162,6 +162,18 @@ class Gateway:
         offers = {mount.name: mount.offer for mount in self.hub.mounts if mount.is_ready or not is_open}
         return {name: [tool.own for tool in offer.tools] for name, offer in offers.items() if offer is not None}
 
+    @property
+    def is_able(self) -> bool:
+        """Whether calls can run: not while the audit log cannot be written and is configured to stop calls then."""
+        return self.stores.may_run_unrecorded or not self.stores.audit.problem
+
+    def findings(self) -> list[str]:
+        """What the user should know besides the status of each server."""
+        problem = self.stores.audit.problem
+        then = "calls are refused" if not self.is_able else "calls go on without it"
+        audit = [f"The audit log cannot be written ({problem}); {then} until it can."] if problem else []
+        return [*audit, *self.hub.catalog.findings]
+
     def logs(self, name: str = "", *, after: int = 0) -> list[LogLine]:
         """The last lines that a server wrote, or all servers; only those after the line of this number.
 

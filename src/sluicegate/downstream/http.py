@@ -104,12 +104,11 @@ class HttpEndpoint:
         streams: Quota | None = None,
         sse: bool = True,
         caller: Callable[[HttpRequest], Caller] = lambda request: _LOCAL_USER,
-        problem: Callable[[], str] = lambda: "",
+        is_able: Callable[[], bool] = lambda: True,
     ) -> None:
         """`streams` counts open streams, for endpoints that share one limit; else `limits` says how many there may be.
 
-        `sse` is whether the oldest transport, HTTP+SSE, is served too. `problem` is why no call can be made at the
-        moment, for `/readyz`.
+        `sse` is whether the oldest transport, HTTP+SSE, is served too; `is_able` is asked for `/readyz`.
 
         Raises:
             ConfigError: the path is one that has another use here.
@@ -119,11 +118,11 @@ class HttpEndpoint:
         limits = limits or HttpLimits()
         self._streams = streams or Quota(limits.streams, limits.streams_of_one)
         self._host_policy = hosts or HostPolicy()
+        self._is_able = is_able
         # A client sends few different heads, and `http1` gives the same object for the same bytes.
         self._look_at = lru_cache(maxsize=512)(partial(_look_at, self._host_policy))
         self._path = path
         self._caller = caller
-        self._problem = problem
         self._tasks = TaskScope()
         self._keepalive = KeepAlive()
         self._large_bodies = OneByOne()
@@ -214,12 +213,8 @@ class HttpEndpoint:
         return Refusal(404, "not_found", f"There is nothing here; the MCP endpoint is {request.root}{self._path}.")
 
     def _ready(self, request: HttpRequest, seen: HeadFacts) -> None:
-        if self._stopping:
-            request.respond(503, JSON_FIELDS, b'{"status":"stopping"}')
-        elif self._problem():
-            request.respond(503, JSON_FIELDS, b'{"status":"unavailable"}')
-        else:
-            request.respond(200, JSON_FIELDS, b'{"status":"ready"}')
+        state = b"stopping" if self._stopping else b"ready" if self._is_able() else b"unavailable"
+        request.respond(200 if state == b"ready" else 503, JSON_FIELDS, b'{"status":"%b"}' % state)
 
     # ------------------------------------------------------------------------------------------------- messages
 

@@ -65,8 +65,10 @@ MOST_DECISIONS: Final = 3
 _NO_ARGUMENTS: Final[Params] = {}
 
 
-class _Outdated(Exception):
-    """Rules or definition have changed between the decision and the moment of sending."""
+class _Outdated(Refused):
+    """Rules or definition have changed between the decision and the moment of sending; nothing was sent."""
+
+    reason = "outdated"
 
 
 FindTarget = Callable[[], Target]
@@ -232,8 +234,7 @@ class Router:
         return None
 
     def _get_prompt(self, exchange: Exchange) -> Awaitable[Reply]:
-        name = exchange.params.get("name")
-        entry = self._prompt(exchange.caller, name)
+        entry = self._prompt(exchange.caller, name := exchange.params.get("name"))
         find = partial(self._find, "prompts", exchange.caller, name)
         return self._request(exchange, self._mount(entry), "name", entry.own, find)
 
@@ -320,7 +321,7 @@ class Router:
                     if check is not None:
                         check()
                     if governor.version != version or find() != target:
-                        raise _Outdated
+                        raise _Outdated("It is decided on again.")
 
                 return mount.calls.call_typed(decided, params, holds)
 
@@ -407,8 +408,7 @@ class Router:
     async def _listen(self, exchange: Exchange) -> Reply:
         if wants_log(exchange.profile):
             return await self._hub.log.hold(exchange, lambda server: server in self.catalog.prefixes)
-        wanted = read_filter(exchange.params)
-        tasks = self._tasks.listened_to(exchange)
+        wanted, tasks = read_filter(exchange.params), self._tasks.listened_to(exchange)
         # A subscription outlives its decision, so each resource is decided on as a request of its own.
         resources = {uri: found for uri in wanted.uris if (found := await self._may_listen(exchange, uri)) is not None}
         may_notify = partial(self._may_notify, exchange.caller)

@@ -99,7 +99,7 @@ def control_server(
             root=gateway.config.root,
             profiles=list(gateway.config.profiles),
             servers=statuses(gateway, passing=passing),
-            findings=list(gateway.hub.catalog.findings),
+            findings=gateway.findings(),
             problems=list(unapplied()),
             left_out=gateway.left_out,
             naming=gateway.config.naming,

@@ -88,7 +88,7 @@ class Endpoints:
             limits=self._limits,
             streams=self._streams,
             sse=self._http.sse,
-            problem=lambda: self._gateway.stores.audit.problem,
+            is_able=lambda: self._gateway.is_able,
         )
 
     async def _keep(self, endpoint: HttpEndpoint, place: str, opened: asyncio.Event) -> None:

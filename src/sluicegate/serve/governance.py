@@ -30,6 +30,8 @@ class Stores:
         self.state = state
         self.is_recorded = is_recorded
         self.notify: Notify | None = None
+        self.may_run_unrecorded = False
+        """Whether calls go on while the audit log cannot be written."""
 
 
 def stores_in_memory() -> Stores:
@@ -62,7 +64,9 @@ async def open_stores(config: GatewayConfig, environ: Mapping[str, str]) -> Asyn
             )
         state = _open_state(config, environ)
         stack.callback(state.close)
-        yield Stores(audit, state, is_recorded=config.audit.enabled)
+        stores = Stores(audit, state, is_recorded=config.audit.enabled)
+        stores.may_run_unrecorded = config.audit.on_failure == "open"
+        yield stores
 
 
 def _open_state(config: GatewayConfig, environ: Mapping[str, str]) -> SqliteState:
