@@ -21,6 +21,7 @@ COMMANDS = {
     "resources": "List the resources and resource templates of all servers.",
     "prompts": "List the prompts of all servers, under the names that clients see.",
     "call": "Call a tool and print the text of its result.",
+    "generate": "Generate typed functions in TypeScript or Python that call the tools.",
     "logs": "Print the last lines that a server wrote to its stderr.",
     "restart": "Restart a server of the running gateway.",
     "audit": "Read, verify and export the record of all calls.",
