@@ -16,7 +16,8 @@ LAYERS = {
     "shared": {"exchange", "globs", "http1", "masking", "runtime", "store"},
     "rooms": {"downstream", "gate", "delivery", "hub", "upstream", "activations"},
     "composition": {
-        *("asgi", "client", "config", "demo", "gateway", "load_file", "run_server", "serve", "server", "toolbox"),
+        *("asgi", "client", "config", "demo", "gateway", "generate", "load_file", "run_server", "serve", "server"),
+        "toolbox",
     },
     "programs": {"cli", "web", "testing", "__main__"},
 }

@@ -73,7 +73,7 @@ _HOMES = {
         "Upstream",
     ),
     "hub.hub": ("Hub",),
-    "protocol.types": ("DataEvent", "LogEvent", "ProgressEvent", "ToolResult"),
+    "protocol.types": ("DataEvent", "LogEvent", "OwnEvent", "ProgressEvent", "ToolResult"),
     "upstream.http": ("http",),
     "upstream.stdio": ("stdio",),
     "server": ("Server", "activation"),

@@ -49,6 +49,7 @@ from sluicegate.exchange import Upstream as Upstream
 from sluicegate.hub.hub import Hub as Hub
 from sluicegate.protocol.types import DataEvent as DataEvent
 from sluicegate.protocol.types import LogEvent as LogEvent
+from sluicegate.protocol.types import OwnEvent as OwnEvent
 from sluicegate.protocol.types import ProgressEvent as ProgressEvent
 from sluicegate.protocol.types import ToolResult as ToolResult
 from sluicegate.run_server import run as run

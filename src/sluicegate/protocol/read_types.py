@@ -14,6 +14,7 @@ from msgspec import UNSET
 from sluicegate.protocol.message import Notification, Params, as_array, as_object
 from sluicegate.protocol.types import (
     DATA_KEY,
+    EVENT_KEY,
     AudioContent,
     Change,
     Completion,
@@ -22,6 +23,7 @@ from sluicegate.protocol.types import (
     EmbeddedResource,
     ImageContent,
     LogEvent,
+    OwnEvent,
     ProgressEvent,
     Prompt,
     PromptMessage,
@@ -152,9 +154,13 @@ def read_completion(value: object) -> Completion:
 
 
 def read_progress(params: Params) -> ProgressEvent:
-    """The params of `notifications/progress`; a `DataEvent` if they contain a part of the result."""
+    """The params of `notifications/progress`; a `DataEvent` if they contain a part of the result or an event."""
     meta = as_object(params.get("_meta"))
-    if meta is None or DATA_KEY not in meta:
+    if meta is None:
+        return _read(ProgressEvent, params)
+    if (own := as_object(meta.get(EVENT_KEY))) is not None and isinstance(own.get("type"), str):
+        return _read(OwnEvent, {**params, "value": own})
+    if DATA_KEY not in meta:
         return _read(ProgressEvent, params)
     return _read(DataEvent, {**params, "value": meta[DATA_KEY]})
 

@@ -318,6 +318,10 @@ class DataEvent(ProgressEvent, frozen=True, omit_defaults=True):
     value: object = None
 
 
+class OwnEvent(DataEvent, frozen=True, omit_defaults=True):
+    """An event of a tool's own kind: `value` is a JSON object with a `type`."""
+
+
 class LogEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     """A log message of a server; `data` is any JSON value, mostly a string."""
 
