@@ -22,7 +22,7 @@ COMMANDS = {
     "prompts": "List the prompts of all servers, under the names that clients see.",
     "call": "Call a tool and print the text of its result.",
     "logs": "Print the last lines that a server wrote to its stderr, or all servers.",
-    "generate": "Generate typed functions in TypeScript or Python that call the tools.",
+    "generate": "Generate typed TypeScript or Python functions for the tools.",
     "restart": "Restart a server of the running gateway.",
     "audit": "Read, verify and export the record of all calls.",
     "check": "Show what would run, and the problems of the configuration.",

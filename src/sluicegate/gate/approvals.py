@@ -8,7 +8,6 @@ in all that the person saw (T18).
 import asyncio
 import hashlib
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, Literal
@@ -116,8 +115,9 @@ class ApprovalStep:
         """When the questions of this process expire, on the clock that nobody can set (R31)."""
         self._untold: set[str] = set()
         """New questions of which nobody was told."""
-        self._waiting: Counter[str] = Counter()
-        """How many calls wait for a question."""
+        self._holds: dict[str, list[_Hold]] = {}
+        """The calls that wait for each question. The last one gets the answer: a client that gives up calls again, and
+        may not say that it gave up."""
         self._asked_in_rounds: dict[str, _Hold] = {}
         """Calls whose client has no request open, because it was asked by a result; by their binding."""
         self._continued: dict[str, list[float]] = {}
@@ -249,7 +249,7 @@ class ApprovalStep:
         before = self._asked_in_rounds.pop(question.binding, None)
         if before is not None:
             before.hear("replaced")
-        self._waiting[question.id] += 1
+        self._holds.setdefault(question.id, []).append(hold)
         try:
             async with TaskScope() as tasks:
                 try:
@@ -263,15 +263,15 @@ class ApprovalStep:
                 self._left(question)
             raise
         finally:
-            self._waiting[question.id] -= 1
-            if not self._waiting[question.id]:
-                del self._waiting[question.id]
+            self._holds[question.id].remove(hold)
+            if not self._holds[question.id]:
+                del self._holds[question.id]
             if self._asked_in_rounds.get(question.binding) is hold:
                 del self._asked_in_rounds[question.binding]
 
     def _left(self, question: Approval) -> bool:
         """Note that a call ends without an answer; whether its question ends with it."""
-        is_last = self._waiting[question.id] == 1
+        is_last = len(self._holds[question.id]) == 1
         return self.settings.late == "void" and is_last and self._state.void(question.id)
 
     def _ask_everyone(self, tasks: TaskScope, exchange: Exchange, hold: _Hold) -> None:
@@ -304,7 +304,8 @@ class ApprovalStep:
                 if found is None or found.state == "void":
                     return ApprovalExpired(f"The question about {name} was withdrawn; nothing was run.")
                 if found.state != "pending":
-                    return None
+                    is_last = self._holds[question.id][-1] is hold
+                    return None if is_last else unanswered("replaced", question, is_open=False)
             if said is not None and not isinstance(said, Answer):
                 return unanswered(said, question, is_open=not self._left(question))
             now = time.monotonic()
