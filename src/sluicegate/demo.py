@@ -16,13 +16,23 @@ server = Server("demo", version="1.0", title="Demo", instructions="Harmless tool
 
 @server.tool(annotations={"readOnlyHint": True})
 def echo(text: str, times: Annotated[int, Meta(ge=1, le=100)] = 1) -> str:
-    """Repeat the text."""
+    """Repeat the text.
+
+    Args:
+        text: what to repeat
+        times: how often
+    """
     return "\n".join([text] * times)
 
 
 @server.tool(annotations={"readOnlyHint": True})
 async def count(to: Annotated[int, Meta(ge=1, le=10_000)], pause: Annotated[float, Meta(ge=0, le=10)] = 0.1):
-    """Count aloud, one number at a time, with progress."""
+    """Count aloud, one number at a time, with progress.
+
+    Args:
+        to: the last number
+        pause: seconds between two numbers
+    """
     for number in range(1, to + 1):
         yield Progress(number, total=to, message=f"{number} of {to}")
         await asyncio.sleep(pause)
@@ -31,7 +41,11 @@ async def count(to: Annotated[int, Meta(ge=1, le=10_000)], pause: Annotated[floa
 
 @server.tool(annotations={"readOnlyHint": True})
 def clock(form: Literal["iso", "unix"] = "iso") -> str:
-    """Tell the time of this machine, in UTC."""
+    """Tell the time of this machine, in UTC.
+
+    Args:
+        form: a date with its time, or the seconds since 1970
+    """
     now = datetime.now(UTC)
     return now.isoformat(timespec="seconds") if form == "iso" else f"{now.timestamp():.0f}"
 
@@ -52,7 +66,11 @@ async def greet(call: Call):
 
 @server.tool(annotations={"readOnlyHint": True})
 def fail(reason: str = "you asked for it") -> str:
-    """Fail, to show what an error looks like."""
+    """Fail, to show what an error looks like.
+
+    Args:
+        reason: what the error says
+    """
     raise ToolError(f"This tool always fails: {reason}.")
 
 

@@ -68,7 +68,8 @@ def test_one_tool_is_shown_in_full(gateway: Folder) -> None:
     page = gateway.out("tools", "demo__echo")
     assert page.startswith("demo__echo  (echo of demo)\n\nRepeat the text.\n")
     assert "Hints of the server: only reads." in page
-    assert "  text: string\n  times: integer, optional, default 1, at least 1, at most 100\n" in page
+    times = "  times: integer, optional, default 1, at least 1, at most 100\n      how often\n"
+    assert f"  text: string\n      what to repeat\n{times}" in page
     assert json.loads(gateway.out("tools", "demo__echo", "--json"))["own"] == "echo"
 
 

@@ -26,6 +26,7 @@ from sluicegate.protocol.types import (
     Icon,
     ImageContent,
     LogEvent,
+    OwnEvent,
     ProgressEvent,
     PromptArgument,
     PromptRef,
@@ -256,6 +257,10 @@ def test_completion_is_read_and_keeps_the_whole_result() -> None:
 def test_progress_and_log_are_read() -> None:
     assert read_progress({"progressToken": 1, "progress": 0.5, "total": 2}) == ProgressEvent(0.5, 2)
     assert read_progress({"progress": 1, "message": 7}) == ProgressEvent(1)
+    event = {"type": "seen", "planet": "mars"}
+    own = read_progress({"progress": 1, "message": "mars", "_meta": {"dev.sluicegate/event": event}})
+    assert own == OwnEvent(1, None, "mars", event)
+    assert type(read_progress({"progress": 1, "_meta": {"dev.sluicegate/event": {"no": "type"}}})) is ProgressEvent
     assert read_log({"level": "info", "data": {"a": 1}, "logger": "x"}) == LogEvent("info", {"a": 1}, "x")
     with pytest.raises(msgspec.ValidationError):
         read_progress({"progress": "half"})

@@ -114,6 +114,7 @@ class Parameters:
         }
         if definitions:
             root["$defs"] = definitions
+        _describe_members(definitions)
         drops_unknown = _close(definitions)
         reader: ArgumentReader
         if with_pydantic:
@@ -267,6 +268,20 @@ def _with_integers(value: object) -> object:
             return {key: _with_integers(item) for key, item in cast(Mapping[str, object], value).items()}
         case _:
             return value
+
+
+def _describe_members(definitions: Mapping[str, Schema]) -> None:
+    """Move what the docstring of a class says about its fields to these, and say what is required, even if nothing."""
+    for schema in definitions.values():
+        members: Mapping[str, Schema] = schema.get("properties", {})
+        if members:
+            schema.setdefault("required", [])
+        description, texts = split_docstring(schema.get("description"))
+        if texts.keys() <= members.keys() and texts:
+            for name, text in texts.items():
+                members[name].setdefault("description", text)
+            schema.pop("description")
+            schema |= {} if description is None else {"description": description}
 
 
 def _close(definitions: Mapping[str, Schema]) -> bool:

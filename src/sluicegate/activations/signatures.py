@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 Function: TypeAlias = Callable[..., object]
 
-_SECTION = re.compile(r"(?:Args|Arguments|Parameters):\s*")
+_SECTION = re.compile(r"(?:Args|Arguments|Parameters|Attributes):\s*")
 _ENTRY = re.compile(r"(?P<name>\w+)\s*(?:\([^)]*\))?\s*:\s*(?P<text>.*)")
 _FIELD = re.compile(r":param\s+(?:[^:]*\s)?(?P<name>\w+):\s*(?P<text>.*)")
 _TYPE_FIELD = re.compile(r":type\s[^:]*:")
@@ -80,8 +80,8 @@ def _namespace(function: Function) -> dict[str, Any]:
 def split_docstring(docstring: str | None) -> tuple[str | None, dict[str, str]]:
     """The description without its parameters (None if nothing is left), and the text of each parameter.
 
-    Supports Google's `Args:` section and Sphinx' `:param name:`. Everything else stays in the description: an unknown
-    section may still help a model.
+    Supports Google's sections `Args:` and `Attributes:`, and Sphinx' `:param name:`. Everything else stays in the
+    description: an unknown section may still help a model.
     """
     kept: list[str] = []
     texts: dict[str, list[str]] = {}

@@ -27,7 +27,7 @@ DEFAULT_FOLDER: Final = "sluicegate_tools"
 @click.option("--server", "servers", metavar="NAME", multiple=True, help="Only this server; may be given repeatedly.")
 @with_places
 def generate(language: str, output: str, servers: tuple[str, ...], config: str | None, folder: str | None) -> None:
-    """Generate typed TypeScript or Python functions for the tools.
+    """Write typed TypeScript or Python that calls the tools.
 
     Writes one file for each server and an index. Files of an earlier run are replaced, and removed if their server is
     gone; other files are never touched. Asks the gateway that runs for this folder. If none runs, or with --config, it

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import Literal, NotRequired, TypedDict, cast
+from typing import Any, Literal, NotRequired, TypedDict, cast
 
 import msgspec
 from msgspec import UNSET
@@ -82,8 +82,8 @@ async def text(client: Client, tool: str, arguments: Mapping[str, object] | None
     return (await client.call(tool, arguments, raise_on_error=True)).text
 
 
-async def structured(client: Client, tool: str, arguments: Mapping[str, object] | None) -> object:
-    """The structured result of a tool.
+async def structured(client: Client, tool: str, arguments: Mapping[str, object] | None) -> Any:
+    """The structured result of a tool, which generated code casts to its type.
 
     Raises:
         ToolError: the tool failed, or sent none.

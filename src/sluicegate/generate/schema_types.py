@@ -117,7 +117,10 @@ class SchemaTypes:
 
     def root(self, schema: object, prefix: str, name: str) -> Type:
         """The type of a whole schema, declared under this name."""
-        return _Root(self, schema, prefix).declared_as(name)
+        kind = _Root(self, schema, prefix).declared_as(name)
+        if all(isinstance(each, Never) for each in self._resolved(kind, set())):
+            self.declare(kind.name, Unknown(), "")  # No function returns nothing at all.
+        return kind
 
     def declare(self, name: str, kind: Type, doc: str) -> None:
         self._declared[name] = Declared(name, kind, doc)
@@ -184,11 +187,11 @@ class _Root:
         self._names: dict[str, str] = {}
         self._left = MOST_NODES
 
-    def declared_as(self, wanted: str) -> Type:
+    def declared_as(self, wanted: str) -> Ref:
         name = self._names[""] = self._types.take(wanted)
         return self._declare(name, self._schema, 0)
 
-    def _declare(self, name: str, schema: object, depth: int) -> Type:
+    def _declare(self, name: str, schema: object, depth: int) -> Ref:
         # The place in the order is taken first, and the name may be referred to.
         self._types.declare(name, Unknown(), "")
         self._types.declare(name, self._shape(schema, name, depth), _doc(as_object(schema) or {}))
@@ -214,7 +217,7 @@ class _Root:
         if isinstance(reference := members.get("$ref"), str):
             return self._reference(reference, depth)
         if parts := as_array(members.get("allOf")):
-            if len(parts) == 1 and not _SHAPING.intersection(members):
+            if len(parts) == 1 and _SHAPING.isdisjoint(members.keys() - {"allOf"}):
                 return self._shape(parts[0], name, depth + 1)
             members = self._merged(members)
         kind = self._plain_shape(members, name, depth)
@@ -293,7 +296,7 @@ class _Root:
         if pointer not in self._names:
             label = _label(pointer.rpartition("/")[2])
             label = label if label[0].isalpha() else self._prefix + label
-            key = (label, self._digest(pointer))
+            key = (label, self._digest(reference))
             if key in self._types.shared:
                 self._names[pointer] = self._types.shared[key]
             else:
@@ -320,10 +323,10 @@ class _Root:
                 return False, "", None
         return True, pointer, here
 
-    def _digest(self, pointer: str) -> bytes:
-        """A digest of a place in the schema and of everything that it refers to."""
+    def _digest(self, reference: str) -> bytes:
+        """A digest of what is referred to, and of everything that this refers to in turn."""
         seen: dict[str, object] = {}
-        following = [f"#{pointer}"]
+        following = [reference]
         while following:
             found, place, target = self._found(following.pop())
             if found and place not in seen:
