@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from bench import envelope, framing, gateway, http, imports, memory, stdio, toolbox
+from bench import envelope, framing, gateway, governance, http, imports, memory, stdio, toolbox
 from bench.measure import FULL, QUICK, Effort, Row
 from bench.report import as_json, table
 
@@ -16,6 +16,7 @@ BENCHMARKS: Final[Mapping[str, Callable[[Effort], list[Row]]]] = {
     "stdio": stdio.run,
     "http": http.run,
     "gateway": gateway.run,
+    "governance": governance.run,
     "toolbox": toolbox.run,
     "import": imports.run,
 }

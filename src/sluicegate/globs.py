@@ -302,12 +302,17 @@ class _Moves(dict[str, int]):
 class _Automaton:
     """Several alternatives as one nondeterministic automaton. Bit n of a number says that position n can be reached."""
 
-    __slots__ = ("_cross", "_final", "_first", "_moves", "_separator", "_stay", "_tail", "head")
+    __slots__ = ("_cross", "_final", "_first", "_moves", "_needed", "_separator", "_stay", "_tail", "head")
 
     def __init__(self, alternatives: Sequence[Sequence[Token]], separator: str) -> None:
         ends = [_ends(each) for each in alternatives]
         self.head = commonprefix([head for head, _, _ in ends])
         self._tail = commonprefix([tail[::-1] for _, _, tail in ends])[::-1]
+        # The longest text of each alternative. Without one of them nothing matches, and a search is faster than steps.
+        longest = [
+            max((token for token in each if isinstance(token, str)), key=len, default="") for each in alternatives
+        ]
+        self._needed = tuple(longest) if all(longest) else ("",)
         self._separator = separator
         self._first = self._final = self._stay = self._cross = 0
         moves: list[tuple[int, int, int]] = []
@@ -334,6 +339,11 @@ class _Automaton:
     def accepts(self, text: str) -> bool:
         head, tail = self.head, self._tail
         if not (text.startswith(head) and text.endswith(tail) and len(text) >= len(head) + len(tail)):
+            return False
+        for needed in self._needed:
+            if needed in text:
+                break
+        else:
             return False
         inner = text[len(head) : len(text) - len(tail)]
         moves, stay, cross, separator, reached = self._moves, self._stay, self._cross, self._separator, self._first
