@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 
 # Those with many processes take half a minute each.
-LONG = ("gateway", "http")
+LONG = ("gateway", "governance", "http")
 
 
 @pytest.mark.parametrize(
