@@ -114,6 +114,8 @@ class Exchange(msgspec.Struct):
     """
     is_continued: bool = False
     """Whether it is a later round of a request that has run already: it must not be refused as if it were new."""
+    is_extension: bool = False
+    """Whether its method belongs to an extension that a server declares, and is unknown to us."""
     target: Target | None = None
     """What it is about; set by the router before the steps in front of the server."""
     verdict: Verdict | None = None
@@ -168,6 +170,11 @@ class Governor(Protocol):
 
     def __call__(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
         """The reply of the server, or a refusal."""
+        ...
+
+    @property
+    def allows_unlisted(self) -> bool:
+        """Whether tools may be called that no list has, and that could not be judged by their names."""
         ...
 
     def class_of(self, caller: Caller) -> Hashable:

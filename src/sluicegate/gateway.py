@@ -200,8 +200,7 @@ class Gateway:
 
     def on_state_change(self) -> None:
         """Offer what was approved: another process may have approved a changed definition."""
-        if self.hub.catalog.quarantined:
-            self.governance.pins.forget()
+        if self.governance.pins.forget_quarantined():
             self.hub.review()
 
     def renew(self, name: str) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from sluicegate.errors import InvalidParams, RateLimited, UpstreamProtocolError
 from sluicegate.exchange import NOBODY, Caller, Exchange, Target
-from sluicegate.gate.limits import Ceilings, Rate, RateLimit, RateLimits, parse_rate
+from sluicegate.gate.limits import Ceilings, Rate, RateLimit, RateLimits, SizeLimit, parse_rate
 from sluicegate.globs import glob
 from sluicegate.protocol.message import Reply, Result
 
@@ -84,7 +84,7 @@ async def test_a_later_round_of_a_call_is_not_counted() -> None:
 
 
 async def test_arguments_and_results_have_ceilings() -> None:
-    limit = RateLimit(ceilings={"a": Ceilings(arguments=50), "b": Ceilings(result=50)})
+    limit = SizeLimit({"a": Ceilings(arguments=50), "b": Ceilings(result=50)})
     await limit(call(text="short"), answer)
     with pytest.raises(InvalidParams, match="max_arguments"):
         await limit(call(text="x" * 50), answer)

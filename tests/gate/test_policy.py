@@ -19,7 +19,8 @@ async def judged(made: Rules, method: str, target: Target | None, arguments: obj
         seen.append(exchange.verdict)
         return Result({})
 
-    exchange = Exchange(method, {"arguments": arguments}, NOBODY, target=target)
+    is_extension = target is not None and target.kind == "method"
+    exchange = Exchange(method, {"arguments": arguments}, NOBODY, target=target, is_extension=is_extension)
     await Policy(made)(exchange, behind)
     return seen[0]
 

@@ -282,10 +282,8 @@ async def test_every_request_of_an_extension_is_decided_on_by_what_it_names_or_b
     assert [(method, target.server, target.kind, target.name) for method, target in judge.passed] == [
         ("skills/list", "a", "method", "skills/list"),
         ("skills/list", "b", "method", "skills/list"),
-        ("resources/read", "b", "resource", "skill://b/SKILL.md"),
-        ("skills/get", "b", "method", "skills/get"),
-        ("tools/call", "c", "tool", "one"),
-        ("x/run", "c", "method", "x/run"),
+        ("skills/get", "b", "resource", "skill://b/SKILL.md"),
+        ("x/run", "c", "tool", "one"),
         ("x/run", "c", "method", "x/run"),
     ]
 

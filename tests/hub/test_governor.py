@@ -35,6 +35,10 @@ class Judge:
             await self.before_sending()
         return await proceed(exchange)
 
+    @property
+    def allows_unlisted(self) -> bool:
+        return True
+
     def class_of(self, caller: Caller) -> Hashable:
         return caller.id if self.hidden else None
 

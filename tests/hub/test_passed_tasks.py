@@ -419,7 +419,7 @@ async def test_so_many_may_listen_to_a_server_at_a_time_and_whoever_is_beyond_is
 async def test_a_server_that_does_not_say_in_time_what_it_will_tell_of_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sluicegate.hub.router.TASKS_ACCEPTED_WITHIN", 0.01)
+    monkeypatch.setattr("sluicegate.hub.listen.TASKS_ACCEPTED_WITHIN", 0.01)
 
     is_let_go = asyncio.Event()
 

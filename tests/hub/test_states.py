@@ -30,14 +30,16 @@ def test_a_state_comes_back_to_the_server_as_it_gave_it() -> None:
     states = RequestStates()
     needed = asked(states)
     assert needed["requestState"] != "theirs"
-    params = states.unwrapped(exchange(requestState=needed["requestState"], inputResponses={"k": {}}), "files")
+    retry = exchange(requestState=needed["requestState"], inputResponses={"k": {}})
+    params, is_first = states.unwrapped(retry, "files")
+    assert is_first and not states.unwrapped(retry, "files")[1]
     assert params["requestState"] == "theirs"
     assert params["inputResponses"] == {"k": {}}
 
 
 def test_a_server_that_gave_none_gets_none_back() -> None:
     states = RequestStates()
-    params = states.unwrapped(exchange(requestState=asked(states, None)["requestState"]), "files")
+    params, _ = states.unwrapped(exchange(requestState=asked(states, None)["requestState"]), "files")
     assert "requestState" not in params
 
 

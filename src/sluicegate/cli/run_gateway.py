@@ -121,8 +121,7 @@ def say_opened(running: Running, profile: str, command: str) -> None:
     for line in client_lines(url):
         tell(line, hang=LABEL)
     tell(f"  or run:        {command} connect CLIENT ({', '.join(CLIENT_NAMES)})", hang=LABEL)
-    policy = running.gateway.config.policy
-    if policy.default == "ask" or any(rule.written.action == "ask" for rule in policy.rules):
+    if running.gateway.config.policy.can_ask:
         tell(f"  approvals:     {command} approvals --watch", hang=LABEL)
 
 

@@ -51,7 +51,9 @@ class Admission:
         if exchange.resume is not None:
             return proceed(exchange)
         if self._is_stopping and not exchange.is_continued and exchange.method not in _ALWAYS_ANSWERED:
-            raise ShuttingDown("The gateway is about to stop and takes no new requests; nothing was done.")
+            stopping = ShuttingDown("The gateway is about to stop and takes no new requests; nothing was done.")
+            self._on_refused(exchange, stopping)
+            raise stopping
         # A subscription counts with its stream or session.
         return proceed(exchange) if exchange.method == "subscriptions/listen" else self._counted(exchange, proceed)
 

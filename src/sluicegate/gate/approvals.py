@@ -27,6 +27,7 @@ from sluicegate.errors import (
 )
 from sluicegate.exchange import Exchange, Handler, Target, Verdict
 from sluicegate.gate.approval_text import declined, form, name_of, not_allowed, read_answer, unanswered
+from sluicegate.gate.audit import REFUSAL
 from sluicegate.masking import masked_url
 from sluicegate.protocol.canonical_json import canonical_json
 from sluicegate.protocol.input_required import Question, lacking_capability, read_input_required
@@ -52,6 +53,9 @@ LONGEST_CALL: Final = 1 << 20
 MOST_CONTINUED: Final = 1000
 _ROUNDS: Final = ("inputResponses", "requestState", "_meta")
 _SECOND: Final = 10**9
+_PROTOCOL: Final = ("io.modelcontextprotocol/", "dev.sluicegate/")
+_CARRIED: Final = frozenset({"progressToken", "traceparent", "tracestate", "baggage"})
+"""Members of `_meta` that differ from call to call and mean nothing to a server's work."""
 
 
 class ApprovalSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,9 +80,16 @@ def bind(exchange: Exchange, target: Target, rules: str) -> str:
     Its key is that of this process, so that nothing about the arguments can be guessed from it.
     """
     params = {name: value for name, value in exchange.params.items() if name not in _ROUNDS}
+    params["_meta"] = _own_meta(exchange)
     parts = (exchange.caller.id, exchange.method, target.server, target.kind, target.name, target.definition, rules)
     data = msgspec.json.encode((*parts, params), order="deterministic")
     return hashlib.blake2b(data, key=process_key(), digest_size=32, person=b"approval").hexdigest()
+
+
+def _own_meta(exchange: Exchange) -> Params:
+    """What the client adds to a call besides its arguments; without what the protocol itself puts there."""
+    meta = as_object(exchange.params.get("_meta")) or {}
+    return {k: v for k, v in meta.items() if k not in _CARRIED and not k.startswith(_PROTOCOL)}
 
 
 class _Hold(msgspec.Struct, eq=False):
@@ -210,8 +221,12 @@ class ApprovalStep:
         """The open question about this call, or a new one, of which people are told."""
         now = time.time_ns()
         arguments = msgspec.json.encode(as_object(exchange.params.get("arguments")) or {}).decode()
-        shown = ("arguments", METHODS[exchange.method].target, *_ROUNDS)
-        others = msgspec.json.encode({k: value for k, value in exchange.params.items() if k not in shown}).decode()
+        row = METHODS.get(exchange.method)
+        shown = ("arguments", row.target if row is not None else None, *_ROUNDS)
+        rest = {k: value for k, value in exchange.params.items() if k not in shown}
+        if meta := _own_meta(exchange):
+            rest["_meta"] = meta
+        others = msgspec.json.encode(rest).decode()
         if len(arguments) + len(others) > LONGEST_CALL:
             raise Refused(f"{_name(target)} needs the approval of a person, and is too long to be shown to one.")
         new = Approval(
@@ -396,7 +411,7 @@ async def _refusal(exchange: Exchange, refusal: Refused) -> Reply:
     if exchange.method != "tools/call":
         raise refusal
     value: Params = {"content": [{"type": "text", "text": refusal.message}], "isError": True}
-    value["_meta"] = {"dev.sluicegate/reason": refusal.reason, "dev.sluicegate/request": exchange.request_id}
+    value["_meta"] = {REFUSAL: refusal.reason, "dev.sluicegate/request": exchange.request_id}
     return Result(complete(value))
 
 

@@ -25,6 +25,8 @@ _LONGEST: Final = 200
 _MOST_NAMES: Final = 32
 """Arguments whose names are recorded."""
 _NOTHING: Final[Params] = {}
+REFUSAL: Final = "dev.sluicegate/reason"
+"""In the `_meta` of a result with which we refuse a call: the reason."""
 _NO_TARGET: Final = Target("", "tool", "")
 _NO_RULES: Final = Verdict("allow")
 _trace: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}").match
@@ -60,12 +62,16 @@ class Audit:
         # An exchange that was judged again keeps its id: it is one request for its client.
         request = exchange.request_id = exchange.request_id or self._ids.next()
         log = self._log
+        began = time.perf_counter_ns()
         try:
             await log.append(self._decision(exchange, request))
         except AuditUnavailable as problem:
             problem.data["request"] = request
             raise
-        began = time.perf_counter_ns()
+        except asyncio.CancelledError:
+            # The row may be written all the same; nothing was sent.
+            log.note(_outcome(exchange, request, "cancelled", began, {"delivered": "no"}))
+            raise
         try:
             reply = await proceed(exchange)
         except asyncio.CancelledError:
@@ -166,8 +172,10 @@ _decode_said: Final = msgspec.json.Decoder(_Said).decode
 
 
 def _verdict_of(method: str, reply: Result) -> str:
-    """What a result says of the call: ok, tool_error, or that more is asked for."""
+    """What a result says of the call: ok, tool_error, refused (by us), or that more is asked for."""
     value = reply.value
+    if isinstance(value, dict) and REFUSAL in (as_object(value.get("_meta")) or _NOTHING):
+        return "refused"
     if isinstance(value, ToolText):
         return "tool_error" if value.isError is True else "ok"
     if isinstance(value, msgspec.Raw):

@@ -8,7 +8,7 @@ from sluicegate.exchange import Caller, Exchange, Handler, Step, Target, behind
 from sluicegate.gate.approvals import ApprovalSettings, ApprovalStep
 from sluicegate.gate.audit import Audit
 from sluicegate.gate.judge import Rules, is_hidden
-from sluicegate.gate.limits import Ceilings, RateLimit, RateLimits
+from sluicegate.gate.limits import Ceilings, RateLimit, RateLimits, SizeLimit
 from sluicegate.gate.lock_file import Locked
 from sluicegate.gate.pins import Mode, PinnedDefinitions
 from sluicegate.gate.policy import Policy
@@ -20,7 +20,7 @@ LONGEST_NOTED: Final = 200
 
 
 class Governance:
-    """A `Governor` made of steps, in this order: limits, rules, audit log, approvals.
+    """A `Governor` made of steps, in this order: rates, rules, audit log, sizes, approvals.
 
     What is too frequent is refused before anything is written; what is refused by a rule is on record.
     """
@@ -51,7 +51,8 @@ class Governance:
             state, audit, approvals, rules_version=lambda: self.policy.rules.version, notify=notify
         )
         recorder: Sequence[Step] = (Audit(audit),) if is_recorded else ()
-        self._steps: tuple[Step, ...] = (self.limits, self.policy, *recorder, self.approvals)
+        self.sizes = SizeLimit()
+        self._steps: tuple[Step, ...] = (self.limits, self.policy, *recorder, self.sizes, self.approvals)
 
     def adjust(
         self,
@@ -63,7 +64,8 @@ class Governance:
     ) -> None:
         """Apply other settings. The hub has to review its entries afterwards."""
         self.policy.rules = rules  # Also if they say the same: their lines may have moved.
-        self.limits.adjust(rates, ceilings)
+        self.limits.rates = rates
+        self.sizes.ceilings = ceilings
         self.approvals.settings = approvals
         self.pins.locked = locked
         self.pins.forget()
@@ -76,6 +78,11 @@ class Governance:
     def __call__(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
         """The reply of the server, or a refusal."""
         return behind(self._steps, proceed)(exchange)
+
+    @property
+    def allows_unlisted(self) -> bool:
+        """Only where neither rules nor a lock file name what may be used."""
+        return not self.policy.rules.rules and self.pins.locked is None
 
     def class_of(self, caller: Caller) -> Hashable:
         """Equal for callers to whom the same rules apply; None if no rule hides anything."""

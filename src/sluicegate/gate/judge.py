@@ -5,6 +5,7 @@ rule that denies or asks and none that allows: where two readers could disagree,
 """
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar, cast
 
@@ -225,6 +226,18 @@ def _is_plain_url(text: str) -> bool:
     return found is None or (found[1].islower() and _HOST.fullmatch(found[2]) is not None)
 
 
+_SCHEME: Final = re.compile(r"(?i:https?|wss?|ftp|file):")
+
+
+def _is_odd_uri(uri: str) -> bool:
+    """Whether a URI is spelled so that some libraries read another one, as `file:/etc` for `file:///etc`."""
+    if uri != uri.strip() or not unicodedata.is_normalized("NFKC", uri):
+        return True
+    if _SCHEME.match(uri) is not None and _URL.match(uri) is None:
+        return True
+    return uri[:7].lower() == "file://" and not uri[7:].startswith("/")
+
+
 def forms_of(target: Target) -> tuple[str, ...]:
     """The spellings of its name that globs are compared with; none if it is a suspicious URI."""
     if target.kind != "resource":
@@ -235,7 +248,7 @@ def forms_of(target: Target) -> tuple[str, ...]:
     decoded = plain(uri)
     if decoded.startswith("file://localhost/"):
         decoded = decoded.replace("localhost", "", 1)
-    if is_suspicious(uri) or is_suspicious(decoded):
+    if is_suspicious(uri) or is_suspicious(decoded) or _is_odd_uri(uri) or _is_odd_uri(decoded):
         return ()
     # `plain` takes http://host/ and http://host for the same.
     scheme, slashes, rest = decoded.partition("://")

@@ -80,52 +80,29 @@ class _Bucket:
 
 
 class RateLimit:
-    """A step that refuses calls that come too often, or are too large. A call that continues is never refused."""
+    """A step that refuses calls that come too often. A call that continues is never refused."""
 
     def __init__(
         self,
         rates: RateLimits = RateLimits(),  # noqa: B008 - frozen
-        ceilings: Mapping[str, Ceilings] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
         self._buckets: dict[tuple[object, ...], _Bucket] = {}
-        self.adjust(rates, ceilings or {})
-
-    def adjust(self, rates: RateLimits, ceilings: Mapping[str, Ceilings]) -> None:
-        """Apply other limits; rates that stay the same keep what was counted."""
-        self.rates, self.ceilings = rates, ceilings
-        self._has_limits = bool(rates.per_caller or rates.per_server or rates.per_tool or ceilings)
+        self.rates = rates
+        """May be replaced at any time; rates that stay the same keep what was counted."""
 
     def __call__(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
         """The reply.
 
         Raises:
             RateLimited: the caller, or all callers of the server together, call too often.
-            InvalidParams: the arguments are too large.
-            UpstreamProtocolError: the result is too large.
         """
-        # No coroutine here: most gateways have no such limits.
-        return self._limited(exchange, proceed) if self._has_limits else proceed(exchange)
-
-    async def _limited(self, exchange: Exchange, proceed: Handler) -> Reply:
-        target = exchange.target
+        target, rates = exchange.target, self.rates
         assert target is not None  # The router sets it.
-        if not exchange.is_continued:
+        if (rates.per_caller or rates.per_server or rates.per_tool) and not exchange.is_continued:
             self._check_rate(exchange.caller.id, target)
-        ceilings = self.ceilings.get(target.server)
-        if ceilings is None:
-            return await proceed(exchange)
-        if ceilings.arguments is not None:
-            size = len(msgspec.json.encode(exchange.params.get("arguments")))
-            if size > ceilings.arguments:
-                limit = f"{target.server} accepts {ceilings.arguments}; the limit is max_arguments of the server"
-                raise InvalidParams(f"Invalid params: the arguments have {size} bytes, and {limit}.")
-        reply = await proceed(exchange)
-        if ceilings.result is not None and (size := _size_of(reply)) > ceilings.result:
-            limit = f"more than the {ceilings.result} of max_result for {target.server}"
-            raise UpstreamProtocolError(f"The result has {size} bytes, {limit}; the call has run.")
-        return reply
+        return proceed(exchange)
 
     def _check_rate(self, caller: str, target: Target) -> None:
         now = self._clock()
@@ -160,6 +137,40 @@ class RateLimit:
     def _forget_full(self, now: float) -> None:
         if len(self._buckets) >= MOST_BUCKETS:
             self._buckets = {key: bucket for key, bucket in self._buckets.items() if not bucket.is_full(now)}
+
+
+class SizeLimit:
+    """A step that refuses calls whose arguments or results are too large."""
+
+    def __init__(self, ceilings: Mapping[str, Ceilings] | None = None) -> None:
+        self.ceilings: Mapping[str, Ceilings] = ceilings or {}
+        """By the key of the server. May be replaced at any time."""
+
+    def __call__(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
+        """The reply.
+
+        Raises:
+            InvalidParams: the arguments are too large.
+            UpstreamProtocolError: the result is too large.
+        """
+        target = exchange.target
+        ceilings = self.ceilings.get(target.server) if target is not None and self.ceilings else None
+        # No coroutine here: most servers have no such limits.
+        return proceed(exchange) if ceilings is None else _limited(exchange, proceed, ceilings)
+
+
+async def _limited(exchange: Exchange, proceed: Handler, ceilings: Ceilings) -> Reply:
+    server = exchange.target.server if exchange.target is not None else ""
+    if ceilings.arguments is not None:
+        size = len(msgspec.json.encode(exchange.params.get("arguments")))
+        if size > ceilings.arguments:
+            limit = f"{server} accepts {ceilings.arguments}; the limit is max_arguments of the server"
+            raise InvalidParams(f"Invalid params: the arguments have {size} bytes, and {limit}.")
+    reply = await proceed(exchange)
+    if ceilings.result is not None and (size := _size_of(reply)) > ceilings.result:
+        limit = f"more than the {ceilings.result} of max_result for {server}"
+        raise UpstreamProtocolError(f"The result has {size} bytes, {limit}; the call has run.")
+    return reply
 
 
 def _size_of(reply: Reply) -> int:

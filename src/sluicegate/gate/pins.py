@@ -50,11 +50,14 @@ class PinnedDefinitions:
         self._secrets = secrets
         self._audit = audit
         self._decided: dict[Target, str] = {}
+        self._hinted: set[Target] = set()
+        """Definitions whose hints were reported."""
 
     def review(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
         """Which of these may not be used, and why."""
         if len(self._decided) > MOST_DECIDED:
             self._decided.clear()
+            self._hinted.clear()
         new = {target: definition for target, definition in definitions.items() if target not in self._decided}
         if new:
             self._decide(new)
@@ -65,6 +68,12 @@ class PinnedDefinitions:
         """Decide again: a definition was approved, or the lock file has changed."""
         self._decided.clear()
 
+    def forget_quarantined(self) -> bool:
+        """Decide again on what may not be used; whether there is anything."""
+        before = len(self._decided)
+        self._decided = {target: why for target, why in self._decided.items() if not why}
+        return len(self._decided) < before
+
     def _decide(self, definitions: Mapping[Target, Params]) -> None:
         pinned: dict[Target, Pin] = {}
         for target, definition in definitions.items():
@@ -73,8 +82,9 @@ class PinnedDefinitions:
             if mode == "off":
                 continue
             findings = scan(target.name, definition)
-            for hint in findings.hints:
+            for hint in findings.hints if target not in self._hinted else ():
                 log.warning("%s: %s: %s.", target.server, _title(target), hint)
+            self._hinted.add(target)
             pinned[target] = Pin(
                 server=target.server,
                 kind=target.kind,
@@ -115,12 +125,16 @@ class PinnedDefinitions:
         known = self.locked.get((target.server, target.kind, target.name))
         if known == target.definition:
             return ""
-        what = "is not listed" if known is None else "is listed with another definition"
-        return f"It {what} in {LOCK_NAME}; look at it with 'sluicegate pins diff' and run 'sluicegate pins lock'."
+        if known is None:
+            return f"It is not listed in {LOCK_NAME}; to allow it, run 'sluicegate pins lock'."
+        approve = f"approve it with 'sluicegate pins approve {target.server}', then run 'sluicegate pins lock'"
+        return (
+            f"It is listed with another definition in {LOCK_NAME}; look at it with 'sluicegate pins diff', {approve}."
+        )
 
     def _report(self, target: Target, pin: Pin, news: str, why: str) -> None:
         if why and news == "changed":
-            log.warning("%s: %s is not offered: %s", target.server, _title(target), why)
+            log.warning("%s: not offered: %s. %s", target.server, _title(target), why)
         if self._audit is not None:
             body = {"hash": pin.hash, "quarantined": why}
             row = Row(kind="tool_def", server=target.server, name=target.name, verdict=news, body=body)

@@ -1,12 +1,16 @@
 """The step that judges each request by the access rules. It enforces nothing: the steps behind it do."""
 
 from collections.abc import Awaitable, Mapping
-from typing import cast
+from typing import Final, cast
 
-from sluicegate.exchange import Exchange, Handler, Verdict
-from sluicegate.gate.judge import Rules, judge
+from sluicegate.exchange import Action, Exchange, Handler, Target, Verdict
+from sluicegate.gate.judge import Rules, is_hidden, judge
 from sluicegate.protocol.message import Reply
 from sluicegate.protocol.methods import JUDGED, UNJUDGED
+from sluicegate.protocol.tasks import REQUESTS as TASK_REQUESTS
+
+
+_STRICTNESS: Final[Mapping[Action, int]] = {"allow": 0, "ask": 1, "deny": 2}
 
 
 class Policy:
@@ -24,13 +28,20 @@ class Policy:
 def verdict_of(rules: Rules, exchange: Exchange) -> Verdict:
     """What the rules say about an exchange. What no table knows is denied, whatever the rules say (T16).
 
-    A method of an extension is judged by rules about its whole server: no rule names it alone.
+    A method of an extension needs both: what it names must be allowed, and the method itself, which only rules about
+    the whole server name. A task is judged by its tool alone: the arguments were judged when it began.
     """
-    target, method = exchange.target, exchange.method
-    if target is not None and (method in JUDGED or target.kind == "method"):
+    target, method, caller = exchange.target, exchange.method, exchange.caller
+    if target is not None and method in TASK_REQUESTS:
+        return Verdict("deny" if is_hidden(rules, caller, target) else "allow")
+    if target is not None and (method in JUDGED or exchange.is_extension):
         arguments = exchange.params.get("arguments")
         is_object = isinstance(arguments, Mapping) and target.kind != "resource"
-        return judge(rules, exchange.caller, target, cast(Mapping[str, object], arguments) if is_object else {})
+        verdict = judge(rules, caller, target, cast(Mapping[str, object], arguments) if is_object else {})
+        if exchange.is_extension and target.kind != "method":
+            of_method = judge(rules, caller, Target(target.server, "method", method), {})
+            return max(verdict, of_method, key=lambda each: _STRICTNESS[each.action])
+        return verdict
     if target is None and method in UNJUDGED:
         return Verdict("allow")
     return Verdict("deny", why="No rule can name this request.")

@@ -81,6 +81,11 @@ class PolicyConfig(msgspec.Struct, frozen=True):
     default: Action = "allow"
 
     @property
+    def can_ask(self) -> bool:
+        """Whether a person may have to be asked."""
+        return self.default == "ask" or any(rule.written.action == "ask" for rule in self.rules)
+
+    @property
     def version(self) -> str:
         """A digest of what the rules say, wherever they are written."""
         said = msgspec.json.encode((self.default, [rule.written for rule in self.rules]), order="deterministic")

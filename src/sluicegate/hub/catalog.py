@@ -416,8 +416,14 @@ def seen_through(catalog: Catalog, profile: Profile) -> Catalog:
 def without_hidden(catalog: Catalog, is_hidden: Callable[[Target], bool]) -> Catalog:
     """The part of a catalog that a caller may use."""
     parts = {kind: {name: e for name, e in catalog.of(kind).items() if not is_hidden(e.target)} for kind in KINDS}
+    # A server that is denied as a whole is not there at all: nothing tells that it exists (T33).
+    prefixes = {
+        mount: prefix
+        for mount, prefix in catalog.prefixes.items()
+        if not is_hidden(Target(catalog.keys[mount] or mount, "instructions", ""))
+    }
     # Also if nothing is hidden: other callers may see less, so the lists must not be cached for all (T11).
-    return msgspec.structs.replace(catalog, **parts, is_part=True)
+    return msgspec.structs.replace(catalog, **parts, prefixes=prefixes, is_part=True)
 
 
 GATEWAY: Final = "dev.sluicegate/gateway"

@@ -5,7 +5,7 @@ tool, a prompt or a resource goes to the server that has it, whatever its method
 all. Lists of several servers are merged. URIs in results are those that clients know.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -24,7 +24,7 @@ from sluicegate.errors import (
 )
 from sluicegate.exchange import Caller, Exchange, Target
 from sluicegate.hub.mount import Mount
-from sluicegate.hub.naming import Rewrite, exposed_uri, reply_rewritten
+from sluicegate.hub.naming import Rewrite, exposed_uri, looks_like_any, reply_rewritten
 from sluicegate.protocol.extensions import declared_in, extension_named_like, merged
 from sluicegate.protocol.input_required import read_input_required
 from sluicegate.protocol.json_limits import is_deep
@@ -54,8 +54,6 @@ class _Named(msgspec.Struct, frozen=True):
     """What a request names."""
 
     mount: Mount
-    use: str
-    """The method that uses it in the usual way."""
     member: str
     """The member of the params that names it."""
     find: FindTarget
@@ -74,10 +72,10 @@ class Extensions:
         self._find_entry = find_entry
         self._find_resource = find_resource
 
-    @property
-    def capabilities(self) -> Params:
-        """The extensions of all servers of this router, as a server declares them; one that is away still counts."""
-        found = merged(_offered(mount) for mount in self._mounts())
+    def capabilities(self, names: Iterable[str]) -> Params:
+        """The extensions of these servers, as a server declares them; one that is away still counts."""
+        mounts = map(self._hub.find, names)
+        found = merged(_offered(mount) for mount in mounts if mount is not None)
         return {"extensions": found} if found else {}
 
     def _mounts(self) -> list[Mount]:
@@ -91,6 +89,7 @@ class Extensions:
             SluicegateError: no server declares such an extension or has what the request names, or it could not answer.
         """
         method, caller = exchange.method, exchange.caller
+        exchange.is_extension = True
         declaring = [mount for mount in self._mounts() if extension_named_like(method, _offered(mount))]
         named = self._named(exchange, declaring)
         if named is not None:
@@ -123,38 +122,27 @@ class Extensions:
             with suppress(UnknownTarget):
                 mount, _ = self._find_resource(caller, uri)
                 if mount in servers:
-                    return _Named(mount, "resources/read", "uri", lambda: self._find_resource(caller, uri)[1])
+                    return _Named(mount, "uri", lambda: self._find_resource(caller, uri)[1])
             if declaring:
                 # Not left to the one server that declares it: rules for the resource would not hold.
                 raise UnknownTarget(f"Resource not found: {uri[:200]}", data={"uri": uri})
-        for kind, use in (("tools", "tools/call"), ("prompts", "prompts/get")) if isinstance(name, str) else ():
+        for kind in ("tools", "prompts") if isinstance(name, str) else ():
             entry = self._router.catalog.of(kind).get(str(name))
             mount = None if entry is None else self._hub.find(entry.mount)
             if mount is not None and mount in servers:
-                return _Named(mount, use, "name", partial(self._find_entry, kind, caller, name))
+                return _Named(mount, "name", partial(self._find_entry, kind, caller, name))
+        if isinstance(name, str) and any(_has_like(mount, name) for mount in declaring):
+            # A server's own name, or one that is hidden or quarantined: rules for it would not hold.
+            raise UnknownTarget(f"Unknown tool: {name[:200]}")
         return None
 
     async def _ask_about(self, exchange: Exchange, named: "_Named") -> Reply:
         """The reply to a request about a tool, prompt or resource.
 
-        Rules decide first whether the caller may use that in the usual way, and then on the method: an unknown method
-        must not do what the caller may not.
+        It is decided on as if that were used: an unknown method must not do what the caller may not.
         """
-        target = named.find()
-        params, governor = {**exchange.params, named.member: target.name}, self._hub.governor
-        if governor is not None:
-            usual = msgspec.structs.replace(exchange, method=named.use)
-            usual.target = target
-            refusal = await governor(usual, _accepted)
-            if not isinstance(refusal, Result):
-                return refusal
-
-        def find() -> Target:
-            if named.find() != target:
-                raise UnknownTarget(f"{target.name[:200]} has changed meanwhile; nothing was sent.")
-            return _method_target(named.mount, exchange.method)
-
-        return await self._ask(exchange, named.mount, params, find)
+        params = {**exchange.params, named.member: named.find().name}
+        return await self._ask(exchange, named.mount, params, named.find)
 
     async def _ask(self, exchange: Exchange, mount: Mount, params: Params, find: FindTarget) -> Reply:
         reply = await self._forward(exchange, mount, params, find)
@@ -211,8 +199,10 @@ class Extensions:
             params = {**exchange.params, "cursor": cursor}
 
 
-async def _accepted(exchange: Exchange) -> Reply:
-    return Result(complete({}))
+def _has_like(mount: Mount, name: str) -> bool:
+    """Whether a server has a tool or prompt with this name, or with one that looks like it."""
+    offer = mount.offer
+    return offer is not None and looks_like_any(name, (entry.own for entry in (*offer.tools, *offer.prompts)))
 
 
 def _offered(mount: Mount) -> Params:

@@ -10,6 +10,7 @@ import hashlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from itertools import count
 from typing import Final
 
 import msgspec
@@ -52,6 +53,11 @@ _ROUNDS: Final = ("inputResponses", "requestState", "_meta")
 class _Wrapped(msgspec.Struct, array_like=True):
     expires: float
     state: str | None
+    number: int
+
+
+MOST_USED: Final = 10_000
+"""States that are known to have been used."""
 
 
 class RequestStates:
@@ -59,6 +65,8 @@ class RequestStates:
 
     def __init__(self) -> None:
         self._sealer = Sealer(process_key(), "requestState of a server")
+        self._numbers = count()
+        self._used: dict[int, None] = {}  # A dict for its order.
 
     def wrapped(
         self, exchange: Exchange, mount: str, reply: Reply, label: str, lost: Callable[[str], object] = str
@@ -76,12 +84,12 @@ class RequestStates:
         if any(map(has_unsafe_page, needed.questions.values())):
             lost(UNSAFE)
             raise UpstreamProtocolError(f"{mount}: {UNSAFE_SENTENCE}")
-        content = msgspec.json.encode(_Wrapped(time.monotonic() + GOOD_FOR, needed.state))
+        content = msgspec.json.encode(_Wrapped(time.monotonic() + GOOD_FOR, needed.state, next(self._numbers)))
         state = STATE_PREFIX + self._sealer.seal(content, _binding(exchange, mount))
         return input_required({key: labelled(asked, label) for key, asked in needed.questions.items()}, state)
 
-    def unwrapped(self, exchange: Exchange, mount: str) -> Params:
-        """The params of a request, with the state as the server gave it.
+    def unwrapped(self, exchange: Exchange, mount: str) -> tuple[Params, bool]:
+        """The params of a request, with the state as the server gave it, and whether it is used for the first time.
 
         Raises:
             InvalidParams: we did not give this state to this client for this request, or it has expired.
@@ -95,7 +103,11 @@ class RequestStates:
         if wrapped is None or wrapped.expires < time.monotonic():
             raise InvalidParams("Invalid params: requestState is not valid; send the request again without it.")
         rest = {key: value for key, value in params.items() if key != "requestState"}
-        return rest if wrapped.state is None else {**rest, "requestState": wrapped.state}
+        is_first = wrapped.number not in self._used
+        self._used[wrapped.number] = None
+        if len(self._used) > MOST_USED:
+            del self._used[next(iter(self._used))]
+        return (rest if wrapped.state is None else {**rest, "requestState": wrapped.state}), is_first
 
 
 def _binding(exchange: Exchange, mount: str) -> tuple[str, ...]:

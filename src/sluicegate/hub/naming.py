@@ -6,7 +6,8 @@ server's prefix in its scheme. In replies and definitions, URIs that name a reso
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -47,6 +48,17 @@ def names_for(prefix: str, name: str, naming: Naming = "prefix", longest: int = 
 def is_in_namespace(prefix: str, name: str) -> bool:
     """Whether a name begins with the server's prefix itself, as those of activations do: `solar.watch`."""
     return name.startswith(f"{prefix}.")
+
+
+def looks_like_any(name: str, others: Iterable[str]) -> bool:
+    """Whether a name is one of the others, or may be taken for one of them (T15)."""
+    folded = _folded(name)
+    return any(_folded(other) == folded for other in others)
+
+
+def _folded(name: str) -> str:
+    visible = "".join(char for char in unicodedata.normalize("NFKC", name) if char.isprintable() and not char.isspace())
+    return visible.casefold()
 
 
 def head_of(prefix: str, naming: Naming) -> str:

@@ -47,9 +47,6 @@ from sluicegate.runtime.task_scope import TaskScope
 if TYPE_CHECKING:
     from sluicegate.hub.hub import Hub
 
-TASKS_ACCEPTED_WITHIN: Final = 5.0
-"""Seconds that servers have to acknowledge subscriptions to their tasks."""
-
 # Static: a session-era client gets them once, and servers come and go. An empty list is legal, a missing one is not.
 CAPABILITIES: Final[Params] = {
     "tools": {"listChanged": True},
@@ -160,12 +157,13 @@ class Router:
     # ------------------------------------------------------------------------------------------------- lists
 
     async def _discover(self, exchange: Exchange) -> Reply:
+        prefixes = self._view(exchange.caller).catalog.prefixes
         value: Params = {
             "supportedVersions": list(SUPPORTED_VERSIONS),
-            "capabilities": {**CAPABILITIES, **self._extensions.capabilities},
+            "capabilities": {**CAPABILITIES, **self._extensions.capabilities(prefixes)},
             "_meta": {SERVER_INFO_KEY: dict(self._hub.info)},
         }
-        instructions = self._hub.instructions(self.catalog.prefixes)
+        instructions = self._hub.instructions(prefixes)
         if instructions is not None:
             value["instructions"] = instructions
         return Result(complete(value, ttl_ms=60_000 if self._tasks.is_settled else 0))
@@ -184,7 +182,7 @@ class Router:
 
     async def _call_unknown(self, exchange: Exchange, name: object) -> Reply:
         """Call a tool that is not in the catalog: the server that has it may be connecting."""
-        mount = self._away(name)
+        mount = self._away(exchange.caller, name)
         if mount is not None:
             await mount.wait_retry()
         catalog = self._view(exchange.caller).catalog
@@ -223,10 +221,10 @@ class Router:
         if found is not None and (governor is None or not governor.hides(caller, found[0].target)):
             raise Quarantined(f"{str(name)[:200]} may not be used until a person has approved it. {found[1]}")
 
-    def _away(self, name: object) -> Mount | None:
+    def _away(self, caller: Caller, name: object) -> Mount | None:
         """The server that is away now and whose names begin like this one, if there is one."""
         own = str(name).removeprefix("mcp__")
-        for mount in map(self._hub.find, self.catalog.prefixes):
+        for mount in map(self._hub.find, self._view(caller).catalog.prefixes):
             if mount is None or mount.is_ready or not mount.prefix:
                 continue
             if own.startswith((f"{mount.prefix}__", f"{mount.prefix}.")):
@@ -337,9 +335,12 @@ class Router:
         if type(params.get("arguments", _NO_ARGUMENTS)) is not dict and params["arguments"] is not None:
             raise InvalidParams("Invalid params: arguments must be a JSON object, such as {}.")
         if "requestState" in params:
-            params = self._hub.request_states.unwrapped(exchange, mount.name)
-            # The state is ours and bound to these arguments, so the call has been decided on and has begun.
-            exchange.is_continued = True
+            # The state is ours and bound to these arguments, so the call has been decided on and has begun. If it is
+            # used again, that is another call.
+            params, exchange.is_continued = self._hub.request_states.unwrapped(exchange, mount.name)
+        elif "inputResponses" in params:
+            # Answers to no question: nobody who approves the call would see them.
+            params = {key: value for key, value in params.items() if key != "inputResponses"}
         params = {**params, member: own}
         reply = await self._forward(exchange, mount, params, find)
         if is_plain(reply, exchange.profile.version):

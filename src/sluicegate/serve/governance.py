@@ -73,7 +73,7 @@ def _open_state(config: GatewayConfig, environ: Mapping[str, str]) -> SqliteStat
     try:
         return SqliteState(state_file(config.root, environ))
     except StateUnavailable as problem:
-        if config.policy.rules or config.locked is not None:
+        if config.policy.rules or config.policy.can_ask or config.locked is not None:
             raise ConfigError(f"{problem.message} Rules cannot be enforced without it.") from None
         log.warning("%s Changed definitions of tools are noticed only while this gateway runs.", problem.message)
         return SqliteState()

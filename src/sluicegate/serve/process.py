@@ -224,10 +224,9 @@ class Running:
         seen: object = None
         while True:
             with suppress(StateUnavailable):  # It is looked at again soon.
-                version = self.gateway.stores.state.version()
-                if version != seen:
-                    seen = version
+                if self.gateway.stores.state.version() != seen:
                     self.gateway.on_state_change()
+                    seen = self.gateway.stores.state.version()  # What we wrote ourselves is no change.
             await asyncio.sleep(STATE_POLL)
 
     async def report_servers(self, settled: Callable[["Running", bool], None]) -> None:
@@ -258,7 +257,9 @@ class Running:
         states = {mount.name: mount.state.value for mount in self.gateway.hub.mounts}
         for mount in self.gateway.hub.mounts:
             if before.get(mount.name) != states[mount.name]:
-                self.gateway.governance.note_backend(mount.name, states[mount.name], mount.sentence)
+                self.gateway.governance.note_backend(
+                    mount.settings.key or mount.name, states[mount.name], mount.sentence
+                )
         return states
 
     def _report_ready(self, name: str, *, again: bool) -> None:
@@ -354,7 +355,7 @@ async def _stores(config: GatewayConfig, places: Places, page: Page | None) -> A
     async with AsyncExitStack() as stack:
         stores = await stack.enter_async_context(open_stores(config, places.environ))
         link = ""
-        if page is not None and config.policy.rules:
+        if page is not None and config.policy.can_ask:
             link = await stack.enter_async_context(page(stores.state))
         if config.approvals.webhook:
             # Imported late: few gateways have one, and it needs the HTTP client.

@@ -12,7 +12,7 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Final, TypeVar
 
@@ -243,6 +243,9 @@ class SqliteState:
     def see(self, pins: Sequence[Pin]) -> list[Seen]:
         """Compare definitions with the store, and say for each where it stands; see `Pins`."""
         now = self._clock()
+        known = {(pin.server, pin.kind, pin.name, pin.state): pin for pin in self.pins()}
+        if all(_is_settled(known, pin) for pin in pins):
+            return [Seen(_known_as(known, pin)) for pin in pins]
         with self._writing() as db:
             known = {(pin.server, pin.kind, pin.name, pin.state): pin for pin in self._pins()}
             return [_see(db, known, pin, now) for pin in pins]
@@ -357,6 +360,25 @@ def _grant(approval: Approval, answer: Answer, now: int, until: int | None) -> G
         by=answer.by,
         way=answer.way,
     )
+
+
+_Known = Mapping[tuple[str, str, str, str], Pin]
+
+
+def _known_as(known: _Known, pin: Pin) -> Pin:
+    """The pin of the store with this definition. Raises KeyError if there is none."""
+    place = (pin.server, pin.kind, pin.name)
+    approved = known.get((*place, "approved"))
+    return approved if approved is not None and approved.hash == pin.hash else known[(*place, "pending")]
+
+
+def _is_settled(known: _Known, pin: Pin) -> bool:
+    """Whether the store has the definition, and nothing has to change."""
+    place = (pin.server, pin.kind, pin.name)
+    approved, pending = known.get((*place, "approved")), known.get((*place, "pending"))
+    if approved is not None and approved.hash == pin.hash:
+        return pending is None
+    return pending is not None and pending.hash == pin.hash
 
 
 def _see(db: sqlite3.Connection, known: dict[tuple[str, str, str, str], Pin], pin: Pin, now: int) -> Seen:

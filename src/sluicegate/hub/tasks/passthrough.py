@@ -159,6 +159,9 @@ class TaskPassthrough:
         prefix = self._router.catalog.prefixes.get(task.mount)
         if prefix is None or not mount.task_owners.owns(caller, task.own) or not mount.settings.tools.let(task.tool):
             return False
+        governor = self._hub.governor
+        if governor is not None and governor.hides(caller, Target(mount.settings.key or mount.name, "tool", task.tool)):
+            return False
         return self._router.profile.tools.let(f"{task.mount}__{task.tool}", f"{prefix}__{task.tool}", task.tool)
 
 

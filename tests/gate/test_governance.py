@@ -1,0 +1,218 @@
+"""The whole governance in front of a hub: no way around the rules."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from sluicegate.errors import RateLimited, Refused, UnknownTarget, UpstreamProtocolError
+from sluicegate.exchange import NOBODY, Caller, Exchange, Host
+from sluicegate.gate.approvals import ApprovalSettings
+from sluicegate.gate.governance import Governance
+from sluicegate.gate.judge import Rules
+from sluicegate.gate.limits import Ceilings, Rate, RateLimits
+from sluicegate.gate.rules import Permission, PolicyConfig, Rule
+from sluicegate.hub.hub import Hub
+from sluicegate.hub.mount import MountSettings
+from sluicegate.protocol.message import Params, Reply, Result, as_object, opened
+from sluicegate.protocol.modern_era import Discovery, Profile, complete
+from sluicegate.store.memory import MemoryAudit
+from sluicegate.store.state import SqliteState
+from tests.hub.scripted import Connected, Scripted
+
+TOOLS = ("read", "delete_file")
+
+
+class Stage:
+    """A hub with one server that notes what it receives, under rules that a test sets."""
+
+    def __init__(self, *rules: Mapping[str, object], prefix: str = "files") -> None:
+        self.received: list[tuple[str, Params]] = []
+        self.audit = MemoryAudit()
+        self.state = SqliteState()
+        written = [msgspec.convert(rule, Permission) for rule in rules]
+        policy = PolicyConfig(
+            tuple(Rule(rule, f"sluicegate.toml:{number}", number) for number, rule in enumerate(written)),
+        )
+        self.governance = Governance(
+            Rules(policy),
+            self.audit,
+            self.state,
+            mode=lambda key: "pin",
+            secrets=lambda key: (),
+            approvals=ApprovalSettings(wait=0.05, hold=0.05),
+        )
+        self.reply: Params = {"content": [{"type": "text", "text": "x" * 100}]}
+        self.hub = Hub()
+        self.server = Instructed(self._answer, {"tools": {}, "extensions": {"com.example/runner": {}}})
+        self.hub.mount("files", self.server, MountSettings(prefix=prefix, key="files"))
+        self.hub.govern(self.governance)
+
+    async def _answer(self, exchange: Exchange) -> Reply:
+        if exchange.method == "tools/list":
+            schema: Params = {"type": "object", "properties": {"path": True}}
+            listed = [{"name": name, "inputSchema": schema} for name in TOOLS]
+            return Result(complete({"tools": listed}))
+        if exchange.method.endswith("/list"):
+            return Result(complete({exchange.method.split("/")[-2]: []}))
+        self.received.append((exchange.method, exchange.params))
+        return Result(complete(dict(self.reply)))
+
+    async def ask(self, method: str, caller: str = "local", **params: object) -> Params:
+        profile = Profile(capabilities={"extensions": {"com.example/runner": {}}})
+        reply = await self.hub(Exchange(method, params, NOBODY, profile, Caller(caller)))
+        assert isinstance(reply, Result), reply
+        return opened(reply)
+
+    def rows(self, kind: str) -> list[str]:
+        return [row.verdict for row in self.audit.rows if row.kind == kind]
+
+
+class Instructed(Scripted):
+    @asynccontextmanager
+    async def connect(self, host: Host) -> AsyncGenerator[Connected]:
+        async with super().connect(host) as connection:
+            found = connection.discovery
+            connection.discovery = Discovery(found.version, found.capabilities, {}, "Handle with care.")
+            yield connection
+
+
+@asynccontextmanager
+async def stage(*rules: Mapping[str, object], prefix: str = "files") -> AsyncGenerator[Stage]:
+    made = Stage(*rules, prefix=prefix)
+    async with made.hub:
+        await made.hub.settled()
+        yield made
+
+
+DENIED = {"tool": "mcp__files__delete_file", "action": "deny"}
+NOT_ETC = {"tool": "mcp__files__read", "args": {"path": "/etc/**"}, "action": "deny", "why": "Not there."}
+ASKED = {"tool": "mcp__files__read", "action": "ask"}
+
+
+async def test_t16_an_extension_method_does_not_do_what_a_rule_denies() -> None:
+    async with stage(NOT_ETC) as here:
+        refused = await here.ask("tools/call", name="files__read", arguments={"path": "/etc/x"})
+        assert refused["isError"] is True
+        with pytest.raises(Refused):
+            await here.ask("runner/call", name="files__read", arguments={"path": "/etc/x"})
+        assert here.received == []
+        await here.ask("runner/call", name="files__read", arguments={"path": "/srv/x"})
+        assert [method for method, _ in here.received] == ["runner/call"]
+        assert here.rows("decision") == ["deny", "deny", "allow"]
+
+
+async def test_t16_an_extension_method_does_not_do_what_nobody_approved() -> None:
+    async with stage(ASKED) as here:
+        with pytest.raises(Refused):
+            await here.ask("runner/call", name="files__read", arguments={"path": "/srv/x"})
+        assert here.received == []
+
+
+@pytest.mark.parametrize("name", ["delete_file", "DELETE_FILE", "delete\u200b_file", "files__delete_file"])
+async def test_t15_an_extension_method_reaches_no_denied_tool_by_another_name(name: str) -> None:
+    async with stage(DENIED) as here:
+        with pytest.raises(UnknownTarget):
+            await here.ask("runner/call", name=name)
+        assert here.received == []
+
+
+@pytest.mark.parametrize("name", ["DELETE_FILE", "delete_file\n", "delete\u200b_file", "delete_filе", "unlisted"])
+async def test_t15_without_a_prefix_no_unlisted_name_passes_the_rules(name: str) -> None:
+    async with stage(DENIED, prefix="") as here:
+        with pytest.raises(UnknownTarget):
+            await here.ask("tools/call", name=name, arguments={})
+        assert here.received == []
+
+
+@pytest.mark.parametrize("name", ["DELETE_FILE", "delete_file\n", "delete\u200b_file", " read"])
+async def test_t15_without_rules_no_name_that_looks_like_another_passes(name: str) -> None:
+    async with stage(prefix="") as here:
+        with pytest.raises(UnknownTarget):
+            await here.ask("tools/call", name=name, arguments={})
+        await here.ask("tools/call", name="plainly_unlisted", arguments={})
+        assert [params["name"] for _, params in here.received] == ["plainly_unlisted"]
+
+
+async def test_t18_answers_to_no_question_are_not_sent() -> None:
+    async with stage() as here:
+        await here.ask("tools/call", name="files__read", arguments={}, inputResponses={"confirm": {"all": True}})
+        assert "inputResponses" not in here.received[0][1]
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "file:/etc/passwd",
+        "file:etc/passwd",
+        " file:///etc/passwd",
+        "file://localhost:0/etc/passwd",
+        "file:///ｅtc/passwd",
+    ],
+)
+async def test_t15_other_spellings_of_a_file_do_not_pass_a_rule(uri: str) -> None:
+    rule = {"resource": "mcp__files__file:///etc/**", "action": "deny"}
+    async with stage(rule, prefix="") as here:
+        with pytest.raises((UnknownTarget, Refused)):
+            await here.ask("resources/read", uri=uri)
+        assert here.received == []
+
+
+async def test_t33_a_caller_that_is_denied_a_server_learns_nothing_of_it() -> None:
+    async with stage({"tool": "mcp__files", "caller": ["bob"], "action": "deny"}) as here:
+        shown, hidden = await here.ask("server/discover", "ada"), await here.ask("server/discover", "bob")
+        assert "Handle with care" in str(shown) and "runner" in str(shown)
+        assert "care" not in str(hidden) and "runner" not in str(hidden) and "files" not in str(hidden)
+        here.server.connections[0].hang_up()
+        here.server.way.clear()
+        with pytest.raises(UnknownTarget) as known:
+            await here.ask("tools/call", "bob", name="files__x")
+        with pytest.raises(UnknownTarget) as unknown:
+            await here.ask("tools/call", "bob", name="filez__x")
+        assert known.value.message.replace("files", "filez") == unknown.value.message
+        listed = await here.ask("tools/list", "bob")
+        assert "dev.sluicegate/servers" not in (as_object(listed["_meta"]) or {})
+
+
+async def test_a2_a_result_that_is_too_large_is_no_success_on_record() -> None:
+    async with stage() as here:
+        here.governance.sizes.ceilings = {"files": Ceilings(result=50)}
+        with pytest.raises(UpstreamProtocolError, match="max_result"):
+            await here.ask("tools/call", name="files__read", arguments={})
+        assert here.rows("outcome") == ["error"]
+
+
+async def test_a_refused_call_is_no_failure_of_the_tool_on_record() -> None:
+    async with stage(NOT_ETC) as here:
+        await here.ask("tools/call", name="files__read", arguments={"path": "/etc/x"})
+        assert here.rows("outcome") == ["refused"]
+
+
+async def test_t12_a_state_that_is_used_again_counts_as_another_call() -> None:
+    async with stage() as here:
+        here.governance.limits.rates = RateLimits(per_caller=Rate(1, 3600.0))
+        here.reply = {"resultType": "input_required", "inputRequests": {}, "requestState": "s"}
+        first = await here.ask("tools/call", name="files__read", arguments={})
+        state = first["requestState"]
+        await here.ask("tools/call", name="files__read", arguments={}, requestState=state)
+        with pytest.raises(RateLimited):
+            await here.ask("tools/call", name="files__read", arguments={}, requestState=state)
+
+
+async def test_t21_approved_instructions_are_shown_again_and_looking_writes_nothing() -> None:
+    async with stage() as here:
+        assert "Handle with care" in str(await here.ask("server/discover"))
+        pin = next(pin for pin in here.state.pins() if pin.kind == "instructions")
+        here.state.forget_pin("files", "instructions", "")
+        here.state.see([msgspec.structs.replace(pin, hash="other")])
+        here.governance.pins.forget()
+        assert "Handle with care" not in str(await here.ask("server/discover"))
+        waiting = next(pin for pin in here.state.pins() if pin.state == "pending")
+        assert here.state.approve_pin("files", "instructions", "", waiting.hash)
+        assert here.governance.pins.forget_quarantined()
+        assert "Handle with care" in str(await here.ask("server/discover"))
+        before = here.state.version()
+        here.governance.pins.forget()
+        here.hub.review()
+        assert here.state.version() == before
