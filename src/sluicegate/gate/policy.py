@@ -9,7 +9,6 @@ from sluicegate.protocol.message import Reply
 from sluicegate.protocol.methods import JUDGED, UNJUDGED
 from sluicegate.protocol.tasks import REQUESTS as TASK_REQUESTS
 
-
 _STRICTNESS: Final[Mapping[Action, int]] = {"allow": 0, "ask": 1, "deny": 2}
 
 
