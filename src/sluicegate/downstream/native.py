@@ -7,7 +7,7 @@ cancelling are the same, and tools of other servers are streams, too. `NativePee
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -32,7 +32,7 @@ from sluicegate.protocol.native import (
     question_event,
     subscription_of,
 )
-from sluicegate.protocol.server_connection import MOST_IN_PROGRESS, Called, Event, Withdrawn
+from sluicegate.protocol.server_connection import MOST_IN_PROGRESS, UNENCODABLE, Called, Event, Withdrawn
 from sluicegate.runtime.byte_channel import ClientWire
 from sluicegate.runtime.input_rounds import settle
 from sluicegate.runtime.task_scope import TaskScope
@@ -84,13 +84,16 @@ class NativePeer(DuplexServer):
         caller: Caller,
         hold: float,
         tools: NativeTools | None = None,
-        headers: Callable[[str], Sequence[str]] | None = None,
+        on_idle: Callable[[], None] | None = None,
     ) -> None:
-        """`tools` are those of the handler, if several peers share them."""
+        """`tools` are those of the handler, if several peers share them.
+
+        `on_idle` is called whenever the last request in progress has ended.
+        """
         super().__init__(handler, wire, tasks, caller=caller, hold=hold)
         self._handler = handler
         self._tools = tools or NativeTools(handler)
-        self._headers = headers
+        self._on_idle = on_idle
         self._calls: dict[int, _NativeCall] = {}
         self._questions: dict[int, tuple[Question, asyncio.Future[Params]]] = {}
         self._numbers = itertools.count(1)
@@ -165,7 +168,7 @@ class NativePeer(DuplexServer):
         self._respond(call.request_id, call.number)
         call.send_now(START)
         profile = Profile(capabilities=CAN_BE_ASKED, log_level="debug", progress_token=call.number)
-        exchange = Exchange("tools/call", params, call, profile, self.caller, self._headers)
+        exchange = Exchange("tools/call", params, call, profile, self.caller)
         reply = await call_tool(self._handler, exchange)
         for event in _ending(reply):
             await call.send(event)
@@ -175,8 +178,18 @@ class NativePeer(DuplexServer):
         if self._calls.pop(call.number, None) is not None:
             self._unanswered -= call.size
         call.close()
+        self._note_end()
+
+    def respond(self, request_id: RequestId, reply: Reply) -> None:
+        """Write the reply to a request of MCP."""
+        super().respond(request_id, reply)
+        self._note_end()
+
+    def _note_end(self) -> None:
         if self._hung_up:
             self._finish_when_idle()
+        if self._on_idle is not None and not self.in_progress:
+            self._on_idle()
 
     # --------------------------------------------------------------------------------------------------- cancelling
 
@@ -277,10 +290,13 @@ async def _nothing() -> None:
 
 
 def _ending(reply: Reply) -> list[Params]:
+    """The last events of a call, which can be encoded."""
     try:
-        return events_of(reply)
-    except Exception as problem:  # An edge: results of servers may hold anything.
-        return [error_event(error_object(problem))]
+        events = events_of(reply)
+        _encode(events)
+    except Exception:  # An edge: results may hold anything, and the encoder runs code of the values (R34).
+        return [error_event(UNENCODABLE)]
+    return events
 
 
 # ----------------------------------------------------------------------------------------------------------------- POST
@@ -316,11 +332,10 @@ async def answer_post(
     stream: RequestStream,
     takes: Accepted,
     caller: Caller,
-    headers: Callable[[str], Sequence[str]],
 ) -> None:
     """Answer a native request by POST: with its result, after its events if there were any before the result."""
     try:
-        stream.reply(await _post_reply(handler, tools, call, stream, takes, caller, headers))
+        stream.reply(await _post_reply(handler, tools, call, stream, takes, caller))
     except asyncio.CancelledError:
         stream.reply(STOPPED)
         raise
@@ -333,7 +348,6 @@ async def _post_reply(
     stream: RequestStream,
     takes: Accepted,
     caller: Caller,
-    headers: Callable[[str], Sequence[str]],
 ) -> Reply:
     try:
         plan = (await tools.table(caller)).plan(call.method, call.params)
@@ -346,7 +360,7 @@ async def _post_reply(
     sink = _PostSink(call.method, stream)
     token, level = (1, "debug") if takes.events else (None, None)
     profile = Profile(log_level=level, progress_token=token)
-    reply = await call_tool(handler, Exchange("tools/call", plan.params, sink, profile, caller, headers))
+    reply = await call_tool(handler, Exchange("tools/call", plan.params, sink, profile, caller))
     if sink.has_begun or not takes.json:
         for event in _ending(reply):
             await sink.send(event)

@@ -4,7 +4,6 @@ A native call is an ordinary `tools/call`; here its notifications, questions and
 and params become the name and arguments of a tool. Exactly one `complete` or `error` ends a stream.
 """
 
-import difflib
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, cast
@@ -139,6 +138,8 @@ class Methods:
 
     def unknown(self, method: str) -> ErrorObject:
         """The error for a method that means no tool."""
+        import difflib  # Imported late: only errors need it.
+
         names = sorted(self._native)
         data: Params = {"available": names[:MOST_NAMED], "did_you_mean": difflib.get_close_matches(method, names, n=3)}
         return ErrorObject(METHOD_NOT_FOUND, f"Method not found: {method[:100]}", data)
