@@ -269,6 +269,19 @@ async def test_a_client_may_start_it(folder: Folder, era: sluicegate.Era) -> Non
         assert [tool.name for tool in await client.tools()] == ["counting__count"]
 
 
+def test_a_client_may_call_native_methods_of_all_servers(folder: Folder) -> None:
+    folder.servers(counting=COUNTING)
+    with folder.started("serve", "--stdio", "--native") as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write('{"jsonrpc":"2.0","id":1,"method":"counting.count","params":[2]}\n')
+        process.stdin.flush()
+        answer, *events = [json.loads(process.stdout.readline()) for _ in range(6)]
+        assert answer == {"jsonrpc": "2.0", "id": 1, "result": 1}
+        found = [event["params"]["result"] for event in events]
+        assert [event["type"] for event in found] == ["start", "progress", "progress", "content", "complete"]
+        assert found[3]["text"] == "counted to 2"
+
+
 async def test_both_fronts_at_once(folder: Folder) -> None:
     folder.servers(counting=COUNTING)
     with folder.started("serve", "--stdio", "--http", "--port", "0") as process:
