@@ -86,8 +86,8 @@ def serve(
     is imported again whenever it changes; clients stay connected.
 
     With --stdio, the client shares the gateway of the folder with all others. If none runs, one is started in the
-    background; it ends when its last client has left. With --own, --native, --http, --demo or --config, the client has a gateway
-    for itself.
+    background; it ends when its last client has left. With --own, --native, --http, --demo or --config, the client has
+    a gateway for itself.
 
     It supports every revision of the protocol. Over HTTP it listens only on addresses of this machine, because it does
     not authenticate clients. Ctrl+C or SIGTERM stops it; requests in progress then have ten seconds to finish. The
