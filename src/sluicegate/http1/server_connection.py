@@ -326,8 +326,7 @@ class Connection(asyncio.Protocol):
 
     def flush(self, *, last: bool = False) -> None:
         """Write what was added as one chunk; with `last`, also the end of the body."""
-        size, head = self._pending_size, self._pending_head
-        parts = self._pending
+        size, head, parts = self._pending_size, self._pending_head, self._pending
         if size and (last or (self._request is not None and self._request.chunked)):
             parts = [head, b"%x\r\n" % size, *parts, b"\r\n"]
         else:
