@@ -104,14 +104,17 @@ async def test_a_closed_socket_closes_its_streams() -> None:
         await client.all_closed()
 
 
-async def test_a_client_that_goes_away_without_a_word_closes_its_streams() -> None:
+@pytest.mark.parametrize("way", ["reset", "end"])
+async def test_a_client_that_goes_away_without_a_word_closes_its_streams(way: str) -> None:
     stage = Stage()
     async with http_client(stage.server) as client, socket_to(client) as socket:
         await send(socket, "act.count", {"to": 1 << 40})
         await receive(socket)
-        socket.transport.abort()
+        transport = cast(asyncio.Transport, socket.transport)
+        transport.abort() if way == "reset" else transport.write_eof()
         async with asyncio.timeout(10):
             await stage.closed.wait()
+        await client.all_closed()
 
 
 async def standstill(stage: Stage) -> int:

@@ -74,7 +74,7 @@ class Sockets:
         socket = WebSocket(request, self)
         self._open.add(socket)
         # Before its task begins: the client may hang up in this turn.
-        request.on_disconnect(socket.lost)
+        request.on_disconnect(socket.hung_up)
         request.upgrade(tuple(answer.headers.raw_items()), socket.received)
         tasks.start(self._serve(socket, caller, on_end))
         return True
@@ -205,8 +205,7 @@ class WebSocket:
         """Send a ping; close the socket if the last two were not answered."""
         self._unanswered_pings += 1
         if self._unanswered_pings > 2:
-            self._request.abort()
-            self.lost()
+            self.hung_up()
         elif not self._is_over and self._frames.state is State.OPEN:
             self._frames.send_ping(b"")
             self._flush()
@@ -237,15 +236,19 @@ class WebSocket:
             self._frames.fail(code, reason)
             self._flush()
 
-    def lost(self) -> None:
-        """Called when the connection is gone."""
+    def hung_up(self) -> None:
+        """Close the connection: the client is gone, or sends nothing more."""
+        self._over()
+        self._request.abort()
+
+    def _over(self) -> None:
         self._is_over = True
         if not self._ended.done():
             self._ended.set_result(None)
 
     def _finish(self) -> None:
         if not self._is_over:
-            self.lost()
+            self._over()
             self._request.end()
 
 
