@@ -110,7 +110,7 @@ async def test_a_client_that_goes_away_without_a_word_closes_its_streams(way: st
     async with http_client(stage.server) as client, socket_to(client) as socket:
         await send(socket, "act.count", {"to": 1 << 40})
         await receive(socket)
-        transport = cast(asyncio.Transport, socket.transport)
+        transport = socket.transport
         transport.abort() if way == "reset" else transport.write_eof()
         async with asyncio.timeout(10):
             await stage.closed.wait()

@@ -64,6 +64,7 @@ from sluicegate.runtime.quota import Exceeded, Lease, Quota
 from sluicegate.runtime.task_scope import OneByOne, TaskScope
 
 if TYPE_CHECKING:
+    from sluicegate.downstream.asgi_request import Receive, Send
     from sluicegate.downstream.native_tools import NativeTools
     from sluicegate.downstream.websocket import Sockets
 
@@ -133,7 +134,6 @@ class HttpEndpoint:
         self._large_bodies = OneByOne()
         self._handler = handler = chain((self._refuse_when_stopping,), handler)
         self._hold = hold
-        self._sockets: Sockets | None = None
         self._modern = ModernCalls(handler, self._tasks, hold)
         self._sessions = Sessions(handler, self._tasks, limits, self._streams, hold, self._keepalive)
         self._channels = SseChannels(handler, self._tasks, self._streams, hold, self._keepalive, self._large_bodies)
@@ -162,7 +162,7 @@ class HttpEndpoint:
             await self._tasks.__aexit__(None, None, None)
         finally:
             self._keepalive.close()
-            if self._sockets is not None:
+            if "_sockets" in self.__dict__:
                 self._sockets.close()
 
     def stop_taking(self) -> None:
@@ -170,7 +170,7 @@ class HttpEndpoint:
         self._stopping = True
         self._sessions.end_listening()
         self._channels.close_idle()
-        if self._sockets is not None:
+        if "_sockets" in self.__dict__:
             self._sockets.close_idle()
         for stream in list(self._listening):
             stream.reply(Result(marked(complete({}), stream.id)))
@@ -329,19 +329,44 @@ class HttpEndpoint:
         self._tasks.start(answer, key=stream)
         request.on_disconnect(partial(self._hung_up, stream))
 
-    def _open_socket(self, request: HttpRequest, seen: HeadFacts) -> None:
-        if self._stopping:
-            refuse(request, STOPPING)
-            return
-        if self._sockets is None:
-            from sluicegate.downstream.websocket import Sockets
+    @cached_property
+    def _sockets(self) -> "Sockets":
+        from sluicegate.downstream.websocket import Sockets
 
-            self._sockets = Sockets(self._handler, self._native_tools, self._hold, self._large_bodies)
+        return Sockets(self._handler, self._native_tools, self._hold, self._large_bodies)
+
+    def _admit_socket(self, caller: Caller) -> Refusal | Lease:
+        """The place of one more socket."""
+        lease = STOPPING if self._stopping else self._streams.lease(caller)
+        return too_many(lease, "open streams") if isinstance(lease, Exceeded) else lease
+
+    def _open_socket(self, request: HttpRequest, seen: HeadFacts) -> None:
         caller = self._caller(request)
-        lease = self._streams.lease(caller)
-        if isinstance(lease, Exceeded):
-            refuse(request, too_many(lease, "open streams"))
+        lease = self._admit_socket(caller)
+        if isinstance(lease, Refusal):
+            refuse(request, lease)
         elif not self._sockets.accept(request, caller, self._tasks, lease.release):
+            lease.release()
+
+    async def serve_socket(self, request: HttpRequest, receive: "Receive", send: "Send") -> None:
+        """Answer a client on a WebSocket of an ASGI server, which has asked to connect."""
+        from sluicegate.downstream.asgi_socket import AsgiSocket
+
+        refusal = self._look_at(request.headers).refusal
+        if refusal is None and request.path != "/native":
+            refusal = self._nothing_at(request)
+        caller = self._caller(request)
+        lease = refusal or self._admit_socket(caller)
+        if isinstance(lease, Refusal):
+            await send({"type": "websocket.close", "code": 1008, "reason": lease.sentence})
+            return
+        socket = AsgiSocket(send)
+        self._sockets.open.add(socket)
+        try:
+            await send({"type": "websocket.accept"})
+            await socket.serve(partial(self._sockets.peer, caller=caller), receive)
+        finally:
+            self._sockets.open.discard(socket)
             lease.release()
 
     # ------------------------------------------------------------------------------------------ the session era

@@ -21,6 +21,7 @@ from sluicegate.downstream.http_response import HttpRequest, KeepAlive, refuse
 from sluicegate.downstream.native import NativePeer
 from sluicegate.downstream.native_tools import NativeTools
 from sluicegate.exchange import Caller, Handler
+from sluicegate.runtime.byte_channel import ClientWire
 from sluicegate.runtime.task_scope import OneByOne, TaskScope
 
 LARGEST: Final = 4 * 1024 * 1024
@@ -46,6 +47,13 @@ class Upgradable(HttpRequest, Protocol):
     async def drain_all(self) -> None: ...
 
 
+class OpenSocket(Protocol):
+    """A WebSocket of this endpoint, whatever server it came by."""
+
+    def close_when_idle(self) -> None: ...
+    def close(self) -> None: ...
+
+
 class Sockets:
     """The WebSockets of one endpoint."""
 
@@ -55,7 +63,11 @@ class Sockets:
         self.hold = hold
         self.large = large
         self.keepalive = KeepAlive(PING)
-        self._open: set[WebSocket] = set()
+        self.open: set[OpenSocket] = set()
+
+    def peer(self, wire: ClientWire, tasks: TaskScope, on_idle: Callable[[], None], caller: Caller) -> NativePeer:
+        """The native client on a wire."""
+        return NativePeer(self.handler, wire, tasks, caller=caller, hold=self.hold, tools=self.tools, on_idle=on_idle)
 
     def accept(self, request: HttpRequest, caller: Caller, tasks: TaskScope, on_end: Callable[[], None]) -> bool:
         """Open a WebSocket, which is served in a task of its own; if the handshake is wrong, refuse it.
@@ -72,7 +84,7 @@ class Sockets:
             refuse(request, _NEEDED if answer.status_code == 426 else _BAD)
             return False
         socket = WebSocket(request, self)
-        self._open.add(socket)
+        self.open.add(socket)
         # Before its task begins: the client may hang up in this turn.
         request.on_disconnect(socket.hung_up)
         request.upgrade(tuple(answer.headers.raw_items()), socket.received)
@@ -87,18 +99,18 @@ class Sockets:
             log.exception("A WebSocket failed.")
         finally:
             self.keepalive.forget(socket)
-            self._open.discard(socket)
+            self.open.discard(socket)
             on_end()
 
     def close_idle(self) -> None:
         """Close the sockets without streams; the others when theirs have ended."""
-        for socket in list(self._open):
+        for socket in list(self.open):
             socket.close_when_idle()
 
     def close(self) -> None:
         """Close all sockets."""
-        for socket in list(self._open):
-            socket.close(GOING_AWAY, "The server is about to stop.")
+        for socket in list(self.open):
+            socket.close()
         self.keepalive.close()
 
 
@@ -121,15 +133,7 @@ class WebSocket:
         sockets = self._sockets
         try:
             async with TaskScope() as tasks:
-                self._peer = peer = NativePeer(
-                    sockets.handler,
-                    self,
-                    tasks,
-                    caller=caller,
-                    hold=sockets.hold,
-                    tools=sockets.tools,
-                    on_idle=self._idle,
-                )
+                self._peer = peer = sockets.peer(self, tasks, self._idle, caller)
                 early, self._early = self._early, []
                 for message in early:
                     self._take(message)
@@ -141,7 +145,7 @@ class WebSocket:
                     tasks.wind_up()
             peer.close()
         finally:
-            self.close(GOING_AWAY, "The server is about to stop.")
+            self.close()
 
     # --------------------------------------------------------------------------------------------------------- reading
 
@@ -165,7 +169,7 @@ class WebSocket:
                     message, self._parts = b"".join(self._parts), []
                     self._take(message)
             case Opcode.BINARY:
-                self.close(UNSUPPORTED, "Send text messages.")
+                self._fail(UNSUPPORTED, "Send text messages.")
             case _:
                 pass
 
@@ -224,13 +228,17 @@ class WebSocket:
         """Take no more requests, and close once no stream is open."""
         self._is_leaving = True
         if self._peer is None or not self._peer.in_progress:
-            self.close(GOING_AWAY, "The server is about to stop.")
+            self.close()
 
     def _idle(self) -> None:
         if self._is_leaving:
-            self.close(GOING_AWAY, "The server is about to stop.")
+            self.close()
 
-    def close(self, code: int, reason: str) -> None:
+    def close(self) -> None:
+        """Close the socket, because we are about to stop."""
+        self._fail(GOING_AWAY, "The server is about to stop.")
+
+    def _fail(self, code: int, reason: str) -> None:
         """Send a close frame, and close the connection."""
         if not self._is_over:
             self._frames.fail(code, reason)
