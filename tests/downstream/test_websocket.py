@@ -278,7 +278,7 @@ async def test_a_flood_of_requests_that_are_not_read_is_not_read_either() -> Non
 async def test_pings_are_answered_and_come_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     from sluicegate.downstream import websocket
 
-    monkeypatch.setattr(websocket, "PING", 0.02)
+    monkeypatch.setattr(websocket, "PING", 0.1)
     async with http_client(Stage().server) as client:
         writer, reader = await client.send("GET", "/native", HANDSHAKE)
         async with asyncio.timeout(10):
