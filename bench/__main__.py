@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from bench import envelope, framing, gateway, governance, http, imports, memory, stdio, toolbox
+from bench import envelope, framing, gateway, governance, http, imports, memory, native, stdio, toolbox
 from bench.measure import FULL, QUICK, Effort, Row
 from bench.report import as_json, table
 
@@ -15,6 +15,7 @@ BENCHMARKS: Final[Mapping[str, Callable[[Effort], list[Row]]]] = {
     "memory": memory.run,
     "stdio": stdio.run,
     "http": http.run,
+    "native": native.run,
     "gateway": gateway.run,
     "governance": governance.run,
     "toolbox": toolbox.run,

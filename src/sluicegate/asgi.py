@@ -29,7 +29,8 @@ class AsgiApp:
 
     Args:
         server: a `Server`, a `Hub`, or any other handler. A hub is opened with it.
-        path: where it answers, below the place where it is mounted. HTTP+SSE of 2024-11-05 is beside it, at `/sse`.
+        path: where it answers, below the place where it is mounted. HTTP+SSE of 2024-11-05 is beside
+            it, at `/sse`, and a WebSocket for native clients at `/native`.
         hosts: the names it answers to, such as `mcp.example.com` or `localhost:8000`; those of this machine if left
             out. Other names are refused, so that no web page can reach it by a name of its own (DNS rebinding).
         origins: the web pages that may speak to it, such as `https://app.example.com`, besides those of its own host.
@@ -112,7 +113,7 @@ class AsgiApp:
                 await self._answer(scope, receive, send)
             case "websocket":
                 await receive()
-                await send({"type": "websocket.close", "code": 1008, "reason": "WebSockets are not supported."})
+                await self._opened.serve_socket(AsgiRequest({**scope, "method": "GET"}), receive, send)
             case "lifespan":
                 await self._live(receive, send)
             case other:
@@ -129,13 +130,17 @@ class AsgiApp:
         else:
             await send({"type": "lifespan.shutdown.complete"})
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        endpoint = self._endpoint
-        if endpoint is None:
+    @property
+    def _opened(self) -> HttpEndpoint:
+        if self._endpoint is None:
             raise ConfigError(
                 "This AsgiApp is not open: apps do not open what is mounted in them. Give the outer app "
                 "lifespan=mcp.lifespan, or write `async with mcp:` in its lifespan."
             )
+        return self._endpoint
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        endpoint = self._opened
         request = AsgiRequest(scope)
         refusal = await request.read_body(receive)
         if request.disconnected:

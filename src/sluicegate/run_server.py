@@ -24,10 +24,13 @@ DRAIN: Final = 10.0
 _loading: Final[list[bool]] = []
 
 
-def run(server: Handler, *, http: bool = False, host: str = "127.0.0.1", port: int = 4747) -> None:
+def run(
+    server: Handler, *, http: bool = False, host: str = "127.0.0.1", port: int = 4747, native: bool = False
+) -> None:
     """Serve a `Server` or a `Hub`, and return when it ends.
 
-    Over stdio it serves one client, until that hangs up. With `http=True` it serves all clients of this machine, at
+    Over stdio it serves one client, until that hangs up; with `native` this client can call native methods, too. With
+    `http=True` it serves all clients of this machine, at
     `http://127.0.0.1:4747/mcp`, until SIGTERM or SIGINT.
 
     Raises:
@@ -48,7 +51,7 @@ def run(server: Handler, *, http: bool = False, host: str = "127.0.0.1", port: i
 
         async def serve() -> None:
             async with opened(server):
-                await serve_stdio(server, on_stuck=_leave)
+                await serve_stdio(server, on_stuck=_leave, native=native)
 
         run_in_loop(serve())
     else:

@@ -101,6 +101,73 @@ def links():
 """
 
 
+STREAMING = """
+import asyncio
+import msgspec
+import sluicegate
+from sluicegate.activations.values import Data, Structured, Progress
+
+server = sluicegate.Server("flow")
+gone = asyncio.Event()
+
+class Seen(msgspec.Struct, tag="seen"):
+    planet: str
+
+@server.tool
+async def pieces(fail: bool = False):
+    yield Progress(1)
+    yield Data("one ")
+    yield Seen("mars")
+    yield Data({"n": 1})
+    if fail:
+        raise sluicegate.ToolError("no further")
+    yield "the end"
+    yield Structured({"exit_code": 0})
+
+@server.tool
+async def endless():
+    while True:
+        yield Data("x\\n")
+"""
+
+
+@pytest.fixture
+def flow(folder: Folder) -> Folder:
+    folder.write("flow.py", STREAMING)
+    folder.write("sluicegate.toml", '[activations.flow]\nfile = "flow.py"\n')
+    return folder
+
+
+def test_what_a_tool_streams_is_printed_once(flow: Folder) -> None:
+    assert flow.out("call", "flow__pieces") == 'one mars\n{"n":1}\nthe end\n'
+    assert flow.out("call", "flow.pieces") == 'one mars\n{"n":1}\nthe end\n'
+
+
+def test_a_stream_that_fails_is_printed_up_to_there(flow: Folder) -> None:
+    done = flow.run("call", "flow__pieces", "fail=true")
+    assert (done.returncode, done.stdout) == (1, 'one mars\n{"n":1}\nno further\n')
+    assert done.stderr.endswith("the tool failed.\n")
+
+
+def test_a_stream_as_json_is_an_event_a_line(flow: Folder) -> None:
+    assert [json.loads(line) for line in flow.out("call", "flow__pieces", "--json").splitlines()] == [
+        {"type": "progress", "progress": 1},
+        {"type": "content", "text": "one "},
+        {"type": "seen", "planet": "mars"},
+        {"type": "data", "data": {"n": 1}},
+        {"type": "content", "text": "the end"},
+        {"type": "complete", "exit_code": 0},
+    ]
+
+
+def test_pieces_come_as_they_are_sent_and_a_closed_pipe_ends_the_call(flow: Folder) -> None:
+    with flow.started("call", "flow__endless") as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(3)] == ["x\n"] * 3
+        process.stdout.close()
+        assert process.wait(PROMPTLY) != 0
+
+
 def test_links_are_printed_with_their_uris_and_what_cannot_be_printed_is_counted(folder: Folder) -> None:
     folder.write("links.py", LINKING)
     folder.write("sluicegate.toml", '[activations.links]\nfile = "links.py"\n')

@@ -269,6 +269,46 @@ async def test_a_client_may_start_it(folder: Folder, era: sluicegate.Era) -> Non
         assert [tool.name for tool in await client.tools()] == ["counting__count"]
 
 
+def test_a_client_may_call_native_methods_of_all_servers(folder: Folder) -> None:
+    folder.servers(counting=COUNTING)
+    with folder.started("serve", "--stdio", "--native") as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write('{"jsonrpc":"2.0","id":1,"method":"counting.count","params":[2]}\n')
+        process.stdin.flush()
+        answer, *events = [json.loads(process.stdout.readline()) for _ in range(6)]
+        assert answer == {"jsonrpc": "2.0", "id": 1, "result": 1}
+        found = [event["params"]["result"] for event in events]
+        assert [event["type"] for event in found] == ["start", "progress", "progress", "content", "complete"]
+        assert found[3]["text"] == "counted to 2"
+
+
+def test_rules_hold_for_native_calls(folder: Folder) -> None:
+    folder.servers(counting=COUNTING, notes=NOTES)
+    rules = (
+        '[[permissions]]\ntool = "mcp__notes"\naction = "deny"\n'
+        '[[permissions]]\ntool = "mcp__counting__*"\naction = "ask"\n[control]\nport = 0\n'
+    )
+    folder.write("sluicegate.toml", rules)
+    with folder.started("serve", "--stdio", "--native") as process:
+        assert process.stdin is not None and process.stdout is not None
+        stdin, stdout = process.stdin, process.stdout
+
+        def say(method: str, params: object) -> None:
+            stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}) + "\n")
+            stdin.flush()
+
+        say("notes.write", {})
+        error = json.loads(stdout.readline())["error"]
+        assert error["code"] == -32601 and not any(name.startswith("notes") for name in error["data"]["available"])
+        say("counting.count", [2])
+        *_, asked = [json.loads(stdout.readline()) for _ in range(3)]
+        assert asked["params"]["result"]["type"] == "request"
+        say("respond", {"id": asked["params"]["result"]["id"], "action": "decline"})
+        answers = [json.loads(stdout.readline()) for _ in range(2)]
+        assert {"jsonrpc": "2.0", "id": 1, "result": True} in answers
+        assert "error" in [each.get("params", {}).get("result", {}).get("type") for each in answers]
+
+
 async def test_both_fronts_at_once(folder: Folder) -> None:
     folder.servers(counting=COUNTING)
     with folder.started("serve", "--stdio", "--http", "--port", "0") as process:

@@ -76,6 +76,53 @@ def test_a_value_has_the_type_that_the_schema_wants(word: str, value: object) ->
     assert found == value and type(found) is type(value)
 
 
+NESTED: Params = {
+    "type": "object",
+    "properties": {
+        "at": {"$ref": "#/$defs/Point"},
+        "maybe": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/Point"}]},
+        "free": {"type": "object", "additionalProperties": True},
+        "to": {"type": "integer"},
+        "a.b": {"type": "string"},
+    },
+    "required": ["to"],
+    "$defs": {
+        "Point": {
+            "type": "object",
+            "properties": {"x": {"type": "integer"}, "name": {"type": "string"}, "next": {"$ref": "#/$defs/Point"}},
+            "required": ["x"],
+        }
+    },
+}
+
+
+def test_dots_set_members_of_objects() -> None:
+    words = ("to=1", "at.x=1", "at.name=2", "at.next.x=3", "maybe.x=4", "free.any=5", "a.b=6")
+    assert typed(*words, schema=NESTED) == {
+        "to": 1,
+        "at": {"x": 1, "name": "2", "next": {"x": 3}},
+        "maybe": {"x": 4},
+        "free": {"any": 5},
+        "a.b": "6",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["to=1", "at.y=1"], "in at: the tool has no argument 'y'"),
+        (["to=1", "at.name=1"], "in at: x is missing"),
+        (["to=1", "at.x=a"], "in at: x must be a whole number"),
+        (["to.x=1"], "to is not an object, so it has no 'x'"),
+        (["to=1", "at.x=1", "at={}"], "at is given both as a whole and in parts"),
+    ],
+)
+def test_wrong_members_are_named_with_their_object(words: list[str], sentence: str) -> None:
+    with pytest.raises(Wrong) as refusal:
+        typed(*words, schema=NESTED)
+    assert str(refusal.value).startswith(sentence)
+
+
 def test_a_key_that_comes_again_is_a_list() -> None:
     assert typed("tags=one", "tags=two", "sizes=1", "sizes=2") == {"tags": ["one", "two"], "sizes": [1, 2]}
 

@@ -1,6 +1,7 @@
 """`sluicegate serve` as its users run it: a program, its words and its exit status."""
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -209,6 +210,24 @@ def test_what_a_file_prints_while_it_is_loaded_goes_to_stderr(tmp_path: Path) ->
     done = ended("serve", "tools.py", "--stdio", cwd=tmp_path, stdin=ping)
     assert (done.returncode, done.stdout) == (0, '{"jsonrpc":"2.0","id":1,"result":{}}\n')
     assert {"one", "two"} <= set(done.stderr.splitlines())
+
+
+def test_native_methods_over_stdio_need_no_handshake(tmp_path: Path) -> None:
+    write(tmp_path, ONE)
+    call = '{"jsonrpc":"2.0","id":1,"method":"whoami"}\n'
+    done = ended("serve", "tools.py", "--stdio", "--native", cwd=tmp_path, stdin=call)
+    answer, *events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (done.returncode, answer) == (0, {"jsonrpc": "2.0", "id": 1, "result": 1})
+    found = [event["params"]["result"] for event in events]
+    assert [event["type"] for event in found] == ["start", "content", "complete"]
+    assert found[1]["text"] == "tools"
+    refused = json.loads(ended("serve", "tools.py", "--stdio", cwd=tmp_path, stdin=call).stdout)
+    assert refused["error"]["code"] == -32002
+
+
+def test_native_is_for_stdio() -> None:
+    done = ended("serve", DEMO, "--native")
+    assert done.returncode == 2 and "--native is for use with --stdio" in done.stderr
 
 
 @pytest.mark.parametrize("option", ["--host=127.0.0.1", "--port=4747"])

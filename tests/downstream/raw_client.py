@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import cast
 
-from sluicegate.downstream.duplex import INPUT_TIMEOUT, serve_duplex
+from sluicegate.downstream.duplex import INPUT_TIMEOUT, DuplexServer, serve_duplex
 from sluicegate.exchange import Handler
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.testing import MemoryWire
@@ -18,7 +18,7 @@ class RawClient:
     """One end of a memory wire, spoken to in JSON."""
 
     def __init__(self, wire: MemoryWire) -> None:
-        self._wire = wire
+        self.wire = self._wire = wire
         self._lines: asyncio.Queue[Json | list[Json]] = asyncio.Queue()
         self._rest = b""
         self.server_gone = asyncio.Event()
@@ -91,13 +91,15 @@ def error_of(answer: Json) -> Json:
 
 
 @asynccontextmanager
-async def raw_client(handler: Handler, *, hold: float = INPUT_TIMEOUT) -> AsyncGenerator[RawClient]:
+async def raw_client(
+    handler: Handler, *, hold: float = INPUT_TIMEOUT, kind: type[DuplexServer] = DuplexServer, capacity: int = 65536
+) -> AsyncGenerator[RawClient]:
     """A raw client of a handler that is served over a memory wire."""
-    ours, theirs = MemoryWire.pair()
+    ours, theirs = MemoryWire.pair(capacity)
     async with TaskScope() as tasks:
 
         async def serve() -> None:
-            await serve_duplex(handler, theirs, theirs.attach, hold=hold)
+            await serve_duplex(handler, theirs, theirs.attach, hold=hold, kind=kind)
             theirs.hang_up()
 
         tasks.start(serve())

@@ -651,10 +651,10 @@ async def test_a_mount_whose_name_needs_quoting_is_quoted_for_the_oldest_transpo
         await exchange.over()
 
 
-async def test_a_websocket_is_refused_before_it_is_accepted() -> None:
+async def test_a_websocket_elsewhere_is_refused_before_it_is_accepted() -> None:
     async with running(Stage()) as (app, _):
         exchange = Exchange(app, "GET", "/mcp", [HOST], b"")
-        await app({"type": "websocket"}, exchange.came.get, exchange.sent.put)
+        await app({**exchange.scope, "type": "websocket"}, exchange.came.get, exchange.sent.put)
         assert (await exchange.next())["type"] == "websocket.close"
 
 

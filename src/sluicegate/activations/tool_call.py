@@ -195,7 +195,7 @@ class Answer:
             result["structuredContent"] = self._structured
         if self._is_error:
             result["isError"] = True
-        elif is_streamed and streamed:
+        if is_streamed and streamed:
             result["_meta"] = {STREAMED_KEY: streamed}
         return result
 

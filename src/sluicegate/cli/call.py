@@ -1,5 +1,6 @@
 """`sluicegate call`: one tool, called from the command line."""
 
+import asyncio
 import re
 import shlex
 import sys
@@ -14,13 +15,16 @@ from sluicegate.cli.command import Failure, places_of, with_places
 from sluicegate.cli.gateway_client import GatewayClient, any_gateway, explain_missing, own_name, run, servers_for
 from sluicegate.cli.key_values import Wrong, json_arguments, typed_arguments
 from sluicegate.cli.output import clean, counted, first_line, on_terminal, one_line, say, show_json, show_text
+from sluicegate.cli.pieces import Pieces
 from sluicegate.cli.prompt import Terminal
 from sluicegate.config.model import Limits, ServerSettings
 from sluicegate.config.paths import Places
 from sluicegate.errors import SluicegateError, UpstreamClosed
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.types import (
+    STREAMING_KEY,
     AudioContent,
+    DataEvent,
     EmbeddedResource,
     ImageContent,
     LogEvent,
@@ -48,16 +52,17 @@ MOST_HELD: Final = 1000
 @click.argument("tool", metavar="SERVER__TOOL")
 @click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option("--input", "text", metavar="OBJECT", help="All arguments as one JSON object; - reads it from stdin.")
-@click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON; of a stream, an event a line.")
 @with_places
 def call(
     tool: str, words: tuple[str, ...], text: str | None, as_json: bool, config: str | None, folder: str | None
 ) -> None:
-    """Call a tool and print the text of its result.
+    """Call a tool and print the text of its result; what it streams is printed as it comes.
 
     Values are converted to the types of the tool's schema: numbers, true and false, JSON for objects and lists; a list
-    can also be given item by item, with its key each time. @FILE is the text of a file, @- that of stdin, and @@ a
-    plain @. A terminal shows progress and the questions of the server; without one, they are not answered.
+    can also be given item by item, with its key each time, and a member of an object as a.b=1. @FILE is the text of a
+    file, @- that of stdin, and @@ a plain @. A terminal shows progress and the questions of the server; without one,
+    they are not answered.
 
     Uses the gateway that runs for this folder; if none runs, or with --config, the tool's server is started for this
     command and then ended.
@@ -103,10 +108,13 @@ async def _work(places: Places, name: str, words: Sequence[str], text: str | Non
     async with any_gateway(places, choose=servers_for(name), elicit=terminal, on_log=bar.log) as gateway:
         tool = await _find(gateway, name)
         arguments = _arguments(tool, words, text, piped)
+        bar.pieces.as_events = as_json and (tool.meta or {}).get(STREAMING_KEY) is True
         with bar:
-            result = await _call(gateway, name, arguments, bar, terminal)
+            result = await _call(gateway, tool.name, arguments, bar, terminal)
     try:
-        _show(result, as_json=as_json)
+        left = result if as_json and not bar.pieces.as_events else bar.pieces.finish(result)
+        if left is not None:
+            _show(left, as_json=as_json)
     except OSError as problem:
         problem.add_note("the call has run")
         raise
@@ -122,8 +130,10 @@ async def _find(gateway: GatewayClient, name: str) -> Tool:
     tools = {tool.name: tool for tool in await gateway.hub.tools()}
     if name not in tools and await _retry_servers(gateway, name):
         tools = {tool.name: tool for tool in await gateway.hub.tools()}
-    if name in tools:
-        return tools[name]
+    # `files.read_file` is `files__read_file` to native clients.
+    for each in (name, name.replace(".", "__", 1)):
+        if each in tools:
+            return tools[each]
     raise Failure(await explain_missing(gateway, name, list(tools)))
 
 
@@ -178,10 +188,13 @@ async def _call(gateway: GatewayClient, name: str, arguments: Params, bar: "Bar"
     try:
         async with TaskScope() as tasks:
             tasks.start(end_with_gateway())
+            tasks.start(bar.pieces.wait_failed())
             try:
                 return await gateway.hub.call(name, arguments, on_progress=bar.progress)
             finally:
                 tasks.cancel_all()
+    except ExceptionGroup as problems:
+        raise problems.exceptions[0] from None  # Of writing to stdout.
     except SluicegateError as problem:
         if gateway.is_running and isinstance(problem, UpstreamClosed):
             raise Failure("the gateway stopped before the call was answered; it may have run.") from None
@@ -214,6 +227,7 @@ class Bar:
     """The progress of a call, with log lines above it, if stderr is a terminal; else only the log lines."""
 
     def __init__(self) -> None:
+        self.pieces = Pieces()
         self._bar = None
         self._is_shown = self._is_paused = False
         self._held: deque[str] = deque(maxlen=MOST_HELD)
@@ -235,12 +249,19 @@ class Bar:
             self._bar.stop()
             self._is_shown = False
 
-    def progress(self, event: ProgressEvent) -> None:
-        if self._bar is not None:
+    async def progress(self, event: ProgressEvent) -> None:
+        if isinstance(event, DataEvent) or self.pieces.as_events:
+            self.__exit__()  # From now on, the pieces show the progress.
+            self.pieces.take(event)
+            await asyncio.sleep(0)  # A tool of this process that never waits must not keep all else from running.
+        elif self._bar is not None and self._is_shown:
             words = clean(event.message) if event.message else "working"
             self._bar.update(self._task, completed=event.progress, total=event.total, description=words, refresh=True)
 
     def log(self, event: LogEvent) -> None:
+        if self.pieces.as_events:
+            self.pieces.take(event)
+            return
         text = event.data if isinstance(event.data, str) else str(event.data)
         line = clean(f"{event.level}: {text}")
         if self._is_paused:

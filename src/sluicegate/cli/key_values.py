@@ -23,17 +23,22 @@ class Wrong(ValueError):
 
 
 def typed_arguments(words: Sequence[str], schema: Params, read: Read) -> Params:
-    """The arguments that the words give. A repeated key makes a list.
+    """The arguments that the words give. A repeated key makes a list; `a.b=1` sets `b` in the object `a`.
 
     Raises:
         Wrong: a word has no key, the tool has no such key, a value has the wrong type, or a required one is missing.
     """
     known = as_object(schema.get("properties")) or {}
     found: dict[str, list[str]] = {}
+    inner: dict[str, list[str]] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key:
             raise Wrong(f"{word!r} is not an argument: write key=value.{_usage(schema)}")
+        head, dot, rest = key.partition(".")
+        if dot and key not in known and head in known:
+            inner.setdefault(head, []).append(f"{rest}={value}")
+            continue
         if known and key not in known and not schema.get("additionalProperties"):
             meant = "".join(f" Did you mean {each!r}?" for each in difflib.get_close_matches(key, known, n=1))
             raise Wrong(f"the tool has no argument {key!r}.{meant}{_usage(schema)}")
@@ -43,10 +48,31 @@ def typed_arguments(words: Sequence[str], schema: Params, read: Read) -> Params:
         wanted = resolved(known.get(key), schema)
         texts = [_text(key, value, read) for value in values]
         arguments[key] = _value(key, texts, wanted, schema)
+    for key, nested in inner.items():
+        if key in arguments:
+            raise Wrong(f"{key} is given both as a whole and in parts.")
+        arguments[key] = _members(key, nested, schema, read)
     missing = [str(key) for key in as_array(schema.get("required")) or [] if key not in arguments]
     if missing:
         raise Wrong(f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing.{_usage(schema)}")
     return arguments
+
+
+def _members(key: str, words: Sequence[str], root: Params, read: Read) -> Params:
+    """The object under a key, of which each word gives a member."""
+    wanted = resolved((as_object(root.get("properties")) or {})[key], root)
+    for choices in ("anyOf", "oneOf"):  # An object or null, say.
+        options = [resolved(each, root) for each in as_array(wanted.get(choices)) or []]
+        wanted = next((each for each in options if "object" in _types(each, root, 0)), wanted)
+    types = _types(wanted, root, 0)
+    if types and "object" not in types:
+        raise Wrong(f"{key} is not an object, so it has no {words[0].partition('=')[0]!r}.")
+    # References in it are to the whole schema.
+    shared = {name: root[name] for name in ("$defs", "definitions") if name in root}
+    try:
+        return typed_arguments(words, {**wanted, **shared}, read)
+    except Wrong as problem:
+        raise Wrong(f"in {key}: {problem}") from None
 
 
 def json_arguments(text: str) -> Params:

@@ -68,6 +68,7 @@ def run_gateway(
         places,
         http=http if options.http else None,
         stdio=options.stdio,
+        native=options.native,
         profile=options.profile,
         say=say,
         opened=on_opened,

@@ -54,6 +54,7 @@ MOST_SHOWN: Final = 200
 @click.option("--stdio", is_flag=True, help="Serve one client on stdin and stdout instead.")
 @click.option("--http", is_flag=True, help="With --stdio: serve HTTP as well.")
 @click.option("--own", is_flag=True, help="With --stdio: share no gateway; start all servers for this client.")
+@click.option("--native", is_flag=True, help="With --stdio: the client calls native methods, without a handshake.")
 @click.option("--profile", default="", metavar="NAME", help="Only this profile of sluicegate.toml.")
 @click.option("--reload", is_flag=True, help="With FILE.py: load it again whenever it changes.")
 @click.option("--demo", is_flag=True, help="Offer the demo server too.")
@@ -67,6 +68,7 @@ def serve(
     stdio: bool,
     http: bool,
     own: bool,
+    native: bool,
     profile: str,
     reload: bool,
     demo: bool,
@@ -84,8 +86,8 @@ def serve(
     is imported again whenever it changes; clients stay connected.
 
     With --stdio, the client shares the gateway of the folder with all others. If none runs, one is started in the
-    background; it ends when its last client has left. With --own, --http, --demo or --config, the client has a gateway
-    for itself.
+    background; it ends when its last client has left. With --own, --native, --http, --demo or --config, the client has
+    a gateway for itself.
 
     It supports every revision of the protocol. Over HTTP it listens only on addresses of this machine, because it does
     not authenticate clients. Ctrl+C or SIGTERM stops it; requests in progress then have ten seconds to finish. The
@@ -116,18 +118,28 @@ def serve(
         raise click.UsageError("--http is for use with --stdio; without --stdio, HTTP is served anyway.")
     if own and not stdio:
         raise click.UsageError("--own is for use with --stdio; without --stdio, a gateway is always its own.")
+    if native and not stdio:
+        raise click.UsageError("--native is for use with --stdio; over HTTP, native methods are always there.")
     if target is not None:
         if wrong := given & {"http", "own", "profile", "demo", "config", "folder"}:
             raise click.UsageError(f"--{min(wrong)} is for the gateway; leave it or FILE.py out.")
-        _serve_file(target, host, port, stdio=stdio, reload=reload)
+        _serve_file(target, host, port, stdio=stdio, native=native, reload=reload)
         return
     if reload:
         raise click.UsageError("--reload is for use with FILE.py; a gateway always applies changes of its files.")
     front = {name: context.params[name] for name in ("host", "port") if name in given}
-    options = ServeOptions(front=front, http=http or not stdio, stdio=stdio, own=own, profile=profile, demo=demo)
+    options = ServeOptions(
+        front=front,
+        http=http or not stdio,
+        stdio=stdio,
+        own=own or native,
+        native=native,
+        profile=profile,
+        demo=demo,
+    )
     places = places_of(config, folder)
     with _without_gc() as opened:
-        if stdio and not own and not given & {"http", "demo", "config"}:
+        if stdio and not options.own and not given & {"http", "demo", "config"}:
             _serve_shared(places, options, opened)
         else:
             _serve_folder(places, options, opened)
@@ -147,7 +159,7 @@ def cannot_listen(problem: OSError, host: str, port: int) -> NotStarted:
 # ------------------------------------------------------------------------------------------------------------ one file
 
 
-def _serve_file(target: str, host: str, port: int, *, stdio: bool, reload: bool) -> None:
+def _serve_file(target: str, host: str, port: int, *, stdio: bool, native: bool, reload: bool) -> None:
     # Imported here: a gateway must not load them before its servers are started.
     from sluicegate import run_server
     from sluicegate.load_file import load_server
@@ -166,7 +178,7 @@ def _serve_file(target: str, host: str, port: int, *, stdio: bool, reload: bool)
     except ConfigError as problem:
         raise Failure(problem.message) from None
     if stdio:
-        run_server.run(server)
+        run_server.run(server, native=native)
         return
     try:
         run_server.run(server, http=True, host=host, port=port)
@@ -185,6 +197,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     http: bool
     stdio: bool
     own: bool
+    native: bool = False
     profile: str
     demo: bool
 

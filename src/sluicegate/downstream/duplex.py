@@ -19,6 +19,7 @@ from sluicegate.protocol.modern_era import complete, marked
 from sluicegate.protocol.server_connection import (
     Answered,
     Asked,
+    Called,
     Event,
     LogLevelSet,
     Opened,
@@ -51,8 +52,10 @@ LAST_ANSWERS: Final = 0.2
 class DuplexServer:
     """Answers one client until it hangs up. A `Receiver`: a transport hands it bytes and writes its output."""
 
+    conversation_type: type[ServerConversation] = ServerConversation
+
     def __init__(self, handler: Handler, wire: ClientWire, tasks: TaskScope, *, caller: Caller, hold: float) -> None:
-        self.conversation = ServerConversation()
+        self.conversation = self.conversation_type()
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.tasks = tasks
         self.wire = wire
@@ -93,7 +96,7 @@ class DuplexServer:
 
     def _follow_counted(self, events: list[Event]) -> None:
         """Share the bytes that arrived among the requests in them; a large request arrives in many pieces."""
-        requests = sum(type(event) is Asked for event in events) if len(events) > 1 else 1
+        requests = sum(type(event) in _REQUESTS for event in events) if len(events) > 1 else 1
         self._share = self._arrived // max(requests, 1)
         self._arrived = 0
         self.follow(events)
@@ -129,8 +132,13 @@ class DuplexServer:
             self.respond(request_id, reply)
 
     def _finish_when_idle(self) -> None:
-        if self._hung_up and not self.conversation.in_progress:
+        if self._hung_up and not self.in_progress:
             self._finish()
+
+    @property
+    def in_progress(self) -> int:
+        """How many requests have not been answered yet."""
+        return self.conversation.in_progress
 
     def _finish(self) -> None:
         if not self.finished.done() and self._farewell is not None:
@@ -172,6 +180,12 @@ class DuplexServer:
                         self.tasks.cancel(stream)
                 case Answered(request_id, reply):
                     self._session_side.answered(request_id, reply)
+                case Called():
+                    self.called(event)
+
+    def called(self, call: Called) -> None:
+        """Start a native call; only `NativePeer` gets any."""
+        raise NotImplementedError
 
     def _start(self, asked: Asked) -> None:
         if self._unanswered > MOST_UNANSWERED:
@@ -211,6 +225,9 @@ class DuplexServer:
             self.wire.write(encode_line(message))
         if self._hung_up:
             self._finish_when_idle()
+
+
+_REQUESTS: Final = frozenset({Asked, Called})
 
 
 class _PipeStream:
@@ -263,13 +280,14 @@ async def serve_duplex(
     *,
     caller: Caller | None = None,
     hold: float = INPUT_TIMEOUT,
+    kind: type[DuplexServer] = DuplexServer,
 ) -> None:
     """Answer one client until it hangs up, then cancel what is still in progress.
 
-    `attach` is called with the receiver of the wire's bytes as soon as it can take them.
+    `attach` is called with the receiver of the wire's bytes as soon as it can take them; `kind` is its class.
     """
     async with TaskScope() as tasks:
-        server = DuplexServer(handler, wire, tasks, caller=caller or Caller(), hold=hold)
+        server = kind(handler, wire, tasks, caller=caller or Caller(), hold=hold)
         try:
             attach(server)
             await server.finished

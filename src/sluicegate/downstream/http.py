@@ -7,8 +7,8 @@ for each client. The era of a request is decided once, from headers and body tog
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from functools import lru_cache, partial
-from typing import Final
+from functools import cached_property, lru_cache, partial
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -56,16 +56,22 @@ from sluicegate.protocol.message import (
     encode,
 )
 from sluicegate.protocol.modern_era import complete, is_modern, marked, read_request
+from sluicegate.protocol.native import is_native, read_call
 from sluicegate.protocol.parse_request import parse_in_steps, parse_strict, read_message
 from sluicegate.protocol.server_connection import Asked
 from sluicegate.protocol.versions import MODERN_VERSIONS, SESSION_VERSIONS, SUPPORTED_VERSIONS
 from sluicegate.runtime.quota import Exceeded, Lease, Quota
 from sluicegate.runtime.task_scope import OneByOne, TaskScope
 
+if TYPE_CHECKING:
+    from sluicegate.downstream.asgi_request import Receive, Send
+    from sluicegate.downstream.native_tools import NativeTools
+    from sluicegate.downstream.websocket import Sockets
+
 log: Final = logging.getLogger("sluicegate")
 
 _LOCAL_USER: Final = Caller()
-_OWN_PATHS: Final = ("/sse", "/messages", "/healthz", "/readyz")
+_OWN_PATHS: Final = ("/sse", "/messages", "/native", "/healthz", "/readyz")
 
 
 class HeadFacts(msgspec.Struct, frozen=True):
@@ -126,7 +132,8 @@ class HttpEndpoint:
         self._tasks = TaskScope()
         self._keepalive = KeepAlive()
         self._large_bodies = OneByOne()
-        handler = chain((self._refuse_when_stopping,), handler)
+        self._handler = handler = chain((self._refuse_when_stopping,), handler)
+        self._hold = hold
         self._modern = ModernCalls(handler, self._tasks, hold)
         self._sessions = Sessions(handler, self._tasks, limits, self._streams, hold, self._keepalive)
         self._channels = SseChannels(handler, self._tasks, self._streams, hold, self._keepalive, self._large_bodies)
@@ -136,6 +143,7 @@ class HttpEndpoint:
             ("POST", path): self._post,
             ("GET", path): self._get,
             ("DELETE", path): self._delete,
+            ("GET", "/native"): self._open_socket,
             ("GET", "/healthz"): lambda request, seen: request.respond(200, JSON_FIELDS, b'{"status":"ok"}'),
             ("GET", "/readyz"): self._ready,
         }
@@ -154,12 +162,16 @@ class HttpEndpoint:
             await self._tasks.__aexit__(None, None, None)
         finally:
             self._keepalive.close()
+            if "_sockets" in self.__dict__:
+                self._sockets.close()
 
     def stop_taking(self) -> None:
         """Refuse new requests, because we are about to stop, and end subscriptions; calls in progress go on."""
         self._stopping = True
         self._sessions.end_listening()
         self._channels.close_idle()
+        if "_sockets" in self.__dict__:
+            self._sockets.close_idle()
         for stream in list(self._listening):
             stream.reply(Result(marked(complete({}), stream.id)))
             self._tasks.cancel(stream)
@@ -245,6 +257,8 @@ class HttpEndpoint:
     def _take(self, request: HttpRequest, value: object, seen: HeadFacts) -> None:
         if seen.names_modern or _says_it_is_modern(value):
             self._post_modern(request, value, seen)
+        elif is_native(value) and request.headers.get(SESSION_HEADER) is request.headers.get(VERSION) is None:
+            self._post_native(request, value, seen.takes)
         else:
             self._sessions.post(request, value, seen.takes, self._caller(request))
 
@@ -290,6 +304,69 @@ class HttpEndpoint:
     def _listens_no_more(self, stream: ModernStream) -> None:
         lease = self._listening.pop(stream, None)
         if lease is not None:
+            lease.release()
+
+    # ----------------------------------------------------------------------------------------- the native view
+
+    @cached_property
+    def _native_tools(self) -> "NativeTools":
+        from sluicegate.downstream.native_tools import NativeTools  # Imported late: few need it.
+
+        return NativeTools(self._handler)
+
+    def _post_native(self, request: HttpRequest, value: object, takes: Accepted) -> None:
+        from sluicegate.downstream.native import answer_post
+
+        call = read_call(as_object(value) or {})
+        if call is None:
+            request.respond(202)
+            return
+        caller = self._caller(request)
+        stream = ModernStream(call.id, request, takes, self._keepalive)
+        if takes.events:
+            self._keepalive.watch(stream)
+        answer = answer_post(self._handler, self._native_tools, call, stream, takes, caller)
+        self._tasks.start(answer, key=stream)
+        request.on_disconnect(partial(self._hung_up, stream))
+
+    @cached_property
+    def _sockets(self) -> "Sockets":
+        from sluicegate.downstream.websocket import Sockets
+
+        return Sockets(self._handler, self._native_tools, self._hold, self._large_bodies)
+
+    def _admit_socket(self, caller: Caller) -> Refusal | Lease:
+        """The place of one more socket."""
+        lease = STOPPING if self._stopping else self._streams.lease(caller)
+        return too_many(lease, "open streams") if isinstance(lease, Exceeded) else lease
+
+    def _open_socket(self, request: HttpRequest, seen: HeadFacts) -> None:
+        caller = self._caller(request)
+        lease = self._admit_socket(caller)
+        if isinstance(lease, Refusal):
+            refuse(request, lease)
+        elif not self._sockets.accept(request, caller, self._tasks, lease.release):
+            lease.release()
+
+    async def serve_socket(self, request: HttpRequest, receive: "Receive", send: "Send") -> None:
+        """Answer a client on a WebSocket of an ASGI server, which has asked to connect."""
+        from sluicegate.downstream.asgi_socket import AsgiSocket
+
+        refusal = self._look_at(request.headers).refusal
+        if refusal is None and request.path != "/native":
+            refusal = self._nothing_at(request)
+        caller = self._caller(request)
+        lease = refusal or self._admit_socket(caller)
+        if isinstance(lease, Refusal):
+            await send({"type": "websocket.close", "code": 1008, "reason": lease.sentence})
+            return
+        socket = AsgiSocket(send)
+        self._sockets.open.add(socket)
+        try:
+            await send({"type": "websocket.accept"})
+            await socket.serve(partial(self._sockets.peer, caller=caller), receive)
+        finally:
+            self._sockets.open.discard(socket)
             lease.release()
 
     # ------------------------------------------------------------------------------------------ the session era

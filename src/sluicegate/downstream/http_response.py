@@ -96,9 +96,10 @@ class Waiting(Protocol):
 
 
 class KeepAlive:
-    """Calls `stay_alive` of each watched stream every `KEEP_ALIVE` seconds."""
+    """Calls `stay_alive` of each watched stream every `KEEP_ALIVE` seconds, or as many as are given."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float | None = None) -> None:
+        self._seconds = seconds
         # All wait for the same time, so the order in which they came is the order in which they are due.
         self._due: Final[dict[Waiting, float]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -114,7 +115,7 @@ class KeepAlive:
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
         self._due.pop(stream, None)
-        due = self._due[stream] = loop.time() + KEEP_ALIVE
+        due = self._due[stream] = loop.time() + (self._seconds or KEEP_ALIVE)
         if due < self._timer_at:
             self._set_timer(loop, due)
 

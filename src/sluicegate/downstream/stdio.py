@@ -38,6 +38,7 @@ async def serve_stdio(
     drain: float = LAST_ANSWERS,
     told: "Callable[[Callable[[float], None]], AbstractContextManager[None]] | None" = None,
     on_hang_up: Callable[[], None] | None = None,
+    native: bool = False,
 ) -> None:
     """Answer the client on stdin and stdout until it closes them, or until SIGTERM or SIGINT.
 
@@ -46,8 +47,12 @@ async def serve_stdio(
         on_stuck: called when cancelled work has not ended for a while, or on a second signal.
         told: for a caller that handles the signals itself. It is given a function to call in the loop when we are to
             stop, with the seconds that calls in progress have. Without it, signals are handled here.
+        native: whether native methods can be called, which needs no handshake.
         on_hang_up: called as soon as nothing more is read, before calls in progress have had their time.
     """
+    kind = DuplexServer
+    if native:
+        from sluicegate.downstream.native import NativePeer as kind  # Imported late: few need it.
     with _own_pipes() as (stdin, stdout):
         wire = await StdioWire.open(stdin, stdout)
         wire.on_stuck = on_stuck
@@ -66,7 +71,7 @@ async def serve_stdio(
 
         with (told or _on_signal)(told_to_stop):
             try:
-                await serve_duplex(handler, wire, attach, hold=hold)
+                await serve_duplex(handler, wire, attach, hold=hold, kind=kind)
             finally:
                 await wire.aclose()
 

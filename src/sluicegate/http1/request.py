@@ -33,6 +33,7 @@ _ANSWERED: Final = 1
 _MUTE: Final = 2  # To HEAD: without a body.
 _CHUNKED: Final = 4
 _BARE: Final = 6  # To HTTP/1.0: the end of the connection is the end of the answer.
+_UPGRADED: Final = 8  # In another protocol.
 
 
 # A Struct because it is created faster than a class with `__init__`, once per request.
@@ -158,6 +159,25 @@ class Request(msgspec.Struct, eq=False):
         """Wait while more than `Limits.unsent` bytes are unsent, until the client reads them or is gone."""
         await self._connection.wait_taken()
 
+    def upgrade(self, headers: Fields, receive: Callable[[bytes], None]) -> None:
+        """Switch the connection to another protocol, with an answer of status 101.
+
+        `receive` gets all bytes of the client, `write` sends ours, `end` closes the connection. It must not raise.
+
+        Raises:
+            LocalProtocolError: the request is answered already.
+        """
+        if self._stage != _UNANSWERED:
+            raise LocalProtocolError("The request is answered already.")
+        self._stage = _UPGRADED
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
+        head = f"HTTP/1.1 101 Switching Protocols\r\n{lines}\r\n"
+        self._connection.upgrade(head.encode("latin-1"), receive)
+
+    async def drain_all(self) -> None:
+        """Wait until the client has read everything, or is gone."""
+        await self._connection.wait_taken(1)
+
     def end(self) -> None:
         """Complete the answer.
 
@@ -170,7 +190,10 @@ class Request(msgspec.Struct, eq=False):
         self._stage = _ANSWERED
         self._listeners = None
         self._connection.flush(last=stage & ~1 == _CHUNKED)
-        self._connection.finish(b"", bool(stage & 1))
+        if stage == _UPGRADED:
+            self._connection.linger()
+        else:
+            self._connection.finish(b"", bool(stage & 1))
 
     def abort(self) -> None:
         """Close the connection: the client sees that its answer is not complete."""

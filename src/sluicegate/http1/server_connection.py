@@ -8,7 +8,7 @@ with a cached head costs a lookup, the handler and one write.
 import asyncio
 import logging
 import math
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Final, cast
 
 from .body import LAST
@@ -36,23 +36,12 @@ _LINGERING: Final = 4
 
 class Connection(asyncio.Protocol):
     __slots__ = (
-        *(
-            "listener",
-            "peer",
-            "scheme",
-            "made",
-            "hung_up",
-            "_loop",
-            "_transport",
-            "_handler",
-            "_known",
-            "_exact",
-            "_limits",
-        ),
+        *("listener", "peer", "scheme", "made", "hung_up"),
+        *("_loop", "_transport", "_handler", "_known", "_exact", "_limits"),
         *("_request", "_reader", "_phase", "_deadline", "_timer", "_timer_at"),
         *("_advancing", "_joined", "_closing", "_reading_paused", "_idle_time"),
         *("_pending", "_pending_head", "_pending_size", "_flush_due", "_written", "_taken"),
-        *("_stall_timer", "_stall_mark", "_counted"),
+        *("_stall_timer", "_stall_mark", "_counted", "_receive"),
     )
 
     def __init__(self, listener: "Listener") -> None:
@@ -79,6 +68,7 @@ class Connection(asyncio.Protocol):
         self._pending_size = self._written = self._stall_mark = self._counted = 0
         self._taken: asyncio.Event | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
+        self._receive: Callable[[bytes], None] | None = None
 
     # Callbacks of the transport.
 
@@ -104,14 +94,27 @@ class Connection(asyncio.Protocol):
                 return
         if self._closing:
             return  # Lingering: read and dropped, so that the client gets our answer instead of a reset.
+        if self._receive is not None:
+            self._receive(data)
+            if self._has_stalled:
+                self._pause_reading()
+            return
         buffer = self._reader.buffer
         buffer += data
         if self._request is None:
             self._advance()
-        is_waiting = self._request is not None or self._has_stalled
-        if is_waiting and len(buffer) > PIPELINE_BUFFER and not self._reading_paused and self._transport is not None:
+        if (self._request is not None or self._has_stalled) and len(buffer) > PIPELINE_BUFFER:
+            self._pause_reading()
+
+    def _pause_reading(self) -> None:
+        if not self._reading_paused and self._transport is not None:
             self._reading_paused = True
             self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._reading_paused and self._transport is not None:
+            self._reading_paused = False
+            self._transport.resume_reading()
 
     def eof_received(self) -> bool:
         self.hung_up = True
@@ -133,6 +136,7 @@ class Connection(asyncio.Protocol):
         self._count(0)
         self._reader.clear()
         self._pending.clear()
+        self._receive = None
         if self._taken is not None:
             self._taken.set()
         self.listener.connections.discard(self)
@@ -159,6 +163,8 @@ class Connection(asyncio.Protocol):
             self._taken.set()
         if self._request is None and (self._reader.buffer or self._reading_paused):
             self._advance()
+        elif self._receive is not None:
+            self._resume_reading()
 
     # Requests in.
 
@@ -184,9 +190,7 @@ class Connection(asyncio.Protocol):
             self._joined.clear()
         if self._closing or self._request is not None or self._has_stalled:
             return  # After a stall, `resume_writing` goes on.
-        if self._reading_paused and self._transport is not None:
-            self._reading_paused = False
-            self._transport.resume_reading()
+        self._resume_reading()
         if self.hung_up:
             self._close()  # All complete requests are answered, and no more can come.
 
@@ -246,7 +250,11 @@ class Connection(asyncio.Protocol):
         head = answer_head(status, PLAIN_TEXT, True)
         self._write(b"".join((*self._joined, b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))))
         self._joined.clear()
-        self._closing = True
+        self.linger()
+
+    def linger(self) -> None:
+        """Send nothing more, and drop what the client sends until it closes the connection."""
+        self._closing, self._request = True, None
         transport = self._transport
         if transport is None:
             return
@@ -292,6 +300,13 @@ class Connection(asyncio.Protocol):
             self._pending_head = head
             self._flush_soon()
 
+    def upgrade(self, head: bytes, receive: Callable[[bytes], None]) -> None:
+        """Switch to another protocol: send this head, and hand all bytes of the client to `receive`."""
+        self._receive = receive
+        self.begin_stream(head)
+        self._loop.call_soon(receive, bytes(self._reader.buffer))
+        self._reader.clear()
+
     def add(self, data: bytes) -> None:
         """Send a part of the body with the next flush."""
         if self._transport is not None:
@@ -311,8 +326,7 @@ class Connection(asyncio.Protocol):
 
     def flush(self, *, last: bool = False) -> None:
         """Write what was added as one chunk; with `last`, also the end of the body."""
-        size, head = self._pending_size, self._pending_head
-        parts = self._pending
+        size, head, parts = self._pending_size, self._pending_head, self._pending
         if size and (last or (self._request is not None and self._request.chunked)):
             parts = [head, b"%x\r\n" % size, *parts, b"\r\n"]
         else:
@@ -341,13 +355,13 @@ class Connection(asyncio.Protocol):
         """Whether so much is unsent that no further request of the client is begun (R24)."""
         return self._stall_timer is not None and self.unsent > self._limits.unsent
 
-    async def wait_taken(self) -> None:
-        """Wait while too much is unsent."""
+    async def wait_taken(self, most: int | None = None) -> None:
+        """Wait while too much is unsent: more than `most` bytes, or than the limits allow."""
         if self._pending_size > SHARE_IN_A_CROWD:
             self.flush()
             # uvloop writes at the end of a turn, so only then it is known whether the client reads.
             await asyncio.sleep(0)
-        while self._stall_timer is not None and self._taken is not None and self.unsent > self._most_unsent:
+        while self._stall_timer is not None and self._taken is not None and self.unsent > (most or self._most_unsent):
             await self._taken.wait()
 
     @property

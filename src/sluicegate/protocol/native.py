@@ -4,17 +4,22 @@ A native call is an ordinary `tools/call`; here its notifications, questions and
 and params become the name and arguments of a tool. Exactly one `complete` or `error` ends a stream.
 """
 
-import difflib
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
-from sluicegate.errors import INVALID_PARAMS, METHOD_NOT_FOUND, ErrorObject, RpcError
+from sluicegate.errors import INVALID_PARAMS, METHOD_NOT_FOUND, ErrorObject, RemoteProtocolError, RpcError
 from sluicegate.protocol.input_required import Question
-from sluicegate.protocol.message import Notification, Params, Reply, as_array, as_object, opened
+from sluicegate.protocol.message import Notification, Params, Reply, Request, RequestId, as_array, as_object, opened
+from sluicegate.protocol.methods import METHODS, may_be_of_extension, requestable
+from sluicegate.protocol.modern_era import Profile, is_modern, with_profile
+from sluicegate.protocol.parse_request import read_message
+from sluicegate.protocol.server_connection import Called, Event, ServerConversation, Withdrawn
+from sluicegate.protocol.session_era import Stage
 from sluicegate.protocol.types import DATA_KEY, EVENT_KEY, EVENTS_KEY, STREAMED_KEY, STREAMING_KEY
+from sluicegate.protocol.versions import LATEST_VERSION
 
 PROGRESS: Final = "notifications/progress"
 LOG: Final = "notifications/message"
@@ -50,12 +55,13 @@ def events_of(reply: Reply) -> list[Params]:
         return [error_event(reply)]
     value = opened(reply)
     blocks = [block for block in map(as_object, as_array(value.get("content")) or []) if block is not None]
-    if value.get("isError") is True:
-        texts = [block["text"] for block in blocks if isinstance(block.get("text"), str)]
-        return [{"type": "error", "message": "\n".join(map(str, texts))}]
     streamed = as_array((as_object(value.get("_meta")) or {}).get(STREAMED_KEY)) or []
-    rest = [_block_event(block) for place, block in enumerate(blocks) if place not in streamed]
-    return [*rest, complete_event(as_object(value.get("structuredContent")))]
+    rest = [block for place, block in enumerate(blocks) if place not in streamed]
+    if value.get("isError") is True:
+        texts = [block["text"] for block in rest if isinstance(block.get("text"), str)]
+        return [{"type": "error", "message": "\n".join(map(str, texts))}]
+    structured = as_object(value.get("structuredContent"))
+    return [*(_block_event(block) for block in rest if not _repeats(block, structured)), complete_event(structured)]
 
 
 def complete_event(structured: Params | None) -> Params:
@@ -83,6 +89,17 @@ def answer_of(question: Question, params: Params) -> Params:
         return as_object(content) or {}
     action = params.get("action", "accept" if content is not None else "decline")
     return {"action": action, **({"content": content} if content is not None else {})}
+
+
+def _repeats(block: Params, structured: Params | None) -> bool:
+    """Whether a block is only the structured result as text, for clients that do not know structured results."""
+    text = block.get("text")
+    if structured is None or not isinstance(text, str) or not text.lstrip().startswith("{"):
+        return False
+    try:
+        return msgspec.json.decode(text) == structured
+    except (msgspec.DecodeError, RecursionError):
+        return False
 
 
 def _block_event(block: Params) -> Params:
@@ -121,6 +138,8 @@ class Methods:
 
     def unknown(self, method: str) -> ErrorObject:
         """The error for a method that means no tool."""
+        import difflib  # Imported late: only errors need it.
+
         names = sorted(self._native)
         data: Params = {"available": names[:MOST_NAMED], "did_you_mean": difflib.get_close_matches(method, names, n=3)}
         return ErrorObject(METHOD_NOT_FOUND, f"Method not found: {method[:100]}", data)
@@ -220,3 +239,62 @@ def subscription_of(params: object) -> object:
     if items is not None:
         return items[0] if len(items) == 1 else None
     return (as_object(params) or {}).get("subscription")
+
+
+# ------------------------------------------------------------------------------------------------------ native requests
+
+
+def is_native(value: object) -> bool:
+    """Whether a parsed message may be a native request: its method is neither of MCP nor of an extension of it."""
+    method = (as_object(value) or {}).get("method")
+    return isinstance(method, str) and not (
+        method in METHODS or method.startswith("notifications/") or may_be_of_extension(method)
+    )
+
+
+def read_call(value: Params) -> Called | None:
+    """The native request in a strictly parsed message; None for a notification, which calls nothing.
+
+    Raises:
+        RemoteProtocolError: −32600 for an invalid envelope.
+    """
+    # Without the params: they are arguments of a tool, to which the rules for params of MCP do not apply.
+    message = read_message({name: member for name, member in value.items() if name != "params"})
+    return Called(message.id, message.method, value.get("params")) if isinstance(message, Request) else None
+
+
+class NativeConversation(ServerConversation):
+    """The messages of a client that may call native methods beside those of MCP, and needs no handshake for either."""
+
+    __slots__ = ()
+
+    def take(self, value: object) -> list[Event]:
+        """The events in one parsed message or batch."""
+        if not is_native(value) or self.session.stage is Stage.SHUTDOWN:
+            events = super().take(self._with_profile(value))
+            return events or _withdrawn(value)
+        try:
+            called = read_call(as_object(value) or {})
+        except RemoteProtocolError as error:
+            return self.refused(error)
+        return [] if called is None else [called]
+
+    def _with_profile(self, value: object) -> object:
+        """A request before any `initialize`, as one of 2026-07-28, which has no handshake."""
+        envelope = as_object(value) or {}
+        method, params = envelope.get("method"), as_object(envelope.get("params", {}))
+        if self.session.stage is not Stage.CREATED or "id" not in envelope or params is None or is_modern(params):
+            return value
+        if not isinstance(method, str) or not requestable(method, LATEST_VERSION):
+            return value
+        return {**envelope, "params": with_profile(params, Profile(), None)}
+
+
+def _withdrawn(value: object) -> list[Event]:
+    """The event of a client that cancels a native call by the id of its request."""
+    envelope = as_object(value) or {}
+    request_id = (as_object(envelope.get("params")) or {}).get("requestId")
+    is_id = isinstance(request_id, str) or type(request_id) is int
+    if envelope.get("method") != "notifications/cancelled" or "id" in envelope or not is_id:
+        return []
+    return [Withdrawn(cast(RequestId, request_id))]

@@ -102,7 +102,15 @@ class Outgoing(msgspec.Struct, frozen=True):
     error: ErrorObject | None = None
 
 
-Event = Asked | Opening | Opened | LogLevelSet | Withdrawn | Answered | Outgoing
+class Called(msgspec.Struct, frozen=True):
+    """A request of the native view; its params are of any type."""
+
+    id: RequestId
+    method: str
+    params: object = None
+
+
+Event = Asked | Opening | Opened | LogLevelSet | Withdrawn | Answered | Outgoing | Called
 
 
 class _Batch:
@@ -304,6 +312,12 @@ class ServerConversation:
         else:
             error = response.reply if isinstance(response.reply, ErrorObject) else None
             events.append(Outgoing(encode(response), response.id, error))
+
+    def refused(self, error: RemoteProtocolError) -> list[Event]:
+        """The events of a message that cannot be read."""
+        events: list[Event] = []
+        self._refuse(error, None, events)
+        return events
 
     def _refuse(self, error: RemoteProtocolError, batch: _Batch | None, events: list[Event]) -> None:
         self._say(batch, Response(error.request_id, error_object(error)), events)

@@ -68,6 +68,8 @@ class Running:
         self._stops: list[Callable[[], None]] = []
         """Called when the gateway stops: each ends a listener's intake of new requests."""
         self._end: float | None = None
+        self.native = False
+        """Whether the client on stdin can call native methods."""
 
     async def _follow_profiles(self) -> list[str]:
         return [] if self._endpoints is None else await self._endpoints.follow()
@@ -187,7 +189,7 @@ class Running:
             on_hang_up()
 
         stop: Callable[[float], None] | None = None
-        await serve_stdio(handler, hold=self._hold, told=told, on_hang_up=hung_up)
+        await serve_stdio(handler, hold=self._hold, told=told, on_hang_up=hung_up, native=self.native)
 
     @property
     def is_stopping(self) -> bool:
@@ -278,6 +280,7 @@ async def serve_gateway(
     *,
     http: HttpFront | None,
     stdio: bool = False,
+    native: bool = False,
     profile: str = "",
     say: Say = log.info,
     opened: Callable[[Running], None] | None = None,
@@ -294,6 +297,7 @@ async def serve_gateway(
     ends. Without HTTP and stdin, it serves only them, and ends when the last one has left.
 
     Args:
+        native: whether the client on stdin can call native methods.
         opened: called when clients can connect.
         settled: called with True when every server is ready or has failed for the first time; before that, once with
             False if this takes longer than a few seconds.
@@ -324,6 +328,7 @@ async def serve_gateway(
         stores = await stack.enter_async_context(_stores(loaded.config, places, page))
         gateway = Gateway(loaded.config, load_file=load_file, launched=launched, remembered=cache.load, stores=stores)
         running = Running(gateway, places, say, adjust, loaded)
+        running.native = native
         handler = gateway.handler(profile)
         await stack.enter_async_context(gateway)
         await asyncio.sleep(0)  # Starts the servers: they need more time than the modules that are still to be loaded.

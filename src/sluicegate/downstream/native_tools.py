@@ -1,0 +1,164 @@
+"""The tools of a handler as native methods: found by name, with arguments that fit their schemas.
+
+They are what `tools/list` shows to a caller, so that rules hide natively what they hide elsewhere.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import msgspec
+
+from sluicegate.errors import INVALID_PARAMS, METHOD_NOT_FOUND, ErrorObject, RpcError, SluicegateError
+from sluicegate.exchange import NOBODY, Caller, Exchange, Handler
+from sluicegate.protocol.message import Params, Result, as_array, as_object, opened
+from sluicegate.protocol.native import Methods, arguments_of
+
+if TYPE_CHECKING:
+    from jsonschema_rs import Validator
+
+MOST_PAGES: Final = 1000
+MOST_CALLERS: Final = 100
+"""Callers whose methods are kept."""
+_LONGEST_PROBLEM: Final = 300
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A native request that is a call of a tool."""
+
+    params: Params
+    """Those of `tools/call`."""
+
+
+class Value(msgspec.Struct, frozen=True):
+    """A native request that is answered at once."""
+
+    value: object
+
+
+class Table(Methods):
+    """The native methods of one caller."""
+
+    def __init__(self, definitions: Iterable[Params]) -> None:
+        super().__init__(definitions)
+        self._validators: dict[str, Validator | None] = {}
+
+    def plan(self, method: str, params: object) -> ToolCall | Value:
+        """What a native request asks for.
+
+        Raises:
+            RpcError: −32601 for an unknown method, −32602 for params that do not fit its schema.
+        """
+        tool = self.find(method)
+        if tool is not None:
+            return ToolCall({"name": tool["name"], "arguments": self._checked(tool, arguments_of(params, tool))})
+        namespace, _, member = method.rpartition(".")
+        schema = self.schema(namespace) if member in ("schema", "hash") else None
+        if schema is None:
+            raise RpcError(self.unknown(method))
+        if member == "hash":
+            return Value(schema["hash"])
+        wanted = (as_array(params) or [None])[0] if as_array(params) else (as_object(params) or {}).get("method")
+        if wanted is None:
+            return Value(schema)
+        methods = [
+            each for each in map(as_object, as_array(schema["methods"]) or []) if each and each["name"] == wanted
+        ]
+        if not methods:
+            raise RpcError(self.unknown(f"{namespace}.{wanted}"))
+        return Value({**schema, "methods": methods})
+
+    def _checked(self, tool: Params, arguments: Params) -> Params:
+        name, schema = str(tool["name"]), as_object(tool.get("inputSchema")) or {}
+        if name not in self._validators:
+            self._validators[name] = _validator(schema)
+        validator = self._validators[name]
+        if validator is None or validator.is_valid(arguments):
+            return arguments
+        try:
+            validator.validate(arguments)
+            problem = "they do not fit the schema"
+        except ValueError as error:
+            problem = str(getattr(error, "message", "they do not fit the schema"))[:_LONGEST_PROBLEM]
+        raise RpcError(ErrorObject(INVALID_PARAMS, f"Invalid params: {problem}", {"schema": schema}))
+
+
+def _validator(schema: Params) -> "Validator | None":
+    """The compiled schema; None if it cannot be compiled: then the server itself has to check the arguments."""
+    import jsonschema_rs  # Imported late: only native calls need it here.
+
+    try:
+        # The default retriever would fetch URLs and open files (T25).
+        return jsonschema_rs.validator_for(schema, retriever=_refuse, validate_formats=False)
+    except (ValueError, jsonschema_rs.ReferencingError):
+        return None
+
+
+def _refuse(uri: str) -> NoReturn:
+    raise ValueError("a schema may only refer to itself")
+
+
+class _Page(msgspec.Struct, frozen=True):
+    value: object
+    tools: list[Params]
+    cursor: object
+
+
+_NO_PAGES: Final[list[_Page]] = []
+
+
+class NativeTools:
+    """The native methods of a handler, for each caller. Kept until `tools/list` shows something else."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._known: dict[Caller, tuple[list[_Page], Table]] = {}
+
+    async def table(self, caller: Caller) -> Table:
+        """What a caller may call.
+
+        Raises:
+            SluicegateError: the handler refused to list its tools.
+        """
+        kept = self._known.get(caller)
+        known, table = (_NO_PAGES, None) if kept is None else kept
+        pages: list[_Page] = []
+        cursor: object = None
+        while len(pages) < MOST_PAGES:
+            before = known[len(pages)] if len(pages) < len(known) else None
+            page = await self._page(caller, cursor, before)
+            pages.append(page)
+            cursor = page.cursor
+            if cursor is None:
+                break
+        if table is None or len(pages) != len(known) or any(a is not b for a, b in zip(pages, known, strict=True)):
+            table = Table(tool for page in pages for tool in page.tools)
+            self._known.pop(caller, None)
+            self._known[caller] = pages, table
+            if len(self._known) > MOST_CALLERS:
+                del self._known[next(iter(self._known))]
+        return table
+
+    async def _page(self, caller: Caller, cursor: object, before: _Page | None) -> _Page:
+        params: Params = {} if cursor is None else {"cursor": cursor}
+        try:
+            reply = await self._handler(Exchange("tools/list", params, NOBODY, caller=caller))
+            if isinstance(reply, ErrorObject):
+                raise RpcError(reply)
+        except SluicegateError as problem:
+            if problem.code != METHOD_NOT_FOUND:
+                raise
+            reply = Result({"tools": []})  # It has no tools.
+        if before is not None and _is_same(reply.value, before.value):
+            return before
+        value = opened(reply)
+        # Definitions may hold encoded parts; here they are read.
+        tools: list[Params] = msgspec.json.decode(msgspec.json.encode(value.get("tools") or []))
+        return _Page(reply.value, tools, value.get("nextCursor"))
+
+
+def _is_same(value: object, before: object) -> bool:
+    if value is before:
+        return True
+    if isinstance(value, msgspec.Raw) and isinstance(before, msgspec.Raw):
+        return bytes(value) == bytes(before)
+    return isinstance(value, Mapping) and value == before
