@@ -77,6 +77,8 @@ _HOMES = {
     "upstream.http": ("http",),
     "upstream.stdio": ("stdio",),
     "server": ("Server", "activation"),
+    "toolbox.permission": ("Allow", "Deny"),
+    "toolbox.toolbox": ("Toolbox",),
     "run_server": ("run",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -55,6 +55,9 @@ from sluicegate.protocol.types import ToolResult as ToolResult
 from sluicegate.run_server import run as run
 from sluicegate.server import Server as Server
 from sluicegate.server import activation as activation
+from sluicegate.toolbox.permission import Allow as Allow
+from sluicegate.toolbox.permission import Deny as Deny
+from sluicegate.toolbox.toolbox import Toolbox as Toolbox
 from sluicegate.upstream.http import http as http
 from sluicegate.upstream.stdio import stdio as stdio
 

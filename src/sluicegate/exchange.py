@@ -116,6 +116,8 @@ class Exchange(msgspec.Struct):
     """Whether it is a later round of a request that has run already: it must not be refused as if it were new."""
     is_extension: bool = False
     """Whether its method belongs to an extension that a server declares, and is unknown to us."""
+    approved: str = ""
+    """The earlier request whose approval covers this one; set by this process only. Rules that deny still hold."""
     target: Target | None = None
     """What it is about; set by the router before the steps in front of the server."""
     verdict: Verdict | None = None

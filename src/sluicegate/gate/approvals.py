@@ -16,7 +16,6 @@ import msgspec
 
 from sluicegate.errors import (
     URL_ELICITATION_REQUIRED,
-    ApprovalDeclined,
     ApprovalExpired,
     ErrorObject,
     RateLimited,
@@ -26,9 +25,9 @@ from sluicegate.errors import (
     UpstreamError,
 )
 from sluicegate.exchange import Exchange, Handler, Target, Verdict
+from sluicegate.gate.approval_rows import covered_row, decided_row, granted_row
 from sluicegate.gate.approval_text import declined, form, name_of, not_allowed, read_answer, unanswered
 from sluicegate.gate.audit import REFUSAL
-from sluicegate.masking import masked_url
 from sluicegate.protocol.canonical_json import canonical_json
 from sluicegate.protocol.input_required import Question, lacking_capability, read_input_required
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_object
@@ -38,7 +37,7 @@ from sluicegate.protocol.tasks import REQUESTS as TASK_REQUESTS
 from sluicegate.protocol.versions import MODERN_VERSIONS
 from sluicegate.runtime.process_key import process_key
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.store.base import Answer, Approval, AuditLog, Grant, Row, State, new_id
+from sluicegate.store.base import Answer, Approval, AuditLog, Row, State, new_id
 
 POLL: Final = 0.3
 """Seconds between two looks at the store: other processes answer there."""
@@ -72,6 +71,9 @@ class ApprovalSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DEFAULTS: Final = ApprovalSettings()
+
+Ask = Callable[[Exchange, Approval], Awaitable[Answer | Refused]]
+"""The answer to a question, or why there is none: given by the program that this gateway is part of."""
 
 
 def bind(exchange: Exchange, target: Target, rules: str) -> str:
@@ -115,13 +117,18 @@ class ApprovalStep:
         *,
         rules_version: Callable[[], str],
         notify: Callable[[Approval], Awaitable[None]] | None = None,
+        ask: Ask | None = None,
     ) -> None:
-        """`rules_version` is a digest of the rules that are in force; `notify` tells people about a new question."""
+        """`rules_version` is a digest of the rules that are in force; `notify` tells people about a new question.
+
+        With `ask`, that is asked instead of the client, once for each call and in its task.
+        """
         self.settings = settings
         self._state = state
         self._audit = audit
         self._rules_version = rules_version
         self._notify = notify
+        self._ask = ask
         self._ends: dict[str, float] = {}
         """When the questions of this process expire, on the clock that nobody can set (R31)."""
         self._untold: set[str] = set()
@@ -158,29 +165,36 @@ class ApprovalStep:
         binding = bind(exchange, target, rules)
         if exchange.is_continued and self._continues(binding):
             return await self._run(exchange, binding, proceed)
+        if exchange.approved:
+            await self._record(exchange, covered_row(exchange, target))
+            return await self._run(exchange, binding, proceed)
         ends = time.monotonic() + self.settings.hold
         while True:
             grant = self._state.find_grant(
                 exchange.caller.id, target.server, target.kind, target.name, target.definition
             )
             if grant is not None:
-                await self._record(exchange, _granted_row(exchange, target, grant))
+                await self._record(exchange, granted_row(exchange, target, grant))
                 return await self._run(exchange, binding, proceed)
             if not _may_be_held(exchange):
                 sentence = f"{_name(target)} needs the approval of a person, who is asked only when it is used."
                 return await _refusal(exchange, Refused(sentence))
-            question = self._question(exchange, target, verdict, binding)
-            refusal = await self._decision(exchange, question, rules, ends)
+            if self._ask is not None:
+                question = self._question(exchange, target, verdict, f"{binding} {new_id()}")
+                refusal = await self._decided_by(self._ask, exchange, question)
+            else:
+                question = self._question(exchange, target, verdict, binding)
+                refusal = await self._decision(exchange, question, rules, ends)
             if refusal is not None:
                 found = self._state.find(question.id) or question
-                await self._record(exchange, _row(exchange, target, found, refusal))
+                await self._record(exchange, decided_row(exchange, target, found, refusal))
                 return await _refusal(exchange, refusal)
             decided = self._state.find(question.id)
             if decided is None or not await self._take(question.id):
                 continue  # An equal call has used the answer, which is good for one.
             self._ends.pop(question.id, None)
             refusal = None if decided.state == "approved" else declined(target, decided)
-            await self._record(exchange, _row(exchange, target, decided, refusal))
+            await self._record(exchange, decided_row(exchange, target, decided, refusal))
             if refusal is not None:
                 return await _refusal(exchange, refusal)
             return await self._run(exchange, binding, proceed)
@@ -257,6 +271,22 @@ class ApprovalStep:
             self._ends[new.id] = time.monotonic() + self.settings.wait
             self._untold.add(new.id)
         return found
+
+    async def _decided_by(self, ask: Ask, exchange: Exchange, question: Approval) -> Refused | None:
+        try:
+            answer = await ask(exchange, question)
+        except BaseException:
+            with suppress(StateUnavailable):
+                self._state.void(question.id)
+            raise
+        if not isinstance(answer, Refused) and self._state.decide(question.id, answer):
+            return None
+        if self._state.void(question.id) and isinstance(answer, Refused):
+            return answer
+        # Another process may have answered first; otherwise it is too late.
+        found = self._state.find(question.id)
+        is_decided = found is not None and found.state in ("approved", "declined")
+        return None if is_decided else ApprovalExpired("The answer came too late; nothing was run.")
 
     async def _decision(self, exchange: Exchange, question: Approval, rules: str, ends: float) -> Refused | None:
         """Wait for an answer in the store; what the caller is told if there is none for this call."""
@@ -404,7 +434,7 @@ def _client_name(exchange: Exchange) -> str:
     return " ".join(str(info[part])[:200] for part in ("name", "version") if part in info)
 
 
-# -------------------------------------------------------------------------------------------------- replies and rows
+# ----------------------------------------------------------------------------------------------------------- replies
 
 
 async def _refusal(exchange: Exchange, refusal: Refused) -> Reply:
@@ -417,28 +447,3 @@ async def _refusal(exchange: Exchange, refusal: Refused) -> Reply:
 
 def _name(target: Target) -> str:
     return name_of(target.server, target.name)
-
-
-def _row(exchange: Exchange, target: Target, question: Approval, refusal: Refused | None) -> Row:
-    verdict = "approved" if refusal is None else "declined" if isinstance(refusal, ApprovalDeclined) else "expired"
-    body: Params = {"id": question.id, "binding": question.binding, "rule": question.rule, "asked": question.asked}
-    if question.decided:
-        body |= {"by": question.by, "way": question.way, "scope": question.scope, "at": question.decided}
-    return _approval_row(exchange, target, verdict, body)
-
-
-def _granted_row(exchange: Exchange, target: Target, grant: Grant) -> Row:
-    body: Params = {"grant": grant.id, "by": grant.by, "way": grant.way, "at": grant.since, "until": grant.until}
-    return _approval_row(exchange, target, "granted", body)
-
-
-def _approval_row(exchange: Exchange, target: Target, verdict: str, body: Params) -> Row:
-    return Row(
-        kind="approval",
-        request=exchange.request_id,
-        caller=exchange.caller.id,
-        server=target.server,
-        name=target.name if target.kind != "resource" else masked_url(target.name),
-        verdict=verdict,
-        body=body,
-    )

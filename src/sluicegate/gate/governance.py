@@ -5,7 +5,7 @@ from typing import Final
 
 from sluicegate.errors import SluicegateError
 from sluicegate.exchange import Caller, Exchange, Handler, Step, Target, behind
-from sluicegate.gate.approvals import ApprovalSettings, ApprovalStep
+from sluicegate.gate.approvals import ApprovalSettings, ApprovalStep, Ask
 from sluicegate.gate.audit import Audit
 from sluicegate.gate.judge import Rules, is_hidden
 from sluicegate.gate.limits import Ceilings, RateLimit, RateLimits, SizeLimit
@@ -36,9 +36,10 @@ class Governance:
         approvals: ApprovalSettings,
         is_recorded: bool = True,
         notify: Callable[[Approval], Awaitable[None]] | None = None,
+        ask: Ask | None = None,
     ) -> None:
         """`mode` says of a server, by its key, what a changed definition means, `secrets` which texts of its
-        configuration are never written down; `notify` tells people of a question.
+        configuration are never written down; `notify` tells people of a question, `ask` answers it in this process.
 
         Without `is_recorded` only approvals are noted in the audit log.
         """
@@ -48,7 +49,7 @@ class Governance:
         self.policy = Policy(rules)
         self.pins = PinnedDefinitions(state, mode, secrets=secrets, audit=audit)
         self.approvals = ApprovalStep(
-            state, audit, approvals, rules_version=lambda: self.policy.rules.version, notify=notify
+            state, audit, approvals, rules_version=lambda: self.policy.rules.version, notify=notify, ask=ask
         )
         recorder: Sequence[Step] = (Audit(audit),) if is_recorded else ()
         self.sizes = SizeLimit()

@@ -79,6 +79,8 @@ class PolicyConfig(msgspec.Struct, frozen=True):
 
     rules: tuple[Rule, ...] = ()
     default: Action = "allow"
+    has_default: bool = False
+    """Whether a file says what the default is."""
 
     @property
     def can_ask(self) -> bool:
@@ -97,7 +99,7 @@ def policy_of(rules: Sequence[Rule], defaults: Iterable[Action]) -> PolicyConfig
     written = set(defaults)
     for each in STRICTEST:
         if each in written:
-            return PolicyConfig(tuple(rules), each)
+            return PolicyConfig(tuple(rules), each, has_default=True)
     return PolicyConfig(tuple(rules), "ask" if rules else "allow")
 
 

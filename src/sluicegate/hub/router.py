@@ -85,7 +85,7 @@ class Router:
         self._variants = Variants(hub, self, self._variant if may_vary else None)
         self._changes = Changes(LISTS_PACE)
         self._views = Views(hub, self.catalog)
-        self._view = self._views.of
+        self.view = self._views.of
         self._methods: dict[str, Callable[[Exchange], Awaitable[Reply]]] = {
             "server/discover": self._discover,
             "tools/call": self._call_tool,
@@ -169,13 +169,13 @@ class Router:
         return Result(complete(value, ttl_ms=60_000 if self._tasks.is_settled else 0))
 
     async def _list(self, exchange: Exchange) -> Reply:
-        return self._view(exchange.caller).lists.page(exchange)
+        return self.view(exchange.caller).lists.page(exchange)
 
     # -------------------------------------------------------------------------------------------------- requests
 
     def _call_tool(self, exchange: Exchange) -> Awaitable[Reply]:
         name = exchange.params.get("name")
-        entry = self._view(exchange.caller).catalog.tools.get(name) if isinstance(name, str) else None
+        entry = self.view(exchange.caller).catalog.tools.get(name) if isinstance(name, str) else None
         if entry is None:
             return self._call_unknown(exchange, name)
         return self._call_entry(exchange, entry)
@@ -185,7 +185,7 @@ class Router:
         mount = self._away(exchange.caller, name)
         if mount is not None:
             await mount.wait_retry()
-        catalog = self._view(exchange.caller).catalog
+        catalog = self.view(exchange.caller).catalog
         entry = catalog.tools.get(name) if isinstance(name, str) else None
         if entry is None:
             self._check_quarantine("tools", exchange.caller, name)
@@ -208,7 +208,7 @@ class Router:
 
     def _find(self, kind: str, caller: Caller, name: object) -> Target:
         """The target of an entry; raises UnknownTarget if the caller may not use it, or it is gone."""
-        entry = self._view(caller).catalog.of(kind).get(str(name))
+        entry = self.view(caller).catalog.of(kind).get(str(name))
         if entry is None:
             self._check_quarantine(kind, caller, name)
             raise UnknownTarget(f"Unknown {kind.removesuffix('s')}: {str(name)[:200]}")
@@ -237,7 +237,7 @@ class Router:
         return self._request(exchange, self._mount(entry), "name", entry.own, find)
 
     def _prompt(self, caller: Caller, name: object) -> Entry:
-        entry = self._view(caller).catalog.prompts.get(name) if isinstance(name, str) else None
+        entry = self.view(caller).catalog.prompts.get(name) if isinstance(name, str) else None
         if entry is None:
             self._check_quarantine("prompts", caller, name)
             raise UnknownTarget(f"Unknown prompt: {str(name)[:200]}")
@@ -389,7 +389,7 @@ class Router:
                 find = partial(self._find, "prompts", caller, name)
             case "ref/resource":
                 uri = reference.get("uri")
-                template = self._view(caller).catalog.templates.get(uri) if isinstance(uri, str) else None
+                template = self.view(caller).catalog.templates.get(uri) if isinstance(uri, str) else None
                 if template is not None:
                     mount, own = self._mount(template), {**reference, "uri": template.own}
                     find = partial(self._find, "templates", caller, uri)

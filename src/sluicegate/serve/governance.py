@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from sluicegate.config.model import GatewayConfig, Http, PythonFile, ServerConfig, Stdio
 from sluicegate.config.paths import audit_folder, state_file
 from sluicegate.errors import ConfigError, StateUnavailable
-from sluicegate.gate.approvals import ApprovalSettings
+from sluicegate.gate.approvals import ApprovalSettings, Ask
 from sluicegate.gate.governance import Governance
 from sluicegate.gate.judge import Rules
 from sluicegate.gate.limits import Ceilings, RateLimits, parse_rate
@@ -32,6 +32,7 @@ class Stores:
         self.notify: Notify | None = None
         self.may_run_unrecorded = False
         """Whether calls go on while the audit log cannot be written."""
+        self.ask: Ask | None = None
 
 
 def stores_in_memory() -> Stores:
@@ -105,6 +106,7 @@ def governance_of(config: Callable[[], GatewayConfig], stores: Stores) -> Govern
         approvals=approval_settings(config()),
         is_recorded=stores.is_recorded,
         notify=stores.notify,
+        ask=stores.ask,
     )
     adjust(made, config())
     return made

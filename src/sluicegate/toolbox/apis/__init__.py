@@ -115,6 +115,22 @@ def answers(api: str, results: Sequence[tuple[Call, ToolResult]], keep: Keep = c
     return chosen.answers([(call, shown(result, chosen, keep), result.is_error) for call, result in results])
 
 
+def blocks(api: str, result: ToolResult, keep: Keep = cannot_show) -> object:
+    """What one answer says: the API's blocks, or text where it has none.
+
+    Raises:
+        ValueError: there is no such API.
+    """
+    [message] = answers(api, [(Call("", ""), result)], keep)
+    match message:
+        case {"content": [{"type": "tool_result", "content": inside}]}:
+            return inside  # pyright: ignore[reportUnknownVariableType]
+        case {"output": inside} | {"parts": [inside]} | {"content": inside}:
+            return inside  # pyright: ignore[reportUnknownVariableType]
+        case _:
+            return message
+
+
 def problem_result(call: Call) -> ToolResult:
     """The result of a call that could not be read."""
     return ToolResult(content=[TextContent(text=call.problem)], is_error=True)

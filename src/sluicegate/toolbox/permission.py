@@ -1,0 +1,236 @@
+"""Permission for an agent's calls: what the program around a toolbox answers when the rules say that a person is asked.
+
+The question, the answer and what an answer allows from now on are kept as those of a gateway are.
+"""
+
+import asyncio
+import getpass
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from typing import Final, Literal
+
+import msgspec
+
+from sluicegate.errors import Refused
+from sluicegate.exchange import Exchange
+from sluicegate.gate.approval_text import as_lines
+from sluicegate.gate.rules import Permission, full_name, to_toml
+from sluicegate.globs import escape
+from sluicegate.protocol.message import Params, as_object
+from sluicegate.store.base import Answer, Approval, State
+
+log = logging.getLogger("sluicegate")
+
+Remember = Literal["once", "session", "always"]
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that no rule allows or denies."""
+
+    tool: str
+    """Its name, as the model knows it; of a resource, its URI."""
+    server: str
+    kind: str
+    """`tool`, `prompt` or `resource`."""
+    arguments: Params
+    reason: str
+    """Why it is asked: what the rule says, and where it is."""
+    annotations: Mapping[str, object]
+    """What the server says about the tool, such as `readOnlyHint`. It may be wrong."""
+    agent: str
+    """The view that calls it; empty for the toolbox itself."""
+    own: str
+    """The server's own name of it, which rules use."""
+    lines: tuple[str, ...]
+    """All of it as text, in full, with hidden characters named."""
+
+
+class Allow(msgspec.Struct, frozen=True):
+    """The call may run: with other arguments, if there are any, which the rules judge again."""
+
+    arguments: Params | None = None
+    remember: Remember = "once"
+    """How far it reaches: this call, this tool while the toolbox is open, or this tool always."""
+
+
+class Deny(msgspec.Struct, frozen=True):
+    """The call may not run; the model is told the message."""
+
+    message: str = ""
+    stop: bool = False
+    """Whether the other calls of the same reply are refused as well, and `answer` says that the agent should stop."""
+
+
+OnPermission = Callable[[Ask], "Awaitable[Allow | Deny] | Allow | Deny"] | Literal["allow", "deny", "terminal"]
+
+
+class ArgumentsChanged(Exception):
+    """The call was allowed with other arguments, so it begins again with these."""
+
+    def __init__(self, answer: Allow) -> None:
+        super().__init__("the arguments were changed")
+        self.answer = answer
+
+
+class Batch:
+    """The calls of one reply."""
+
+    def __init__(self) -> None:
+        self.is_stopped = False
+
+
+batch: Final[ContextVar[Batch | None]] = ContextVar("batch", default=None)
+"""The batch that the current task belongs to."""
+amended: Final[ContextVar[Allow | None]] = ContextVar("amended", default=None)
+"""The answer with which the current call began again."""
+
+
+class Permissions:
+    """Answers the questions of a gateway by callbacks."""
+
+    def __init__(
+        self,
+        state: State,
+        callback_of: Callable[[str], tuple[str, OnPermission | None]],
+        about: Callable[[str], Params],
+    ) -> None:
+        """`callback_of` gives a caller's agent and callback; `about` gives the definition of a tool by its name."""
+        self._state = state
+        self._callback_of = callback_of
+        self._about = about
+        self._allowed: set[tuple[str, ...]] = set()
+        """What may be called while the toolbox is open."""
+        self._terminal = asyncio.Lock()
+
+    async def ask(self, exchange: Exchange, question: Approval) -> Answer | Refused:
+        """The answer to a question, or a refusal with a sentence for the model.
+
+        Raises:
+            ArgumentsChanged: the call is allowed with other arguments.
+        """
+        agent, callback = self._callback_of(exchange.caller.id)
+        ask = self._asked(exchange, question, agent)
+        key = (question.caller, question.server, question.kind, question.name, question.definition)
+        again = amended.get()
+        if again is not None and again.arguments == ask.arguments:
+            return self._answer(key, again)
+        current = batch.get()
+        if callback == "terminal":
+            async with self._terminal:  # One question at a time; an earlier answer may cover this one.
+                is_covered = key in self._allowed or self._state.find_grant(*key) is not None
+                said = Allow() if is_covered else _stopped(current) or await ask_on_terminal(ask)
+        else:
+            said = Allow() if key in self._allowed else _stopped(current) or await _said(callback, ask)
+        if isinstance(said, Deny):
+            if said.stop and current is not None:
+                current.is_stopped = True
+            return Refused(said.message or f"{ask.tool} was not allowed; nothing was run.")
+        if said.arguments is not None and said.arguments != ask.arguments:
+            raise ArgumentsChanged(said)
+        return self._answer(key, said)
+
+    def _answer(self, key: tuple[str, ...], said: Allow) -> Answer:
+        if said.remember == "session":
+            self._allowed.add(key)
+        return Answer(scope="always" if said.remember == "always" else "once", by=_user(), way="client")
+
+    def _asked(self, exchange: Exchange, question: Approval, agent: str) -> Ask:
+        name = exchange.name or question.name
+        where = f" ({question.rule})" if question.rule else ""
+        return Ask(
+            tool=name,
+            server=question.server,
+            kind=question.kind,
+            arguments=as_object(exchange.params.get("arguments")) or {},
+            reason=f"{question.why or 'A rule says that a person is asked.'}{where}",
+            annotations=as_object(self._about(name).get("annotations")) or {},
+            agent=agent,
+            own=question.name,
+            lines=tuple(as_lines(question)),
+        )
+
+
+def _stopped(current: Batch | None) -> Deny | None:
+    if current is None or not current.is_stopped:
+        return None
+    return Deny("Another call of the same reply was refused and ended all of them; nothing was run.")
+
+
+async def _said(callback: OnPermission | None, ask: Ask) -> Allow | Deny:
+    if callback == "allow":
+        return Allow()
+    if callback is None or callback in ("deny", "terminal"):
+        return Deny(_rule_for(ask))
+    try:
+        answer = callback(ask)
+        said = answer if isinstance(answer, Allow | Deny) else await answer
+        if not isinstance(said, Allow | Deny):  # pyright: ignore[reportUnnecessaryIsInstance] - programs may not check
+            raise TypeError(f"on_permission returns Allow or Deny, not {type(said).__name__}")
+        return said
+    except Exception:  # An edge: the code of the user may raise anything, and nothing may run because of that.
+        log.exception("on_permission failed for %s, so it is refused.", ask.tool)
+        return Deny(f"Whether {ask.tool} may be called could not be decided; nothing was run.")
+
+
+def _rule_for(ask: Ask) -> str:
+    name = full_name(ask.server, escape(ask.own))
+    rule = Permission(
+        tool=name if ask.kind == "tool" else None,
+        prompt=name if ask.kind == "prompt" else None,
+        resource=name if ask.kind == "resource" else None,
+        action="allow",
+    )
+    return (
+        f"{ask.tool} needs a permission, and there is nobody to ask; nothing was run. "
+        f"This rule in sluicegate.toml would allow it:\n\n{to_toml(rule)}"
+    )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "local"
+
+
+# ------------------------------------------------------------------------------------------------------- on a terminal
+
+_KEYS: Final[Mapping[str, Remember]] = {"y": "once", "s": "session", "a": "always"}
+
+
+async def ask_on_terminal(ask: Ask) -> Allow | Deny:
+    """The answer of the user at the terminal; a refusal if there is none."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return Deny(_rule_for(ask))
+    # Imported late: only this needs it.
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.text import Text
+
+    console = Console(stderr=True, highlight=False)
+    title = f"May {ask.agent or 'the agent'} call {ask.tool}?"
+    console.print(Panel(Text("\n".join((*ask.lines, ask.reason))), title=Text(title), title_align="left"))
+    while True:
+        console.print("[bold]y[/]es, for this [bold]s[/]ession, [bold]a[/]lways, [bold]n[/]o, [bold]q[/]uit: ", end="")
+        line = await read_line()
+        key = line.strip().lower()[:1]
+        if key in _KEYS:
+            return Allow(remember=_KEYS[key])
+        if key == "n":
+            return Deny("The user did not allow this call; nothing was run.")
+        if key == "q" or not line:
+            return Deny("The user stopped the agent; nothing was run.", stop=True)
+
+
+async def read_line() -> str:
+    """The next line of stdin; empty at its end. Cancelling it leaves no thread behind."""
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    loop.add_reader(sys.stdin.fileno(), lambda: ready.done() or ready.set_result(None))
+    try:
+        await ready
+    finally:
+        loop.remove_reader(sys.stdin.fileno())
+    return sys.stdin.readline()

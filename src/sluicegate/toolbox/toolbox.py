@@ -1,0 +1,265 @@
+"""`Toolbox`: every server of a folder inside an agent's loop, with permissions, in the shapes of model APIs.
+
+It is a gateway in this process, and a view of it.
+"""
+
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Final, Self, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from sluicegate.client.in_process import LocalHub, as_upstream, is_local_hub
+from sluicegate.config.load import Loaded, load
+from sluicegate.config.model import GatewayConfig, PythonFile, ServerConfig
+from sluicegate.config.paths import Places
+from sluicegate.exchange import Caller, Upstream
+from sluicegate.gate.rules import Permission, PolicyConfig, Rule
+from sluicegate.gateway import Gateway
+from sluicegate.hub.hub import Hub
+from sluicegate.hub.mount import State
+from sluicegate.load_file import load_server
+from sluicegate.protocol.message import Params
+from sluicegate.protocol.versions import MODERN_VERSIONS
+from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.serve.governance import open_stores
+from sluicegate.serve.reload import Reloader
+from sluicegate.server import Server
+from sluicegate.toolbox.permission import OnPermission, Permissions
+from sluicegate.toolbox.results import Files, LongTexts
+from sluicegate.toolbox.view import Shared, View
+
+log = logging.getLogger("sluicegate")
+
+FUNCTIONS: Final = "functions"
+"""The server that has the functions of the program."""
+LONGEST_INSTRUCTIONS: Final = 2048
+LONGEST_RESULT: Final = 100_000
+ANSWERED_WITHIN: Final = 86_400.0
+"""Seconds that a person has to answer."""
+
+Tools = Upstream | LocalHub | Callable[..., object]
+
+
+class BoxServer(msgspec.Struct, frozen=True):
+    """One server of a toolbox."""
+
+    name: str
+    state: str
+    sentence: str
+    era: str
+    """`session` or `modern`; empty while that is unknown."""
+    tools: int
+
+
+class Toolbox(View):
+    """The servers of a folder, and more, as the tools of an agent. Use `Toolbox.load`."""
+
+    def __init__(
+        self,
+        places: Places,
+        added: Mapping[str, Upstream],
+        *,
+        ready: float,
+        on_permission: OnPermission | None,
+        max_result: int,
+    ) -> None:
+        super().__init__("", Caller(), on_permission)
+        self._places = places
+        self._added = added
+        self._ready = ready
+        self._max_result = max_result
+        self._stack = AsyncExitStack()
+        self._gateway: Gateway | None = None
+        self._files: Reloader | None = None
+        self._unread: list[str] = []
+        """What is wrong with the files."""
+
+    @classmethod
+    def load(
+        cls,
+        cwd: str | os.PathLike[str] = ".",
+        add: Sequence[Tools] = (),
+        *,
+        ready: float = 5.0,
+        on_permission: OnPermission | None = None,
+        max_result: int = LONGEST_RESULT,
+    ) -> Self:
+        """The toolbox of a folder: `async with Toolbox.load() as box`. Reads what `sluicegate serve` reads.
+
+        Args:
+            cwd: the folder with `.mcp.json` and `sluicegate.toml`, both of which may be missing.
+            add: further servers (`Server`, `stdio(…)`, `http(…)`, a `Hub`), and functions, which become tools.
+            ready: seconds to wait for servers; slower ones join later.
+            on_permission: a function that gets an `Ask` and returns `Allow` or `Deny`; or "allow", "deny" or
+                "terminal". Without one, calls that no rule allows are refused.
+            max_result: characters of a result that a model is shown at once.
+
+        Raises:
+            TypeError: something that was added is neither a server nor a function.
+            ValueError: an option is not valid.
+        """
+        if isinstance(on_permission, str) and on_permission not in ("allow", "deny", "terminal"):
+            raise ValueError(f"on_permission is a function, 'allow', 'deny' or 'terminal', not {on_permission!r}")
+        if max_result < 1:
+            raise ValueError("max_result is at least 1")
+        places = Places.here(root=os.fspath(cwd))
+        return cls(places, _named(add), ready=ready, on_permission=on_permission, max_result=max_result)
+
+    # ------------------------------------------------------------------------------------------------------ lifetime
+
+    async def __aenter__(self) -> Self:
+        if self._gateway is not None:
+            raise RuntimeError("this toolbox is open already")
+        async with AsyncExitStack() as stack:
+            loaded = load(self._places)
+            self._unread = [str(problem) for problem in loaded.problems if problem.severity != "note"]
+            for problem in self._unread:
+                log.warning("%s", problem)
+            loaded = self._adjusted(replace(loaded, config=loaded.config or GatewayConfig(root=self._places.root)))
+            config = cast(GatewayConfig, loaded.config)
+            stores = await stack.enter_async_context(open_stores(config, self._places.environ))
+            stores.ask = Permissions(stores.state, self._callback_of, self._about).ask
+            self._gateway = gateway = Gateway(config, load_file=self._load_file, stores=stores)
+            stack.callback(self._closed)
+            await stack.enter_async_context(gateway)
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sluicegate-", ignore_cleanup_errors=True))
+            router = gateway.hub.router("")
+            shared = Shared(router, gateway.handler(), LongTexts(self._max_result), Files(folder).save)
+            await self._open(shared)
+            stack.push_async_callback(self._close)
+            tasks = await stack.enter_async_context(TaskScope())
+            stack.callback(tasks.cancel_all)
+            self._files = Reloader(gateway, self._places, log.info, self._adjusted, loaded)
+            tasks.start(self._follow(self._files, gateway))
+            await gateway.startup.wait_for_startup(self._ready)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._stack.aclose()
+
+    async def _follow(self, files: Reloader, gateway: Gateway) -> None:
+        await files.follow(gateway.startup.wait_for_startup())
+
+    def _closed(self) -> None:
+        self._gateway = self._files = None
+
+    def _load_file(self, file: str) -> Upstream | Hub:
+        return self._added[file] if file in self._added else load_server(file)
+
+    def _adjusted(self, loaded: Loaded) -> Loaded:
+        """The configuration of the files with the names, the servers and the default rules of a toolbox."""
+        config = loaded.config
+        if config is None:
+            return loaded
+        servers = dict(config.servers)
+        for name in self._added:
+            key = next(key for key in (name, *(f"{name}-{n}" for n in range(2, 1000))) if key not in servers)
+            servers[key] = ServerConfig(name=key, key=key, source=PythonFile(file=name))
+        longest = min(config.catalog.instructions, LONGEST_INSTRUCTIONS)
+        config = replace(
+            config,
+            naming="claude",
+            servers=servers,
+            policy=_policy(config.policy),
+            approvals=replace(config.approvals, wait=ANSWERED_WITHIN, hold=ANSWERED_WITHIN),
+            catalog=replace(config.catalog, instructions=longest),
+        )
+        return replace(loaded, config=config)
+
+    # ---------------------------------------------------------------------------------------------------- permission
+
+    def _callback_of(self, caller: str) -> tuple[str, OnPermission | None]:
+        return self.agent, self.on_permission
+
+    def _about(self, name: str) -> Params:
+        entry = self._shared.router.catalog.tools.get(name)
+        return {} if entry is None else entry.definition
+
+    # -------------------------------------------------------------------------------------------------------- status
+
+    @property
+    def gateway(self) -> Gateway:
+        """The gateway inside. Raises RuntimeError while it is not open."""
+        if self._gateway is None:
+            raise RuntimeError("it is not open; use it inside `async with`")
+        return self._gateway
+
+    @property
+    def servers(self) -> list[BoxServer]:
+        """The servers and their states, in the order of the files."""
+        return [
+            BoxServer(each.name, each.state, each.sentence, _era(each.version), each.tools)
+            for each in self.gateway.status()
+        ]
+
+    @property
+    def problems(self) -> list[str]:
+        """What does not work, and why: files that cannot be used, and servers that are not there."""
+        unread = self._unread
+        if self._files is not None and self._files.unapplied:
+            unread = [str(problem) for problem in self._files.unapplied]
+        failed = (State.FAILED.value, State.DEGRADED.value)
+        down = [each for each in self.servers if each.state in failed]
+        return [*unread, *(each.sentence for each in down)]
+
+    def instructions(self) -> str:
+        """What the servers say about themselves, for the model; empty if they say nothing."""
+        prefixes = self._shared.router.catalog.prefixes
+        return self.gateway.hub.instructions(prefixes) or ""
+
+    def __str__(self) -> str:
+        if self._gateway is None:
+            return "a toolbox that is not open"
+        rows = [("server", "state", "era", "tools", "")]
+        rows += [(each.name, each.state, each.era or "-", str(each.tools), each.sentence) for each in self.servers]
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        lines = [
+            "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]) for row in rows
+        ]
+        return "\n".join(line.rstrip() for line in lines)
+
+
+def _era(version: str) -> str:
+    if not version:
+        return ""
+    return "modern" if version in MODERN_VERSIONS else "session"
+
+
+def _policy(written: PolicyConfig) -> PolicyConfig:
+    """The rules of the files; what none of them names is asked about, except reading."""
+    if written.has_default:
+        return written
+    reading = (Permission(resource="*", action="allow"), Permission(prompt="*", action="allow"))
+    rules = (*written.rules, *(Rule(each, "the toolbox") for each in reading))
+    return PolicyConfig(rules, "ask", has_default=True)
+
+
+def _named(add: Sequence[Tools]) -> dict[str, Upstream]:
+    """The servers that are added by name, with one for all functions."""
+    found: dict[str, Upstream] = {}
+    functions = Server(FUNCTIONS)
+    for each in add:
+        if is_local_hub(each) or (hasattr(each, "connect") and not isinstance(each, type)):
+            upstream = cast(Upstream | LocalHub, each)
+            name = _key(str(getattr(each, "name", "") or getattr(each, "_name", "") or type(each).__name__))
+            key = next(key for key in (name, *(f"{name}-{n}" for n in range(2, 1000))) if key not in found)
+            found[key] = as_upstream(upstream)
+        elif callable(each) and not isinstance(each, type):
+            functions.add_tool(cast(Callable[..., object], each))
+            found[FUNCTIONS] = functions
+        else:
+            raise TypeError(f"add servers and functions, not {type(each).__name__}")
+    return found
+
+
+def _key(name: str) -> str:
+    """The name of a server as names of tools can have it."""
+    key = re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")
+    return (key if key[:1].isalpha() else f"server-{key}".strip("-"))[:28]

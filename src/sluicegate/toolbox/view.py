@@ -1,0 +1,319 @@
+"""`View`: what one agent sees and may do in a toolbox, in the shapes of model APIs."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Final
+
+import msgspec
+
+from sluicegate.client.client import Client, StreamEvent
+from sluicegate.client.events import OnProgress
+from sluicegate.config.problems import did_you_mean
+from sluicegate.errors import SluicegateError
+from sluicegate.exchange import Caller, Exchange, Handler
+from sluicegate.hub.catalog import Catalog
+from sluicegate.hub.router import CAPABILITIES, Router
+from sluicegate.protocol.message import Params, Reply
+from sluicegate.protocol.modern_era import Discovery
+from sluicegate.protocol.read_types import read_tool
+from sluicegate.protocol.types import Tool, ToolResult
+from sluicegate.protocol.versions import LATEST_VERSION
+from sluicegate.runtime.task_scope import TaskScope, forever
+from sluicegate.toolbox.apis import Defined, answers, api_named, define, news, read_calls, tokens, tool_list
+from sluicegate.toolbox.apis.messages import Call, Keep, read_call
+from sluicegate.toolbox.permission import Allow, ArgumentsChanged, Batch, OnPermission, amended, batch
+from sluicegate.toolbox.results import LongTexts, Outcome, error, outcome
+
+NO_LIMIT: Final = 7 * 86_400.0
+"""Seconds. Servers have their own limits, which do not count the time that a person takes to answer."""
+MOST_CHANGES: Final = 10
+"""How often the arguments of one call may be changed."""
+
+Shape = tuple[str, bool]
+"""An API, and whether its calls are strict."""
+
+
+class Answers(list[Params]):
+    """The messages that answer a reply."""
+
+    stop: bool = False
+    """Whether the user wants the agent to stop."""
+
+
+class Shared(msgspec.Struct, eq=False):
+    """What all views of a toolbox have in common."""
+
+    router: Router
+    handler: Handler
+    texts: LongTexts
+    save: Keep
+
+
+class _Connection:
+    """A gateway of this process, for one caller."""
+
+    def __init__(self, handler: Handler, caller: Caller) -> None:
+        self.discovery = Discovery(LATEST_VERSION, CAPABILITIES, {"name": "toolbox"})
+        self._handler = handler
+        self._caller = caller
+
+    async def __call__(self, exchange: Exchange) -> Reply:
+        exchange.caller = self._caller
+        return await self._handler(exchange)
+
+    async def wait_closed(self) -> None:
+        await forever()
+
+
+class View:
+    """The tools of one agent. `async with` opens it; its calls end with it."""
+
+    def __init__(self, agent: str, caller: Caller, on_permission: OnPermission | None) -> None:
+        self.agent = agent
+        self.caller = caller
+        self.on_permission: OnPermission | None = on_permission
+        self._tasks = TaskScope()
+        self._shared_parts: Shared | None = None
+        self._client: Client | None = None
+        self._calls: set[asyncio.Timeout] = set()
+        self._tools: list[Tool] | None = None
+        """The tools of all definitions, until `refresh`."""
+        self._defined: dict[Shape, dict[str, Defined]] = {}
+        self._encoded: dict[Shape, bytes] = {}
+        self._told: dict[Shape, dict[str, Defined]] = {}
+        """What the model knows: the definitions with all news since."""
+        self._last: Shape | None = None
+
+    # ------------------------------------------------------------------------------------------------------ lifetime
+
+    async def _open(self, shared: Shared) -> None:
+        self._shared_parts = shared
+        self._tasks = await TaskScope().__aenter__()
+        connection = _Connection(shared.handler, self.caller)
+        self._client = Client(connection, self._tasks, timeout=NO_LIMIT, max_timeout=NO_LIMIT)
+
+    async def _close(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for call in self._calls:
+            call.reschedule(now)
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+            await self._tasks.__aexit__(None, None, None)
+
+    @property
+    def _shared(self) -> Shared:
+        if self._shared_parts is None or self._client is None:
+            raise RuntimeError("it is not open; use it inside `async with`")
+        return self._shared_parts
+
+    @property
+    def client(self) -> Client:
+        """A client for all else: prompts, resources, subscriptions. Raises RuntimeError while it is not open."""
+        if self._client is None:
+            raise RuntimeError("it is not open; use it inside `async with`")
+        return self._client
+
+    def _catalog(self) -> Catalog:
+        return self._shared.router.view(self.caller).catalog
+
+    # --------------------------------------------------------------------------------------------------- definitions
+
+    def definitions(self, api: str, strict: bool = False) -> list[Params]:
+        """The tools for a request to an API: the same bytes each time, until `refresh`.
+
+        Raises:
+            ValueError: there is no such API.
+        """
+        shape = self._last = (api, strict)
+        self._frozen(shape)
+        # Decoded each time: the program may change its copy.
+        return msgspec.json.decode(self._encoded[shape], type=list[Params])
+
+    def _frozen(self, shape: Shape) -> dict[str, Defined]:
+        if shape not in self._defined:
+            if self._tools is None:
+                self._tools = self._current()
+            defined = define(self._tools, shape[0], strict=shape[1])
+            self._encoded[shape] = msgspec.json.encode(tool_list(shape[0], defined))
+            self._defined[shape] = defined
+            self._told[shape] = defined
+        return self._defined[shape]
+
+    def _current(self) -> list[Tool]:
+        """All tools as they are now: servers in the order of the files, and the tools of each by name."""
+        entries = self._catalog().tools
+        places = {mount: place for place, mount in enumerate(dict.fromkeys(entry.mount for entry in entries.values()))}
+        found: list[Tool] = []
+        for name in sorted(entries, key=lambda name: (places[entries[name].mount], name)):
+            try:
+                found.append(read_tool(entries[name].definition))
+            except msgspec.ValidationError:
+                continue  # No client could read it either; the others work.
+        return found
+
+    def refresh(self) -> None:
+        """Let the next definitions be those of now."""
+        self._tools = None
+        self._defined.clear()
+        self._encoded.clear()
+        self._told.clear()
+
+    def news(self, api: str, strict: bool = False) -> list[Params]:
+        """The messages that tell the model what has changed since the definitions, or since the last news.
+
+        Raises:
+            ValueError: there is no such API.
+        """
+        api_named(api)
+        shape = (api, strict)
+        self._frozen(shape)
+        now = define(self._current(), api, strict=strict)
+        before, self._told[shape] = self._told[shape], now
+        return news(api, before, now)
+
+    def findings(self, api: str, strict: bool = False) -> dict[str, tuple[str, ...]]:
+        """What an API cannot express of the tools, by their names there."""
+        return {name: entry.findings for name, entry in self._frozen((api, strict)).items() if entry.findings}
+
+    def tokens(self) -> dict[str, int]:
+        """About how many tokens the tools of each server take."""
+        entries, found = self._catalog().tools, dict[str, int]()
+        for tool in self._current():
+            [defined] = define([tool], "anthropic").values()
+            mount = entries[tool.name].mount
+            found[mount] = found.get(mount, 0) + tokens([defined.definition])
+        return found
+
+    # --------------------------------------------------------------------------------------------------------- calls
+
+    async def execute(
+        self,
+        name: str,
+        input: Mapping[str, object] | str | None = None,
+        *,
+        on_progress: OnProgress | None = None,
+    ) -> Outcome:
+        """The result of one call. What goes wrong is a result, too, with a sentence for the model."""
+        return await self._execute(read_call("", name, input), self._last, on_progress)
+
+    async def answer(self, api: str, reply: object, strict: bool | None = None) -> Answers:
+        """Run all calls of a model's reply in parallel; the messages to append after it, none if there were none.
+
+        Args:
+            reply: as the API sent it, or the object that its SDK made of it.
+            strict: whether the definitions were strict; by default as in the last ones.
+
+        Raises:
+            ValueError: there is no such API.
+        """
+        calls = read_calls(api, reply)
+        if strict is None:
+            strict = self._last is not None and self._last[0] == api and self._last[1]
+        results: list[Outcome | None] = [None] * len(calls)
+
+        async def run(place: int, call: Call) -> None:
+            results[place] = await self._execute(call, (api, bool(strict)), None)
+
+        current = Batch()
+        token = batch.set(current)
+        try:
+            async with TaskScope() as tasks:
+                for place, call in enumerate(calls):
+                    tasks.start(run(place, call))
+        finally:
+            batch.reset(token)
+        done = [(call, result) for call, result in zip(calls, results, strict=True) if result is not None]
+        found = Answers(answers(api, done, self._shared.save))
+        found.stop = current.is_stopped
+        return found
+
+    async def stream(
+        self, name: str, input: Mapping[str, object] | str | None = None
+    ) -> AsyncGenerator[StreamEvent, None]:
+        """Progress and log messages of a call as they arrive, then its `Outcome`. Leaving the loop cancels the call."""
+        call = self._prepared(read_call("", name, input), self._last)
+        if isinstance(call, Outcome):
+            yield call
+            return
+        change: Allow | None = None
+        for _ in range(MOST_CHANGES):
+            amended.set(change)
+            events = self.client.stream(call.name, call.arguments)
+            try:
+                async with aclosing(events):
+                    async for event in events:
+                        yield self._finished(event) if isinstance(event, ToolResult) else event
+                return
+            except ArgumentsChanged as changed:
+                change = changed.answer
+                call = msgspec.structs.replace(call, arguments=change.arguments or {})
+            except SluicegateError as problem:
+                yield self._failed(call.name, problem)
+                return
+            finally:
+                amended.set(None)  # Not `reset`: a generator may be closed in another context.
+
+    async def _execute(self, call: Call, shape: Shape | None, on_progress: OnProgress | None) -> Outcome:
+        prepared = self._prepared(call, shape)
+        if isinstance(prepared, Outcome):
+            return prepared
+        name, arguments, client = prepared.name, prepared.arguments, self.client
+        change: Allow | None = None
+        current = batch.get()
+        for _ in range(MOST_CHANGES):
+            token = amended.set(change)
+            try:
+                async with asyncio.timeout(None) as ends:
+                    self._calls.add(ends)
+                    try:
+                        result = await client.call(name, arguments, on_progress=on_progress)
+                    finally:
+                        self._calls.discard(ends)
+                found = self._finished(result)
+                is_stopped = result.is_error and current is not None and current.is_stopped
+                return msgspec.structs.replace(found, stop=True) if is_stopped else found
+            except ArgumentsChanged as changed:
+                change = changed.answer
+                arguments = change.arguments or {}
+            except TimeoutError:
+                return error(f"{name} was ended, since the toolbox closed; it may have run.")
+            except SluicegateError as problem:
+                return self._failed(name, problem)
+            finally:
+                amended.reset(token)
+        return error(f"The arguments of {name} were changed too often; nothing was run.")
+
+    def _prepared(self, call: Call, shape: Shape | None) -> Call | Outcome:
+        """The call with the names that its server uses, or why it cannot be made."""
+        _ = self._shared
+        if call.problem:
+            return error(call.problem)
+        found = self._find(call.name, shape)
+        if found is None:
+            return call
+        return msgspec.structs.replace(call, name=found.tool.name, arguments=found.undo(call.arguments))
+
+    def _find(self, name: str, shape: Shape | None) -> Defined | None:
+        """The definition that the model has used."""
+        if shape is None:
+            return None
+        frozen = self._frozen(shape)
+        told = self._told[shape].get(name) or frozen.get(name)
+        if told is None and name not in self._catalog().tools:
+            return None
+        # A tool that is new may be called before the model was told.
+        return told or define(self._current(), shape[0], strict=shape[1]).get(name)
+
+    def _finished(self, result: ToolResult) -> Outcome:
+        return outcome(self._shared.texts.shortened(result, self.caller.id), self._shared.save)
+
+    def _failed(self, name: str, problem: SluicegateError) -> Outcome:
+        sentence = problem.message
+        tools = self._catalog().tools
+        if name not in tools and sentence.startswith("Unknown tool"):
+            sentence = f"There is no tool {name!r}.{did_you_mean(name, tools)}"
+        elif problem.delivered == "unknown" and "may have" not in sentence:
+            sentence += " The call may have run, and was not repeated: check before you call it again."
+        return error(sentence)

@@ -1,0 +1,175 @@
+"""Permission for an agent's calls: rules first, then the program, and what an answer allows."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from sluicegate import Allow, Deny
+from sluicegate.store.state import SqliteState
+from sluicegate.toolbox.permission import Ask
+from tests.toolbox.box import Folder, folder, said, used
+
+__all__ = ["folder"]
+
+NAME = "mcp__functions__write"
+
+
+@pytest.fixture
+def written() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def write(written: list[str]) -> Callable[[str], str]:
+    def write(path: str) -> str:
+        """Write a file."""
+        written.append(path)
+        return f"wrote {path}"
+
+    return write
+
+
+async def test_without_a_callback_a_call_is_refused_with_the_rule_that_allows_it(
+    folder: Folder, write: Callable[[str], str], written: list[str]
+) -> None:
+    async with folder.load(write) as box:
+        refused = await box.execute(NAME, {"path": "/a"})
+        assert refused.is_error and written == []
+    folder.settings(refused.text.partition("\n\n")[2])
+    async with folder.load(write) as box:
+        assert (await box.execute(NAME, {"path": "/a"})).text == "wrote /a"
+
+
+async def test_a_default_of_the_files_holds(folder: Folder, write: Callable[[str], str]) -> None:
+    folder.settings('[policy]\ndefault = "allow"\n')
+    async with folder.load(write) as box:
+        assert (await box.execute(NAME, {"path": "/a"})).text == "wrote /a"
+
+
+async def test_a_denied_tool_is_in_no_definition_and_unknown(folder: Folder, write: Callable[[str], str]) -> None:
+    folder.settings(f'[[permissions]]\ntool = "{NAME}"\naction = "deny"\n')
+    async with folder.load(write, on_permission="allow") as box:
+        for api in ("anthropic", "openai", "openai-chat", "gemini", "mcp"):
+            assert NAME not in str(box.definitions(api))
+        assert "no tool" in (await box.execute(NAME, {"path": "/a"})).text
+
+
+async def test_the_callback_gets_what_is_known_of_the_call(folder: Folder, write: Callable[[str], str]) -> None:
+    asked: list[Ask] = []
+
+    async def decide(ask: Ask) -> Allow:
+        asked.append(ask)
+        return Allow()
+
+    async with folder.load(write, on_permission=decide) as box:
+        assert (await box.execute(NAME, {"path": "/a"})).text == "wrote /a"
+    [ask] = asked
+    assert (ask.tool, ask.server, ask.arguments, ask.agent) == (NAME, "functions", {"path": "/a"}, "")
+    assert ask.reason == "No rule names it." and '  path: "/a"' in ask.lines
+
+
+async def test_changed_arguments_are_judged_again_and_then_sent(
+    folder: Folder, write: Callable[[str], str], written: list[str]
+) -> None:
+    folder.settings(f'[[permissions]]\ntool = "{NAME}"\nargs = {{ path = "/secret/**" }}\naction = "deny"\n')
+    asked: list[str] = []
+
+    def redirect(ask: Ask) -> Allow:
+        asked.append(str(ask.arguments["path"]))
+        return Allow({"path": "/tmp/b" if ask.arguments["path"] == "/a" else "/secret/c"})
+
+    async with folder.load(write, on_permission=redirect) as box:
+        assert (await box.execute(NAME, {"path": "/a"})).text == "wrote /tmp/b"
+        assert asked == ["/a"]
+        denied = await box.execute(NAME, {"path": "/x"})
+        assert denied.is_error and "not allowed" in denied.text
+        events = [event async for event in box.stream(NAME, {"path": "/a"})]
+        assert str(events[-1]) == "wrote /tmp/b"
+    assert written == ["/tmp/b", "/tmp/b"]
+
+
+@pytest.mark.parametrize(("remember", "times"), [("once", 3), ("session", 2), ("always", 1)])
+async def test_an_answer_reaches_as_far_as_it_says(
+    folder: Folder, write: Callable[[str], str], remember: str, times: int
+) -> None:
+    asked: list[Ask] = []
+
+    def decide(ask: Ask) -> Allow:
+        asked.append(ask)
+        return Allow(remember=remember)  # type: ignore[arg-type]
+
+    async with folder.load(write, on_permission=decide) as box:
+        await box.execute(NAME, {"path": "/a"})
+        await box.execute(NAME, {"path": "/b"})
+        state = box.gateway.stores.state
+        assert isinstance(state, SqliteState)
+        assert [grant.name for grant in state.grants()] == (["write"] if remember == "always" else [])
+    async with folder.load(write, on_permission=decide) as box:
+        await box.execute(NAME, {"path": "/c"})
+    assert len(asked) == times
+
+
+async def test_a_refusal_reaches_the_model_and_can_stop_the_agent(
+    folder: Folder, write: Callable[[str], str], written: list[str]
+) -> None:
+    def decide(ask: Ask) -> Deny:
+        return Deny("Use the wiki.", stop=ask.arguments["path"] == "/b")
+
+    async with folder.load(write, on_permission=decide) as box:
+        answers = await box.answer("anthropic", used((NAME, {"path": "/a"})))
+        assert said(answers[0]) == ["Use the wiki."] and not answers.stop
+        answers = await box.answer("anthropic", used((NAME, {"path": "/b"}), (NAME, {"path": "/c"})))
+        assert said(answers[0])[0] == "Use the wiki." and len(said(answers[0])) == 2
+        assert answers.stop
+    assert written == []
+
+
+async def test_a_callback_that_fails_allows_nothing(
+    folder: Folder, write: Callable[[str], str], written: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def decide(ask: Ask) -> Allow:
+        raise OSError("no terminal")
+
+    async with folder.load(write, on_permission=decide) as box:
+        assert "could not be decided" in (await box.execute(NAME, {"path": "/a"})).text
+    async with folder.load(write, on_permission=bool) as box:
+        assert (await box.execute(NAME, {"path": "/a"})).is_error
+    assert written == [] and "no terminal" in caplog.text
+
+
+async def test_equal_calls_in_parallel_are_asked_about_one_by_one(
+    folder: Folder, write: Callable[[str], str], written: list[str]
+) -> None:
+    both = asyncio.Barrier(2)
+
+    async def decide(ask: Ask) -> Allow:
+        await both.wait()
+        return Allow()
+
+    async with asyncio.timeout(30), folder.load(write, on_permission=decide) as box:
+        await box.answer("anthropic", used((NAME, {"path": "/a"}), (NAME, {"path": "/a"})))
+    assert written == ["/a", "/a"]
+
+
+async def test_a_cancelled_question_leaves_nothing_open(folder: Folder, write: Callable[[str], str]) -> None:
+    asked = asyncio.Event()
+
+    async def decide(ask: Ask) -> Allow:
+        asked.set()
+        await asyncio.Event().wait()
+        return Allow()
+
+    async with asyncio.timeout(30), folder.load(write, on_permission=decide) as box:
+        call = asyncio.ensure_future(box.execute(NAME, {"path": "/a"}))
+        await asked.wait()
+        call.cancel()
+        await asyncio.wait([call])
+        assert box.gateway.stores.state.open_questions() == []
+
+
+async def test_an_invalid_callback_is_misuse(folder: Folder) -> None:
+    with pytest.raises(ValueError, match="on_permission"):
+        folder.load(on_permission="perhaps")
+    with pytest.raises(TypeError, match="servers and functions"):
+        folder.load(3)  # type: ignore[arg-type]
