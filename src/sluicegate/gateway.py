@@ -6,17 +6,27 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-import msgspec
+from msgspec.structs import replace
 
 from sluicegate.config.diff import Changes
 from sluicegate.config.diff import changes as changes_between
-from sluicegate.config.model import OURSELVES, Era, GatewayConfig, Http, PythonFile, ServerConfig, Stdio
+from sluicegate.config.model import (
+    OURSELVES,
+    Era,
+    GatewayConfig,
+    Http,
+    PythonFile,
+    ServerConfig,
+    ServerSettings,
+    Stdio,
+)
 from sluicegate.config.model import Profile as ProfileConfig
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Handler, Step, Upstream, chain
 from sluicegate.gate.admission import Admission
+from sluicegate.gate.rules import Permission, Rule
 from sluicegate.gate.startup import StartupWait
 from sluicegate.hub.catalog import Offer, OfferLimits, Patterns, Profile
 from sluicegate.hub.hub import Hub
@@ -29,7 +39,15 @@ from sluicegate.serve.server_logs import ServerLog, ServerLogs
 from sluicegate.upstream.spawn import Launched
 from sluicegate.upstream.stdio import StdioUpstream
 
+if TYPE_CHECKING:
+    from sluicegate.toolbox.management_tools import ManagementTools
+
 log = logging.getLogger("sluicegate")
+
+MANAGEMENT: Final = "<management tools>"
+"""Stands for the file of the server with the management tools."""
+MANAGED_AS: Final = ("sluicegate", "sluicegate-tools", "sluicegate-resources")
+"""Names of that server; the first that no other one has is used."""
 
 _NOTHING: Final = Profile(servers=())
 
@@ -55,7 +73,9 @@ class Gateway:
         pinned definitions last as long as the gateway.
         `steps` are middleware for all requests, as for a `Server`; names are those that clients see.
         """
-        self.config = config
+        self.config = config = with_management(config)
+        self.management: ManagementTools | None = None
+        """The tools to read and watch resources, if there are any."""
         self.stores = stores or stores_in_memory()
         self.governance = governance_of(lambda: self.config, self.stores)
         self.hub = Hub()
@@ -108,6 +128,7 @@ class Gateway:
         Raises:
             ConfigError: two servers would have the same prefix; nothing was changed.
         """
+        config = with_management(config)
         _check_prefixes(config)
         changes = changes_between(self.config, config)
         old, self.config = self.config, config
@@ -292,6 +313,8 @@ class Gateway:
                     timeouts=Timeouts(silence=max(Timeouts().silence, longest), message=self.config.limits.message),
                     secrets=source.hidden_parts(),
                 )
+            case PythonFile(file=file) if file == MANAGEMENT:
+                return self._management(server.name).server
             case PythonFile(file=file):
                 if self._load_file is None:
                     raise ConfigError("This gateway does not load Python files.")
@@ -301,6 +324,14 @@ class Gateway:
                 return as_upstream(self._load_file(file))
             case None:
                 raise ConfigError(server.disabled or "Its entry is not valid.")
+
+    def _management(self, name: str) -> "ManagementTools":
+        if self.management is None:
+            # Imported late: most gateways do without.
+            from sluicegate.toolbox.management_tools import ManagementTools
+
+            self.management = ManagementTools(name, lambda: self.hub.router(""), self.handler)
+        return self.management
 
     # -------------------------------------------------------------------------------------------------------- status
 
@@ -321,8 +352,30 @@ class Gateway:
         status = _status_of(mount, server, counts, self._logs.of(server.name))
         if broken is not None:
             sentence = f"{status.sentence} It still runs the previous version of its file: {broken}"
-            status = msgspec.structs.replace(status, sentence=sentence)
+            status = replace(status, sentence=sentence)
         return status
+
+
+def with_management(config: GatewayConfig) -> GatewayConfig:
+    """The configuration with the server of the management tools, if it is configured.
+
+    Its tools do nothing by themselves, so that no rule has to allow them: what they call is judged.
+    """
+    is_there = any(server.source == PythonFile(file=MANAGEMENT) for server in config.servers.values())
+    if not config.catalog.resource_tools or is_there:
+        return config
+    taken = {name for server in config.servers.values() for name in server.names}
+    name = next((name for name in MANAGED_AS if name not in taken), "")
+    if not name:
+        log.warning("There are no tools for resources, since servers have all of their names.")
+        return config
+    # Without a prefix, models find them under the names that they know.
+    is_bare = all(server.prefix for server in config.servers.values())
+    settings = ServerSettings(prefix="" if is_bare else name, instructions=False)
+    own = ServerConfig(name=name, key=name, source=PythonFile(file=MANAGEMENT), settings=settings)
+    rule = Rule(Permission(tool=f"mcp__{name}", action="allow"), "the management tools")
+    policy = replace(config.policy, rules=(*config.policy.rules, rule))
+    return replace(config, servers={**config.servers, name: own}, policy=policy)
 
 
 def _status_of(mount: Mount, server: ServerConfig, offered: Mapping[str, int], server_log: ServerLog) -> ServerStatus:

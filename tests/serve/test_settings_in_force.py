@@ -231,6 +231,10 @@ def asks_with(key: str, value: object) -> Callable[[Stage], Awaitable[None]]:
     return check
 
 
+async def can_read_resources(stage: Stage) -> None:
+    await until(lambda: "ReadMcpResource" in stage.gateway.hub.catalog.tools)
+
+
 LIVE: dict[str, tuple[str, Callable[[Stage], Awaitable[None]]]] = {
     "naming": ('naming = "claude"', has_names(*(f"mcp__a__{tool['name']}" for tool in TOOLS))),
     "policy.default": ('[policy]\ndefault = "deny"', is_denied),
@@ -244,6 +248,7 @@ LIVE: dict[str, tuple[str, Callable[[Stage], Awaitable[None]]]] = {
     "catalog.grace": ("[catalog]\ngrace = 0", is_gone_at_once),
     "catalog.debounce": ("[catalog]\ndebounce = 7", is_collected_for_so_long),
     "catalog.instructions": ("[catalog]\ninstructions = 6", is_told("\n\nHandle")),
+    "catalog.resource_tools": ("[catalog]\nresource_tools = true", can_read_resources),
     "catalog.max_name": ("[catalog]\nmax_name = 24", is_cut),
     "limits.tools_per_server": ("[limits]\ntools_per_server = 2", comes_to_have("plain", "wordy")),
     "limits.description": (

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import sluicegate
+from sluicegate.protocol.message import Params
 from sluicegate.protocol.types import TextContent
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.toolbox.results import Outcome
@@ -23,6 +24,11 @@ def add(a: int, b: int) -> int:
 async def fail(why: str) -> str:
     """Fail."""
     raise sluicegate.ToolError(why)
+
+
+def names(definitions: list[Params]) -> list[str]:
+    """The names of the tools, without those for managing."""
+    return [name for tool in definitions if (name := str(tool["name"])).startswith("mcp__")]
 
 
 def server(name: str, *tools: str) -> sluicegate.Server:
@@ -81,7 +87,7 @@ async def test_a_slow_server_joins_later(folder: Folder) -> None:
     slow = Slow("slow")
     slow.add_tool(lambda: "late", name="late")
     async with asyncio.timeout(30), folder.load(add, slow, ready=0.01, on_permission="allow") as box:
-        assert [tool["name"] for tool in box.definitions("anthropic")] == ["mcp__functions__add"]
+        assert names(box.definitions("anthropic")) == ["mcp__functions__add"]
         begin.set()
         assert (await box.execute("mcp__slow__late")).text == "late"
 
@@ -90,7 +96,7 @@ async def test_definitions_are_in_order_and_the_same_bytes_until_refresh(folder:
     zoo, ark = server("zoo", "lion", "ape"), server("ark", "dove")
     async with asyncio.timeout(30), folder.load(zoo, ark, on_permission="allow") as box:
         first = box.definitions("anthropic")
-        assert [tool["name"] for tool in first] == ["mcp__zoo__ape", "mcp__zoo__lion", "mcp__ark__dove"]
+        assert names(first) == ["mcp__zoo__ape", "mcp__zoo__lion", "mcp__ark__dove"]
         zoo.add_tool(lambda: "roars", name="bear")
         while "mcp__zoo__bear" not in box.gateway.hub.catalog.tools:
             await box.gateway.hub.wait_change()
@@ -100,7 +106,7 @@ async def test_definitions_are_in_order_and_the_same_bytes_until_refresh(folder:
         assert box.news("anthropic") == []
         assert (await box.execute("mcp__zoo__bear")).text == "roars"
         box.refresh()
-        assert [tool["name"] for tool in box.definitions("anthropic")][1] == "mcp__zoo__bear"
+        assert names(box.definitions("anthropic"))[1] == "mcp__zoo__bear"
 
 
 async def test_a_new_tool_can_be_called_before_the_model_was_told(folder: Folder) -> None:

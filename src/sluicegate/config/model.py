@@ -272,6 +272,8 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """How long changes are collected before clients are notified."""
     instructions: Annotated[int, Meta(ge=0, le=1 << 20)] = 4096
     """Characters of each server's instructions that clients see."""
+    resource_tools: bool = False
+    """Whether there are tools to read and watch resources, and to poll, for clients that cannot do so themselves."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

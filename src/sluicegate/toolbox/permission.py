@@ -9,7 +9,7 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
@@ -22,6 +22,11 @@ from sluicegate.protocol.message import Params, as_object
 from sluicegate.store.base import Answer, Approval, State
 
 log = logging.getLogger("sluicegate")
+
+T = TypeVar("T")
+
+MOST_CHANGES: Final = 10
+"""How often the arguments of one call may be changed."""
 
 Remember = Literal["once", "session", "always"]
 
@@ -87,6 +92,25 @@ amended: Final[ContextVar[Allow | None]] = ContextVar("amended", default=None)
 """The answer with which the current call began again."""
 
 
+async def with_changes(call: Callable[[Params], Awaitable[T]], arguments: Params) -> T:
+    """What a call returns, made again each time it is allowed with other arguments.
+
+    Raises:
+        Refused: they were changed too often.
+    """
+    change: Allow | None = None
+    for _ in range(MOST_CHANGES):
+        token = amended.set(change)
+        try:
+            return await call(arguments)
+        except ArgumentsChanged as changed:
+            change = changed.answer
+            arguments = change.arguments or {}
+        finally:
+            amended.reset(token)
+    raise Refused("The arguments of this call were changed too often; nothing was run.")
+
+
 class Permissions:
     """Answers the questions of a gateway by callbacks."""
 
@@ -95,8 +119,13 @@ class Permissions:
         state: State,
         callback_of: Callable[[str], tuple[str, OnPermission | None]],
         about: Callable[[str], Params],
+        own: Callable[[], str],
     ) -> None:
-        """`callback_of` gives a caller's agent and callback; `about` gives the definition of a tool by its name."""
+        """`callback_of` gives a caller's agent and callback; `about` gives the definition of a tool by its name.
+
+        `own` is the server of the management tools, which need no permission: what they call does.
+        """
+        self._own = own
         self._state = state
         self._callback_of = callback_of
         self._about = about
@@ -113,6 +142,8 @@ class Permissions:
         agent, callback = self._callback_of(exchange.caller.id)
         ask = self._asked(exchange, question, agent)
         key = (question.caller, question.server, question.kind, question.name, question.definition)
+        if question.server == self._own():
+            return self._answer(key, Allow())
         again = amended.get()
         if again is not None and again.arguments == ask.arguments:
             return self._answer(key, again)

@@ -49,17 +49,22 @@ class Files:
         self._folder = folder
         self._number = 0
 
-    def save(self, data: bytes, mime_type: str) -> str:
-        """A sentence that names the file."""
+    def path_of(self, data: bytes, mime_type: str) -> str:
+        """The path of a new file with these bytes. Raises OSError if it cannot be written."""
         self._number += 1
         ending = mimetypes.guess_extension(mime_type.partition(";")[0].strip()) or ".bin"
         path = os.path.join(self._folder, f"{self._number}{ending}")
+        with open(path, "xb") as file:
+            file.write(data)
+        return path
+
+    def save(self, data: bytes, mime_type: str) -> str:
+        """A sentence that names a new file with these bytes."""
+        kind = f"{mime_type or 'data'}, {len(data)} bytes"
         try:
-            with open(path, "xb") as file:
-                file.write(data)
+            return f"[{kind}, saved to {self.path_of(data, mime_type)}]"
         except OSError as problem:
-            return f"[{mime_type or 'data'}, {len(data)} bytes, which could not be saved: {problem.strerror}]"
-        return f"[{mime_type or 'data'}, {len(data)} bytes, saved to {path}]"
+            return f"[{kind}, which could not be saved: {problem.strerror}]"
 
 
 class LongTexts:
@@ -79,9 +84,11 @@ class LongTexts:
         if len(whole) <= self.longest:
             return result
         others = [block for block in result.content if _text_of(block) is None]
-        return msgspec.structs.replace(
-            result, content=[TextContent(text=self.piece(self._keep(whole, caller)))] + others
-        )
+        return msgspec.structs.replace(result, content=[TextContent(text=self.head(whole, caller)), *others])
+
+    def head(self, text: str, caller: str) -> str:
+        """The text itself if it is short, else its beginning and how to read on."""
+        return text if len(text) <= self.longest else self.piece(self._keep(text, caller))
 
     def piece(self, key: str, start: int = 0, caller: str | None = None) -> str:
         """A part of a text, and how to read on. Raises KeyError if there is none, or it is another caller's."""

@@ -6,7 +6,6 @@ It is a gateway in this process, and a view of it.
 import logging
 import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Final, Self, cast
@@ -30,8 +29,8 @@ from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.serve.governance import open_stores
 from sluicegate.serve.reload import Reloader
 from sluicegate.server import Server
+from sluicegate.toolbox.management_tools import LONGEST_RESULT, ManagementTools
 from sluicegate.toolbox.permission import OnPermission, Permissions
-from sluicegate.toolbox.results import Files, LongTexts
 from sluicegate.toolbox.view import Shared, View
 
 log = logging.getLogger("sluicegate")
@@ -39,7 +38,6 @@ log = logging.getLogger("sluicegate")
 FUNCTIONS: Final = "functions"
 """The server that has the functions of the program."""
 LONGEST_INSTRUCTIONS: Final = 2048
-LONGEST_RESULT: Final = 100_000
 ANSWERED_WITHIN: Final = 86_400.0
 """Seconds that a person has to answer."""
 
@@ -124,14 +122,13 @@ class Toolbox(View):
             loaded = self._adjusted(replace(loaded, config=loaded.config or GatewayConfig(root=self._places.root)))
             config = cast(GatewayConfig, loaded.config)
             stores = await stack.enter_async_context(open_stores(config, self._places.environ))
-            stores.ask = Permissions(stores.state, self._callback_of, self._about).ask
+            stores.ask = Permissions(stores.state, self._callback_of, self._about, self._own).ask
             self._gateway = gateway = Gateway(config, load_file=self._load_file, stores=stores)
             stack.callback(self._closed)
             await stack.enter_async_context(gateway)
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sluicegate-", ignore_cleanup_errors=True))
-            router = gateway.hub.router("")
-            shared = Shared(router, gateway.handler(), LongTexts(self._max_result), Files(folder).save)
-            await self._open(shared)
+            management = cast(ManagementTools, gateway.management)
+            management.texts.longest = self._max_result
+            await self._open(Shared(gateway.hub.router(""), gateway.handler(), management))
             stack.push_async_callback(self._close)
             tasks = await stack.enter_async_context(TaskScope())
             stack.callback(tasks.cancel_all)
@@ -169,7 +166,7 @@ class Toolbox(View):
             servers=servers,
             policy=_policy(config.policy),
             approvals=replace(config.approvals, wait=ANSWERED_WITHIN, hold=ANSWERED_WITHIN),
-            catalog=replace(config.catalog, instructions=longest),
+            catalog=replace(config.catalog, instructions=longest, resource_tools=True),
         )
         return replace(loaded, config=config)
 
@@ -177,6 +174,9 @@ class Toolbox(View):
 
     def _callback_of(self, caller: str) -> tuple[str, OnPermission | None]:
         return self.agent, self.on_permission
+
+    def _own(self) -> str:
+        return self._shared.management.server.name
 
     def _about(self, name: str) -> Params:
         entry = self._shared.router.catalog.tools.get(name)
@@ -197,6 +197,7 @@ class Toolbox(View):
         return [
             BoxServer(each.name, each.state, each.sentence, _era(each.version), each.tools)
             for each in self.gateway.status()
+            if each.name != self._own()
         ]
 
     @property

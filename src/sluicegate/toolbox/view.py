@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import Final
 
 import msgspec
 
@@ -11,24 +10,28 @@ from sluicegate.client.client import Client, StreamEvent
 from sluicegate.client.events import OnProgress
 from sluicegate.config.problems import did_you_mean
 from sluicegate.errors import SluicegateError
-from sluicegate.exchange import Caller, Exchange, Handler
+from sluicegate.exchange import Caller, Handler
 from sluicegate.hub.catalog import Catalog
-from sluicegate.hub.router import CAPABILITIES, Router
-from sluicegate.protocol.message import Params, Reply
-from sluicegate.protocol.modern_era import Discovery
+from sluicegate.hub.router import Router
+from sluicegate.protocol.message import Params
 from sluicegate.protocol.read_types import read_tool
 from sluicegate.protocol.types import Tool, ToolResult
-from sluicegate.protocol.versions import LATEST_VERSION
-from sluicegate.runtime.task_scope import TaskScope, forever
+from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.toolbox.apis import Defined, answers, api_named, define, news, read_calls, tokens, tool_list
-from sluicegate.toolbox.apis.messages import Call, Keep, read_call
-from sluicegate.toolbox.permission import Allow, ArgumentsChanged, Batch, OnPermission, amended, batch
-from sluicegate.toolbox.results import LongTexts, Outcome, error, outcome
-
-NO_LIMIT: Final = 7 * 86_400.0
-"""Seconds. Servers have their own limits, which do not count the time that a person takes to answer."""
-MOST_CHANGES: Final = 10
-"""How often the arguments of one call may be changed."""
+from sluicegate.toolbox.apis.messages import Call, read_call
+from sluicegate.toolbox.management_tools import NO_LIMIT, CallerConnection, ManagementTools
+from sluicegate.toolbox.permission import (
+    MOST_CHANGES,
+    Allow,
+    ArgumentsChanged,
+    Batch,
+    OnPermission,
+    amended,
+    batch,
+    with_changes,
+)
+from sluicegate.toolbox.results import Outcome, error, outcome
+from sluicegate.toolbox.updates import Update
 
 Shape = tuple[str, bool]
 """An API, and whether its calls are strict."""
@@ -46,24 +49,7 @@ class Shared(msgspec.Struct, eq=False):
 
     router: Router
     handler: Handler
-    texts: LongTexts
-    save: Keep
-
-
-class _Connection:
-    """A gateway of this process, for one caller."""
-
-    def __init__(self, handler: Handler, caller: Caller) -> None:
-        self.discovery = Discovery(LATEST_VERSION, CAPABILITIES, {"name": "toolbox"})
-        self._handler = handler
-        self._caller = caller
-
-    async def __call__(self, exchange: Exchange) -> Reply:
-        exchange.caller = self._caller
-        return await self._handler(exchange)
-
-    async def wait_closed(self) -> None:
-        await forever()
+    management: ManagementTools
 
 
 class View:
@@ -90,17 +76,18 @@ class View:
     async def _open(self, shared: Shared) -> None:
         self._shared_parts = shared
         self._tasks = await TaskScope().__aenter__()
-        connection = _Connection(shared.handler, self.caller)
+        connection = CallerConnection(shared.handler, self.caller)
         self._client = Client(connection, self._tasks, timeout=NO_LIMIT, max_timeout=NO_LIMIT)
 
     async def _close(self) -> None:
         now = asyncio.get_running_loop().time()
         for call in self._calls:
             call.reschedule(now)
-        if self._client is not None:
+        if self._client is not None and self._shared_parts is not None:
             self._client.close()
             self._client = None
             await self._tasks.__aexit__(None, None, None)
+            self._shared_parts.management.watches.end_all(self.caller.id)
 
     @property
     def _shared(self) -> Shared:
@@ -225,7 +212,7 @@ class View:
         finally:
             batch.reset(token)
         done = [(call, result) for call, result in zip(calls, results, strict=True) if result is not None]
-        found = Answers(answers(api, done, self._shared.save))
+        found = Answers(answers(api, done, self._shared.management.files.save))
         found.stop = current.is_stopped
         return found
 
@@ -244,7 +231,7 @@ class View:
             try:
                 async with aclosing(events):
                     async for event in events:
-                        yield self._finished(event) if isinstance(event, ToolResult) else event
+                        yield self._finished(call.name, event) if isinstance(event, ToolResult) else event
                 return
             except ArgumentsChanged as changed:
                 change = changed.answer
@@ -255,35 +242,34 @@ class View:
             finally:
                 amended.set(None)  # Not `reset`: a generator may be closed in another context.
 
+    def updates(self) -> AsyncGenerator[Update, None]:
+        """What was subscribed to or polled and has changed: `async for update in box.updates()`.
+
+        Of each subscription the newest update is kept until it is read. Ends when the view is closed.
+        """
+        return self._shared.management.watches.waiting(self.caller.id).read()
+
     async def _execute(self, call: Call, shape: Shape | None, on_progress: OnProgress | None) -> Outcome:
         prepared = self._prepared(call, shape)
         if isinstance(prepared, Outcome):
             return prepared
-        name, arguments, client = prepared.name, prepared.arguments, self.client
-        change: Allow | None = None
-        current = batch.get()
-        for _ in range(MOST_CHANGES):
-            token = amended.set(change)
-            try:
-                async with asyncio.timeout(None) as ends:
-                    self._calls.add(ends)
-                    try:
-                        result = await client.call(name, arguments, on_progress=on_progress)
-                    finally:
-                        self._calls.discard(ends)
-                found = self._finished(result)
-                is_stopped = result.is_error and current is not None and current.is_stopped
-                return msgspec.structs.replace(found, stop=True) if is_stopped else found
-            except ArgumentsChanged as changed:
-                change = changed.answer
-                arguments = change.arguments or {}
-            except TimeoutError:
-                return error(f"{name} was ended, since the toolbox closed; it may have run.")
-            except SluicegateError as problem:
-                return self._failed(name, problem)
-            finally:
-                amended.reset(token)
-        return error(f"The arguments of {name} were changed too often; nothing was run.")
+        name, client, current = prepared.name, self.client, batch.get()
+        try:
+            async with asyncio.timeout(None) as ends:
+                self._calls.add(ends)
+                try:
+                    result = await with_changes(
+                        lambda arguments: client.call(name, arguments, on_progress=on_progress), prepared.arguments
+                    )
+                finally:
+                    self._calls.discard(ends)
+        except TimeoutError:
+            return error(f"{name} was ended, since the toolbox closed; it may have run.")
+        except SluicegateError as problem:
+            return self._failed(name, problem)
+        found = self._finished(name, result)
+        is_stopped = result.is_error and current is not None and current.is_stopped
+        return msgspec.structs.replace(found, stop=True) if is_stopped else found
 
     def _prepared(self, call: Call, shape: Shape | None) -> Call | Outcome:
         """The call with the names that its server uses, or why it cannot be made."""
@@ -306,8 +292,13 @@ class View:
         # A tool that is new may be called before the model was told.
         return told or define(self._current(), shape[0], strict=shape[1]).get(name)
 
-    def _finished(self, result: ToolResult) -> Outcome:
-        return outcome(self._shared.texts.shortened(result, self.caller.id), self._shared.save)
+    def _finished(self, name: str, result: ToolResult) -> Outcome:
+        entry = self._catalog().tools.get(name)
+        if (
+            entry is None or entry.mount != self._shared.management.server.name
+        ):  # Our own are short, and lead to the rest of long ones.
+            result = self._shared.management.texts.shortened(result, self.caller.id)
+        return outcome(result, self._shared.management.files.save)
 
     def _failed(self, name: str, problem: SluicegateError) -> Outcome:
         sentence = problem.message

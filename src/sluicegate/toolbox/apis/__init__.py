@@ -12,7 +12,7 @@ from sluicegate.protocol.message import Params
 from sluicegate.protocol.types import TextContent, Tool, ToolResult
 from sluicegate.toolbox.apis.anthropic import ANTHROPIC
 from sluicegate.toolbox.apis.gemini import GEMINI
-from sluicegate.toolbox.apis.messages import Api, Call, Keep, cannot_show, shown
+from sluicegate.toolbox.apis.messages import Api, Call, Keep, cannot_show, entries, field, shown
 from sluicegate.toolbox.apis.names import accepted_names
 from sluicegate.toolbox.apis.openai import CHAT, RESPONSES
 from sluicegate.toolbox.apis.schema import Translation, translate
@@ -122,13 +122,10 @@ def blocks(api: str, result: ToolResult, keep: Keep = cannot_show) -> object:
         ValueError: there is no such API.
     """
     [message] = answers(api, [(Call("", ""), result)], keep)
-    match message:
-        case {"content": [{"type": "tool_result", "content": inside}]}:
-            return inside  # pyright: ignore[reportUnknownVariableType]
-        case {"output": inside} | {"parts": [inside]} | {"content": inside}:
-            return inside  # pyright: ignore[reportUnknownVariableType]
-        case _:
-            return message
+    first = next(iter(entries(field(message, "content", "parts"))), None)
+    if field(first, "type") == "tool_result":
+        return field(first, "content")
+    return first if "parts" in message else field(message, "output", "content")
 
 
 def problem_result(call: Call) -> ToolResult:

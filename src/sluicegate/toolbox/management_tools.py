@@ -1,0 +1,359 @@
+"""Six tools with which a model reads and watches resources, and polls. They act with the rights of their caller.
+
+They are a server in the hub, so that a gateway offers them, too.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final, Literal
+
+import msgspec
+
+from sluicegate.activations.call import Call
+from sluicegate.client.client import Client
+from sluicegate.errors import ErrorObject, RpcError, SluicegateError, ToolError, UnknownTarget
+from sluicegate.exchange import NOBODY, Caller, Exchange, Handler
+from sluicegate.hub.catalog import Catalog
+from sluicegate.hub.naming import exposed_uri, own_uri
+from sluicegate.hub.router import CAPABILITIES, Router
+from sluicegate.protocol.message import Params, Reply, opened
+from sluicegate.protocol.modern_era import Discovery
+from sluicegate.protocol.read_types import read_read_result, read_tool_result
+from sluicegate.protocol.types import ReadResult
+from sluicegate.protocol.versions import LATEST_VERSION
+from sluicegate.runtime.task_scope import TaskScope, forever
+from sluicegate.server import Server
+from sluicegate.toolbox.permission import with_changes
+from sluicegate.toolbox.results import Files, LongTexts
+from sluicegate.toolbox.updates import Watched, Watches, new_watch
+
+LONGEST_RESULT: Final = 100_000
+SHORTEST_INTERVAL: Final = 1000
+"""Milliseconds between two polls."""
+NO_LIMIT: Final = 7 * 86_400.0
+"""Seconds. Servers have their own limits, which do not count the time that a person takes to answer."""
+
+
+class CallerConnection:
+    """A handler of this process as a connection, for one caller."""
+
+    def __init__(self, handler: Handler, caller: Caller) -> None:
+        self.discovery = Discovery(LATEST_VERSION, CAPABILITIES, {"name": "toolbox"})
+        self._handler = handler
+        self._caller = caller
+
+    async def __call__(self, exchange: Exchange) -> Reply:
+        exchange.caller = self._caller
+        return await self._handler(exchange)
+
+    async def wait_closed(self) -> None:
+        await forever()
+
+
+class ManagementTools:
+    """The six tools, and what they need. `server` is mounted in the hub that `router` belongs to."""
+
+    def __init__(self, name: str, router: Callable[[], Router], handler: Callable[[], Handler]) -> None:
+        self.texts = LongTexts(LONGEST_RESULT)
+        self.files = Files("")
+        self.watches = Watches(self._updated)
+        self._router = router
+        self._handler = handler
+        self.server = Server(name, lifespan=self._lifespan, page_size=1000)
+        for tool in (self.list_resources, self.read_resource, self.subscribe, self.unsubscribe, self.poll, self.unpoll):
+            self.server.add_tool(tool, name=_NAMES[tool.__name__], annotations=_HINTS.get(tool.__name__, {}))
+        self.server.add_resource("sluicegate://poll/{id}", self.last_update)
+        self.server.add_resource("sluicegate://result/{id}/{start}", self.rest_of_result)
+
+    @asynccontextmanager
+    async def _lifespan(self, server: Server) -> AsyncGenerator[None]:
+        with tempfile.TemporaryDirectory(prefix="sluicegate-", ignore_cleanup_errors=True) as folder:
+            self.files = Files(folder)
+            async with self.watches:
+                yield
+
+    def _updated(self, watched: Watched) -> None:
+        self.server.resource_updated(f"sluicegate://poll/{watched.id}")
+
+    # ----------------------------------------------------------------------------------------------------- resources
+
+    async def list_resources(self, call: Call, server: str | None = None) -> list[dict[str, str]]:
+        """List the resources of the MCP servers: files, records and other data that they offer for reading.
+
+        Args:
+            server: only those of this server.
+        """
+        catalog = self._catalog(call)
+        if server is not None:
+            self._check_server(catalog, server)
+        found: list[dict[str, str]] = []
+        for entry in catalog.resources.values():
+            if server in (None, entry.mount):
+                definition = entry.definition
+                about = {"uri": entry.own, "name": str(definition.get("name", entry.own))}
+                about |= {key: str(definition[key]) for key in ("mimeType", "description") if definition.get(key)}
+                found.append({**about, "server": entry.mount})
+        return found
+
+    async def read_resource(self, call: Call, server: str, uri: str) -> dict[str, list[dict[str, str]]]:
+        """Read a resource of an MCP server.
+
+        Args:
+            server: the server that has it.
+            uri: as ListMcpResources shows it, or as a template of the server describes it.
+        """
+        result = await self._read(call.caller, server, uri)
+        contents: list[dict[str, str]] = []
+        for part in result.contents:
+            about = {"uri": self._own_uri(server, part.uri)} | ({"mimeType": part.mime_type} if part.mime_type else {})
+            if part.text is not None:
+                # Our own are pieces already.
+                text = part.text if server == self.server.name else self.texts.head(part.text, call.caller.id)
+                contents.append({**about, "text": text})
+            else:
+                contents.append({**about, "blobSavedTo": self.files.path_of(part.data, part.mime_type or "")})
+        return {"contents": contents}
+
+    async def subscribe(self, call: Call, server: str, uri: str, reason: str | None = None) -> dict[str, object]:
+        """Be told when a resource of an MCP server changes. The updates are also in sluicegate://poll/SUBSCRIPTION_ID.
+
+        Args:
+            server: the server that has it.
+            uri: the resource.
+            reason: why, repeated with each update.
+        """
+        exposed = self._exposed(call, server, uri)
+        watched = new_watch("subscription", call.caller.id, server, uri, reason)
+        begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def work() -> None:
+            try:
+                async with TaskScope() as tasks:
+                    client = Client(CallerConnection(self._handler(), call.caller), tasks, timeout=30.0)
+                    try:
+                        async with client.subscribe(exposed) as changes:
+                            begun.set_result(None)
+                            async for _ in changes:
+                                self.watches.report(watched, "The resource has changed; read it to see how.")
+                    finally:
+                        client.close()
+            except SluicegateError as problem:
+                if begun.done():
+                    raise
+                begun.set_exception(problem)
+
+        self._add(watched, work)
+        try:
+            await begun
+        except SluicegateError as problem:
+            raise ToolError(f"{server} cannot be asked to report changes of {uri}: {problem.message}") from None
+        except asyncio.CancelledError:
+            self.watches.end(watched)
+            raise
+        return {"subscribed": True, "subscriptionId": watched.id}
+
+    async def unsubscribe(
+        self, call: Call, server: str | None = None, uri: str | None = None, subscriptionId: str | None = None
+    ) -> dict[str, object]:
+        """End subscriptions to resources: one by its id, or all of a server or a URI.
+
+        Args:
+            server: those of this server.
+            uri: those of this resource.
+            subscriptionId: the one with this id.
+        """
+        return self._end("subscription", call, server, uri, subscriptionId)
+
+    # --------------------------------------------------------------------------------------------------------- polls
+
+    async def poll(
+        self,
+        call: Call,
+        type: Literal["tool", "resource"],
+        server: str,
+        toolName: str | None = None,
+        arguments: dict[str, object] | None = None,
+        uri: str | None = None,
+        intervalMs: int = 5000,
+        reason: str | None = None,
+    ) -> dict[str, object]:
+        """Call a tool or read a resource again and again, and be told what changes.
+
+        The last update is also in sluicegate://poll/SUBSCRIPTION_ID.
+
+        Args:
+            type: what is polled.
+            server: the server that has it.
+            toolName: the tool, if one is polled.
+            arguments: for the tool.
+            uri: the resource, if one is polled.
+            intervalMs: milliseconds between two polls, at least 1000.
+            reason: why, repeated with each update.
+        """
+        if intervalMs < SHORTEST_INTERVAL:
+            raise ToolError(f"intervalMs is at least {SHORTEST_INTERVAL}, not {intervalMs}.")
+        target = toolName if type == "tool" else uri
+        if not target:
+            raise ToolError(f"A poll of a {type} needs {'toolName' if type == 'tool' else 'uri'}.")
+        watched = new_watch("poll", call.caller.id, server, target, reason)
+        try:
+            if type == "tool":
+                ask, first = await self._polled_tool(call, watched, arguments or {})
+            else:
+                ask = partial(self._read_text, call.caller, server, target)
+                first = await ask()
+        except SluicegateError as problem:
+            raise ToolError(problem.message) from None
+        self._add(watched, lambda: self.watches.poll(watched, ask, first, intervalMs / 1000))
+        return {"subscribed": True, "subscriptionId": watched.id}
+
+    async def unpoll(
+        self, call: Call, subscriptionId: str | None = None, server: str | None = None, target: str | None = None
+    ) -> dict[str, object]:
+        """End polls: one by its id, or all of a server, a tool or a URI.
+
+        Args:
+            subscriptionId: the one with this id.
+            server: those of this server.
+            target: those of this tool or URI.
+        """
+        return self._end("poll", call, server, target, subscriptionId)
+
+    async def _polled_tool(
+        self, call: Call, watched: Watched, arguments: Params
+    ) -> tuple[Callable[[], Awaitable[str]], str]:
+        """How to call the tool again, and the text of its first result. Only the first call needs a permission."""
+        name = self._tool(call, watched.server, watched.target)
+        used = arguments
+
+        async def first(arguments: Params) -> tuple[Exchange, str]:
+            nonlocal used
+            used = arguments
+            exchange = Exchange("tools/call", {"name": name, "arguments": arguments}, NOBODY, caller=call.caller)
+            return exchange, await self._text(exchange)
+
+        exchange, text = await with_changes(first, arguments)
+        approved = exchange.target
+
+        async def again() -> str:
+            entry = self._router().view(call.caller).catalog.tools.get(name)
+            is_same = entry is not None and approved is not None and entry.target.definition == approved.definition
+            exchange = Exchange("tools/call", {"name": name, "arguments": used}, NOBODY, caller=call.caller)
+            exchange.approved = f"poll {watched.id}" if is_same else ""
+            return await self._text(exchange)
+
+        return again, text
+
+    # ---------------------------------------------------------------------------------------------- its own resources
+
+    async def last_update(self, call: Call, id: str) -> str:
+        """The last update of a poll or a subscription."""
+        watched = self.watches.find(id, call.caller.id)
+        if watched is None:
+            raise UnknownTarget(f"There is no poll {id!r}.")
+        return watched.last
+
+    async def rest_of_result(self, call: Call, id: str, start: str) -> str:
+        """The rest of a long result."""
+        try:
+            return self.texts.piece(id, int(start), call.caller.id)
+        except (KeyError, ValueError):
+            raise UnknownTarget("There is no such result; it may have been too long ago.") from None
+
+    # ------------------------------------------------------------------------------------------------------- helpers
+
+    def _catalog(self, call: Call) -> Catalog:
+        return self._router().view(call.caller).catalog
+
+    def _check_server(self, catalog: Catalog, server: str) -> None:
+        if server not in catalog.prefixes:
+            known = ", ".join(catalog.prefixes) or "none"
+            raise ToolError(f"There is no server {server!r}; there are: {known}.")
+
+    def _exposed(self, call: Call, server: str, uri: str) -> str:
+        self._check_server(self._catalog(call), server)
+        prefix = self._router().catalog.prefixes[server]
+        return uri if prefix and own_uri(prefix, uri) is not None else exposed_uri(prefix, uri)
+
+    def _own_uri(self, server: str, uri: str) -> str:
+        prefix = self._router().catalog.prefixes.get(server, "")
+        return own_uri(prefix, uri) or uri
+
+    def _tool(self, call: Call, server: str, tool: str) -> str:
+        """The exposed name of a tool, given by either of its names."""
+        catalog = self._catalog(call)
+        self._check_server(catalog, server)
+        own = {entry.own: name for name, entry in catalog.tools.items() if entry.mount == server}
+        if tool in own.values():
+            return tool
+        if tool not in own:
+            raise ToolError(f"{server} has no tool {tool!r}; it has: {', '.join(own) or 'none'}.")
+        return own[tool]
+
+    async def _read(self, caller: Caller, server: str, uri: str) -> ReadResult:
+        """The contents of a resource. Raises ToolError with what there is if it cannot be read."""
+        call = Call(Exchange("resources/read", {}, NOBODY, caller=caller))
+        exposed = self._exposed(call, server, uri)
+        catalog = self._catalog(call)
+        if exposed in catalog.resources and catalog.resources[exposed].mount != server:
+            raise ToolError(f"{uri} is not a resource of {server}.")
+        exchange = Exchange("resources/read", {"uri": exposed}, NOBODY, caller=caller)
+        try:
+            return read_read_result(await self._value(exchange))
+        except (SluicegateError, msgspec.ValidationError) as problem:
+            why = problem.message if isinstance(problem, SluicegateError) else str(problem)
+            there = [entry.own for entry in catalog.resources.values() if entry.mount == server]
+            raise ToolError(f"{why} {server} lists: {', '.join(there[:50]) or 'nothing'}.") from None
+
+    async def _read_text(self, caller: Caller, server: str, uri: str) -> str:
+        return (await self._read(caller, server, uri)).text
+
+    async def _text(self, exchange: Exchange) -> str:
+        """The text of a tool's result. Raises SluicegateError if the call fails."""
+        result = read_tool_result(await self._value(exchange))
+        if result.is_error:
+            raise ToolError(result.text or "The tool failed.")
+        return result.text or msgspec.json.encode(result.content).decode()
+
+    async def _value(self, exchange: Exchange) -> Params:
+        reply = await self._handler()(exchange)
+        if isinstance(reply, ErrorObject):
+            raise RpcError(reply)
+        return opened(reply)
+
+    def _add(self, watched: Watched, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            self.watches.add(watched, work)
+        except ValueError as problem:
+            raise ToolError(f"Nothing more can be watched: {problem}.") from None
+
+    def _end(self, kind: str, call: Call, server: str | None, target: str | None, id: str | None) -> dict[str, object]:
+        if server is None and target is None and id is None:
+            raise ToolError("Say which: an id, a server or what is watched.")
+        found = [
+            each
+            for each in self.watches.of(call.caller.id)
+            if each.kind == kind and id in (None, each.id) and server in (None, each.server)
+            if target in (None, each.target)
+        ]
+        if not found:
+            there = ", ".join(f"{each.id} ({each.target})" for each in self.watches.of(call.caller.id))
+            raise ToolError(f"There is no such {kind}; there are: {there or 'none'}.")
+        for each in found:
+            self.watches.end(each)
+        return {"unsubscribed": True}
+
+
+_NAMES: Final = {
+    "list_resources": "ListMcpResources",
+    "read_resource": "ReadMcpResource",
+    "subscribe": "SubscribeMcpResource",
+    "unsubscribe": "UnsubscribeMcpResource",
+    "poll": "SubscribePolling",
+    "unpoll": "UnsubscribePolling",
+}
+_READS: Final = {"readOnlyHint": True}
+_HINTS: Final = {"list_resources": _READS, "read_resource": _READS}

@@ -1,0 +1,185 @@
+"""What agents watch: resources that report changes, and tools and resources that are polled. Each has one owner."""
+
+import asyncio
+import difflib
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Final
+
+import msgspec
+
+from sluicegate.errors import SluicegateError
+from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.store.base import new_id
+
+MOST_WAITING: Final = 256
+"""Updates of one caller that wait to be read; the newest of each subscription is kept."""
+MOST_WATCHED: Final = 200
+"""Subscriptions and polls of one caller."""
+LONGEST_UPDATE: Final = 10_000
+SLOWEST: Final = 300.0
+"""Seconds between two polls of something that fails, unless the interval is longer."""
+
+
+class Update(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was watched has changed."""
+
+    subscription: str
+    server: str
+    target: str
+    """The URI or the tool."""
+    text: str
+    """For the model."""
+
+
+class Watched(msgspec.Struct, eq=False, kw_only=True):
+    """One subscription or poll."""
+
+    id: str
+    caller: str
+    kind: str
+    """`subscription` or `poll`."""
+    server: str
+    target: str
+    reason: str = ""
+    last: str = ""
+    """The text of its last update."""
+
+
+class Waiting:
+    """The updates of one caller that were not read yet."""
+
+    def __init__(self) -> None:
+        self._updates: OrderedDict[str, Update] = OrderedDict()
+        self._filled = asyncio.Event()
+        self.is_closed = False
+
+    def add(self, update: Update) -> None:
+        """Keep an update in place of an older one of the same subscription."""
+        self._updates.pop(update.subscription, None)
+        self._updates[update.subscription] = update
+        if len(self._updates) > MOST_WAITING:
+            self._updates.popitem(last=False)
+        self._filled.set()
+
+    def close(self) -> None:
+        """End the reading."""
+        self.is_closed = True
+        self._filled.set()
+
+    async def read(self) -> AsyncGenerator[Update, None]:
+        """The updates as they come, until it is closed."""
+        while True:
+            while self._updates:
+                yield self._updates.popitem(last=False)[1]
+            if self.is_closed:
+                return
+            self._filled.clear()
+            await self._filled.wait()
+
+
+class Watches:
+    """All subscriptions and polls of a gateway. They end with the `async with`."""
+
+    def __init__(self, on_update: Callable[[Watched], None]) -> None:
+        """`on_update` is called with each one that has an update."""
+        self._on_update = on_update
+        self._watched: dict[str, Watched] = {}
+        self._waiting: dict[str, Waiting] = {}
+        self._tasks = TaskScope()
+
+    async def __aenter__(self) -> "Watches":
+        self._tasks = await TaskScope().__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for waiting in self._waiting.values():
+            waiting.close()
+        self._tasks.cancel_all()
+        await self._tasks.__aexit__(None, None, None)
+        self._watched.clear()
+
+    def waiting(self, caller: str) -> Waiting:
+        """The updates of a caller."""
+        found = self._waiting.get(caller)
+        if found is None or found.is_closed:
+            found = self._waiting[caller] = Waiting()
+        return found
+
+    def of(self, caller: str) -> list[Watched]:
+        """All of a caller, the oldest first."""
+        return [each for each in self._watched.values() if each.caller == caller]
+
+    def find(self, id: str, caller: str) -> Watched | None:
+        """One of a caller by its id."""
+        found = self._watched.get(id)
+        return found if found is not None and found.caller == caller else None
+
+    def add(self, watched: Watched, work: Callable[[], Awaitable[None]]) -> None:
+        """Keep one, and run its work until it ends. Raises ValueError if the caller has too many."""
+        if len(self.of(watched.caller)) >= MOST_WATCHED:
+            raise ValueError(f"there are {MOST_WATCHED} subscriptions already; end some first")
+        self._watched[watched.id] = watched
+        self._tasks.start(self._run(watched, work), key=watched.id)
+
+    async def _run(self, watched: Watched, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except SluicegateError as problem:
+            self.report(watched, f"It is no longer watched: {problem.message}")
+        finally:
+            self._watched.pop(watched.id, None)
+
+    def end(self, watched: Watched) -> None:
+        """End one."""
+        if self._watched.pop(watched.id, None) is not None:
+            self._tasks.cancel(watched.id)
+
+    def end_all(self, caller: str) -> None:
+        """End all of a caller, who reads no more updates."""
+        for watched in self.of(caller):
+            self.end(watched)
+        waiting = self._waiting.pop(caller, None)
+        if waiting is not None:
+            waiting.close()
+
+    def report(self, watched: Watched, text: str) -> None:
+        """Pass an update on to its owner."""
+        head = f"{watched.server}: {watched.target} ({watched.kind} {watched.id}"
+        head += f", {watched.reason})" if watched.reason else ")"
+        watched.last = f"{head}\n{text[:LONGEST_UPDATE]}"
+        update = Update(subscription=watched.id, server=watched.server, target=watched.target, text=watched.last)
+        self.waiting(watched.caller).add(update)
+        self._on_update(watched)
+
+    async def poll(self, watched: Watched, ask: Callable[[], Awaitable[str]], first: str, seconds: float) -> None:
+        """Ask again and again, one at a time, and report what has changed.
+
+        `ask` raises SluicegateError if there is no answer; then it is asked less and less often.
+        """
+        before, failures, pause = first, 0, seconds
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                now = await ask()
+            except SluicegateError as problem:
+                failures += 1
+                pause = max(seconds, min(seconds * 2 ** min(failures, 16), SLOWEST))
+                if failures == 1:
+                    self.report(watched, f"It cannot be polled now: {problem.message}")
+                continue
+            failures, pause = 0, seconds
+            if now != before:
+                self.report(watched, changes(before, now))
+                before = now
+
+
+def changes(before: str, now: str) -> str:
+    """What has changed, as a diff."""
+    lines = difflib.unified_diff(before.splitlines(), now.splitlines(), lineterm="", n=1)
+    return "\n".join(list(lines)[2:]) or "Only line ends have changed."
+
+
+def new_watch(kind: str, caller: str, server: str, target: str, reason: str | None) -> Watched:
+    """One that is not running yet."""
+    return Watched(id=new_id(), caller=caller, kind=kind, server=server, target=target, reason=reason or "")
