@@ -30,6 +30,7 @@ from sluicegate.serve.governance import open_stores
 from sluicegate.serve.reload import Reloader
 from sluicegate.server import Server
 from sluicegate.toolbox.management_tools import LONGEST_RESULT, ManagementTools
+from sluicegate.toolbox.narrowing import Narrowing, NarrowingGovernor
 from sluicegate.toolbox.permission import OnPermission, Permissions
 from sluicegate.toolbox.view import Shared, View
 
@@ -124,11 +125,12 @@ class Toolbox(View):
             stores = await stack.enter_async_context(open_stores(config, self._places.environ))
             stores.ask = Permissions(stores.state, self._callback_of, self._about, self._own).ask
             self._gateway = gateway = Gateway(config, load_file=self._load_file, stores=stores)
+            gateway.hub.govern(NarrowingGovernor(gateway.governance, self._narrowing_of, self._own))
             stack.callback(self._closed)
             await stack.enter_async_context(gateway)
             management = cast(ManagementTools, gateway.management)
             management.texts.longest = self._max_result
-            await self._open(Shared(gateway.hub.router(""), gateway.handler(), management))
+            await self._open(Shared(gateway.hub.router(""), gateway.handler(), management, {self.caller.id: self}))
             stack.push_async_callback(self._close)
             tasks = await stack.enter_async_context(TaskScope())
             stack.callback(tasks.cancel_all)
@@ -173,10 +175,16 @@ class Toolbox(View):
     # ---------------------------------------------------------------------------------------------------- permission
 
     def _callback_of(self, caller: str) -> tuple[str, OnPermission | None]:
-        return self.agent, self.on_permission
+        view = self._shared.views.get(caller, self)
+        return view.agent, view.permission
+
+    def _narrowing_of(self, caller: str) -> Narrowing | None:
+        view = None if self._shared_parts is None else self._shared_parts.views.get(caller)
+        return None if view is None else view.narrowing
 
     def _own(self) -> str:
-        return self._shared.management.server.name
+        management = self.gateway.management
+        return "" if management is None else management.server.name
 
     def _about(self, name: str) -> Params:
         entry = self._shared.router.catalog.tools.get(name)

@@ -1,8 +1,10 @@
 """`View`: what one agent sees and may do in a toolbox, in the shapes of model APIs."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+import re
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from typing import Final, Self
 
 import msgspec
 
@@ -20,6 +22,7 @@ from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.toolbox.apis import Defined, answers, api_named, define, news, read_calls, tokens, tool_list
 from sluicegate.toolbox.apis.messages import Call, read_call
 from sluicegate.toolbox.management_tools import NO_LIMIT, CallerConnection, ManagementTools
+from sluicegate.toolbox.narrowing import Narrowing
 from sluicegate.toolbox.permission import (
     MOST_CHANGES,
     Allow,
@@ -32,6 +35,8 @@ from sluicegate.toolbox.permission import (
 )
 from sluicegate.toolbox.results import Outcome, error, outcome
 from sluicegate.toolbox.updates import Update
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 Shape = tuple[str, bool]
 """An API, and whether its calls are strict."""
@@ -50,6 +55,8 @@ class Shared(msgspec.Struct, eq=False):
     router: Router
     handler: Handler
     management: ManagementTools
+    views: "dict[str, View]"
+    """By the ids of their callers."""
 
 
 class View:
@@ -59,6 +66,11 @@ class View:
         self.agent = agent
         self.caller = caller
         self.on_permission: OnPermission | None = on_permission
+        self.narrowing: Narrowing | None = None
+        self._above: View | None = None
+        self._below: list[View] = []
+        self._left: int | None = None
+        """Calls that are left, if they are limited."""
         self._tasks = TaskScope()
         self._shared_parts: Shared | None = None
         self._client: Client | None = None
@@ -73,6 +85,51 @@ class View:
 
     # ------------------------------------------------------------------------------------------------------ lifetime
 
+    def view(
+        self,
+        name: str,
+        *,
+        allow: Sequence[str] | None = None,
+        deny: Sequence[str] = (),
+        max_calls: int | None = None,
+        on_permission: OnPermission | None = None,
+    ) -> "View":
+        """A view for a sub-agent, with the same servers: `async with box.view("reviewer", allow=[…]) as view`.
+
+        It sees less, never more, and has its own definitions, updates and permissions.
+
+        Args:
+            name: part of its caller's id in rules and in the audit log.
+            allow: globs on what it may use (`mcp__files__read_*`, `mcp__files` for all of a server, or `read_*`); None
+                for everything. The management tools are left out by `deny` only.
+            deny: globs on what it may not use.
+            max_calls: calls that it may make, with those of its own sub-agents.
+            on_permission: as of `Toolbox.load`; by default that of the view above.
+
+        Raises:
+            ValueError: the name or a glob is not valid.
+        """
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"the name of a view has 1 to 64 letters, digits, - and _; {name!r} does not")
+        made = View(name, Caller(f"{self.caller.id}/{name}", self.caller.groups), on_permission)
+        made.narrowing = Narrowing(self.caller, allow, deny, self.narrowing)
+        made._above, made._left = self, max_calls
+        return made
+
+    async def __aenter__(self) -> Self:
+        if self._above is None:
+            raise RuntimeError("make views with `view`")
+        views = self._above._shared.views
+        if self.caller.id in views:
+            raise ValueError(f"there is a view {self.agent!r} already")
+        views[self.caller.id] = self
+        self._above._below.append(self)
+        await self._open(self._above._shared)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._close()
+
     async def _open(self, shared: Shared) -> None:
         self._shared_parts = shared
         self._tasks = await TaskScope().__aenter__()
@@ -80,6 +137,11 @@ class View:
         self._client = Client(connection, self._tasks, timeout=NO_LIMIT, max_timeout=NO_LIMIT)
 
     async def _close(self) -> None:
+        for view in list(self._below):
+            await view._close()
+        if self._above is not None and self in self._above._below:
+            self._above._below.remove(self)
+            self._above._shared.views.pop(self.caller.id, None)
         now = asyncio.get_running_loop().time()
         for call in self._calls:
             call.reschedule(now)
@@ -101,6 +163,19 @@ class View:
         if self._client is None:
             raise RuntimeError("it is not open; use it inside `async with`")
         return self._client
+
+    @property
+    def permission(self) -> OnPermission | None:
+        """Its own callback, or that of the view above."""
+        return self.on_permission if self.on_permission is not None or self._above is None else self._above.permission
+
+    def _take_call(self) -> bool:
+        """Count a call; whether there is one left here and above."""
+        if self._left == 0 or (self._above is not None and not self._above._take_call()):
+            return False
+        if self._left is not None:
+            self._left -= 1
+        return True
 
     def _catalog(self) -> Catalog:
         return self._shared.router.view(self.caller).catalog
@@ -276,6 +351,8 @@ class View:
         _ = self._shared
         if call.problem:
             return error(call.problem)
+        if not self._take_call():
+            return error(f"{call.name} was not called: this agent has used all its calls.")
         found = self._find(call.name, shape)
         if found is None:
             return call

@@ -1,0 +1,100 @@
+"""What sub-agents may use: less than the view that they were made from, never more."""
+
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+
+from sluicegate.exchange import Caller, Exchange, Handler, Target
+from sluicegate.gate.governance import Governance
+from sluicegate.gate.policy import verdict_of
+from sluicegate.gate.rules import Permission, subject_of
+from sluicegate.globs import BadGlob, name_glob
+from sluicegate.protocol.message import Params, Reply
+
+Matches = Callable[[Target], bool]
+
+
+class Narrowing:
+    """Globs on what a sub-agent may use, as rules have them, or on the bare names of tools."""
+
+    def __init__(
+        self, caller: Caller, allow: Sequence[str] | None, deny: Sequence[str], above: "Narrowing | None"
+    ) -> None:
+        """`caller` and `above` are those of the view that is narrowed.
+
+        Raises:
+            ValueError: a glob cannot be read.
+        """
+        self.caller = caller
+        self.above = above
+        self._allow = None if allow is None else [_matches(each) for each in allow]
+        self._deny = [_matches(each) for each in deny]
+
+    def hides(self, target: Target, own: str) -> bool:
+        """Whether it leaves something out. The management tools, of the server `own`, are left out only by name."""
+        if self.above is not None and self.above.hides(target, own):
+            return True
+        if any(matches(target) for matches in self._deny):
+            return True
+        return self._allow is not None and target.server != own and not any(m(target) for m in self._allow)
+
+
+class NarrowingGovernor:
+    """The governance of a gateway, with less for the callers that are sub-agents."""
+
+    def __init__(self, inner: Governance, of: Callable[[str], Narrowing | None], own: Callable[[], str]) -> None:
+        """`of` gives the narrowing of a caller, if it is a sub-agent."""
+        self._inner = inner
+        self._of = of
+        self._own = own
+
+    @property
+    def version(self) -> object:
+        """A digest of the rules."""
+        return self._inner.version
+
+    def __call__(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
+        """The reply of the server, or a refusal. What is denied to the agent above is denied to its sub-agents."""
+        caller, narrowing = exchange.caller, self._of(exchange.caller.id)
+        while narrowing is not None:
+            exchange.caller = narrowing.caller
+            if verdict_of(self._inner.policy.rules, exchange).action == "deny":
+                return self._inner(exchange, proceed)
+            narrowing = narrowing.above
+        exchange.caller = caller
+        return self._inner(exchange, proceed)
+
+    def class_of(self, caller: Caller) -> Hashable:
+        """Equal for callers that see the same."""
+        narrowing = self._of(caller.id)
+        return self._inner.class_of(caller) if narrowing is None else (narrowing, self._inner.class_of(caller))
+
+    def hides(self, caller: Caller, target: Target) -> bool:
+        """Whether a caller may never use the target."""
+        narrowing = self._of(caller.id)
+        if narrowing is not None and narrowing.hides(target, self._own()):
+            return True
+        while narrowing is not None:
+            if self._inner.hides(narrowing.caller, target):
+                return True
+            narrowing = narrowing.above
+        return self._inner.hides(caller, target)
+
+    def review(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
+        """Which definitions may not be used until a person has approved them, and why."""
+        return self._inner.review(definitions)
+
+
+def _matches(written: str) -> Matches:
+    try:
+        if not written.startswith(("mcp__", "*")):
+            own = name_glob(written)
+            return lambda target: target.kind == "tool" and own.matches(target.name)
+        subject = subject_of(Permission(tool=written, action="deny"))
+    except BadGlob as problem:
+        raise ValueError(f'the glob "{written}" {problem}') from None
+
+    def matches(target: Target) -> bool:
+        if not subject.server.matches(target.server):
+            return False
+        return subject.name is None or (target.kind in subject.kinds and subject.name.matches(target.name))
+
+    return matches

@@ -1,0 +1,136 @@
+"""Views for sub-agents: they share the servers, see less, and end alone."""
+
+import asyncio
+import json
+
+import pytest
+
+import sluicegate
+from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.toolbox.permission import Ask
+from sluicegate.toolbox.view import View
+from tests.toolbox.box import Folder, folder
+
+__all__ = ["folder"]
+
+
+def files() -> sluicegate.Server:
+    server = sluicegate.Server("files")
+    server.add_tool(lambda: "read", name="read")
+    server.add_tool(lambda: "written", name="write")
+    server.add_resource("note://one", lambda: "first", name="one")
+    return server
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+def names(view: View) -> list[str]:
+    return [name for tool in view.definitions("mcp") if (name := str(tool["name"])).startswith("mcp__")]
+
+
+async def test_a_view_sees_less_and_cannot_call_the_rest(folder: Folder) -> None:
+    async with folder.load(files(), add, on_permission="allow") as box:
+        async with box.view("reader", allow=["mcp__files"], deny=["write"]) as view:
+            assert names(view) == ["mcp__files__read"]
+            assert (await view.execute("mcp__files__read")).text == "read"
+            assert "no tool" in (await view.execute("mcp__files__write")).text
+            assert "first" in (await view.execute("ReadMcpResource", {"server": "files", "uri": "note://one"})).text
+            async with view.view("inner", allow=["*"]) as inner:
+                assert names(inner) == ["mcp__files__read"]
+            async with view.view("none", allow=["mcp__files__write"], deny=["SubscribePolling"]) as none:
+                assert names(none) == [] and "SubscribePolling" not in str(none.definitions("mcp"))
+                hidden = await none.execute("ReadMcpResource", {"server": "files", "uri": "note://one"})
+                assert hidden.is_error
+        assert len(names(box)) == 3
+
+
+async def test_a_view_is_asked_about_by_its_name_and_may_have_its_own_callback(folder: Folder) -> None:
+    asked: list[str] = []
+
+    def decide(ask: Ask) -> sluicegate.Allow:
+        asked.append(ask.agent)
+        return sluicegate.Allow()
+
+    async with folder.load(add, on_permission=decide) as box:
+        async with box.view("helper") as view, view.view("deputy") as deputy:
+            await deputy.execute("mcp__functions__add", {"a": 1, "b": 2})
+        async with box.view("helper", on_permission="deny") as view:
+            assert (await view.execute("mcp__functions__add", {"a": 1, "b": 2})).is_error
+    assert asked == ["deputy"]
+
+
+async def test_what_is_denied_to_the_agent_is_denied_to_its_sub_agents(folder: Folder) -> None:
+    folder.settings(
+        '[[permissions]]\ntool = "mcp__files__write"\ncaller = ["local"]\naction = "deny"\n'
+        '[[permissions]]\ntool = "mcp__functions__add"\nargs = { a = "7" }\ncaller = ["local"]\naction = "deny"\n'
+    )
+    async with folder.load(files(), add, on_permission="allow") as box, box.view("x") as view:
+        assert "mcp__files__write" not in names(view)
+        assert "no tool" in (await view.execute("mcp__files__write")).text
+        assert "not allowed" in (await view.execute("mcp__functions__add", {"a": 7, "b": 2})).text
+        assert (await view.execute("mcp__functions__add", {"a": 1, "b": 2})).text == "3"
+
+
+async def test_the_calls_of_a_view_are_counted_with_those_of_its_own(folder: Folder) -> None:
+    async with folder.load(add, on_permission="allow") as box, box.view("x", max_calls=2) as view:
+        async with view.view("y") as inner:
+            assert not (await inner.execute("mcp__functions__add", {"a": 1, "b": 2})).is_error
+        assert not (await view.execute("mcp__functions__add", {"a": 1, "b": 2})).is_error
+        assert "all its calls" in (await view.execute("mcp__functions__add", {"a": 1, "b": 2})).text
+        assert not (await box.execute("mcp__functions__add", {"a": 1, "b": 2})).is_error
+
+
+async def test_an_update_reaches_only_the_view_that_subscribed(folder: Folder) -> None:
+    server = files()
+    async with asyncio.timeout(30), folder.load(server) as box, box.view("other") as other:
+        async with box.view("watcher") as view:
+            arguments = {"server": "files", "uri": "note://one"}
+            begun = json.loads((await view.execute("SubscribeMcpResource", arguments)).text)
+            theirs, ours = other.updates(), box.updates()
+            server.resource_updated("note://one")
+            assert (await anext(view.updates())).target == "note://one"
+            poll = {"server": "sluicegate", "uri": f"sluicegate://poll/{begun['subscriptionId']}"}
+            assert not (await view.execute("ReadMcpResource", poll)).is_error
+            assert (await other.execute("ReadMcpResource", poll)).is_error
+        assert box.gateway.management is not None
+        watches = box.gateway.management.watches
+        assert watches.of(view.caller.id) == []
+        for caller in (other.caller.id, box.caller.id):
+            watches.waiting(caller).close()
+        assert [update async for update in theirs] == [update async for update in ours] == []
+
+
+async def test_closing_a_view_ends_its_own_calls_only(folder: Folder) -> None:
+    begun, go = asyncio.Barrier(3), asyncio.Event()
+
+    async def wait() -> str:
+        await begun.wait()
+        await go.wait()
+        return "done"
+
+    results: dict[str, str] = {}
+
+    async def call(view: View) -> None:
+        results[view.agent] = (await view.execute("mcp__functions__wait")).text
+
+    async with asyncio.timeout(30), folder.load(wait, on_permission="allow") as box:
+        async with TaskScope() as tasks:
+            async with box.view("short") as view:
+                tasks.start(call(view))
+                tasks.start(call(box))
+                await begun.wait()
+            go.set()
+        assert "closed" in results["short"] and results[""] == "done"
+
+
+async def test_two_open_views_have_different_names(folder: Folder) -> None:
+    async with folder.load() as box, box.view("x"):
+        with pytest.raises(ValueError, match="already"):
+            async with box.view("x"):
+                pass
+        with pytest.raises(ValueError, match="name of a view"):
+            box.view("a/b")
+        with pytest.raises(ValueError, match="glob"):
+            box.view("y", allow=["mcp__"])
