@@ -31,6 +31,7 @@ from sluicegate.gate.startup import StartupWait
 from sluicegate.hub.catalog import Offer, OfferLimits, Patterns, Profile
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, MountSettings, State
+from sluicegate.hub.search_step import SearchStep
 from sluicegate.serve.control_protocol import LogLine, ServerStatus
 from sluicegate.serve.diagnose import explain
 from sluicegate.serve.early_start import command_of
@@ -118,7 +119,9 @@ class Gateway:
             ConfigError: there is no such profile.
         """
         self.config.check_profile(profile)
-        return chain(self._steps, self.hub.router(profile), self.governance.note_reject)
+        router = self.hub.router(profile)
+        steps = (SearchStep(router, lambda: self.config.catalog.search), *self._steps)
+        return chain(steps, router, self.governance.note_reject)
 
     def apply(self, config: GatewayConfig) -> Changes:
         """Apply another configuration. Only what differs is changed, and calls in progress finish.

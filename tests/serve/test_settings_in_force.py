@@ -249,6 +249,7 @@ LIVE: dict[str, tuple[str, Callable[[Stage], Awaitable[None]]]] = {
     "catalog.debounce": ("[catalog]\ndebounce = 7", is_collected_for_so_long),
     "catalog.instructions": ("[catalog]\ninstructions = 6", is_told("\n\nHandle")),
     "catalog.resource_tools": ("[catalog]\nresource_tools = true", can_read_resources),
+    "catalog.search": ("[catalog]\nsearch = true", has_names("search_tools", "call_tool")),
     "catalog.max_name": ("[catalog]\nmax_name = 24", is_cut),
     "limits.tools_per_server": ("[limits]\ntools_per_server = 2", comes_to_have("plain", "wordy")),
     "limits.description": (

@@ -274,6 +274,8 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Characters of each server's instructions that clients see."""
     resource_tools: bool = False
     """Whether there are tools to read and watch resources, and to poll, for clients that cannot do so themselves."""
+    search: bool = False
+    """Whether clients see two tools, search_tools and call_tool, in place of all."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

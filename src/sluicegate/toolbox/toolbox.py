@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Final, Self, cast
+from typing import Final, Literal, Self, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -66,12 +66,16 @@ class Toolbox(View):
         *,
         ready: float,
         on_permission: OnPermission | None,
+        search: bool | Literal["auto"],
+        pinned: Sequence[str],
         max_result: int,
     ) -> None:
         super().__init__("", Caller(), on_permission)
         self._places = places
         self._added = added
         self._ready = ready
+        self._search_mode: bool | Literal["auto"] = search
+        self._pinned = tuple(pinned)
         self._max_result = max_result
         self._stack = AsyncExitStack()
         self._gateway: Gateway | None = None
@@ -87,6 +91,8 @@ class Toolbox(View):
         *,
         ready: float = 5.0,
         on_permission: OnPermission | None = None,
+        search: bool | Literal["auto"] = "auto",
+        pinned: Sequence[str] = (),
         max_result: int = LONGEST_RESULT,
     ) -> Self:
         """The toolbox of a folder: `async with Toolbox.load() as box`. Reads what `sluicegate serve` reads.
@@ -97,6 +103,9 @@ class Toolbox(View):
             ready: seconds to wait for servers; slower ones join later.
             on_permission: a function that gets an `Ask` and returns `Allow` or `Deny`; or "allow", "deny" or
                 "terminal". Without one, calls that no rule allows are refused.
+            search: whether the model searches for tools instead of getting all definitions; "auto" from 30 tools or
+                10,000 tokens on.
+            pinned: globs on tools that are always defined, by the names that the model or the server uses.
             max_result: characters of a result that a model is shown at once.
 
         Raises:
@@ -108,7 +117,15 @@ class Toolbox(View):
         if max_result < 1:
             raise ValueError("max_result is at least 1")
         places = Places.here(root=os.fspath(cwd))
-        return cls(places, _named(add), ready=ready, on_permission=on_permission, max_result=max_result)
+        return cls(
+            places,
+            _named(add),
+            ready=ready,
+            on_permission=on_permission,
+            search=search,
+            pinned=pinned,
+            max_result=max_result,
+        )
 
     # ------------------------------------------------------------------------------------------------------ lifetime
 
@@ -130,7 +147,16 @@ class Toolbox(View):
             await stack.enter_async_context(gateway)
             management = cast(ManagementTools, gateway.management)
             management.texts.longest = self._max_result
-            await self._open(Shared(gateway.hub.router(""), gateway.handler(), management, {self.caller.id: self}))
+            await self._open(
+                Shared(
+                    gateway.hub.router(""),
+                    gateway.handler(),
+                    management,
+                    {self.caller.id: self},
+                    self._search_mode,
+                    self._pinned,
+                )
+            )
             stack.push_async_callback(self._close)
             tasks = await stack.enter_async_context(TaskScope())
             stack.callback(tasks.cancel_all)

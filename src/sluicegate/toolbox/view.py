@@ -4,22 +4,25 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 import msgspec
 
 from sluicegate.client.client import Client, StreamEvent
 from sluicegate.client.events import OnProgress
 from sluicegate.config.problems import did_you_mean
-from sluicegate.errors import SluicegateError
+from sluicegate.errors import InvalidParams, SluicegateError
 from sluicegate.exchange import Caller, Handler
+from sluicegate.globs import name_matches
 from sluicegate.hub.catalog import Catalog
 from sluicegate.hub.router import Router
+from sluicegate.hub.search import ToolSearch
+from sluicegate.hub.search_step import CALL, SEARCH, TOOLS, read_called, read_query
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.read_types import read_tool
-from sluicegate.protocol.types import Tool, ToolResult
+from sluicegate.protocol.types import TextContent, Tool, ToolResult
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.toolbox.apis import Defined, answers, api_named, define, news, read_calls, tokens, tool_list
+from sluicegate.toolbox.apis import APIS, Defined, answers, api_named, define, news, read_calls, tokens, tool_list
 from sluicegate.toolbox.apis.messages import Call, read_call
 from sluicegate.toolbox.management_tools import NO_LIMIT, CallerConnection, ManagementTools
 from sluicegate.toolbox.narrowing import Narrowing
@@ -35,6 +38,11 @@ from sluicegate.toolbox.permission import (
 )
 from sluicegate.toolbox.results import Outcome, error, outcome
 from sluicegate.toolbox.updates import Update
+
+SEARCHED_TOOLS: Final = 30
+"""Tools from which on models search."""
+SEARCHED_TOKENS: Final = 10_000
+"""Tokens of definitions from which on models search."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -57,6 +65,9 @@ class Shared(msgspec.Struct, eq=False):
     management: ManagementTools
     views: "dict[str, View]"
     """By the ids of their callers."""
+    search: bool | Literal["auto"] = "auto"
+    pinned: Sequence[str] = ()
+    """Globs on tools that the model need not search for."""
 
 
 class View:
@@ -81,6 +92,9 @@ class View:
         self._encoded: dict[Shape, bytes] = {}
         self._told: dict[Shape, dict[str, Defined]] = {}
         """What the model knows: the definitions with all news since."""
+        self._searching: set[Shape] = set()
+        """Where the model has our search, since the API has none."""
+        self._search = ToolSearch()
         self._last: Shape | None = None
 
     # ------------------------------------------------------------------------------------------------------ lifetime
@@ -198,10 +212,31 @@ class View:
             if self._tools is None:
                 self._tools = self._current()
             defined = define(self._tools, shape[0], strict=shape[1])
-            self._encoded[shape] = msgspec.json.encode(tool_list(shape[0], defined))
+            self._encoded[shape] = msgspec.json.encode(self._listed(shape, defined))
             self._defined[shape] = defined
             self._told[shape] = defined
         return self._defined[shape]
+
+    def _listed(self, shape: Shape, defined: dict[str, Defined]) -> list[Params]:
+        """What goes into a request: all tools, or those that need no search and a way to find the others."""
+        api, strict = shape
+        deferred = {name for name, entry in defined.items() if not self._is_pinned(entry.tool)}
+        search = self._shared.search
+        if search == "auto":
+            is_much = tokens(defined[name].definition for name in deferred) >= SEARCHED_TOKENS
+            search = len(deferred) >= SEARCHED_TOOLS or is_much
+        if not search or not deferred:
+            return tool_list(api, defined)
+        if api in APIS and APIS[api].search is not None:
+            return tool_list(api, defined, deferred)
+        self._searching.add(shape)
+        return tool_list(api, define(map(read_tool, TOOLS), api, strict=strict) | defined, deferred)
+
+    def _is_pinned(self, tool: Tool) -> bool:
+        entry = self._catalog().tools.get(tool.name)
+        if entry is None or entry.mount == self._shared.management.server.name:
+            return True
+        return any(name_matches(name, glob) for glob in self._shared.pinned for name in (tool.name, entry.own))
 
     def _current(self) -> list[Tool]:
         """All tools as they are now: servers in the order of the files, and the tools of each by name."""
@@ -221,6 +256,7 @@ class View:
         self._defined.clear()
         self._encoded.clear()
         self._told.clear()
+        self._searching.clear()
 
     def news(self, api: str, strict: bool = False) -> list[Params]:
         """The messages that tell the model what has changed since the definitions, or since the last news.
@@ -351,12 +387,30 @@ class View:
         _ = self._shared
         if call.problem:
             return error(call.problem)
+        if shape is not None and shape in self._searching and call.name in (SEARCH, CALL):
+            try:
+                return self._searched(call, shape)
+            except InvalidParams as problem:
+                return error(problem.message)
         if not self._take_call():
             return error(f"{call.name} was not called: this agent has used all its calls.")
         found = self._find(call.name, shape)
         if found is None:
             return call
         return msgspec.structs.replace(call, name=found.tool.name, arguments=found.undo(call.arguments))
+
+    def _searched(self, call: Call, shape: Shape) -> Call | Outcome:
+        """What a search found, or the call of what was found. Raises InvalidParams if the arguments are not valid."""
+        given = define(map(read_tool, TOOLS), shape[0], strict=shape[1])[call.name].undo(call.arguments)
+        if call.name == CALL:
+            name, arguments = read_called(given)
+            return self._prepared(Call(call.id, name, arguments), shape)
+        query, limit = read_query(given)
+        found = self._search.find(self._catalog(), query, limit)
+        # As they are now: a tool that is new can be found at once.
+        names = {entry.tool.name: entry for entry in define(self._current(), shape[0], strict=shape[1]).values()}
+        definitions = [names[name].definition for name in found if name in names]
+        return Outcome(content=[TextContent(text=msgspec.json.encode(definitions).decode())])
 
     def _find(self, name: str, shape: Shape | None) -> Defined | None:
         """The definition that the model has used."""
