@@ -63,7 +63,7 @@ def repeats(request: pytest.FixtureRequest, is_full_length: bool) -> int:
 
 @pytest.fixture(scope="session")
 def stranger() -> Callable[[str], Path]:
-    """Return where a stranger (mcp1, mcp2, pypi or npm) is installed, or skip the test and say why it is not."""
+    """Return where a stranger (mcp1, mcp2, pypi, models, npm) is installed, or skip the test and say why it is not."""
 
     def find(name: str) -> Path:
         # scripts/strangers copies the lock last, so it is there only if all else is.

@@ -103,7 +103,7 @@ async def test_the_mounted_server_and_the_app_around_it_share_one_state(mounted:
 def test_every_example_is_run_by_a_test() -> None:
     named = {
         *("demo.py", "notes.py", "first_client.py", "client.py", "tour.py", "test_notes.py", "everything.py"),
-        *("mounted.py", "hub.py", "state.py", "verify_proof.py"),
+        *("mounted.py", "hub.py", "state.py", "verify_proof.py", "agent.py"),
     }
     assert {example.name for example in EXAMPLES} == named, (
         "run the new example in a test of its own, then name it here"

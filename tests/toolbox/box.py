@@ -30,6 +30,13 @@ def die(file: str) -> str:
         log.write("ran\\n")
     os.kill(os.getpid(), signal.SIGKILL)
 
+@server.tool
+def write(file: str, text: str) -> str:
+    """Write a line."""
+    with open(file, "a") as log:
+        log.write(text + "\\n")
+    return "written"
+
 @server.resource("note://one")
 def one() -> str:
     return "the first note"

@@ -70,7 +70,7 @@ async def test_a_server_that_does_not_start_is_a_problem_and_the_others_work(
         assert "gone" in caplog.text
         assert (await box.execute("mcp__worker__pid")).text.isdigit()
         lines = str(box).splitlines()
-        assert lines[1].startswith("gone") and lines[2].split()[:4] == ["worker", "ready", "modern", "2"]
+        assert lines[1].startswith("gone") and lines[2].split()[:4] == ["worker", "ready", "modern", "3"]
         assert "Work hard." in box.instructions()
 
 

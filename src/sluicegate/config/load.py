@@ -186,7 +186,7 @@ class _PolicyFiles:
 
     def warnings(self, servers: Iterable[ServerConfig]) -> Iterator[Problem]:
         """Rules that can never decide, and those that name no server."""
-        keys = [*(server.key for server in servers), DEMO]
+        keys = [*(server.key for server in servers), *self._places.added, DEMO]
         for rule, earlier in unreachable(self.rules):
             yield self._warning(rule, f"This rule is never reached: {earlier.place} decides before.")
         for rule, name in unknown_servers(self.rules, keys):

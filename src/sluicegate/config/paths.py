@@ -17,6 +17,8 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     config: str | None = None
     """The file given with `--config`: servers, or settings if its name ends in `.toml`."""
     environ: Mapping[str, str] = {}
+    added: tuple[str, ...] = ()
+    """Keys of servers that are in no file, since a program adds them; rules may name them."""
 
     @classmethod
     def here(cls, config: str | None = None, root: str | None = None) -> "Places":

@@ -19,7 +19,7 @@ from sluicegate.config.model import GatewayConfig, PythonFile, ServerConfig
 from sluicegate.config.paths import Places
 from sluicegate.exchange import Caller, Upstream
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
-from sluicegate.gateway import Gateway
+from sluicegate.gateway import MANAGED_AS, Gateway
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import State
 from sluicegate.load_file import load_server
@@ -71,7 +71,7 @@ class Toolbox(View):
         max_result: int,
     ) -> None:
         super().__init__("", Caller(), on_permission)
-        self._places = places
+        self._places = replace(places, added=(*added, *MANAGED_AS))
         self._added = added
         self._ready = ready
         self._search_mode: bool | Literal["auto"] = search
