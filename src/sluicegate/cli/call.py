@@ -153,7 +153,7 @@ async def _retry_servers(gateway: GatewayClient, name: str) -> bool:
 
 def _arguments(tool: Tool, words: Sequence[str], text: str | None, piped: str) -> Params:
     def read(file: str) -> str:
-        return piped if file == "-" else _text_of(file)
+        return piped if file == "-" else text_of(file)
 
     try:
         return json_arguments(text) if text is not None else typed_arguments(words, tool.input_schema, read)
@@ -168,7 +168,7 @@ def _text_of_stdin() -> str:
         raise click.UsageError("stdin is not text in UTF-8.") from None
 
 
-def _text_of(file: str) -> str:
+def text_of(file: str) -> str:
     """The text of a file. Raises ValueError with a sentence if it has none."""
     try:
         with open(file, encoding="utf-8", newline="") as opened:

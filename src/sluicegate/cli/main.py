@@ -21,6 +21,7 @@ COMMANDS = {
     "resources": "List the resources and resource templates of all servers.",
     "prompts": "List the prompts of all servers, under the names that clients see.",
     "call": "Call a tool and print the text of its result.",
+    "shell": "Use the tools of all servers in an interactive terminal.",
     "generate": "Write typed TypeScript or Python that calls the tools.",
     "logs": "Print the last lines that a server wrote to its stderr, or all servers.",
     "restart": "Restart a server of the running gateway.",

@@ -1,0 +1,163 @@
+"""`sluicegate shell`: in a pipe, and on a terminal with Ctrl+C and Ctrl+D."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sluicegate
+from sluicegate.cli.shell import Shell
+from tests.toolbox.box import Folder, folder
+
+__all__ = ["folder"]
+
+WAITING = '''
+import asyncio, os
+import sluicegate
+
+server = sluicegate.Server("waiting")
+
+@server.tool
+async def wait(color: bool = True) -> str:
+    """Wait."""
+    yield sluicegate.Progress(1, total=2, message=f"process {os.getpid()} waits")
+    await asyncio.Event().wait()
+
+@server.tool
+def echo(text: str) -> str:
+    """Say it again."""
+    return text
+
+sluicegate.run(server)
+'''
+COMMAND = [sys.executable, "-m", "sluicegate", "shell"]
+
+
+@pytest.fixture
+def waiting(folder: Folder) -> Path:
+    (folder.path / "waiting.py").write_text(WAITING)
+    folder.servers(waiting={"command": sys.executable, "args": [str(folder.path / "waiting.py")]})
+    return folder.path
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_in_a_pipe_each_line_is_a_command(waiting: Path) -> None:
+    lines = ["/mcp", "/tools echo", "/allow echo", "echo text='two words'", 'echo {"text": "json"}', "/log waiting"]
+    text = "\n".join([*lines, "echo", "/nothing", "echo text='open"])
+    done = subprocess.run(COMMAND, cwd=waiting, input=text, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 1, done.stderr
+    shown = done.stdout.splitlines()
+    assert shown[0].split("\t")[:4] == ["waiting", "ready", "modern", "2"]
+    assert shown[1:] == ["mcp__waiting__echo\tSay it again.", "two words", "json"]
+    assert "text is missing" in done.stderr and "no command /nothing" in done.stderr and "quote" in done.stderr
+
+
+def test_without_a_terminal_calls_are_refused_with_the_rule(waiting: Path) -> None:
+    done = subprocess.run(
+        COMMAND, cwd=waiting, input="echo text=a\n", capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.returncode == 1 and "mcp__waiting__echo" in done.stderr and "[[permissions]]" in done.stderr
+
+
+class Screen:
+    """The shell on a terminal."""
+
+    def __init__(self, folder: Path) -> None:
+        self._terminal, slave = pty.openpty()
+        environment = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", "COLUMNS": "200"}
+        self.process = subprocess.Popen(
+            COMMAND, cwd=folder, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
+        )
+        os.close(slave)
+        self.shown = b""
+
+    def until(self, text: str) -> str:
+        """All that is shown up to and with a text."""
+        while text.encode() not in self.shown:
+            data = os.read(self._terminal, 65536)
+            assert data, self.shown
+            self.shown += data
+        before, found, self.shown = self.shown.partition(text.encode())
+        return (before + found).decode(errors="replace")
+
+    def type(self, text: str) -> None:
+        os.write(self._terminal, text.encode())
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._terminal)
+
+
+def test_on_a_terminal_ctrl_c_cancels_a_call_and_ctrl_d_leaves_no_process(waiting: Path) -> None:
+    screen = Screen(waiting)
+    try:
+        screen.until("sluicegate>")
+        screen.type("wait\r")
+        screen.until("uit: ")
+        screen.type("y\n")
+        pid = int(screen.until(" waits").split("process ")[-1].split()[0])
+        assert is_alive(pid)
+        screen.process.send_signal(signal.SIGINT)
+        screen.until("cancelled.")
+        screen.until("sluicegate>")
+        screen.type("/allow echo\r")
+        screen.until("without a question")
+        screen.until("sluicegate>")
+        screen.type("echo text=again\r")
+        screen.until("again\r\n")
+        screen.until("sluicegate>")
+        screen.type("\x04")
+        assert screen.process.wait(30) == 0
+        assert not is_alive(pid)
+    finally:
+        screen.close()
+
+
+def test_ctrl_c_in_a_pipe_exits_130_and_leaves_no_process(waiting: Path) -> None:
+    with subprocess.Popen(
+        COMMAND, cwd=waiting, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None and process.stderr is not None
+        process.stdin.write("/allow wait\nwait\n")
+        process.stdin.flush()
+        while "waits" not in (line := process.stderr.readline()):
+            assert line
+        pid = int(line.split("process ")[1].split()[0])
+        process.send_signal(signal.SIGINT)
+        while "cancelled" not in (line := process.stderr.readline()):
+            assert line
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(30) == 130
+        finally:
+            process.kill()
+    assert not is_alive(pid)
+
+
+async def test_names_keys_and_values_are_completed(folder: Folder) -> None:
+    def paint(color: bool, text: str) -> str:
+        return text
+
+    server = sluicegate.Server("notes")
+    server.add_resource("note://one", lambda: "first", name="one")
+    async with folder.load(paint, server) as box:
+        shell = Shell(box)
+        assert list(shell.completions("/al")) == ["/allow"]
+        assert list(shell.completions("pai")) == ["paint"]
+        assert list(shell.completions("/poll pai")) == ["paint"]
+        assert list(shell.completions("paint ")) == ["color=", "text="]
+        assert list(shell.completions("paint text=a c")) == ["color="]
+        assert list(shell.completions("paint color=t")) == ["color=true"]
+        assert list(shell.completions("/read notes+")) == ["notes+note://one"]
