@@ -12,21 +12,12 @@ from msgspec.structs import replace
 
 from sluicegate.config.diff import Changes
 from sluicegate.config.diff import changes as changes_between
-from sluicegate.config.model import (
-    OURSELVES,
-    Era,
-    GatewayConfig,
-    Http,
-    PythonFile,
-    ServerConfig,
-    ServerSettings,
-    Stdio,
-)
+from sluicegate.config.management import MANAGEMENT, with_management
+from sluicegate.config.model import OURSELVES, Era, GatewayConfig, Http, PythonFile, ServerConfig, Stdio
 from sluicegate.config.model import Profile as ProfileConfig
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Handler, Step, Upstream, chain
 from sluicegate.gate.admission import Admission
-from sluicegate.gate.rules import Permission, Rule
 from sluicegate.gate.startup import StartupWait
 from sluicegate.hub.catalog import Offer, OfferLimits, Patterns, Profile
 from sluicegate.hub.hub import Hub
@@ -44,11 +35,6 @@ if TYPE_CHECKING:
     from sluicegate.toolbox.management_tools import ManagementTools
 
 log = logging.getLogger("sluicegate")
-
-MANAGEMENT: Final = "<management tools>"
-"""Stands for the file of the server with the management tools."""
-MANAGED_AS: Final = ("sluicegate", "sluicegate-tools", "sluicegate-resources")
-"""Names of that server; the first that no other one has is used."""
 
 _NOTHING: Final = Profile(servers=())
 
@@ -357,28 +343,6 @@ class Gateway:
             sentence = f"{status.sentence} It still runs the previous version of its file: {broken}"
             status = replace(status, sentence=sentence)
         return status
-
-
-def with_management(config: GatewayConfig) -> GatewayConfig:
-    """The configuration with the server of the management tools, if it is configured.
-
-    Its tools do nothing by themselves, so that no rule has to allow them: what they call is judged.
-    """
-    is_there = any(server.source == PythonFile(file=MANAGEMENT) for server in config.servers.values())
-    if not config.catalog.resource_tools or is_there:
-        return config
-    taken = {name for server in config.servers.values() for name in server.names}
-    name = next((name for name in MANAGED_AS if name not in taken), "")
-    if not name:
-        log.warning("There are no tools for resources, since servers have all of their names.")
-        return config
-    # Without a prefix, models find them under the names that they know.
-    is_bare = all(server.prefix for server in config.servers.values())
-    settings = ServerSettings(prefix="" if is_bare else name, instructions=False)
-    own = ServerConfig(name=name, key=name, source=PythonFile(file=MANAGEMENT), settings=settings)
-    rule = Rule(Permission(tool=f"mcp__{name}", action="allow"), "the management tools")
-    policy = replace(config.policy, rules=(*config.policy.rules, rule))
-    return replace(config, servers={**config.servers, name: own}, policy=policy)
 
 
 def _status_of(mount: Mount, server: ServerConfig, offered: Mapping[str, int], server_log: ServerLog) -> ServerStatus:

@@ -16,8 +16,10 @@ from tests.toolbox.box import Folder, folder
 __all__ = ["folder"]
 
 WAITING = '''
-import asyncio, os
+import asyncio, os, sys
 import sluicegate
+
+print("hello", file=sys.stderr, flush=True)
 
 server = sluicegate.Server("waiting")
 
@@ -59,7 +61,7 @@ def test_in_a_pipe_each_line_is_a_command(waiting: Path) -> None:
     assert done.returncode == 1, done.stderr
     shown = done.stdout.splitlines()
     assert shown[0].split("\t")[:4] == ["waiting", "ready", "modern", "2"]
-    assert shown[1:] == ["mcp__waiting__echo\tSay it again.", "two words", "json"]
+    assert shown[1:] == ["mcp__waiting__echo\tSay it again.", "two words", "json", "hello"]
     assert "text is missing" in done.stderr and "no command /nothing" in done.stderr and "quote" in done.stderr
 
 

@@ -35,7 +35,7 @@ HELP: Final = {
     "/watch URI": "report changes of a resource",
     "/poll TOOL [KEY=VALUE]...": "call a tool every five seconds, and report changes",
     "/allow [GLOB]": "let tools be called without a question, until the end; without a glob, show which",
-    "/log [SERVER]": "the last lines that a server wrote to its stderr",
+    "/log [SERVER]": "the last lines that a server wrote, or all servers",
     "/help": "this list",
     "TOOL [KEY=VALUE]...": "call a tool; a JSON object works as well",
 }
@@ -253,14 +253,13 @@ class Shell:
         say(f"called without a question: {', '.join(self._allowed) or 'nothing'}.")
 
     async def _log(self, words: list[str]) -> None:
-        names = words or [each.name for each in self.box.servers]
-        for name in names:
-            try:
-                lines = self.box.gateway.logs(name)
-            except KeyError:
-                raise Wrong(f"there is no server {name!r}; /mcp lists them.") from None
-            for line in lines[-20:]:
-                show_text(f"{name}: {line}" if len(names) > 1 else line)
+        name = words[0] if words else ""
+        try:
+            lines = self.box.gateway.logs(name)
+        except KeyError:
+            raise Wrong(f"there is no server {name!r}; /mcp lists them.") from None
+        for line in lines[-20:]:
+            show_text(line.text if name else f"{line.server}: {line.text}")
 
     async def _help(self, words: list[str]) -> None:
         show_rows(("", ""), HELP.items())

@@ -15,11 +15,12 @@ from msgspec.structs import replace
 
 from sluicegate.client.in_process import LocalHub, as_upstream, is_local_hub
 from sluicegate.config.load import Loaded, load
+from sluicegate.config.management import MANAGED_AS
 from sluicegate.config.model import GatewayConfig, PythonFile, ServerConfig
 from sluicegate.config.paths import Places
 from sluicegate.exchange import Caller, Upstream
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
-from sluicegate.gateway import MANAGED_AS, Gateway
+from sluicegate.gateway import Gateway
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import State
 from sluicegate.load_file import load_server
