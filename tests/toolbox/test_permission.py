@@ -89,6 +89,24 @@ async def test_changed_arguments_are_judged_again_and_then_sent(
     assert written == ["/tmp/b", "/tmp/b"]
 
 
+async def test_a_changed_call_covers_no_other_call_that_it_makes(folder: Folder) -> None:
+    asked: list[str] = []
+
+    async def outer(path: str) -> str:
+        return (await box.client.call("mcp__functions__inner", path=path)).text
+
+    def inner(path: str) -> str:
+        return f"inner {path}"
+
+    def decide(ask: Ask) -> Allow:
+        asked.append(ask.own)
+        return Allow({"path": "/b"})
+
+    async with folder.load(outer, inner, on_permission=decide) as box:
+        assert (await box.execute("mcp__functions__outer", {"path": "/a"})).text == "inner /b"
+    assert asked == ["outer", "inner"]
+
+
 @pytest.mark.parametrize(("remember", "times"), [("once", 3), ("session", 2), ("always", 1)])
 async def test_an_answer_reaches_as_far_as_it_says(
     folder: Folder, write: Callable[[str], str], remember: str, times: int

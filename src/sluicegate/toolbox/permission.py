@@ -71,12 +71,27 @@ class Deny(msgspec.Struct, frozen=True):
 OnPermission = Callable[[Ask], "Awaitable[Allow | Deny] | Allow | Deny"] | Literal["allow", "deny", "terminal"]
 
 
+class Amended(msgspec.Struct, frozen=True):
+    """The answer with which a call began again, and what it is about: it covers no other call that this one makes."""
+
+    answer: Allow
+    server: str
+    kind: str
+    name: str
+
+    def covers(self, question: Approval, arguments: Params) -> bool:
+        """Whether a question is about the call that began again."""
+        about = (question.server, question.kind, question.name, arguments)
+        return about == (self.server, self.kind, self.name, self.answer.arguments)
+
+
 class ArgumentsChanged(Exception):
     """The call was allowed with other arguments, so it begins again with these."""
 
-    def __init__(self, answer: Allow) -> None:
+    def __init__(self, answer: Allow, question: Approval) -> None:
         super().__init__("the arguments were changed")
-        self.answer = answer
+        self.change = Amended(answer, question.server, question.kind, question.name)
+        self.arguments: Params = answer.arguments or {}
 
 
 class Batch:
@@ -88,7 +103,7 @@ class Batch:
 
 batch: Final[ContextVar[Batch | None]] = ContextVar("batch", default=None)
 """The batch that the current task belongs to."""
-amended: Final[ContextVar[Allow | None]] = ContextVar("amended", default=None)
+amended: Final[ContextVar[Amended | None]] = ContextVar("amended", default=None)
 """The answer with which the current call began again."""
 
 
@@ -98,14 +113,13 @@ async def with_changes(call: Callable[[Params], Awaitable[T]], arguments: Params
     Raises:
         Refused: they were changed too often.
     """
-    change: Allow | None = None
+    change: Amended | None = None
     for _ in range(MOST_CHANGES):
         token = amended.set(change)
         try:
             return await call(arguments)
         except ArgumentsChanged as changed:
-            change = changed.answer
-            arguments = change.arguments or {}
+            change, arguments = changed.change, changed.arguments
         finally:
             amended.reset(token)
     raise Refused("The arguments of this call were changed too often; nothing was run.")
@@ -145,8 +159,8 @@ class Permissions:
         if question.server == self._own():
             return self._answer(key, Allow())
         again = amended.get()
-        if again is not None and again.arguments == ask.arguments:
-            return self._answer(key, again)
+        if again is not None and again.covers(question, ask.arguments):
+            return self._answer(key, again.answer)
         current = batch.get()
         if callback == "terminal":
             async with self._terminal:  # One question at a time; an earlier answer may cover this one.
@@ -159,7 +173,7 @@ class Permissions:
                 current.is_stopped = True
             return Refused(said.message or f"{ask.tool} was not allowed; nothing was run.")
         if said.arguments is not None and said.arguments != ask.arguments:
-            raise ArgumentsChanged(said)
+            raise ArgumentsChanged(said, question)
         return self._answer(key, said)
 
     def _answer(self, key: tuple[str, ...], said: Allow) -> Answer:

@@ -28,7 +28,7 @@ from sluicegate.toolbox.management_tools import NO_LIMIT, CallerConnection, Mana
 from sluicegate.toolbox.narrowing import Narrowing
 from sluicegate.toolbox.permission import (
     MOST_CHANGES,
-    Allow,
+    Amended,
     ArgumentsChanged,
     Batch,
     OnPermission,
@@ -335,7 +335,7 @@ class View:
         if isinstance(call, Outcome):
             yield call
             return
-        change: Allow | None = None
+        change: Amended | None = None
         for _ in range(MOST_CHANGES):
             amended.set(change)
             events = self.client.stream(call.name, call.arguments)
@@ -345,8 +345,8 @@ class View:
                         yield self._finished(call.name, event) if isinstance(event, ToolResult) else event
                 return
             except ArgumentsChanged as changed:
-                change = changed.answer
-                call = msgspec.structs.replace(call, arguments=change.arguments or {})
+                change = changed.change
+                call = msgspec.structs.replace(call, arguments=changed.arguments)
             except SluicegateError as problem:
                 yield self._failed(call.name, problem)
                 return
