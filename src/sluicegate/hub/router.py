@@ -157,7 +157,7 @@ class Router:
     # ------------------------------------------------------------------------------------------------- lists
 
     async def _discover(self, exchange: Exchange) -> Reply:
-        prefixes = self._view(exchange.caller).catalog.prefixes
+        prefixes = self.view(exchange.caller).catalog.prefixes
         value: Params = {
             "supportedVersions": list(SUPPORTED_VERSIONS),
             "capabilities": {**CAPABILITIES, **self._extensions.capabilities(prefixes)},
@@ -224,7 +224,7 @@ class Router:
     def _away(self, caller: Caller, name: object) -> Mount | None:
         """The server that is away now and whose names begin like this one, if there is one."""
         own = str(name).removeprefix("mcp__")
-        for mount in map(self._hub.find, self._view(caller).catalog.prefixes):
+        for mount in map(self._hub.find, self.view(caller).catalog.prefixes):
             if mount is None or mount.is_ready or not mount.prefix:
                 continue
             if own.startswith((f"{mount.prefix}__", f"{mount.prefix}.")):

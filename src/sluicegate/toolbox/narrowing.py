@@ -51,6 +51,11 @@ class NarrowingGovernor:
         """A digest of the rules."""
         return self._inner.version
 
+    @property
+    def allows_unlisted(self) -> bool:
+        """No: what no list has cannot be narrowed."""
+        return False
+
     def __call__(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
         """The reply of the server, or a refusal. What is denied to the agent above is denied to its sub-agents."""
         caller, narrowing = exchange.caller, self._of(exchange.caller.id)
