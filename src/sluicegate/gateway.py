@@ -6,13 +6,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
 from sluicegate.config.diff import Changes
 from sluicegate.config.diff import changes as changes_between
-from sluicegate.config.model import OURSELVES, Era, GatewayConfig, Http, PythonFile, ServerConfig, Stdio
+from sluicegate.config.model import OURSELVES, Era, GatewayConfig, Http, Installed, PythonFile, ServerConfig, Stdio
 from sluicegate.config.model import Profile as ProfileConfig
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Handler, Step, Upstream, chain
@@ -29,6 +29,9 @@ from sluicegate.serve.server_logs import ServerLog, ServerLogs
 from sluicegate.upstream.spawn import Launched
 from sluicegate.upstream.stdio import StdioUpstream
 
+if TYPE_CHECKING:
+    from sluicegate.load_activation import FoundActivation
+
 log = logging.getLogger("sluicegate")
 
 _NOTHING: Final = Profile(servers=())
@@ -41,7 +44,7 @@ class Gateway:
         self,
         config: GatewayConfig,
         *,
-        load_file: Callable[[str], Upstream | Hub] | None = None,
+        load_file: "Callable[[str], Upstream | Hub | FoundActivation] | None" = None,
         launched: Mapping[str, Launched] | None = None,
         remembered: Callable[[ServerConfig], Offer | None] | None = None,
         stores: Stores | None = None,
@@ -293,15 +296,27 @@ class Gateway:
                     timeouts=Timeouts(silence=max(Timeouts().silence, longest), message=self.config.limits.message),
                     secrets=source.hidden_parts(),
                 )
-            case PythonFile(file=file):
-                if self._load_file is None:
-                    raise ConfigError("This gateway does not load Python files.")
-                # Imported late: the client package is needed only for Python files.
-                from sluicegate.client.in_process import as_upstream
-
-                return as_upstream(self._load_file(file))
+            case PythonFile() | Installed() as source:
+                return self._in_process(server, source)
             case None:
                 raise ConfigError(server.disabled or "Its entry is not valid.")
+
+    def _in_process(self, server: ServerConfig, source: PythonFile | Installed) -> Upstream:
+        if self._load_file is None:
+            raise ConfigError("This gateway does not load Python files.")
+        # Imported late: these are needed only for what runs in this process.
+        from sluicegate.client.in_process import as_upstream
+        from sluicegate.load_activation import FoundActivation, bundled, installed
+
+        if isinstance(source, PythonFile):
+            found = self._load_file(source.file)
+        else:
+            found = (bundled if source.is_bundled else installed)(source.name)
+        if isinstance(found, FoundActivation):
+            return found.server(server.prefix, source.settings)
+        if source.settings:
+            raise ConfigError("It has settings, which only an activation can use: a class with @sluicegate.activation.")
+        return as_upstream(found)
 
     # -------------------------------------------------------------------------------------------------------- status
 

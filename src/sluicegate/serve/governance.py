@@ -4,7 +4,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from sluicegate.config.model import GatewayConfig, Http, PythonFile, ServerConfig, Stdio
+from sluicegate.config.model import GatewayConfig, Http, Installed, PythonFile, ServerConfig, Stdio
 from sluicegate.config.paths import audit_folder, state_file
 from sluicegate.errors import ConfigError, StateUnavailable
 from sluicegate.gate.approvals import ApprovalSettings
@@ -93,7 +93,7 @@ def governance_of(config: Callable[[], GatewayConfig], stores: Stores) -> Govern
         server = find(key)
         if server is None:
             return "pin"
-        default: Mode = "off" if isinstance(server.source, PythonFile) else "pin"
+        default: Mode = "off" if isinstance(server.source, PythonFile | Installed) else "pin"
         return server.settings.definitions or default
 
     made = Governance(

@@ -1,0 +1,84 @@
+"""Finds activations: in modules of users, in installed packages, and among those that come with sluicegate."""
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Final
+
+from sluicegate.errors import ConfigError
+from sluicegate.server import NAMESPACE, Server, activated
+
+GROUP: Final = "sluicegate.activations"
+"""The group of entry points in which packages name their activations."""
+
+BUNDLED: Final[Mapping[str, str]] = {}
+"""The activations that come with sluicegate: name and class."""
+
+
+class FoundActivation:
+    """An activation, as a class or an instance of one, before it is given its name."""
+
+    def __init__(self, thing: object, namespace: str, where: str) -> None:
+        self._thing = thing
+        self._namespace = namespace
+        self._where = where
+
+    def server(self, namespace: str = "", settings: Mapping[str, object] | None = None) -> Server:
+        """A server with its methods as tools; `settings` are the arguments of the class.
+
+        Raises:
+            ConfigError: it cannot be created with these settings, or a method cannot be a tool.
+        """
+        thing = self._thing
+        if isinstance(thing, type):
+            with _as_config_error(f"{self._where} could not be created"):
+                thing = thing(**(settings or {}))
+        elif settings:
+            raise ConfigError(f"{self._where} is an instance, so it takes no settings.")
+        return activated(namespace or self._namespace, thing)
+
+
+def as_activation(value: object, where: str) -> FoundActivation | None:
+    """The activation that a value is; None if it is something else."""
+    namespace = getattr(value, NAMESPACE, None)
+    return FoundActivation(value, namespace, where) if isinstance(namespace, str) else None
+
+
+def installed(name: str) -> FoundActivation:
+    """The activation that an installed package names in its entry points.
+
+    Raises:
+        ConfigError: there is none, there are several, or it cannot be loaded.
+    """
+    found = list(entry_points(group=GROUP, name=name))
+    if len(found) != 1:
+        others = ", ".join(sorted({each.name for each in entry_points(group=GROUP)})) or "none"
+        problem = "several packages have" if found else "no installed package has"
+        raise ConfigError(f"{problem} an activation {name!r}; there are: {others}.")
+    where = f"The activation {name} ({found[0].value})"
+    with _as_config_error(f"{where} could not be loaded"):
+        value: object = found[0].load()
+    activation = as_activation(value, where)
+    if activation is None:
+        raise ConfigError(f"{where} is not a class with @sluicegate.activation, or an instance of one.")
+    return activation
+
+
+def bundled(name: str) -> FoundActivation:
+    """One of the activations that come with sluicegate; raises ConfigError if there is none of this name."""
+    if name not in BUNDLED:
+        raise ConfigError(f"there is no bundled activation {name!r}; there are: {', '.join(BUNDLED)}.")
+    # Imported late: most gateways use none of them.
+    module = import_module(f"sluicegate.activations.bundled.{name}")
+    return FoundActivation(getattr(module, BUNDLED[name]), name, f"The activation {name}")
+
+
+@contextmanager
+def _as_config_error(what: str) -> Generator[None]:
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as problem:  # noqa: BLE001 - An edge: the code of others may raise anything.
+        raise ConfigError(f"{what}: {type(problem).__name__}: {problem}.") from problem
