@@ -28,6 +28,7 @@ from sluicegate.protocol.modern_era import SERVER_INFO_KEY, Discovery
 from sluicegate.protocol.versions import LATEST_VERSION, SUPPORTED_VERSIONS
 from sluicegate.runtime.input_rounds import refused_reply
 from sluicegate.runtime.task_scope import forever
+from sluicegate.store.kept import KeptFiles
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -83,7 +84,7 @@ class Server:
         )
         # Most results contain only name and version; `server/discover` has the rest.
         self._speaker = members(name=name, version=version)
-        self._catalog = Catalog(page_size)
+        self._catalog = Catalog(page_size, KeptFiles())
         self._lifespan = lifespan
         self._users = 0
         self._open = AsyncExitStack()
