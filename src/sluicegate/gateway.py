@@ -4,7 +4,7 @@ import logging
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -15,12 +15,13 @@ from sluicegate.config.diff import changes as changes_between
 from sluicegate.config.model import OURSELVES, Era, GatewayConfig, Http, Installed, PythonFile, ServerConfig, Stdio
 from sluicegate.config.model import Profile as ProfileConfig
 from sluicegate.errors import ConfigError
-from sluicegate.exchange import Handler, Step, Upstream, chain
+from sluicegate.exchange import Exchange, Handler, Step, Upstream, chain
 from sluicegate.gate.admission import Admission
 from sluicegate.gate.startup import StartupWait
 from sluicegate.hub.catalog import Offer, OfferLimits, Patterns, Profile
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, MountSettings, State
+from sluicegate.protocol.message import Reply
 from sluicegate.serve.control_protocol import LogLine, ServerStatus
 from sluicegate.serve.diagnose import explain
 from sluicegate.serve.early_start import command_of
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from sluicegate.load_activation import FoundActivation
 
 log = logging.getLogger("sluicegate")
+
+HEALTH: Final = "health.check"
 
 _NOTHING: Final = Profile(servers=())
 
@@ -76,7 +79,8 @@ class Gateway:
             config.catalog.start_wait,
         )
         # Exchanges that wait for servers count, so that their number is limited and they are drained.
-        self._steps: tuple[Step, ...] = (self.admission, *steps, self.startup)
+        self._steps: tuple[Step, ...] = (self.admission, *steps, self._answer_health, self.startup)
+        self._health: Handler | None = None
         self._load_file = load_file
         self._remembered = remembered
         self._logs = ServerLogs()
@@ -155,6 +159,22 @@ class Gateway:
             for kind in ("tools", "prompts", "resources")
         }
         return [self._status(self.config.servers[name], offered) for name in self.names]
+
+    def states(self) -> Mapping[str, int]:
+        """How many servers are in each state."""
+        return Counter(status.state for status in self.status())
+
+    def _answer_health(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
+        """A step that answers `health.check`, which is in no list unless the configuration names it."""
+        is_asked = exchange.method == "tools/call" and exchange.params.get("name") == HEALTH
+        if not is_asked or HEALTH in self.hub.catalog.tools:
+            return proceed(exchange)
+        if self._health is None:
+            # Imported late: few clients ask.
+            from sluicegate.load_activation import Services, bundled
+
+            self._health = bundled("health", Services(self.states)).server()
+        return self._health(exchange)
 
     def own_tools(self) -> dict[str, list[str]]:
         """All tools of each server that is ready, including hidden ones, by their own names.
@@ -306,12 +326,13 @@ class Gateway:
             raise ConfigError("This gateway does not load Python files.")
         # Imported late: these are needed only for what runs in this process.
         from sluicegate.client.in_process import as_upstream
-        from sluicegate.load_activation import FoundActivation, bundled, installed
+        from sluicegate.load_activation import FoundActivation, Services, bundled, installed
 
         if isinstance(source, PythonFile):
             found = self._load_file(source.file)
         else:
-            found = (bundled if source.is_bundled else installed)(source.name)
+            services = Services(self.states)
+            found = bundled(source.name, services) if source.is_bundled else installed(source.name)
         if isinstance(found, FoundActivation):
             return found.server(server.prefix, source.settings)
         if source.settings:

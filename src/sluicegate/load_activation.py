@@ -1,10 +1,12 @@
 """Finds activations: in modules of users, in installed packages, and among those that come with sluicegate."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Final
+
+import msgspec
 
 from sluicegate.errors import ConfigError
 from sluicegate.server import NAMESPACE, Server, activated
@@ -12,15 +14,24 @@ from sluicegate.server import NAMESPACE, Server, activated
 GROUP: Final = "sluicegate.activations"
 """The group of entry points in which packages name their activations."""
 
-BUNDLED: Final[Mapping[str, str]] = {}
+BUNDLED: Final[Mapping[str, str]] = {"health": "Health", "bash": "Bash"}
 """The activations that come with sluicegate: name and class."""
+
+
+class Services(msgspec.Struct, frozen=True):
+    """What a gateway gives to the activations that come with it."""
+
+    servers: Callable[[], Mapping[str, int]]
+    """How many servers are in each state."""
 
 
 class FoundActivation:
     """An activation, as a class or an instance of one, before it is given its name."""
 
-    def __init__(self, thing: object, namespace: str, where: str) -> None:
+    def __init__(self, thing: object, namespace: str, where: str, given: Mapping[str, object] | None = None) -> None:
+        """`given` are arguments of the class besides its settings."""
         self._thing = thing
+        self._given = given or {}
         self._namespace = namespace
         self._where = where
 
@@ -33,7 +44,7 @@ class FoundActivation:
         thing = self._thing
         if isinstance(thing, type):
             with _as_config_error(f"{self._where} could not be created"):
-                thing = thing(**(settings or {}))
+                thing = thing(**{**(settings or {}), **self._given})
         elif settings:
             raise ConfigError(f"{self._where} is an instance, so it takes no settings.")
         return activated(namespace or self._namespace, thing)
@@ -65,13 +76,25 @@ def installed(name: str) -> FoundActivation:
     return activation
 
 
-def bundled(name: str) -> FoundActivation:
+def bundled(name: str, services: Services) -> FoundActivation:
     """One of the activations that come with sluicegate; raises ConfigError if there is none of this name."""
     if name not in BUNDLED:
         raise ConfigError(f"there is no bundled activation {name!r}; there are: {', '.join(BUNDLED)}.")
     # Imported late: most gateways use none of them.
     module = import_module(f"sluicegate.activations.bundled.{name}")
-    return FoundActivation(getattr(module, BUNDLED[name]), name, f"The activation {name}")
+    return FoundActivation(getattr(module, BUNDLED[name]), name, f"The activation {name}", _given(name, services))
+
+
+def _given(name: str, services: Services) -> Mapping[str, object]:
+    match name:
+        case "health":
+            return {"servers": services.servers}
+        case "bash":
+            from sluicegate.upstream.guarded_command import start_command
+
+            return {"start": start_command}
+        case _:
+            return {}
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from sluicegate.gate.rules import KINDS, Kind, to_toml
 from sluicegate.hub.catalog import SALIENT, Offer
 from sluicegate.protocol.message import Params
 from sluicegate.serve.catalog_cache import CatalogCache
+from sluicegate.serve.governance import rules_of
 
 
 @click.group()
@@ -93,7 +94,7 @@ def explain(
     target = catalog.target(tool, kind, arguments)
     for warning in catalog.warnings(target):
         say(warning)
-    _explain(Rules(catalog.config.policy), Caller(caller, groups), target, arguments, as_json=as_json)
+    _explain(rules_of(catalog.config), Caller(caller, groups), target, arguments, as_json=as_json)
 
 
 def _explain(rules: Rules, caller: Caller, target: Target, arguments: Params, *, as_json: bool) -> None:
@@ -219,7 +220,7 @@ def test(file: str, as_json: bool, config: str | None, folder: str | None) -> No
     """
     cases = _cases(file)
     catalog = Catalog.of(places_of(config, folder))
-    rules = Rules(catalog.config.policy)
+    rules = rules_of(catalog.config)
     rows: list[dict[str, object]] = []
     for line, case, (kind, name) in cases:
         target = catalog.target(name, kind, case.args)

@@ -5,7 +5,7 @@ rule that denies or asks and none that allows: where two readers could disagree,
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, TypeVar, cast
 
 import msgspec
@@ -36,6 +36,7 @@ _HOST: Final = re.compile(r"[a-z0-9._:\[\]-]*")
 K = TypeVar("K")
 V = TypeVar("V")
 _NOT_NAMED: Final = "No rule names it."
+_CAREFUL: Final = Verdict("ask", why="No rule names it, and it can do anything on this machine.", needs_client=True)
 
 
 class Condition(msgspec.Struct, frozen=True):
@@ -110,10 +111,14 @@ class Applicable(msgspec.Struct, frozen=True):
 class Rules:
     """The rules of a configuration, compiled. Which of them can apply is remembered for each caller and target."""
 
-    def __init__(self, config: PolicyConfig | None = None) -> None:
-        """Raises BadGlob if a rule cannot be read; the configuration has been checked."""
+    def __init__(self, config: PolicyConfig | None = None, careful: Collection[str] = ()) -> None:
+        """Raises BadGlob if a rule cannot be read; the configuration has been checked.
+
+        Calls of `careful` servers, given by their keys, are allowed only by rules that name the server.
+        """
         self.config = config or PolicyConfig()
-        self.version = self.config.version
+        self.careful = frozenset(careful)
+        self.version = "+".join([self.config.version, *sorted(self.careful)])
         """A digest of the rules; equal rules have the same one."""
         self.rules = tuple(map(_compiled, self.config.rules))
         action = self.config.default
@@ -147,12 +152,16 @@ class Rules:
     def _find(self, caller: Caller, target: Target) -> Applicable:
         forms = forms_of(target)
         conditional: list[CompiledRule] = []
+        is_careful = target.server in self.careful and target.kind == "tool"
         for rule in self._of_server(target.server):
+            if is_careful and rule.allows and rule.subject.server.literal is None:
+                continue
             if rule.names(target, forms) and rule.is_for(caller):
                 if not rule.conditions:
                     return Applicable(tuple(conditional), rule.verdict)
                 conditional.append(rule)
-        return Applicable(tuple(conditional), self.default)
+        is_careful = is_careful and self.default.action != "deny"
+        return Applicable(tuple(conditional), _CAREFUL if is_careful else self.default)
 
     def _of_server(self, server: str) -> tuple[CompiledRule, ...]:
         found = self._by_server.get(server)
@@ -228,7 +237,9 @@ def _is_plain_url(text: str) -> bool:
 def forms_of(target: Target) -> tuple[str, ...]:
     """The spellings of its name that globs are compared with; none if it is a suspicious URI."""
     if target.kind != "resource":
-        return (target.name,)
+        # Of an activation, `bash.execute`: a rule may name it as mcp__bash__execute, too.
+        short = target.name.removeprefix(f"{target.server}.")
+        return (target.name,) if short == target.name else (target.name, short)
     uri = target.name
     if _size(uri) > LONGEST_ARGUMENT:
         return ()
