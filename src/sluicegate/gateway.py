@@ -1,6 +1,7 @@
 """`Gateway`: builds the servers of a configuration behind one hub, and applies changed configurations."""
 
 import logging
+import os
 import shlex
 import time
 from collections import Counter
@@ -14,14 +15,15 @@ from sluicegate.config.diff import Changes
 from sluicegate.config.diff import changes as changes_between
 from sluicegate.config.model import OURSELVES, Era, GatewayConfig, Http, Installed, PythonFile, ServerConfig, Stdio
 from sluicegate.config.model import Profile as ProfileConfig
-from sluicegate.errors import ConfigError
-from sluicegate.exchange import Exchange, Handler, Step, Upstream, chain
+from sluicegate.config.paths import activations_folder
+from sluicegate.errors import ConfigError, ErrorObject, SluicegateError, ToolError
+from sluicegate.exchange import NOBODY, Exchange, Handler, Step, Upstream, chain
 from sluicegate.gate.admission import Admission
 from sluicegate.gate.startup import StartupWait
 from sluicegate.hub.catalog import Offer, OfferLimits, Patterns, Profile
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, MountSettings, State
-from sluicegate.protocol.message import Reply
+from sluicegate.protocol.message import Reply, as_array, as_object, opened
 from sluicegate.serve.control_protocol import LogLine, ServerStatus
 from sluicegate.serve.diagnose import explain
 from sluicegate.serve.early_start import command_of
@@ -31,7 +33,8 @@ from sluicegate.upstream.spawn import Launched
 from sluicegate.upstream.stdio import StdioUpstream
 
 if TYPE_CHECKING:
-    from sluicegate.load_activation import FoundActivation
+    from sluicegate.activations.call import Call
+    from sluicegate.load_activation import FoundActivation, Services
 
 log = logging.getLogger("sluicegate")
 
@@ -171,9 +174,9 @@ class Gateway:
             return proceed(exchange)
         if self._health is None:
             # Imported late: few clients ask.
-            from sluicegate.load_activation import Services, bundled
+            from sluicegate.load_activation import bundled
 
-            self._health = bundled("health", Services(self.states)).server()
+            self._health = bundled("health", self._services()).server()
         return self._health(exchange)
 
     def own_tools(self) -> dict[str, list[str]]:
@@ -326,18 +329,33 @@ class Gateway:
             raise ConfigError("This gateway does not load Python files.")
         # Imported late: these are needed only for what runs in this process.
         from sluicegate.client.in_process import as_upstream
-        from sluicegate.load_activation import FoundActivation, Services, bundled, installed
+        from sluicegate.load_activation import FoundActivation, bundled, installed
 
         if isinstance(source, PythonFile):
             found = self._load_file(source.file)
         else:
-            services = Services(self.states)
-            found = bundled(source.name, services) if source.is_bundled else installed(source.name)
+            found = bundled(source.name, self._services()) if source.is_bundled else installed(source.name)
         if isinstance(found, FoundActivation):
             return found.server(server.prefix, source.settings)
         if source.settings:
             raise ConfigError("It has settings, which only an activation can use: a class with @sluicegate.activation.")
         return as_upstream(found)
+
+    def _services(self) -> "Services":
+        from sluicegate.load_activation import Services
+
+        return Services(self.states, activations_folder(self.config.root, os.environ), self._read_text)
+
+    async def _read_text(self, uri: str, call: "Call") -> str:
+        """The text of a resource of any server, read as the caller of a call; raises ToolError."""
+        try:
+            reply = await self.hub(Exchange("resources/read", {"uri": uri}, NOBODY, caller=call.caller))
+        except SluicegateError as problem:
+            raise ToolError(problem.message) from None
+        if isinstance(reply, ErrorObject):
+            raise ToolError(reply.message)
+        contents = as_array(opened(reply).get("contents")) or ()
+        return "\n".join(str((as_object(each) or {}).get("text", "(binary)")) for each in contents)
 
     # -------------------------------------------------------------------------------------------------------- status
 

@@ -1,6 +1,7 @@
 """Finds activations: in modules of users, in installed packages, and among those that come with sluicegate."""
 
-from collections.abc import Callable, Generator, Mapping
+import os
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -8,13 +9,14 @@ from typing import Final
 
 import msgspec
 
+from sluicegate.activations.call import Call
 from sluicegate.errors import ConfigError
 from sluicegate.server import NAMESPACE, Server, activated
 
 GROUP: Final = "sluicegate.activations"
 """The group of entry points in which packages name their activations."""
 
-BUNDLED: Final[Mapping[str, str]] = {"health": "Health", "bash": "Bash"}
+BUNDLED: Final[Mapping[str, str]] = {"health": "Health", "bash": "Bash", "arbor": "Arbor"}
 """The activations that come with sluicegate: name and class."""
 
 
@@ -23,15 +25,27 @@ class Services(msgspec.Struct, frozen=True):
 
     servers: Callable[[], Mapping[str, int]]
     """How many servers are in each state."""
+    folder: str
+    """Where an activation may keep a file."""
+    read: Callable[[str, Call], Awaitable[str]]
+    """Reads a resource of any server as text, as the caller of a call; raises ToolError."""
 
 
 class FoundActivation:
     """An activation, as a class or an instance of one, before it is given its name."""
 
-    def __init__(self, thing: object, namespace: str, where: str, given: Mapping[str, object] | None = None) -> None:
-        """`given` are arguments of the class besides its settings."""
+    def __init__(
+        self,
+        thing: object,
+        namespace: str,
+        where: str,
+        given: Mapping[str, object] | None = None,
+        defaults: Mapping[str, object] | None = None,
+    ) -> None:
+        """`given` are arguments of the class besides its settings, `defaults` are settings that may be left out."""
         self._thing = thing
         self._given = given or {}
+        self._defaults = defaults or {}
         self._namespace = namespace
         self._where = where
 
@@ -44,7 +58,7 @@ class FoundActivation:
         thing = self._thing
         if isinstance(thing, type):
             with _as_config_error(f"{self._where} could not be created"):
-                thing = thing(**{**(settings or {}), **self._given})
+                thing = thing(**{**self._defaults, **(settings or {}), **self._given})
         elif settings:
             raise ConfigError(f"{self._where} is an instance, so it takes no settings.")
         return activated(namespace or self._namespace, thing)
@@ -82,7 +96,8 @@ def bundled(name: str, services: Services) -> FoundActivation:
         raise ConfigError(f"there is no bundled activation {name!r}; there are: {', '.join(BUNDLED)}.")
     # Imported late: most gateways use none of them.
     module = import_module(f"sluicegate.activations.bundled.{name}")
-    return FoundActivation(getattr(module, BUNDLED[name]), name, f"The activation {name}", _given(name, services))
+    where, given, defaults = f"The activation {name}", _given(name, services), _defaults(name, services)
+    return FoundActivation(getattr(module, BUNDLED[name]), name, where, given, defaults)
 
 
 def _given(name: str, services: Services) -> Mapping[str, object]:
@@ -93,8 +108,14 @@ def _given(name: str, services: Services) -> Mapping[str, object]:
             from sluicegate.upstream.guarded_command import start_command
 
             return {"start": start_command}
+        case "arbor":
+            return {"read": services.read}
         case _:
             return {}
+
+
+def _defaults(name: str, services: Services) -> Mapping[str, object]:
+    return {"file": os.path.join(services.folder, "arbor.db")} if name == "arbor" else {}
 
 
 @contextmanager

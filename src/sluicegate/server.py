@@ -308,7 +308,7 @@ def activated(namespace: str, thing: object) -> Server:
         namespace,
         version=getattr(thing, _VERSION, "0"),
         description=doc,
-        page_size=1000,
+        page_size=getattr(thing, "page_size", 1000),
         lifespan=None if lifespan is None else lambda _: lifespan,
     )
     try:
