@@ -16,7 +16,7 @@ from sluicegate.server import NAMESPACE, Server, activated
 GROUP: Final = "sluicegate.activations"
 """The group of entry points in which packages name their activations."""
 
-BUNDLED: Final[Mapping[str, str]] = {"health": "Health", "bash": "Bash", "arbor": "Arbor"}
+BUNDLED: Final[Mapping[str, str]] = {"health": "Health", "bash": "Bash", "arbor": "Arbor", "cone": "Cone"}
 """The activations that come with sluicegate: name and class."""
 
 
@@ -115,7 +115,7 @@ def _given(name: str, services: Services) -> Mapping[str, object]:
 
 
 def _defaults(name: str, services: Services) -> Mapping[str, object]:
-    return {"file": os.path.join(services.folder, "arbor.db")} if name == "arbor" else {}
+    return {"file": os.path.join(services.folder, "arbor.db")} if name in ("arbor", "cone") else {}
 
 
 @contextmanager

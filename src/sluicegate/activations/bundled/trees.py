@@ -1,4 +1,4 @@
-"""Conversation trees in SQLite, for `arbor`.
+"""Conversation trees in SQLite, for `arbor` and `cone`.
 
 A tree without owners is scheduled for deletion: after 7 days it is archived, which makes it read-only, and after 30
 days it is deleted. All times are those of the clock that the store was given.
