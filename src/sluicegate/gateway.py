@@ -16,14 +16,14 @@ from sluicegate.config.diff import changes as changes_between
 from sluicegate.config.model import OURSELVES, Era, GatewayConfig, Http, Installed, PythonFile, ServerConfig, Stdio
 from sluicegate.config.model import Profile as ProfileConfig
 from sluicegate.config.paths import activations_folder
-from sluicegate.errors import ConfigError, ErrorObject, SluicegateError, ToolError
-from sluicegate.exchange import NOBODY, Exchange, Handler, Step, Upstream, chain
+from sluicegate.errors import ConfigError
+from sluicegate.exchange import Exchange, Handler, Step, Upstream, chain
 from sluicegate.gate.admission import Admission
 from sluicegate.gate.startup import StartupWait
 from sluicegate.hub.catalog import Offer, OfferLimits, Patterns, Profile
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, MountSettings, State
-from sluicegate.protocol.message import Reply, as_array, as_object, opened
+from sluicegate.protocol.message import Reply
 from sluicegate.serve.control_protocol import LogLine, ServerStatus
 from sluicegate.serve.diagnose import explain
 from sluicegate.serve.early_start import command_of
@@ -33,7 +33,6 @@ from sluicegate.upstream.spawn import Launched
 from sluicegate.upstream.stdio import StdioUpstream
 
 if TYPE_CHECKING:
-    from sluicegate.activations.call import Call
     from sluicegate.load_activation import FoundActivation, Services
 
 log = logging.getLogger("sluicegate")
@@ -320,42 +319,19 @@ class Gateway:
                     secrets=source.hidden_parts(),
                 )
             case PythonFile() | Installed() as source:
-                return self._in_process(server, source)
+                if self._load_file is None:
+                    raise ConfigError("This gateway does not load Python files.")
+                # Imported late: it is needed only for what runs in this process.
+                from sluicegate.load_activation import in_process
+
+                return in_process(source, server.prefix, self._load_file, self._services())
             case None:
                 raise ConfigError(server.disabled or "Its entry is not valid.")
-
-    def _in_process(self, server: ServerConfig, source: PythonFile | Installed) -> Upstream:
-        if self._load_file is None:
-            raise ConfigError("This gateway does not load Python files.")
-        # Imported late: these are needed only for what runs in this process.
-        from sluicegate.client.in_process import as_upstream
-        from sluicegate.load_activation import FoundActivation, bundled, installed
-
-        if isinstance(source, PythonFile):
-            found = self._load_file(source.file)
-        else:
-            found = bundled(source.name, self._services()) if source.is_bundled else installed(source.name)
-        if isinstance(found, FoundActivation):
-            return found.server(server.prefix, source.settings)
-        if source.settings:
-            raise ConfigError("It has settings, which only an activation can use: a class with @sluicegate.activation.")
-        return as_upstream(found)
 
     def _services(self) -> "Services":
         from sluicegate.load_activation import Services
 
-        return Services(self.states, activations_folder(self.config.root, os.environ), self._read_text)
-
-    async def _read_text(self, uri: str, call: "Call") -> str:
-        """The text of a resource of any server, read as the caller of a call; raises ToolError."""
-        try:
-            reply = await self.hub(Exchange("resources/read", {"uri": uri}, NOBODY, caller=call.caller))
-        except SluicegateError as problem:
-            raise ToolError(problem.message) from None
-        if isinstance(reply, ErrorObject):
-            raise ToolError(reply.message)
-        contents = as_array(opened(reply).get("contents")) or ()
-        return "\n".join(str((as_object(each) or {}).get("text", "(binary)")) for each in contents)
+        return Services(self.states, activations_folder(self.config.root, os.environ), self.hub)
 
     # -------------------------------------------------------------------------------------------------------- status
 

@@ -1,17 +1,24 @@
 """Finds activations: in modules of users, in installed packages, and among those that come with sluicegate."""
 
 import os
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from sluicegate.activations.call import Call
-from sluicegate.errors import ConfigError
+from sluicegate.errors import ConfigError, ErrorObject, SluicegateError, ToolError
+from sluicegate.exchange import NOBODY, Exchange, Handler, Upstream
+from sluicegate.protocol.message import as_array, as_object, opened
 from sluicegate.server import NAMESPACE, Server, activated
+
+if TYPE_CHECKING:
+    from sluicegate.config.model import Installed, PythonFile
+    from sluicegate.hub.hub import Hub
 
 GROUP: Final = "sluicegate.activations"
 """The group of entry points in which packages name their activations."""
@@ -27,8 +34,8 @@ class Services(msgspec.Struct, frozen=True):
     """How many servers are in each state."""
     folder: str
     """Where an activation may keep a file."""
-    read: Callable[[str, Call], Awaitable[str]]
-    """Reads a resource of any server as text, as the caller of a call; raises ToolError."""
+    handler: Handler
+    """Answers requests to all servers, by the rules for their caller."""
 
 
 class FoundActivation:
@@ -62,6 +69,32 @@ class FoundActivation:
         elif settings:
             raise ConfigError(f"{self._where} is an instance, so it takes no settings.")
         return activated(namespace or self._namespace, thing)
+
+
+def in_process(
+    source: "PythonFile | Installed",
+    prefix: str,
+    load_file: "Callable[[str], Upstream | Hub | FoundActivation]",
+    services: Services,
+) -> Upstream:
+    """What a configured source names, as an upstream in this process; an activation gets the prefix as its name.
+
+    Raises:
+        ConfigError: it cannot be loaded or created.
+    """
+    # Imported late: a single file is served without them.
+    from sluicegate.client.in_process import as_upstream
+    from sluicegate.config.model import PythonFile
+
+    if isinstance(source, PythonFile):
+        found = load_file(source.file)
+    else:
+        found = bundled(source.name, services) if source.is_bundled else installed(source.name)
+    if isinstance(found, FoundActivation):
+        return found.server(prefix, source.settings)
+    if source.settings:
+        raise ConfigError("It has settings, which only an activation can use: a class with @sluicegate.activation.")
+    return as_upstream(found)
 
 
 def as_activation(value: object, where: str) -> FoundActivation | None:
@@ -109,13 +142,25 @@ def _given(name: str, services: Services) -> Mapping[str, object]:
 
             return {"start": start_command}
         case "arbor":
-            return {"read": services.read}
+            return {"read": partial(_read_text, services.handler)}
         case _:
             return {}
 
 
 def _defaults(name: str, services: Services) -> Mapping[str, object]:
     return {"file": os.path.join(services.folder, "arbor.db")} if name in ("arbor", "cone") else {}
+
+
+async def _read_text(handler: Handler, uri: str, call: Call) -> str:
+    """The text of a resource of any server, read as the caller of a call; raises ToolError."""
+    try:
+        reply = await handler(Exchange("resources/read", {"uri": uri}, NOBODY, caller=call.caller))
+    except SluicegateError as problem:
+        raise ToolError(problem.message) from None
+    if isinstance(reply, ErrorObject):
+        raise ToolError(reply.message)
+    contents = as_array(opened(reply).get("contents")) or ()
+    return "\n".join(str((as_object(each) or {}).get("text", "(binary)")) for each in contents)
 
 
 @contextmanager
