@@ -101,12 +101,13 @@ def _explain(rules: Rules, caller: Caller, target: Target, arguments: Params, *,
     verdict = judge(rules, caller, target, arguments)
     rows: list[tuple[str, str, str, str]] = []
     for rule in rules.rules:
-        why_not = mismatch(rule, caller, target, arguments)
+        is_too_general = rules.is_too_general(rule, target)
+        why_not = "it does not name the server" if is_too_general else mismatch(rule, caller, target, arguments)
         rows.append((rule.rule.place, rule.verdict.action, rule.rule.written.subject[1], why_not or "decides"))
         if not why_not:
             break
     else:
-        rows.append(("default", rules.default.action, "", "decides"))
+        rows.append(("default", rules.default_for(target).action, "", "decides"))
     hidden = is_hidden(rules, caller, target)
     if as_json:
         keys = ("rule", "action", "for", "says")
@@ -149,6 +150,8 @@ class Catalog:
             raise click.UsageError(f"{text!r} is not the name of a {kind}: write mcp__SERVER__NAME.")
         found = self._server(server)
         offer = self._offer(found) if found is not None and kind == "tool" else None
+        if found is not None and offer is not None and any(each.own == f"{found.key}.{name}" for each in offer.tools):
+            name = f"{found.key}.{name}"  # Of an activation.
         salient = next((each.salient for each in offer.tools if each.own == name), None) if offer is not None else None
         if salient is None:
             salient = next((each for each in SALIENT if each in arguments), "") if kind == "tool" else ""

@@ -11,7 +11,7 @@ from typing import Final, TypeVar, cast
 import msgspec
 
 from sluicegate.exchange import Action, Caller, Target, Verdict
-from sluicegate.gate.rules import GROUP, KINDS, PolicyConfig, Rule, Subject, subject_of
+from sluicegate.gate.rules import GROUP, KINDS, PolicyConfig, Rule, Subject, spellings, subject_of
 from sluicegate.globs import Glob, glob, name_glob
 from sluicegate.protocol.uri_normalize import plain
 
@@ -152,16 +152,25 @@ class Rules:
     def _find(self, caller: Caller, target: Target) -> Applicable:
         forms = forms_of(target)
         conditional: list[CompiledRule] = []
-        is_careful = target.server in self.careful and target.kind == "tool"
         for rule in self._of_server(target.server):
-            if is_careful and rule.allows and rule.subject.server.literal is None:
+            if self.is_too_general(rule, target):
                 continue
             if rule.names(target, forms) and rule.is_for(caller):
                 if not rule.conditions:
                     return Applicable(tuple(conditional), rule.verdict)
                 conditional.append(rule)
-        is_careful = is_careful and self.default.action != "deny"
-        return Applicable(tuple(conditional), _CAREFUL if is_careful else self.default)
+        return Applicable(tuple(conditional), self.default_for(target))
+
+    def is_too_general(self, rule: CompiledRule, target: Target) -> bool:
+        """Whether a rule would allow a tool of a careful server, and does not name that server."""
+        return self._is_careful(target) and rule.allows and rule.subject.server.literal is None
+
+    def default_for(self, target: Target) -> Verdict:
+        """What holds if no rule matches."""
+        return _CAREFUL if self._is_careful(target) and self.default.action != "deny" else self.default
+
+    def _is_careful(self, target: Target) -> bool:
+        return target.kind == "tool" and target.server in self.careful
 
     def _of_server(self, server: str) -> tuple[CompiledRule, ...]:
         found = self._by_server.get(server)
@@ -237,9 +246,7 @@ def _is_plain_url(text: str) -> bool:
 def forms_of(target: Target) -> tuple[str, ...]:
     """The spellings of its name that globs are compared with; none if it is a suspicious URI."""
     if target.kind != "resource":
-        # Of an activation, `bash.execute`: a rule may name it as mcp__bash__execute, too.
-        short = target.name.removeprefix(f"{target.server}.")
-        return (target.name,) if short == target.name else (target.name, short)
+        return spellings(target.server, target.name)
     uri = target.name
     if _size(uri) > LONGEST_ARGUMENT:
         return ()
