@@ -56,6 +56,7 @@ _SECOND: Final = 10**9
 _PROTOCOL: Final = ("io.modelcontextprotocol/", "dev.sluicegate/")
 _CARRIED: Final = frozenset({"progressToken", "traceparent", "tracestate", "baggage"})
 """Members of `_meta` that differ from call to call and mean nothing to a server's work."""
+_FORM: Final = Question("elicitation/create", {})
 
 
 class ApprovalSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,6 +170,10 @@ class ApprovalStep:
             if not _may_be_held(exchange):
                 sentence = f"{_name(target)} needs the approval of a person, who is asked only when it is used."
                 return await _refusal(exchange, Refused(sentence))
+            if verdict.needs_client and not self._may_ask_client(exchange):
+                sentence = f"{_name(target)} asks before it runs, and this client cannot be asked."
+                rule = f'a rule allows it: tool = "mcp__{target.server}", action = "allow"'
+                return await _refusal(exchange, Refused(f"{sentence} It runs without a question if {rule}."))
             question = self._question(exchange, target, verdict, binding)
             refusal = await self._decision(exchange, question, rules, ends)
             if refusal is not None:
@@ -296,12 +301,17 @@ class ApprovalStep:
         self._untold.discard(hold.question.id)
         if self._notify is not None and is_new:
             tasks.start(_notified(self._notify, hold.question))
-        if self.settings.client == "any" or (self.settings.client == "local" and exchange.caller.id == "local"):
+        if self._may_ask_client(exchange):
             asked = form(hold.question, lambda: hold.hear("gone"))
-            if asked is not None and lacking_capability(asked, exchange.profile.capabilities) is None:
+            if asked is not None:
                 if exchange.profile.version in MODERN_VERSIONS:
                     self._asked_in_rounds[hold.question.binding] = hold
                 tasks.start(_ask_client(exchange, hold, asked))
+
+    def _may_ask_client(self, exchange: Exchange) -> bool:
+        who = self.settings.client
+        is_trusted = who == "any" or (who == "local" and exchange.caller.id == "local")
+        return is_trusted and lacking_capability(_FORM, exchange.profile.capabilities) is None
 
     async def _until_decided(self, hold: _Hold, rules: str, ends: float) -> Refused | None:
         question, state, name = hold.question, self._state, name_of(hold.question.server, hold.question.name)
