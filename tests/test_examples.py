@@ -73,6 +73,41 @@ async def test_the_state_example_keeps_its_database_between_calls() -> None:
         assert (await client.call("learn", word="gate")).structured_content == {"result": 2}
 
 
+def serving(example: str) -> list[str]:
+    """The command that serves an activation over stdio."""
+    return [sys.executable, "-m", "sluicegate", "serve", f"examples/{example}", "--stdio"]
+
+
+async def test_the_counter_streams_its_own_events_and_remembers() -> None:
+    async with asyncio.timeout(20), sluicegate.connect(serving("counter.py"), cwd=ROOT) as client:
+        assert {tool.name for tool in await client.tools()} == {"counter.count", "counter.get"}
+        events = [event async for event in client.stream("counter.count", steps=2)]
+        assert [getattr(event, "message", None) for event in events[:2]] == [
+            *('{"type":"counted","number":1}', '{"type":"counted","number":2}'),
+        ]
+        assert (await client.call("counter.get")).structured_content == {"result": 2}
+
+
+async def test_the_log_follower_sends_lines_that_are_written_later(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text("one\nha")
+    async with asyncio.timeout(20), sluicegate.connect(serving("follow_log.py"), cwd=ROOT) as client:
+        stream = aiter(client.stream("logs.follow", path=str(log), lines=2))
+        assert getattr(await anext(stream), "message", None) == "one\n"
+        with log.open("a") as file:
+            file.write("lf\n")
+        assert getattr(await anext(stream), "message", None) == "half\n"
+        result = await anext(stream)
+        assert isinstance(result, sluicegate.ToolResult) and result.structured_content == {"lines": 2}
+        assert (await client.call("logs.follow", path=str(tmp_path / "none"))).is_error
+
+
+async def test_the_nested_example_offers_each_planet() -> None:
+    async with asyncio.timeout(20), sluicegate.connect(serving("nested.py"), cwd=ROOT) as client:
+        assert {tool.name for tool in await client.tools()} == {"solar.planets", "solar.earth.info", "solar.mars.info"}
+        assert (await client.call("solar.mars.info")).text == "mars is 228 million km from the sun."
+
+
 @pytest.fixture
 def mounted() -> Generator[str]:
     """Where the mounted example runs, under uvicorn."""
@@ -104,6 +139,7 @@ def test_every_example_is_run_by_a_test() -> None:
     named = {
         *("demo.py", "notes.py", "first_client.py", "client.py", "tour.py", "test_notes.py", "everything.py"),
         *("mounted.py", "hub.py", "state.py", "verify_proof.py", "agent.py"),
+        *("counter.py", "follow_log.py", "nested.py"),
     }
     assert {example.name for example in EXAMPLES} == named, (
         "run the new example in a test of its own, then name it here"
@@ -112,7 +148,8 @@ def test_every_example_is_run_by_a_test() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_python_in_the_documents_is_cut_from_files_that_are_tested(document: Path) -> None:
-    sources = [file.read_text() for file in [*EXAMPLES, ROOT / "src" / "sluicegate" / "exchange.py"]]
+    others = (ROOT / "src" / "sluicegate" / "exchange.py", ROOT / "tests" / "cli" / "test_generate.py")
+    sources = [file.read_text() for file in [*EXAMPLES, *others]]
     plain = [textwrap.dedent(text) for text in sources]
     for block in document.read_text().split("```python\n")[1:]:
         code = block.split("```")[0].strip("\n")

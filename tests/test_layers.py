@@ -17,7 +17,7 @@ LAYERS = {
     "rooms": {"downstream", "gate", "delivery", "hub", "upstream", "activations"},
     "composition": {
         *("asgi", "client", "config", "demo", "gateway", "generate", "load_file", "run_server", "serve", "server"),
-        "toolbox",
+        *("load_activation", "toolbox"),
     },
     "programs": {"cli", "web", "testing", "__main__"},
 }

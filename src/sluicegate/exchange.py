@@ -58,6 +58,8 @@ class Verdict(msgspec.Struct, frozen=True):
     """The rule's reason, for the model."""
     records_values: bool = False
     """Whether the audit log keeps the values of the arguments."""
+    needs_client: bool = False
+    """Whether a call for which a person is asked is refused if its own client cannot be asked."""
 
 
 # Awaitable rather than `async def`: an implementation that only forwards needs no coroutine of its own.

@@ -1,10 +1,11 @@
 """`Gateway`: builds the servers of a configuration behind one hub, and applies changed configurations."""
 
 import logging
+import os
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -13,16 +14,18 @@ from msgspec.structs import replace
 from sluicegate.config.diff import Changes
 from sluicegate.config.diff import changes as changes_between
 from sluicegate.config.management import MANAGEMENT, with_management
-from sluicegate.config.model import OURSELVES, Era, GatewayConfig, Http, PythonFile, ServerConfig, Stdio
+from sluicegate.config.model import OURSELVES, Era, GatewayConfig, Http, Installed, PythonFile, ServerConfig, Stdio
 from sluicegate.config.model import Profile as ProfileConfig
+from sluicegate.config.paths import activations_folder
 from sluicegate.errors import ConfigError
-from sluicegate.exchange import Handler, Step, Upstream, chain
+from sluicegate.exchange import Exchange, Handler, Step, Upstream, chain
 from sluicegate.gate.admission import Admission
 from sluicegate.gate.startup import StartupWait
 from sluicegate.hub.catalog import Offer, OfferLimits, Patterns, Profile
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, MountSettings, State
 from sluicegate.hub.search_step import SearchStep
+from sluicegate.protocol.message import Reply
 from sluicegate.serve.control_protocol import LogLine, ServerStatus
 from sluicegate.serve.diagnose import explain
 from sluicegate.serve.early_start import command_of
@@ -32,9 +35,12 @@ from sluicegate.upstream.spawn import Launched
 from sluicegate.upstream.stdio import StdioUpstream
 
 if TYPE_CHECKING:
+    from sluicegate.load_activation import FoundActivation, Services
     from sluicegate.toolbox.management_tools import ManagementTools
 
 log = logging.getLogger("sluicegate")
+
+HEALTH: Final = "health.check"
 
 _NOTHING: Final = Profile(servers=())
 
@@ -46,7 +52,7 @@ class Gateway:
         self,
         config: GatewayConfig,
         *,
-        load_file: Callable[[str], Upstream | Hub] | None = None,
+        load_file: "Callable[[str], Upstream | Hub | FoundActivation] | None" = None,
         launched: Mapping[str, Launched] | None = None,
         remembered: Callable[[ServerConfig], Offer | None] | None = None,
         stores: Stores | None = None,
@@ -62,7 +68,6 @@ class Gateway:
         """
         self.config = config = with_management(config)
         self.management: ManagementTools | None = None
-        """The tools to read and watch resources, if there are any."""
         self.stores = stores or stores_in_memory()
         self.governance = governance_of(lambda: self.config, self.stores)
         self.hub = Hub()
@@ -80,7 +85,8 @@ class Gateway:
             config.catalog.start_wait,
         )
         # Exchanges that wait for servers count, so that their number is limited and they are drained.
-        self._steps: tuple[Step, ...] = (self.admission, *steps, self.startup)
+        self._steps: tuple[Step, ...] = (self.admission, *steps, self._answer_health, self.startup)
+        self._health: Handler | None = None
         self._load_file = load_file
         self._remembered = remembered
         self._logs = ServerLogs()
@@ -162,6 +168,22 @@ class Gateway:
             for kind in ("tools", "prompts", "resources")
         }
         return [self._status(self.config.servers[name], offered) for name in self.names]
+
+    def states(self) -> Mapping[str, int]:
+        """How many servers are in each state."""
+        return Counter(status.state for status in self.status())
+
+    def _answer_health(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
+        """A step that answers `health.check`, which is in no list unless the configuration names it."""
+        is_asked = exchange.method == "tools/call" and exchange.params.get("name") == HEALTH
+        if not is_asked or HEALTH in self.hub.catalog.tools:
+            return proceed(exchange)
+        if self._health is None:
+            # Imported late: few clients ask.
+            from sluicegate.load_activation import bundled
+
+            self._health = bundled("health", self._services()).server()
+        return self._health(exchange)
 
     def own_tools(self) -> dict[str, list[str]]:
         """All tools of each server that is ready, including hidden ones, by their own names.
@@ -304,23 +326,27 @@ class Gateway:
                 )
             case PythonFile(file=file) if file == MANAGEMENT:
                 return self._management(server.name).server
-            case PythonFile(file=file):
+            case PythonFile() | Installed() as source:
                 if self._load_file is None:
                     raise ConfigError("This gateway does not load Python files.")
-                # Imported late: the client package is needed only for Python files.
-                from sluicegate.client.in_process import as_upstream
+                # Imported late: it is needed only for what runs in this process.
+                from sluicegate.load_activation import in_process
 
-                return as_upstream(self._load_file(file))
+                return in_process(source, server.prefix, self._load_file, self._services())
             case None:
                 raise ConfigError(server.disabled or "Its entry is not valid.")
 
     def _management(self, name: str) -> "ManagementTools":
         if self.management is None:
-            # Imported late: most gateways do without.
             from sluicegate.toolbox.management_tools import ManagementTools
 
             self.management = ManagementTools(name, lambda: self.hub.router(""), self.handler)
         return self.management
+
+    def _services(self) -> "Services":
+        from sluicegate.load_activation import Services
+
+        return Services(self.states, activations_folder(self.config.root, os.environ), self.hub)
 
     # -------------------------------------------------------------------------------------------------------- status
 

@@ -1,9 +1,9 @@
-"""Loads a `Server` or `Hub` from a Python file of the user, as a module, without running it as a program."""
+"""Loads a server, a hub or an activation from a Python file, as a module, without running it as a program."""
 
 import os
 import sys
 import traceback
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from sluicegate import run_server
 from sluicegate.errors import ConfigError
+from sluicegate.load_activation import FoundActivation, as_activation
 from sluicegate.server import Server
 
 if TYPE_CHECKING:
@@ -20,12 +21,23 @@ if TYPE_CHECKING:
 
 
 def load_server(target: str) -> "Server | Hub":
-    """The server or hub in `FILE.py`, or the variable that `FILE.py:NAME` names.
-
-    A hub takes precedence over servers in the same file, which are most likely mounted in it.
+    """The server or hub in `FILE.py`, or the variable that `FILE.py:NAME` names. An activation becomes a server.
 
     Raises:
         ConfigError: the file does not exist, cannot be loaded, or has several servers.
+    """
+    found = load_file(target)
+    return found.server() if isinstance(found, FoundActivation) else found
+
+
+def load_file(target: str) -> "Server | Hub | FoundActivation":
+    """The same as `load_server`, with an activation that can still be given a name and settings.
+
+    A hub takes precedence over servers in the same file, which are most likely mounted in it, and servers over
+    activations.
+
+    Raises:
+        ConfigError: as `load_server` does.
     """
     path, name = _parts(target)
     if not path.is_file():
@@ -39,16 +51,32 @@ def file_of(target: str) -> str:
     return os.path.abspath(_parts(target)[0])
 
 
-def _only(module: ModuleType, path: Path) -> "Server | Hub":
-    values = {id(value): (key, value) for key, value in vars(module).items()}.values()
+def _only(module: ModuleType, path: Path) -> "Server | Hub | FoundActivation":
+    values = list({id(value): (key, value) for key, value in vars(module).items()}.values())
     hubs = [(key, value) for key, value in values if _is_hub(value)]
-    found = hubs or [(key, value) for key, value in values if isinstance(value, Server)]
+    servers = [(key, value) for key, value in values if isinstance(value, Server)]
+    found = hubs or servers or _activations(values, module)
     if len(found) == 1:
         return found[0][1]
     if not found:
-        raise ConfigError(f"{path} has no server: none of its variables is a sluicegate.Server or a sluicegate.Hub.")
+        raise ConfigError(
+            f"{path} has no server: none of its variables is a sluicegate.Server or a sluicegate.Hub, "
+            "and it has no class with @sluicegate.activations."
+        )
     names = " or ".join(f"{path}:{key}" for key, _ in found)
-    raise ConfigError(f"{path} has several {'hubs' if hubs else 'servers'}; say which: {names}.")
+    kind = "hubs" if hubs else "servers" if servers else "activations"
+    raise ConfigError(f"{path} has several {kind}; say which: {names}.")
+
+
+def _activations(values: Iterable[tuple[str, object]], module: ModuleType) -> list[tuple[str, FoundActivation]]:
+    """The activations of a module: instances, else the classes that it defines itself."""
+    instances = [(key, value) for key, value in values if not isinstance(value, type)]
+    classes = [(key, value) for key, value in values if getattr(value, "__module__", None) == module.__name__]
+    for candidates in (instances, classes):
+        found = [(key, found) for key, value in candidates if (found := as_activation(value, key)) is not None]
+        if found:
+            return found
+    return []
 
 
 def _is_hub(value: object) -> "TypeGuard[Hub]":
@@ -65,10 +93,12 @@ def _parts(target: str) -> tuple[Path, str | None]:
     return Path(file), name
 
 
-def _named(module: ModuleType, path: Path, name: str) -> "Server | Hub":
+def _named(module: ModuleType, path: Path, name: str) -> "Server | Hub | FoundActivation":
     value: object = getattr(module, name, None)
     if isinstance(value, Server) or _is_hub(value):
         return value
+    if (found := as_activation(value, name)) is not None:
+        return found
     if not hasattr(module, name):
         raise ConfigError(f"{path} has no variable {name}.")
     raise ConfigError(f"{name} in {path} has the type {type(value).__name__}, not sluicegate.Server or sluicegate.Hub.")

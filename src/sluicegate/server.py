@@ -20,7 +20,7 @@ from sluicegate.activations.definitions import (
     Tool,
     ToolOptions,
 )
-from sluicegate.activations.namespaces import check_name, methods_of
+from sluicegate.activations.namespaces import Extending, check_name, methods_of
 from sluicegate.errors import ConfigError, InputRefused
 from sluicegate.exchange import Connection, Exchange, Handler, Host, Step, chain
 from sluicegate.protocol.message import Params, Reply, Result
@@ -28,6 +28,7 @@ from sluicegate.protocol.modern_era import SERVER_INFO_KEY, Discovery
 from sluicegate.protocol.versions import LATEST_VERSION, SUPPORTED_VERSIONS
 from sluicegate.runtime.input_rounds import refused_reply
 from sluicegate.runtime.task_scope import forever
+from sluicegate.store.kept import KeptFiles
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -83,7 +84,7 @@ class Server:
         )
         # Most results contain only name and version; `server/discover` has the rest.
         self._speaker = members(name=name, version=version)
-        self._catalog = Catalog(page_size)
+        self._catalog = Catalog(page_size, KeptFiles())
         self._lifespan = lifespan
         self._users = 0
         self._open = AsyncExitStack()
@@ -275,11 +276,12 @@ def activation(namespace: str, *, version: str = "0") -> Callable[[type[T]], typ
             raise TypeError("@activation is for a class; make a function a tool with @server.tool")
 
         def connect(self: object, host: Host) -> AbstractAsyncContextManager[Connection]:
-            return activated(namespace, self, version=version).connect(host)
+            return activated(namespace, self).connect(host)
 
         # An instance is an `Upstream`, so that it can be mounted and connected to like a server.
         setattr(cls, "connect", connect)  # noqa: B010 - not an attribute that type checkers know
         setattr(cls, NAMESPACE, namespace)  # noqa: B010
+        setattr(cls, _VERSION, version)  # noqa: B010
         return cls
 
     return mark
@@ -287,19 +289,33 @@ def activation(namespace: str, *, version: str = "0") -> Callable[[type[T]], typ
 
 NAMESPACE: Final = "__sluicegate_namespace__"
 """The attribute of classes that are activations."""
+_VERSION: Final = "__sluicegate_version__"
 
 
-def activated(namespace: str, thing: object, *, version: str = "0") -> Server:
+def activated(namespace: str, thing: object) -> Server:
     """A server with the methods of an object as its tools.
+
+    An object that is an async context manager is open while the server runs. `extend(server)` may add resources and
+    prompts.
 
     Raises:
         ConfigError: a name or a method cannot be used.
     """
+    check_name(namespace)
     doc = inspect.getdoc(type(thing)) if type(thing).__doc__ else None
-    server = Server(namespace, version=version, description=doc, page_size=1000)
+    lifespan = cast(AbstractAsyncContextManager[object], thing) if hasattr(type(thing), "__aenter__") else None
+    server = Server(
+        namespace,
+        version=getattr(thing, _VERSION, "0"),
+        description=doc,
+        page_size=getattr(thing, "page_size", 1000),
+        lifespan=None if lifespan is None else lambda _: lifespan,
+    )
     try:
         for name, method in methods_of(namespace, thing):
             server.add_tool(method, name=name)
+        if isinstance(thing, Extending):
+            thing.extend(server)
     except (TypeError, ValueError) as problem:
         raise ConfigError(f"{namespace}: {problem}") from None
     return server

@@ -16,7 +16,8 @@ import sluicegate
 from generated import Tools
 
 async def main() -> None:
-    async with sluicegate.connect(sys.argv[1]) as client:
+    url = sys.argv[1]
+    async with sluicegate.connect(url) as client:
         tools = Tools(client)
         print(await tools.demo.echo({"text": "hé", "times": 2}))
         print([event["type"] async for event in tools.demo.count({"to": 2, "pause": 0})])

@@ -67,6 +67,17 @@ def test_explain_judges_as_the_gateway_does(ruled: Folder, words: list[str], act
     assert page["hidden"] is (words[0] == "mcp__notes__hidden")
 
 
+def test_explain_says_that_a_general_rule_does_not_allow_bash(folder: Folder) -> None:
+    rules = "".join(f'[[permissions]]\ntool = "{tool}"\naction = "allow"\n' for tool in ("*", "bash.other"))
+    folder.write("sluicegate.toml", f'[activations.bash]\nbundled = "bash"\n{rules}')
+    done = folder.invoke("policy", "explain", "bash.execute", "command=ls")
+    assert [line.split("\t")[1:] for line in done.stdout.splitlines()] == [
+        ["allow", "*", "it does not name the server"],
+        ["allow", "bash.other", "bash.other does not match"],
+        ["ask", "", "decides"],
+    ]
+
+
 def test_explain_names_a_server_that_is_nearly_there(ruled: Folder) -> None:
     done = ruled.invoke("policy", "explain", "mcp__note__x")
     assert done.returncode == 0 and 'there is no server "note". Did you mean "notes"?' in done.stderr

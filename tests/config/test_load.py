@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sluicegate.config.load import Loaded
-from sluicegate.config.model import GatewayConfig, Http, PythonFile, Stdio
+from sluicegate.config.model import GatewayConfig, Http, Installed, PythonFile, Stdio
 from tests.config.folders import Folders
 
 
@@ -167,6 +167,21 @@ def test_an_activation_of_the_user_is_found_beside_its_own_file(folders: Folders
     assert loaded.config is not None
     assert loaded.config.servers["notes"].source == PythonFile(file=str(file.parent / "notes.py"))
     assert "does not exist" in sentences(loaded, "warning")[0]
+
+
+def test_an_activation_names_a_package_or_a_bundled_one(folders: Folders) -> None:
+    folders.settings(
+        '[activations.sun]\npackage = "solar"\nsettings = {planets = 3}\n[activations.sh]\nbundled = "bash"\n'
+    )
+    sun, shell = folders.config().servers.values()
+    assert sun.source == Installed(name="solar", is_bundled=False, settings={"planets": 3})
+    assert (shell.source, shell.kind) == (Installed(name="bash", is_bundled=True), "python")
+
+
+@pytest.mark.parametrize("table", ["", 'file = "a.py"\nbundled = "bash"', "settings = {}"])
+def test_an_activation_names_exactly_one_thing(folders: Folders, table: str) -> None:
+    folders.settings(f"[activations.sun]\n{table}\n")
+    assert sentences(folders.load(), "error") == ["An activation needs exactly one of file, package and bundled."]
 
 
 def test_two_names_with_one_key_are_told_apart(folders: Folders) -> None:

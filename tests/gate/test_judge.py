@@ -426,3 +426,17 @@ def test_T19_uris_of_callers_do_not_fill_the_memory() -> None:
     for number in range(25_000):
         judge(made, BOB, resource(f"file:///srv/{number}"), {})
     assert len(made._applicable) <= 10_000  # pyright: ignore[reportPrivateUsage]
+
+
+def test_only_a_rule_that_names_a_careful_server_allows_its_tools() -> None:
+    target = Target("sh", "tool", "sh.run")
+    everything = PolicyConfig((Rule(Permission(tool="*", action="allow")),), "allow")
+    verdict = judge(Rules(everything, careful=["sh"]), BOB, target, {})
+    assert (verdict.action, verdict.needs_client) == ("ask", True)
+    assert judge(Rules(everything, careful=["other"]), BOB, target, {}).action == "allow"
+    named = PolicyConfig((Rule(Permission(tool="mcp__sh__run", action="allow")),), "deny")
+    assert judge(Rules(named, careful=["sh"]), BOB, target, {}).action == "allow"
+    denied = PolicyConfig((Rule(Permission(tool="mcp__*__run", action="deny")),), "allow")
+    assert judge(Rules(denied, careful=["sh"]), BOB, target, {}).action == "deny"
+    assert judge(Rules(PolicyConfig((), "deny"), careful=["sh"]), BOB, target, {}).action == "deny"
+    assert Rules(everything, careful=["sh"]).version != Rules(everything).version

@@ -111,3 +111,11 @@ def test_rules_for_servers_and_tools_that_do_not_exist() -> None:
     found = [(rule.line, name) for rule, name, _ in unknown_names(made.rules, tools)]
     assert found == [(4, "delte_repo")]
     assert not list(unknown_names(made.rules, {}))
+
+
+def test_a_rule_may_call_a_tool_of_an_activation_by_its_short_name() -> None:
+    written = [
+        Permission(tool=tool, action="allow") for tool in ("bash.execute", "mcp__bash__bash.execute", "bash.run")
+    ]
+    made = [Rule(each, "rules", line) for line, each in enumerate(written, 1)]
+    assert [rule.line for rule, *_ in unknown_names(made, {"bash": ["bash.execute"]})] == [3]

@@ -287,6 +287,13 @@ def only_the_good_one_arrived(folder: Governed) -> bool:
     return [each["arguments"] for each in params] == [{"good": True}] and len(decisions) == 1
 
 
+def rejected(folder: Governed) -> int:
+    """How many messages were rejected by the log: a row each, and the number of those that came too fast for that."""
+    rows = folder.rows("reject")
+    assert {row.verdict for row in rows} <= {"parse_error", "invalid_request"}, rows
+    return sum(1 + cast(int, row.body.get("suppressed", 0)) for row in rows)
+
+
 async def post(gateway: Process, given: list[bytes]) -> list[Answer]:
     """The answers to messages that are posted as calls of the allowed tool."""
     headers = standard("tools/call", {"name": "a__get"})
@@ -307,10 +314,13 @@ async def test_t1_nothing_that_is_no_json_reaches_a_server_over_http(tmp_path: P
         async with governing(folder) as gateway:
             given = bodies()
             assert len(must_reject()) >= 188
-            for body, answer in zip(given, await post(gateway, given), strict=True):
+            answers = await post(gateway, given)
+            for body, answer in zip(given, answers, strict=True):
                 assert answer.status in (400, 413), (body[:300], answer)
             (answer,) = await post(gateway, [good()])
             assert answer.text == "recorded"
+            assert await gateway.stopped() == 0
+        assert rejected(folder) == sum(answer.status == 400 for answer in answers)
         assert only_the_good_one_arrived(folder)
     finally:
         folder.remove()
@@ -336,6 +346,8 @@ async def test_t1_nothing_that_is_no_json_reaches_a_server_over_stdio(tmp_path: 
                 while b'"good"' not in (line := await answers.readline()):
                     assert line and b"result" not in json.loads(line), line
             assert b"recorded" in line
+            assert await gateway.stopped() == 0
+        assert rejected(folder) > len(must_reject())
         assert only_the_good_one_arrived(folder)
     finally:
         folder.remove()

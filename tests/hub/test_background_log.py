@@ -17,6 +17,7 @@ from sluicegate.protocol.message import Notification, Params, Reply, Result
 from sluicegate.protocol.modern_era import ACKNOWLEDGED, Profile, complete
 from sluicegate.runtime.task_scope import TaskScope
 from tests.hub.scripted import Scripted, tools, until
+from tests.hub.test_governor import Judge
 from tests.upstream.raw_server import Recorder
 
 LOST = "log messages that belong to no call"
@@ -274,3 +275,18 @@ async def test_who_called_a_server_is_known_to_the_one_that_takes_its_place() ->
         await until(lambda: after.is_ready)
         await stage.say("info")
         assert after is not before and stage.lost == 1 and sink.notices == []
+
+
+async def test_t16_clients_to_whom_all_of_a_server_is_denied_hear_none_of_its_lines() -> None:
+    judge = Judge()
+    judge.hidden = {"ada": {"t"}}
+    async with staged() as stage:
+        stage.hub.govern(judge)
+        denied = await stage.listen("debug", caller="ada")
+        await stage.say("error")
+        assert denied.notices == [] and stage.lost == 1
+        stage.leave(denied)
+        allowed = await stage.listen("debug", caller="bob")
+        await stage.say("error")
+        await until(lambda: len(allowed.notices) == 1)
+        assert denied.notices == []

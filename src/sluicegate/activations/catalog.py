@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 
 from sluicegate.activations.content import echo
 from sluicegate.activations.definitions import Completer, Prompt, Resource, Tool, not_found
-from sluicegate.activations.tool_call import run_tool
+from sluicegate.activations.tool_call import KEPT_SCHEME, run_tool
 from sluicegate.errors import InvalidParams, MethodNotFound, UnknownTarget
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.headers import check_marks
@@ -22,6 +22,7 @@ from sluicegate.protocol.sealed_tokens import Sealer
 from sluicegate.protocol.versions import MODERN_VERSIONS
 from sluicegate.runtime.change_feed import RESOURCE_UPDATED, Changes, Filter, read_filter
 from sluicegate.runtime.process_key import process_key
+from sluicegate.store.base import Keeper
 
 _T = TypeVar("_T")
 _Method = Callable[[Exchange], Awaitable[Params]]
@@ -42,9 +43,10 @@ class Catalog:
 
     Args:
         page_size: the number of definitions in one page of a list.
+        keeper: keeps what is too long for the result of a tool.
     """
 
-    def __init__(self, page_size: int = 50) -> None:
+    def __init__(self, page_size: int = 50, keeper: Keeper | None = None) -> None:
         if page_size < 1:
             raise ValueError("page_size must be at least 1")
         self._tools: dict[str, Tool] = {}
@@ -55,6 +57,7 @@ class Catalog:
         self._announced = {"logging"}
         self._changes = Changes()
         self._page_size = page_size
+        self._keeper = keeper
         # Cursors of an earlier process are not valid: its list may have been different.
         self._sealer = Sealer(process_key(), "list cursor of a server")
         # A method is added to `_methods` when its capability is announced.
@@ -87,6 +90,8 @@ class Catalog:
             SluicegateError: the request failed for another reason.
         """
         method = self._methods.get(exchange.method)
+        if method is None and _reads_kept(exchange):
+            return self._read_resource(exchange)  # The rest of a long result, whatever is announced.
         if method is None:
             raise MethodNotFound(f"Method not found: {echo(exchange.method)}")
         if "requestState" in exchange.params:
@@ -151,12 +156,23 @@ class Catalog:
             raise UnknownTarget(f"Unknown tool: {echo(_text(exchange.params, 'name'))}")
         if tool.marks and exchange.headers is not None and exchange.profile.version in MODERN_VERSIONS:
             check_marks(exchange.headers, None, exchange.params, tool.marks)
-        return run_tool(tool, exchange, _object(exchange.params, "arguments", {}))
+        return run_tool(tool, exchange, _object(exchange.params, "arguments", {}), self._keeper)
 
     async def _read_resource(self, exchange: Exchange) -> Params:
         uri = _text(exchange.params, "uri")
+        if uri.startswith(KEPT_SCHEME):
+            return self._read_kept(uri, exchange.caller.id)
         resource, variables = self._resource(uri)
         return await resource.read(uri, variables, exchange)
+
+    def _read_kept(self, uri: str, caller: str) -> Params:
+        """A page of a long result; raises UnknownTarget if it is gone or belongs to another caller."""
+        id, _, page = uri.removeprefix(f"{KEPT_SCHEME}//").partition("/")
+        is_page = page.isdecimal() and len(page) < 10 and self._keeper is not None
+        found = self._keeper.read(caller, id, int(page)) if is_page and self._keeper is not None else None
+        if found is None:
+            raise not_found(uri)
+        return {"contents": [{"uri": uri, "mimeType": "text/plain", "text": found}]}
 
     def _resource(self, uri: str) -> tuple[Resource, Mapping[str, str]]:
         """The resource of a URI and its variables: an exact match, else the first template. Raises UnknownTarget."""
@@ -225,6 +241,10 @@ class Catalog:
 class _Defined(Protocol):
     @property
     def definition(self) -> Params: ...
+
+
+def _reads_kept(exchange: Exchange) -> bool:
+    return exchange.method == "resources/read" and str(exchange.params.get("uri")).startswith(KEPT_SCHEME)
 
 
 def _put(items: dict[str, _T], key: str, item: _T, kind: str) -> None:

@@ -8,14 +8,14 @@ import functools
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from sluicegate.activations.invoke import awaited
 from sluicegate.activations.signatures import Function
 from sluicegate.errors import ConfigError
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,30}")
-_RESERVED: Final = frozenset({"children", "child", "connect", "schema", "hash"})
+_RESERVED: Final = frozenset({"children", "child", "connect", "extend", "schema", "hash"})
 """Methods that are not tools, and names that every namespace has already."""
 
 DEEPEST: Final = 8
@@ -28,6 +28,13 @@ class Parent(Protocol):
 
     def children(self) -> Sequence[str]: ...
     def child(self, name: str) -> object: ...
+
+
+@runtime_checkable
+class Extending(Protocol):
+    """An object that adds more than tools to its server."""
+
+    def extend(self, server: Any, /) -> None: ...
 
 
 def check_name(name: str) -> None:

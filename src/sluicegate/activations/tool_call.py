@@ -5,8 +5,9 @@ error. A call that failed, or whose arguments do not match the schema, is a resu
 read.
 """
 
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
-from typing import cast
+from typing import Final, cast
 
 import msgspec
 
@@ -21,16 +22,27 @@ from sluicegate.errors import MissingCapability, ThreadsBusy
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.types import STREAMED_KEY
+from sluicegate.store.base import Keeper, KeptText, KeptWriter
+
+log = logging.getLogger("sluicegate")
+
+LONGEST_STREAM: Final = 1024 * 1024
+"""Bytes of what a stream sent early that are in its result; the rest is kept as a resource."""
+KEPT_SCHEME: Final = "kept:"
 
 
-async def run_tool(tool: Tool, exchange: Exchange, arguments: Mapping[str, object]) -> Params:
-    """The result of a call, after all its events have been sent.
+async def run_tool(
+    tool: Tool, exchange: Exchange, arguments: Mapping[str, object], keeper: Keeper | None = None
+) -> Params:
+    """The result of a call, after all its events have been sent. `keeper` gets what is too long for a result.
 
     Raises:
         MissingCapability: the tool asked a question that the client does not support, and did not handle the error.
         ThreadsBusy: no thread is free for a plain function; it did not run.
     """
-    call = answer = None
+    call = None
+    answer: Answer | None = None
+    is_answered = False
     try:
         values = tool.read(arguments)
     except InvalidArguments as refusal:
@@ -47,7 +59,7 @@ async def run_tool(tool: Tool, exchange: Exchange, arguments: Mapping[str, objec
             return {"content": [text_block(value)]}
         if tool.returns_dataclasses:
             value = with_defaults(value)
-        call, answer = call or Call(exchange), Answer()
+        call, answer = call or Call(exchange), Answer(keeper, exchange.caller.id)
         stream = stream_of(value)
         if stream is not None:
             await answer.take_all(stream, call)
@@ -55,6 +67,7 @@ async def run_tool(tool: Tool, exchange: Exchange, arguments: Mapping[str, objec
             answer.take_wrapped(value)
         elif (leaving := answer.take(value, call)) is not None:
             await leaving
+        is_answered = True
     except (MissingCapability, ThreadsBusy):
         # Another request can succeed: −32021 says which capability to declare, 1004 to send it later.
         raise
@@ -63,17 +76,26 @@ async def run_tool(tool: Tool, exchange: Exchange, arguments: Mapping[str, objec
             raise
         answer = answer or Answer()
         answer.fail(shown(error, f"The tool '{tool.name}'"))
+        is_answered = True
     finally:
         is_streamed = call is not None and call.is_streamed
         if call is not None:
             call.end()
+        if not is_answered and answer is not None:
+            answer.discard()
+    assert answer is not None  # A type checker does not see it.
     return answer.result(tool, is_streamed=is_streamed)
 
 
 class Answer:
     """The result of a call while it is built."""
 
-    def __init__(self) -> None:
+    def __init__(self, keeper: Keeper | None = None, caller: str = "") -> None:
+        """`keeper` keeps for the caller what is too long for the result; without one, all is in the result."""
+        self._keeper = keeper
+        self._caller = caller
+        self._room = LONGEST_STREAM
+        self._kept: KeptWriter | None = None
         self._content: list[Params] = []
         self._structured: Params | None = None
         self._structured_text = ""
@@ -144,11 +166,49 @@ class Answer:
 
     def _take_piece(self, value: object, call: Call) -> Awaitable[None]:
         if isinstance(value, str):
-            self._pieces.append(value)
+            self._add_piece(value)
         else:
-            self._streamed.append(len(self._content))
-            self._add_text(json_of(value)[1])
+            self._add_early_block(json_of(value)[1])
         return call.data(value)
+
+    def _add_piece(self, text: str) -> None:
+        """Add a text that is sent early."""
+        size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+        if self._kept is None and (size <= self._room or not self._begin_keeping()):
+            self._room -= size
+            self._pieces.append(text)
+        elif self._kept is not None:
+            head = text.encode("utf-8", "replace")[: self._room].decode("utf-8", "ignore")
+            self._room = 0
+            if head:
+                self._pieces.append(head)
+            self._kept.write(text[len(head) :])
+
+    def _add_early_block(self, text: str) -> None:
+        """Add a block that is sent early."""
+        if self._kept is None and (len(text) <= self._room or not self._begin_keeping()):
+            self._room -= len(text)
+            self._streamed.append(len(self._content))
+            self._add_text(text)
+        elif self._kept is not None:
+            self._room = 0
+            self._kept.write(f"{text}\n")
+
+    def _begin_keeping(self) -> bool:
+        """Begin to keep what does not fit; False if that is not possible, and all must be in the result."""
+        if self._keeper is None:
+            return False
+        try:
+            self._kept = self._keeper.begin(self._caller)
+        except OSError as problem:
+            log.warning("A long result cannot be kept in a file: %s", problem.strerror)
+            self._keeper = None
+        return self._kept is not None
+
+    def discard(self) -> None:
+        """Forget what was kept: there will be no result."""
+        if self._kept is not None:
+            self._kept.discard()
 
     def _take_event(self, event: msgspec.Struct, call: Call) -> Awaitable[None]:
         plain, text = json_of(event)
@@ -156,13 +216,12 @@ class Answer:
         tag = event.__struct_config__.tag_field or "type"
         strings = [value for name, value in members.items() if name != tag and isinstance(value, str)]
         text = strings[0] if len(strings) == 1 else text
-        self._pieces.append(text)
+        self._add_piece(text)
         return call.event({"type": members[tag], **{k: v for k, v in members.items() if k != tag}}, text)
 
     def _take_tool_use(self, use: ToolUse, call: Call) -> Awaitable[None]:
         plain, text = json_of(use.input)
-        self._streamed.append(len(self._content))
-        self._add_text(f"[Tool: {use.name}] {text}")
+        self._add_early_block(f"[Tool: {use.name}] {text}")
         return call.event({"type": "tool_use", "tool_name": use.name, "input": plain}, f"Using tool: {use.name}")
 
     def _take_structured(self, value: object) -> None:
@@ -188,6 +247,8 @@ class Answer:
         if not self._content and self._structured_text:
             self._add_text(self._structured_text)
         streamed += [index + len(self._pieces[:1]) for index in self._streamed]
+        if self._kept is not None:
+            self._content.append(_link_to(self._kept.end()))
         if tool.promise is not None:
             self._check_promise(tool.promise, tool.name)
         result: Params = {"content": self._content}
@@ -225,6 +286,20 @@ class Answer:
 def is_own_event(value: object) -> bool:
     """Whether a value is an event of the author's own: a Struct with a tag."""
     return isinstance(value, msgspec.Struct) and value.__struct_config__.tag is not None
+
+
+def _link_to(kept: KeptText) -> Params:
+    others = f"; the number at the end of the URI is the page, up to {kept.pages}" if kept.pages > 1 else ""
+    cut = " Its end was too long to be kept." if kept.is_cut else ""
+    return {
+        "type": "resource_link",
+        "uri": f"{KEPT_SCHEME}//{kept.id}/1",
+        "name": "rest",
+        "title": "The rest of the output",
+        "description": f"What does not fit into the result, for a day. It has {kept.size} bytes{others}.{cut}",
+        "mimeType": "text/plain",
+        "size": kept.size,
+    }
 
 
 def _has_events(values: Sequence[object]) -> bool:

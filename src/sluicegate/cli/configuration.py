@@ -13,7 +13,7 @@ from sluicegate.config.commands import UNPINNED
 from sluicegate.config.load import Loaded, load
 from sluicegate.config.mcp_json import DISABLED_BY_ENTRY
 from sluicegate.config.merge import DISABLED_BY_SETTINGS
-from sluicegate.config.model import GatewayConfig, Http, PythonFile, ServerConfig, Stdio
+from sluicegate.config.model import GatewayConfig, Http, Installed, PythonFile, ServerConfig, Stdio
 from sluicegate.config.paths import Places, control_socket
 from sluicegate.config.problems import Problem
 from sluicegate.config.self_reference import exposure
@@ -100,6 +100,8 @@ def what_runs(server: ServerConfig) -> str:
             return source.url.shown
         case PythonFile() as source:
             return source.file
+        case Installed() as source:
+            return f"{'bundled' if source.is_bundled else 'package'} {source.name}"
         case None:
             return "-"
 

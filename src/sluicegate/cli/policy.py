@@ -26,6 +26,7 @@ from sluicegate.gate.rules import KINDS, Kind, to_toml
 from sluicegate.hub.catalog import SALIENT, Offer
 from sluicegate.protocol.message import Params
 from sluicegate.serve.catalog_cache import CatalogCache
+from sluicegate.serve.governance import rules_of
 
 
 @click.group()
@@ -93,19 +94,20 @@ def explain(
     target = catalog.target(tool, kind, arguments)
     for warning in catalog.warnings(target):
         say(warning)
-    _explain(Rules(catalog.config.policy), Caller(caller, groups), target, arguments, as_json=as_json)
+    _explain(rules_of(catalog.config), Caller(caller, groups), target, arguments, as_json=as_json)
 
 
 def _explain(rules: Rules, caller: Caller, target: Target, arguments: Params, *, as_json: bool) -> None:
     verdict = judge(rules, caller, target, arguments)
     rows: list[tuple[str, str, str, str]] = []
     for rule in rules.rules:
-        why_not = mismatch(rule, caller, target, arguments)
+        is_too_general = rules.is_too_general(rule, target)
+        why_not = "it does not name the server" if is_too_general else mismatch(rule, caller, target, arguments)
         rows.append((rule.rule.place, rule.verdict.action, rule.rule.written.subject[1], why_not or "decides"))
         if not why_not:
             break
     else:
-        rows.append(("default", rules.default.action, "", "decides"))
+        rows.append(("default", rules.default_for(target).action, "", "decides"))
     hidden = is_hidden(rules, caller, target)
     if as_json:
         keys = ("rule", "action", "for", "says")
@@ -148,6 +150,8 @@ class Catalog:
             raise click.UsageError(f"{text!r} is not the name of a {kind}: write mcp__SERVER__NAME.")
         found = self._server(server)
         offer = self._offer(found) if found is not None and kind == "tool" else None
+        if found is not None and offer is not None and any(each.own == f"{found.key}.{name}" for each in offer.tools):
+            name = f"{found.key}.{name}"  # Of an activation.
         salient = next((each.salient for each in offer.tools if each.own == name), None) if offer is not None else None
         if salient is None:
             salient = next((each for each in SALIENT if each in arguments), "") if kind == "tool" else ""
@@ -219,7 +223,7 @@ def test(file: str, as_json: bool, config: str | None, folder: str | None) -> No
     """
     cases = _cases(file)
     catalog = Catalog.of(places_of(config, folder))
-    rules = Rules(catalog.config.policy)
+    rules = rules_of(catalog.config)
     rows: list[dict[str, object]] = []
     for line, case, (kind, name) in cases:
         target = catalog.target(name, kind, case.args)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from sluicegate.cli.command import CLIENT_NAMES, NotStarted
 from sluicegate.cli.configuration import has_nothing_to_run
@@ -24,6 +24,9 @@ from sluicegate.serve.control_protocol import ServerStatus
 from sluicegate.serve.early_start import Launches
 from sluicegate.serve.process import Running, serve_gateway
 from sluicegate.store.base import State
+
+if TYPE_CHECKING:
+    from sluicegate.load_activation import FoundActivation
 
 
 def run_gateway(
@@ -106,11 +109,11 @@ def _reported(loaded: Loaded) -> set[str]:
     return {server.name for server in found if server.enabled and has_nothing_to_run(server)}
 
 
-def _load_file(file: str) -> Upstream | Hub:
+def _load_file(file: str) -> "Upstream | Hub | FoundActivation":
     # Imported here: most gateways have no Python file, and it would delay the start.
-    from sluicegate.load_file import load_server
+    from sluicegate.load_file import load_file
 
-    return load_server(file)
+    return load_file(file)
 
 
 def say_opened(running: Running, profile: str, command: str) -> None:

@@ -22,7 +22,7 @@ from sluicegate.errors import UpstreamUnavailable
 from sluicegate.exchange import Connection, Host
 from sluicegate.gateway import Gateway
 from sluicegate.hub.mount import State
-from sluicegate.load_file import load_server
+from sluicegate.load_file import load_file
 from sluicegate.serve.catalog_cache import CatalogCache
 from sluicegate.serve.control_api import SLOW_START, control_server
 from sluicegate.serve.governance import open_stores
@@ -52,7 +52,7 @@ async def temporary_gateway(
         say(f"no gateway runs for this folder, so {names} {is_} started for this command alone.")
     async with (
         open_stores(config, places.environ) as stores,
-        Gateway(config, load_file=load_server, stores=stores) as gateway,
+        Gateway(config, load_file=load_file, stores=stores) as gateway,
     ):
         seconds = await _wait_for_servers(gateway)
         CatalogCache(catalogs_folder(config.root, places.environ)).save_all(gateway)

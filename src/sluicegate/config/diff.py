@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from sluicegate.config.model import GatewayConfig, Http, ServerConfig, ServerSettings, Stdio
+from sluicegate.config.model import GatewayConfig, Http, Installed, ServerConfig, ServerSettings, Stdio
 from sluicegate.gate.rules import Permission
 
 _CONNECTION: Final = ("era", "start_timeout", "probe_timeout", "stop_grace", "roots")
@@ -77,6 +77,8 @@ def _must_reconnect(was: ServerConfig, now: ServerConfig) -> bool:
         return True
     if isinstance(now.source, Http) and _longest(was.settings) != _longest(now.settings):
         return True  # The connection has the time limit for responses.
+    if isinstance(now.source, Installed) and was.prefix != now.prefix:
+        return True  # The prefix is part of the server's own names.
     return any(getattr(was.settings, name) != getattr(now.settings, name) for name in _CONNECTION)
 
 

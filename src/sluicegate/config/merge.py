@@ -54,8 +54,11 @@ class Merger:
                 place = f"{found[name].file}, line {found[name].line}"
                 self._report("error", f'The activation "{name}" has the same name as a server ({place}).', path)
                 continue
-            source = PythonFile(file=activation.file)
-            if not os.path.isfile(source.path):
+            source = activation.source
+            if source is None:
+                self._report("error", "An activation needs exactly one of file, package and bundled.", path)
+                continue
+            if isinstance(source, PythonFile) and not os.path.isfile(source.path):
                 self._report("warning", f'The file of the activation "{name}" does not exist.', (*path, "file"), name)
             file, line = self._place(path)
             found[name] = self._server(file, Entry(name=name, line=line or 0, source=source))

@@ -87,6 +87,7 @@ class PythonFile(msgspec.Struct, frozen=True, kw_only=True, tag="python"):
 
     file: str
     """Its path, optionally followed by a colon and the name of the server in it."""
+    settings: dict[str, object] = {}
 
     @property
     def path(self) -> str:
@@ -96,7 +97,15 @@ class PythonFile(msgspec.Struct, frozen=True, kw_only=True, tag="python"):
         return path if colon and name.isidentifier() and not os.path.exists(self.file) else self.file
 
 
-Source = Stdio | Http | PythonFile
+class Installed(msgspec.Struct, frozen=True, kw_only=True, tag="installed"):
+    """An activation of an installed package, or one that comes with sluicegate; it runs in this process."""
+
+    name: str
+    is_bundled: bool
+    settings: dict[str, object] = {}
+
+
+Source = Stdio | Http | PythonFile | Installed
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -176,7 +185,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 return "stdio"
             case Http():
                 return "http"
-            case PythonFile():
+            case PythonFile() | Installed():
                 return "python"
             case None:
                 return "invalid"
@@ -361,10 +370,26 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Activation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A Python file with tools: `[activations.NAME]`."""
+    """Tools that run inside the gateway: `[activations.NAME]`."""
 
-    file: str
-    """Path of the file (required). If it does not exist, there is a warning, and it is loaded when it appears."""
+    file: str | None = None
+    """Path of a Python file. If it does not exist, there is a warning, and it is loaded when it appears."""
+    package: str | None = None
+    """Instead of `file`: an activation of an installed package, by the name of its entry point."""
+    bundled: str | None = None
+    """Instead of `file`: an activation that comes with sluicegate, by its name."""
+    settings: dict[str, object] = {}
+    """The arguments of the class that is the activation."""
+
+    @property
+    def source(self) -> PythonFile | Installed | None:
+        """What it names; None unless it names exactly one thing."""
+        named = [each for each in (self.file, self.package, self.bundled) if each is not None]
+        if len(named) != 1:
+            return None
+        if self.file is not None:
+            return PythonFile(file=self.file, settings=self.settings)
+        return Installed(name=named[0], is_bundled=self.bundled is not None, settings=self.settings)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

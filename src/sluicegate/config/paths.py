@@ -82,6 +82,11 @@ def audit_folder(config: GatewayConfig, environ: Mapping[str, str]) -> str:
     return config.audit.folder or os.path.join(_state_folder(config.root, environ), "audit")
 
 
+def activations_folder(root: str, environ: Mapping[str, str]) -> str:
+    """The folder in which the activations of a folder's gateway keep files."""
+    return os.path.join(_state_folder(root, environ), "activations")
+
+
 def _state_folder(root: str, environ: Mapping[str, str]) -> str:
     home = environ.get("HOME") or os.path.expanduser("~")
     state = environ.get("XDG_STATE_HOME") or os.path.join(home, ".local", "state")

@@ -19,6 +19,7 @@ from sluicegate.protocol.modern_era import ACKNOWLEDGED
 from sluicegate.protocol.server_connection import (
     Answered,
     Asked,
+    Called,
     Event,
     LogLevelSet,
     Opened,
@@ -356,6 +357,8 @@ class HttpSession:
                     withdrawn[owner] = request_id
                 case Answered(request_id, reply):
                     self.side.answered(request_id, reply)
+                case Called():
+                    raise AssertionError("a session has no native requests")
         for owner, request_id in withdrawn.items():
             if not owner.open:
                 owner.withdraw(request_id)

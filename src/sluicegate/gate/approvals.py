@@ -25,6 +25,7 @@ from sluicegate.errors import (
     UpstreamError,
 )
 from sluicegate.exchange import Exchange, Handler, Target, Verdict
+from sluicegate.gate.approval_ask import Ask, asked_here
 from sluicegate.gate.approval_rows import covered_row, decided_row, granted_row
 from sluicegate.gate.approval_text import declined, form, name_of, not_allowed, read_answer, unanswered
 from sluicegate.gate.audit import REFUSAL
@@ -55,6 +56,7 @@ _SECOND: Final = 10**9
 _PROTOCOL: Final = ("io.modelcontextprotocol/", "dev.sluicegate/")
 _CARRIED: Final = frozenset({"progressToken", "traceparent", "tracestate", "baggage"})
 """Members of `_meta` that differ from call to call and mean nothing to a server's work."""
+_FORM: Final = Question("elicitation/create", {})
 
 
 class ApprovalSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,9 +73,6 @@ class ApprovalSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DEFAULTS: Final = ApprovalSettings()
-
-Ask = Callable[[Exchange, Approval], Awaitable[Answer | Refused]]
-"""The answer to a question, or why there is none: given by the program that this gateway is part of."""
 
 
 def bind(exchange: Exchange, target: Target, rules: str) -> str:
@@ -181,7 +180,11 @@ class ApprovalStep:
                 return await _refusal(exchange, Refused(sentence))
             if self._ask is not None:
                 question = self._question(exchange, target, verdict, f"{binding} {new_id()}")
-                refusal = await self._decided_by(self._ask, exchange, question)
+                refusal = await asked_here(self._state, self._ask, exchange, question)
+            elif verdict.needs_client and not self._may_ask_client(exchange):
+                sentence = f"{_name(target)} asks before it runs, and this client cannot be asked."
+                rule = f'a rule allows it: tool = "mcp__{target.server}", action = "allow"'
+                return await _refusal(exchange, Refused(f"{sentence} It runs without a question if {rule}."))
             else:
                 question = self._question(exchange, target, verdict, binding)
                 refusal = await self._decision(exchange, question, rules, ends)
@@ -272,22 +275,6 @@ class ApprovalStep:
             self._untold.add(new.id)
         return found
 
-    async def _decided_by(self, ask: Ask, exchange: Exchange, question: Approval) -> Refused | None:
-        try:
-            answer = await ask(exchange, question)
-        except BaseException:
-            with suppress(StateUnavailable):
-                self._state.void(question.id)
-            raise
-        if not isinstance(answer, Refused) and self._state.decide(question.id, answer):
-            return None
-        if self._state.void(question.id) and isinstance(answer, Refused):
-            return answer
-        # Another process may have answered first; otherwise it is too late.
-        found = self._state.find(question.id)
-        is_decided = found is not None and found.state in ("approved", "declined")
-        return None if is_decided else ApprovalExpired("The answer came too late; nothing was run.")
-
     async def _decision(self, exchange: Exchange, question: Approval, rules: str, ends: float) -> Refused | None:
         """Wait for an answer in the store; what the caller is told if there is none for this call."""
         hold = _Hold(question, asyncio.Event())
@@ -326,12 +313,17 @@ class ApprovalStep:
         self._untold.discard(hold.question.id)
         if self._notify is not None and is_new:
             tasks.start(_notified(self._notify, hold.question))
-        if self.settings.client == "any" or (self.settings.client == "local" and exchange.caller.id == "local"):
+        if self._may_ask_client(exchange):
             asked = form(hold.question, lambda: hold.hear("gone"))
-            if asked is not None and lacking_capability(asked, exchange.profile.capabilities) is None:
+            if asked is not None:
                 if exchange.profile.version in MODERN_VERSIONS:
                     self._asked_in_rounds[hold.question.binding] = hold
                 tasks.start(_ask_client(exchange, hold, asked))
+
+    def _may_ask_client(self, exchange: Exchange) -> bool:
+        who = self.settings.client
+        is_trusted = who == "any" or (who == "local" and exchange.caller.id == "local")
+        return is_trusted and lacking_capability(_FORM, exchange.profile.capabilities) is None
 
     async def _until_decided(self, hold: _Hold, rules: str, ends: float) -> Refused | None:
         question, state, name = hold.question, self._state, name_of(hold.question.server, hold.question.name)

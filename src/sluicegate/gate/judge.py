@@ -6,13 +6,13 @@ rule that denies or asks and none that allows: where two readers could disagree,
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, TypeVar, cast
 
 import msgspec
 
 from sluicegate.exchange import Action, Caller, Target, Verdict
-from sluicegate.gate.rules import GROUP, KINDS, PolicyConfig, Rule, Subject, subject_of
+from sluicegate.gate.rules import GROUP, KINDS, PolicyConfig, Rule, Subject, spellings, subject_of
 from sluicegate.globs import Glob, glob, name_glob
 from sluicegate.protocol.uri_normalize import plain
 
@@ -37,6 +37,7 @@ _HOST: Final = re.compile(r"[a-z0-9._:\[\]-]*")
 K = TypeVar("K")
 V = TypeVar("V")
 _NOT_NAMED: Final = "No rule names it."
+_CAREFUL: Final = Verdict("ask", why="No rule names it, and it can do anything on this machine.", needs_client=True)
 
 
 class Condition(msgspec.Struct, frozen=True):
@@ -111,10 +112,14 @@ class Applicable(msgspec.Struct, frozen=True):
 class Rules:
     """The rules of a configuration, compiled. Which of them can apply is remembered for each caller and target."""
 
-    def __init__(self, config: PolicyConfig | None = None) -> None:
-        """Raises BadGlob if a rule cannot be read; the configuration has been checked."""
+    def __init__(self, config: PolicyConfig | None = None, careful: Collection[str] = ()) -> None:
+        """Raises BadGlob if a rule cannot be read; the configuration has been checked.
+
+        Calls of `careful` servers, given by their keys, are allowed only by rules that name the server.
+        """
         self.config = config or PolicyConfig()
-        self.version = self.config.version
+        self.careful = frozenset(careful)
+        self.version = "+".join([self.config.version, *sorted(self.careful)])
         """A digest of the rules; equal rules have the same one."""
         self.rules = tuple(map(_compiled, self.config.rules))
         action = self.config.default
@@ -149,11 +154,24 @@ class Rules:
         forms = forms_of(target)
         conditional: list[CompiledRule] = []
         for rule in self._of_server(target.server):
+            if self.is_too_general(rule, target):
+                continue
             if rule.names(target, forms) and rule.is_for(caller):
                 if not rule.conditions:
                     return Applicable(tuple(conditional), rule.verdict)
                 conditional.append(rule)
-        return Applicable(tuple(conditional), self.default)
+        return Applicable(tuple(conditional), self.default_for(target))
+
+    def is_too_general(self, rule: CompiledRule, target: Target) -> bool:
+        """Whether a rule would allow a tool of a careful server, and does not name that server."""
+        return self._is_careful(target) and rule.allows and rule.subject.server.literal is None
+
+    def default_for(self, target: Target) -> Verdict:
+        """What holds if no rule matches."""
+        return _CAREFUL if self._is_careful(target) and self.default.action != "deny" else self.default
+
+    def _is_careful(self, target: Target) -> bool:
+        return target.kind == "tool" and target.server in self.careful
 
     def _of_server(self, server: str) -> tuple[CompiledRule, ...]:
         found = self._by_server.get(server)
@@ -241,7 +259,7 @@ def _is_odd_uri(uri: str) -> bool:
 def forms_of(target: Target) -> tuple[str, ...]:
     """The spellings of its name that globs are compared with; none if it is a suspicious URI."""
     if target.kind != "resource":
-        return (target.name,)
+        return spellings(target.server, target.name)
     uri = target.name
     if _size(uri) > LONGEST_ARGUMENT:
         return ()

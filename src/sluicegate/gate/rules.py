@@ -155,6 +155,12 @@ def _halves(kind: Kind, text: str) -> tuple[str, str | None]:
     return server, name if separator else None
 
 
+def spellings(server: str, name: str) -> tuple[str, ...]:
+    """The names by which rules may call a tool or prompt: of an activation, `bash.execute` and `execute`."""
+    short = name.removeprefix(f"{server}.")
+    return (name,) if short == name else (name, short)
+
+
 def full_name(server: str, name: str) -> str:
     """What a rule writes for a tool, a prompt or a URI of a server."""
     return f"{_HEAD}{server}__{name}"
@@ -249,7 +255,7 @@ def unknown_names(rules: Sequence[Rule], tools: Mapping[str, Iterable[str]]) -> 
         if subject.name is None or "tool" not in subject.kinds or server is None or server not in tools:
             continue
         names = list(tools[server])
-        if not any(subject.name.matches(name) for name in names):
+        if not any(subject.name.matches(each) for name in names for each in spellings(server, name)):
             yield rule, subject.name.source, names
 
 

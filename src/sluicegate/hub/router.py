@@ -408,7 +408,7 @@ class Router:
 
     async def _listen(self, exchange: Exchange) -> Reply:
         if wants_log(exchange.profile):
-            return await self._hub.log.hold(exchange, lambda server: server in self.catalog.prefixes)
+            return await self._hub.log.hold(exchange, partial(self._views.sees, exchange.caller))
         wanted, tasks = read_filter(exchange.params), self._tasks.listened_to(exchange)
         # A subscription outlives its decision, so each resource is decided on as a request of its own.
         resources = {uri: found for uri in wanted.uris if (found := await self._may_listen(exchange, uri)) is not None}

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from sluicegate.exchange import Caller
-from sluicegate.hub.catalog import Catalog, Entry, without_hidden
+from sluicegate.hub.catalog import KINDS, Catalog, Entry, without_hidden
 from sluicegate.hub.list_pages import ListPages
 from sluicegate.protocol.methods import LIST_CHANGES
 
@@ -62,6 +62,13 @@ class Views:
             if len(self._views) > MOST_VIEWS:
                 del self._views[next(iter(self._views))]
         return view
+
+    def sees(self, caller: Caller, server: str) -> bool:
+        """Whether a caller may use anything of a server, and so hear of it."""
+        view = self.of(caller)
+        if server not in view.catalog.prefixes or view is self._everything:
+            return server in view.catalog.prefixes
+        return any(entry.mount == server for kind in KINDS for entry in view.catalog.of(kind).values())
 
     def set_catalog(self, catalog: Catalog, *, is_narrowed: bool) -> set[str]:
         """Replace the catalog; the notices of the lists that changed for any caller."""

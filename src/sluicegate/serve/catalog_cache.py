@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from sluicegate.config.model import Http, PythonFile, ServerConfig, Stdio
+from sluicegate.config.model import Http, Installed, PythonFile, ServerConfig, Stdio
 from sluicegate.gateway import Gateway
 from sluicegate.hub.catalog import Offer
 from sluicegate.hub.saved_offer import decode_offer, encode_offer
@@ -166,6 +166,8 @@ def _digest(server: ServerConfig) -> str:
             parts = ["http", source.url.shown, sorted(source.headers), source.transport]
         case PythonFile(file=file):
             parts = ["python", file]
+        case Installed() as source:
+            parts = ["bundled" if source.is_bundled else "package", source.name]
         case None:
             parts = ["none"]
     data = msgspec.json.encode([server.name, *parts])

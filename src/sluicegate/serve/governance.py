@@ -4,10 +4,11 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from sluicegate.config.model import GatewayConfig, Http, PythonFile, ServerConfig, Stdio
+from sluicegate.config.model import GatewayConfig, Http, Installed, PythonFile, ServerConfig, Stdio
 from sluicegate.config.paths import audit_folder, state_file
 from sluicegate.errors import ConfigError, StateUnavailable
-from sluicegate.gate.approvals import ApprovalSettings, Ask
+from sluicegate.gate.approval_ask import Ask
+from sluicegate.gate.approvals import ApprovalSettings
 from sluicegate.gate.governance import Governance
 from sluicegate.gate.judge import Rules
 from sluicegate.gate.limits import Ceilings, RateLimits, parse_rate
@@ -94,11 +95,11 @@ def governance_of(config: Callable[[], GatewayConfig], stores: Stores) -> Govern
         server = find(key)
         if server is None:
             return "pin"
-        default: Mode = "off" if isinstance(server.source, PythonFile) else "pin"
+        default: Mode = "off" if isinstance(server.source, PythonFile | Installed) else "pin"
         return server.settings.definitions or default
 
     made = Governance(
-        Rules(config().policy),
+        rules_of(config()),
         stores.audit,
         stores.state,
         mode=mode,
@@ -110,6 +111,15 @@ def governance_of(config: Callable[[], GatewayConfig], stores: Stores) -> Govern
     )
     adjust(made, config())
     return made
+
+
+def rules_of(config: GatewayConfig) -> Rules:
+    """The access rules of a configuration."""
+    sources = {server.key: server.source for server in config.servers.values()}
+    bundled = {
+        key: source.name for key, source in sources.items() if isinstance(source, Installed) and source.is_bundled
+    }
+    return Rules(config.policy, careful=[key for key, name in bundled.items() if name == "bash"])
 
 
 def adjust(governance: Governance, config: GatewayConfig) -> None:
@@ -126,7 +136,7 @@ def adjust(governance: Governance, config: GatewayConfig) -> None:
         for s in servers
         if s.settings.max_arguments is not None or s.settings.max_result is not None
     }
-    governance.adjust(Rules(config.policy), rates, ceilings, approval_settings(config), config.locked)
+    governance.adjust(rules_of(config), rates, ceilings, approval_settings(config), config.locked)
 
 
 def approval_settings(config: GatewayConfig) -> ApprovalSettings:

@@ -30,6 +30,7 @@ from sluicegate.serve.stopping import ExitTimer, Signals, UntilIdle
 from sluicegate.store.base import State as Decisions
 
 if TYPE_CHECKING:
+    from sluicegate.load_activation import FoundActivation
     from sluicegate.serve.endpoints import Endpoints
 
 log = logging.getLogger("sluicegate")
@@ -285,7 +286,7 @@ async def serve_gateway(
     say: Say = log.info,
     opened: Callable[[Running], None] | None = None,
     settled: Callable[[Running, bool], None] | None = None,
-    load_file: Callable[[str], Upstream | Hub] | None = None,
+    load_file: "Callable[[str], Upstream | Hub | FoundActivation] | None" = None,
     adjust: Adjust = as_loaded,
     launches: Launches | None = None,
     has_commands: bool | None = None,

@@ -275,3 +275,45 @@ class State(Approvals, Grants, Pins, Logins, Protocol):
     def close(self) -> None:
         """Void the open questions of this process, and close the store."""
         ...
+
+
+# ----------------------------------------------------------------------------------------------------------- long texts
+
+
+class KeptText(msgspec.Struct, frozen=True):
+    """A text that is kept for its caller."""
+
+    id: str
+    size: int
+    """In bytes."""
+    pages: int
+    is_cut: bool
+    """Whether its end is missing."""
+
+
+class KeptWriter(Protocol):
+    """A text that is being written."""
+
+    def write(self, text: str) -> None:
+        """Add a text. What does not fit, or cannot be written, is dropped."""
+        ...
+
+    def end(self) -> KeptText:
+        """Keep what was written."""
+        ...
+
+    def discard(self) -> None:
+        """Forget what was written."""
+        ...
+
+
+class Keeper(Protocol):
+    """Keeps texts for a while, each for one caller."""
+
+    def begin(self, caller: str) -> KeptWriter:
+        """A new text of a caller; raises OSError if it cannot be written."""
+        ...
+
+    def read(self, caller: str, id: str, page: int) -> str | None:
+        """A page of a text, counted from 1; None if there is none, or it belongs to another caller."""
+        ...

@@ -53,12 +53,12 @@ class Floods:
         return row
 
     def ended(self, now: int, *, all_of_them: bool = False) -> Iterator[Row]:
-        """A row with the number of suppressed ones for each source that has been quiet for a second."""
+        """The last suppressed row, with the number of those before it, of each source that was quiet for a second."""
         for source, window in list(self._windows.items()):
             if all_of_them or not 0 <= now - window.began < _SECOND:
                 del self._windows[source]
                 if window.suppressed:
-                    yield _counted(replace(window.row, request="", values=None), window.suppressed)
+                    yield _counted(replace(window.row, request="", values=None), window.suppressed - 1)
 
 
 def _counted(row: Row, suppressed: int) -> Row:

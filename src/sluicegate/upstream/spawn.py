@@ -139,14 +139,19 @@ class Launched:
 
 
 def launch(
-    command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | os.PathLike[str] | None = None
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    inherits: bool = True,
 ) -> Launched:
-    """Start a command under a guardian; `env` is its configured environment.
+    """Start a command under a guardian; `env` is its configured environment, and all of it unless it `inherits`.
 
     Raises:
         UpstreamUnavailable: there is no such program, or it cannot be started.
     """
-    environment = child_environment(env, command[0] if command else "")
+    inherited = child_environment(env, command[0] if command else "")
+    environment = inherited if inherits else dict(env or {})
     argv = executable(command, environment, cwd)
     try:
         ours, theirs = socket.socketpair()

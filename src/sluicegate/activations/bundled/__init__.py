@@ -1,0 +1,1 @@
+"""Activations that come with sluicegate. Each is off unless the configuration names it."""

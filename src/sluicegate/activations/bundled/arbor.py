@@ -1,0 +1,364 @@
+"""`arbor`: conversation trees, as tools and as resources. All callers of a gateway see the same trees."""
+
+import time
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Annotated, Final, Protocol
+
+import msgspec
+from msgspec import Meta
+
+from sluicegate.activations.bundled.trees import PAGE_SIZE, Metadata, Node, Tree, Trees
+from sluicegate.activations.call import Call
+from sluicegate.activations.values import ToolError
+
+TREE: Final = "arbor://tree/{tree}"
+NODE: Final = "arbor://tree/{tree}/node/{node}"
+_JSON: Final = "application/json"
+LONGEST_SHOWN: Final = 80
+"""Characters of a node in a drawing."""
+
+Count = Annotated[int, Meta(ge=1, le=1000)]
+Read = Callable[[str, Call], Awaitable[str]]
+"""Reads a resource as text, as the caller of a call."""
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A page of trees."""
+
+    trees: list[Tree]
+    next: str | None
+    """The value of `after` for the next page; null if this is the last one."""
+
+
+class WholeTree(msgspec.Struct, frozen=True):
+    """A tree with its nodes."""
+
+    tree: Tree
+    nodes: list[Node]
+
+
+class Bone(msgspec.Struct, frozen=True):
+    """A node without its content."""
+
+    id: str
+    parent: str | None
+    kind: str
+
+
+class Skeleton(msgspec.Struct, frozen=True):
+    """A tree with its nodes, without their content."""
+
+    tree: Tree
+    nodes: list[Bone]
+
+
+class Extended(Protocol):
+    """The server that offers the trees as resources."""
+
+    def add_resource(self, uri: str, function: Callable[..., object], /, **options: object) -> None: ...
+    def remove_resource(self, uri: str, /) -> None: ...
+    def resource_updated(self, uri: str, /) -> None: ...
+    def complete(self, reference: str, argument: str, /) -> Callable[[Callable[..., object]], object]: ...
+
+
+class Arbor:
+    """Conversation trees: texts and links to resources, each below another."""
+
+    page_size = PAGE_SIZE
+
+    def __init__(self, file: str, read: Read | None = None, clock: Callable[[], float] = time.time) -> None:
+        """`file` has the trees; `read` reads what external nodes name."""
+        self._file = file
+        self._read = read
+        self._clock = clock
+        self._open: Trees | None = None
+        self._server: Extended | None = None
+        self._listed: set[str] = set()
+
+    async def __aenter__(self) -> "Arbor":
+        self._open = Trees(self._file, self._clock)
+        for id in self._open.all_ids():
+            self._list(id)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._trees.close()
+        for id in list(self._listed):
+            self._unlist(id)
+
+    @property
+    def _trees(self) -> Trees:
+        if self._open is None:
+            raise ToolError("The trees are not open.")
+        return self._open
+
+    # ----------------------------------------------------------------------------------------------------------- trees
+
+    async def tree_create(self, call: Call, metadata: Metadata | None = None, owner: str | None = None) -> Tree:
+        """Create a tree, which is claimed once by its owner.
+
+        Args:
+            metadata: Anything about the tree.
+            owner: The name of the owner; by default that of the caller.
+        """
+        with self._changing():
+            made = self._trees.create(metadata or {}, owner or call.caller.id)
+            self._list(made.id)
+        return made
+
+    async def tree_get(self, tree: str) -> WholeTree:
+        """A tree with all its nodes, in the order in which they were added.
+
+        Args:
+            tree: The id of the tree.
+        """
+        return WholeTree(self._trees.tree(tree), self._trees.nodes(tree))
+
+    async def tree_get_skeleton(self, tree: str) -> Skeleton:
+        """A tree with all its nodes, without their content.
+
+        Args:
+            tree: The id of the tree.
+        """
+        bones = [Bone(node.id, node.parent, node.kind) for node in self._trees.nodes(tree)]
+        return Skeleton(self._trees.tree(tree), bones)
+
+    async def tree_list(self, after: str | None = None) -> Page:
+        """The trees that are not archived, 50 at a time, the oldest first.
+
+        Args:
+            after: The last tree of the page before.
+        """
+        return _page(self._trees.trees(("active", "scheduled"), after))
+
+    async def tree_list_scheduled(self, after: str | None = None) -> Page:
+        """The trees without owners, which will be archived, 50 at a time, the oldest first.
+
+        Args:
+            after: The last tree of the page before.
+        """
+        return _page(self._trees.trees(("scheduled",), after))
+
+    async def tree_list_archived(self, after: str | None = None) -> Page:
+        """The archived trees, which will be deleted, 50 at a time, the oldest first.
+
+        Args:
+            after: The last tree of the page before.
+        """
+        return _page(self._trees.trees(("archived",), after))
+
+    async def tree_update_metadata(self, tree: str, metadata: Metadata) -> Tree:
+        """Replace the metadata of a tree.
+
+        Args:
+            tree: The id of the tree.
+            metadata: Anything about the tree.
+        """
+        with self._changing(tree):
+            return self._trees.set_metadata(tree, metadata)
+
+    async def tree_claim(self, call: Call, tree: str, owner: str | None = None, count: Count = 1) -> Tree:
+        """Claim a tree, so that it is kept.
+
+        Args:
+            tree: The id of the tree.
+            owner: The name of the owner; by default that of the caller.
+            count: How many claims to add.
+        """
+        with self._changing(tree):
+            return self._trees.claim(tree, owner or call.caller.id, count)
+
+    async def tree_release(self, call: Call, tree: str, owner: str | None = None, count: Count = 1) -> Tree:
+        """Take back claims. A tree without any is archived after 7 days and deleted after 30.
+
+        Args:
+            tree: The id of the tree.
+            owner: The name of the owner; by default that of the caller.
+            count: How many claims to take back.
+        """
+        with self._changing(tree):
+            return self._trees.release(tree, owner or call.caller.id, count)
+
+    async def tree_render(self, call: Call, tree: str) -> str:
+        """A drawing of a tree as text. External nodes are read.
+
+        Args:
+            tree: The id of the tree.
+        """
+        nodes = self._trees.nodes(tree)
+        texts = {node.id: await self._text_of(node, call) for node in nodes}
+        below: dict[str | None, list[Node]] = {}
+        for node in nodes:
+            below.setdefault(node.parent, []).append(node)
+        lines: list[str] = []
+        # A stack rather than recursion: a conversation may be thousands of nodes deep.
+        waiting = [(node, 0) for node in below.get(None, ())]
+        while waiting:
+            node, depth = waiting.pop()
+            lines.append(f"{'  ' * depth}{node.id} {texts[node.id]}".rstrip())
+            waiting += [(child, depth + 1) for child in reversed(below.get(node.id, ()))]
+        return "\n".join(lines)
+
+    async def _text_of(self, node: Node, call: Call) -> str:
+        text = node.content
+        if node.kind == "external":
+            read = "(nothing reads external nodes here)"
+            if self._read is not None:
+                try:
+                    read = await self._read(node.content, call)
+                except ToolError as problem:
+                    read = f"(could not be read: {problem})"
+            text = f"{node.content}: {read}"
+        line = " ".join(text.split())
+        return line if len(line) <= LONGEST_SHOWN else f"{line[: LONGEST_SHOWN - 1]}…"
+
+    # ----------------------------------------------------------------------------------------------------------- nodes
+
+    async def node_create_text(
+        self, tree: str, content: str, parent: str | None = None, metadata: Metadata | None = None
+    ) -> Node:
+        """Add a text to a tree.
+
+        Args:
+            tree: The id of the tree.
+            content: The text.
+            parent: The node that it is below; by default the root.
+            metadata: Anything about the node, such as a role.
+        """
+        with self._changing(tree):
+            return self._trees.add(tree, parent, "text", content, metadata or {})
+
+    async def node_create_external(
+        self, tree: str, uri: str, parent: str | None = None, metadata: Metadata | None = None
+    ) -> Node:
+        """Add a link to a resource to a tree.
+
+        Args:
+            tree: The id of the tree.
+            uri: The URI of the resource, as clients of this gateway know it.
+            parent: The node that it is below; by default the root.
+            metadata: Anything about the node.
+        """
+        with self._changing(tree):
+            return self._trees.add(tree, parent, "external", uri, metadata or {})
+
+    async def node_get(self, tree: str, node: str) -> Node:
+        """A node with its content.
+
+        Args:
+            tree: The id of the tree.
+            node: The id of the node.
+        """
+        return self._trees.node(tree, node)
+
+    async def node_get_children(self, tree: str, node: str) -> list[Node]:
+        """The nodes directly below a node.
+
+        Args:
+            tree: The id of the tree.
+            node: The id of the node.
+        """
+        return self._trees.children(tree, node)
+
+    async def node_get_parent(self, tree: str, node: str) -> Node | None:
+        """The node above a node; null for the root.
+
+        Args:
+            tree: The id of the tree.
+            node: The id of the node.
+        """
+        parent = self._trees.node(tree, node).parent
+        return None if parent is None else self._trees.node(tree, parent)
+
+    async def node_get_path(self, tree: str, node: str) -> list[str]:
+        """The ids of the nodes from the root to a node.
+
+        Args:
+            tree: The id of the tree.
+            node: The id of the node.
+        """
+        return [each.id for each in self._trees.path(tree, node)]
+
+    async def context_list_leaves(self, tree: str) -> list[Node]:
+        """The nodes that end a conversation: those with nothing below them.
+
+        Args:
+            tree: The id of the tree.
+        """
+        return self._trees.leaves(tree)
+
+    async def context_get_path(self, tree: str, node: str) -> list[Node]:
+        """A conversation: the nodes from the root to a node, with their content.
+
+        Args:
+            tree: The id of the tree.
+            node: The id of the node.
+        """
+        return self._trees.path(tree, node)
+
+    async def context_get_handles(self, tree: str, node: str) -> list[str]:
+        """The URIs of the external nodes of a conversation.
+
+        Args:
+            tree: The id of the tree.
+            node: The id of the node.
+        """
+        return [each.content for each in self._trees.path(tree, node) if each.kind == "external"]
+
+    # ------------------------------------------------------------------------------------------------------- resources
+
+    def extend(self, server: Extended) -> None:
+        """Offer trees and nodes as resources."""
+        self._server = server
+
+        async def read_node(tree: str, node: str) -> Node | None:
+            try:
+                return self._trees.node(tree, node)
+            except ToolError:
+                return None
+
+        async def trees_like(start: str) -> list[str]:
+            return self._trees.ids("trees", start)
+
+        async def nodes_like(start: str, others: Mapping[str, str]) -> list[str]:
+            return self._trees.ids("nodes", start, others.get("tree", ""))
+
+        about_tree, about_node = "A conversation tree with its nodes.", "A node of a conversation tree."
+        server.add_resource(TREE, self._tree_if_any, name="tree", description=about_tree, mime_type=_JSON)
+        server.add_resource(NODE, read_node, name="node", description=about_node, mime_type=_JSON)
+        server.complete(TREE, "tree")(trees_like)
+        server.complete(NODE, "tree")(trees_like)
+        server.complete(NODE, "node")(nodes_like)
+
+    async def _tree_if_any(self, tree: str) -> WholeTree | None:
+        try:
+            return await self.tree_get(tree)
+        except ToolError:
+            return None
+
+    @contextmanager
+    def _changing(self, tree: str | None = None) -> Generator[None]:
+        """Notify subscribers after a change, and drop trees from the list that have been deleted meanwhile."""
+        yield
+        for id in self._trees.deleted:
+            self._unlist(id)
+        self._trees.deleted.clear()
+        if tree is not None and self._server is not None:
+            self._server.resource_updated(TREE.format(tree=tree))
+
+    def _list(self, id: str) -> None:
+        if self._server is not None and id not in self._listed:
+            self._listed.add(id)
+            read = partial(self._tree_if_any, id)
+            self._server.add_resource(TREE.format(tree=id), read, name=id, mime_type=_JSON)
+
+    def _unlist(self, id: str) -> None:
+        if self._server is not None and id in self._listed:
+            self._listed.discard(id)
+            self._server.remove_resource(TREE.format(tree=id))
+
+
+def _page(trees: list[Tree]) -> Page:
+    return Page(trees, trees[-1].id if len(trees) == PAGE_SIZE else None)

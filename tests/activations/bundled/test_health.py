@@ -1,0 +1,46 @@
+"""The health activation: every gateway answers it, and lists it only if the configuration names it."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sluicegate
+from sluicegate import __version__
+from sluicegate.activations.bundled.health import Health
+from sluicegate.config.load import load
+from sluicegate.config.paths import Places
+from sluicegate.gateway import Gateway
+from sluicegate.load_file import load_file
+from sluicegate.testing import MemoryUpstream
+
+
+async def test_it_counts_servers_by_state_and_knows_its_age() -> None:
+    now = 10.0
+    states = {"ready": 2}
+    health = Health(lambda: states, clock=lambda: now)
+    now = 12.5
+    found = await health.check()
+    assert (found.status, found.uptime_seconds, found.servers) == ("ok", 2.5, {"ready": 2})
+    assert found.version == __version__ and "2025-11-25" in found.revisions
+    states["failed"] = 1
+    assert (await health.check()).status == "degraded"
+
+
+@pytest.mark.parametrize(
+    ("settings", "listed"), [("", []), ('[activations.health]\nbundled = "health"\n', ["health.check"])]
+)
+async def test_every_gateway_answers_it_and_lists_it_if_it_is_named(
+    tmp_path: Path, settings: str, listed: list[str]
+) -> None:
+    (tmp_path / "sluicegate.toml").write_text(settings)
+    config = load(Places(root=str(tmp_path), home=str(tmp_path / "home"), environ={})).config
+    assert config is not None
+    async with asyncio.timeout(30), Gateway(config, load_file=load_file) as gateway:
+        await gateway.hub.settled()
+        async with sluicegate.connect(MemoryUpstream(gateway.handler())) as client:
+            assert [tool.name for tool in await client.tools()] == listed
+            found: Any = (await client.call("health.check")).structured_content
+            assert found["status"] == "ok"
+            assert found["servers"] == ({"ready": 1} if listed else {})
