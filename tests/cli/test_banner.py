@@ -103,7 +103,9 @@ def test_a_terminal_gets_colours_and_no_line_that_it_would_break(folder: Folder,
 
 
 def test_the_command_that_is_named_can_be_run(folder: Folder) -> None:
-    called = "import sys; sys.argv = ['-m']; from sluicegate.cli.serve import command_as_called as name; print(name())"
+    called = (
+        "import sys; sys.argv = ['-m']; from sluicegate.cli.command import command_as_called as name; print(name())"
+    )
     named = subprocess.run([sys.executable, "-c", called], env=folder.env, capture_output=True, text=True, check=True)
     version = ["/bin/sh", "-c", f"{named.stdout.strip()} --version"]
     done = subprocess.run(version, cwd=folder.home, env=folder.env, capture_output=True, text=True, check=False)

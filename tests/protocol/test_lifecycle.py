@@ -30,6 +30,7 @@ from sluicegate.protocol.server_connection import (
     LONGEST_BACKLOG,
     Answered,
     Asked,
+    Called,
     Event,
     LogLevelSet,
     Opened,
@@ -405,8 +406,8 @@ class Model:
 
 
 def outcomes(events: Sequence[Event]) -> list[Outcome]:
-    """Events in the words of the model, which knows of no levels."""
-    return [outcome(event) for event in events if not isinstance(event, LogLevelSet)]
+    """Events in the words of the model, which knows of no levels and no native requests."""
+    return [outcome(event) for event in events if not isinstance(event, LogLevelSet | Called)]
 
 
 def outcome(event: Asked | Opening | Opened | Withdrawn | Answered | Outgoing) -> Outcome:

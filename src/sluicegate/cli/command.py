@@ -6,6 +6,8 @@ Exit status: 0 done, 1 failed, 2 wrong command line (by click), 3 could not star
 """
 
 import os
+import shlex
+import shutil
 import sys
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -103,3 +105,11 @@ def confirmed(question: str, *, is_yes: bool) -> bool:
     except click.Abort:
         click.echo(err=True)
         raise SystemExit(INTERRUPTED) from None
+
+
+def command_as_called() -> str:
+    """How the user can call us in the shell."""
+    called = sys.argv[0]
+    if os.path.basename(called) != "sluicegate":
+        return f"{shlex.quote(sys.executable)} -m sluicegate"
+    return "sluicegate" if shutil.which("sluicegate") else shlex.quote(called)

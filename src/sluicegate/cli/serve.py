@@ -7,8 +7,6 @@ while they start.
 import errno
 import gc
 import os
-import shlex
-import shutil
 import signal
 import socket
 import sys
@@ -23,7 +21,7 @@ from click.core import ParameterSource
 from msgspec.structs import replace
 
 from sluicegate.cli.attach import relayed, relayed_or_started
-from sluicegate.cli.command import Failure, NotStarted, places_of, with_places
+from sluicegate.cli.command import Failure, NotStarted, command_as_called, places_of, with_places
 from sluicegate.cli.configuration import concerns, has_nothing_to_run, show_problems, unpinned, what_runs, with_demo
 from sluicegate.cli.output import say
 from sluicegate.config.load import Loaded, load
@@ -459,11 +457,3 @@ def _without_gc() -> Generator[Callable[[], None]]:
         yield opened
     finally:
         gc.enable()
-
-
-def command_as_called() -> str:
-    """How the user can call us in the shell."""
-    called = sys.argv[0]
-    if os.path.basename(called) != "sluicegate":
-        return f"{shlex.quote(sys.executable)} -m sluicegate"
-    return "sluicegate" if shutil.which("sluicegate") else shlex.quote(called)
