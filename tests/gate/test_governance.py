@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from sluicegate.errors import RateLimited, Refused, UnknownTarget, UpstreamProtocolError
-from sluicegate.exchange import NOBODY, Caller, Exchange, Host
-from sluicegate.gate.approvals import ApprovalSettings
+from sluicegate.exchange import NOBODY, Caller, Exchange, Host, Target
+from sluicegate.gate.approvals import ApprovalSettings, bind
 from sluicegate.gate.governance import Governance
 from sluicegate.gate.judge import Rules
 from sluicegate.gate.limits import Ceilings, Rate, RateLimits
@@ -135,10 +135,17 @@ async def test_t15_without_rules_no_name_that_looks_like_another_passes(name: st
         assert [params["name"] for _, params in here.received] == ["plainly_unlisted"]
 
 
-async def test_t18_answers_to_no_question_are_not_sent() -> None:
-    async with stage() as here:
-        await here.ask("tools/call", name="files__read", arguments={}, inputResponses={"confirm": {"all": True}})
-        assert "inputResponses" not in here.received[0][1]
+def test_t18_an_approval_covers_answers_to_no_question() -> None:
+    def binding(*, is_continued: bool, **more: object) -> str:
+        exchange = Exchange("tools/call", {"name": "x", **more}, NOBODY, is_continued=is_continued)
+        return bind(exchange, Target("files", "tool", "x"), "rules")
+
+    answers: Params = {"confirm": {"everything": True}}
+    plain = binding(is_continued=False)
+    assert binding(is_continued=False, inputResponses=answers) != plain
+    assert binding(is_continued=True, inputResponses=answers) == plain  # The next round of the same call.
+    assert binding(is_continued=False, _meta={"com.example/target": "production"}) != plain
+    assert binding(is_continued=False, _meta={"progressToken": 1, "traceparent": "x"}) == plain
 
 
 @pytest.mark.parametrize(

@@ -57,12 +57,12 @@ MOST_HELD: Final = 1000
 def call(
     tool: str, words: tuple[str, ...], text: str | None, as_json: bool, config: str | None, folder: str | None
 ) -> None:
-    """Call a tool and print the text of its result; what it streams is printed as it comes.
+    """Call a tool and print the text of its result.
 
-    Values are converted to the types of the tool's schema: numbers, true and false, JSON for objects and lists; a list
-    can also be given item by item, with its key each time, and a member of an object as a.b=1. @FILE is the text of a
-    file, @- that of stdin, and @@ a plain @. A terminal shows progress and the questions of the server; without one,
-    they are not answered.
+    What it streams is printed as it comes. Values are converted to the types of the tool's schema: numbers, true and
+    false, JSON for objects and lists; a list can also be given item by item, with its key each time, and a member of an
+    object as a.b=1. @FILE is the text of a file, @- that of stdin, and @@ a plain @. A terminal shows progress and the
+    questions of the server; without one, they are not answered.
 
     Uses the gateway that runs for this folder; if none runs, or with --config, the tool's server is started for this
     command and then ended.

@@ -8,7 +8,7 @@ in all that the person saw (T18).
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import Final, Literal
 
@@ -80,11 +80,17 @@ def bind(exchange: Exchange, target: Target, rules: str) -> str:
 
     Its key is that of this process, so that nothing about the arguments can be guessed from it.
     """
-    params = {name: value for name, value in exchange.params.items() if name not in _ROUNDS}
+    rounds = _rounds(exchange)
+    params = {name: value for name, value in exchange.params.items() if name not in rounds}
     params["_meta"] = _own_meta(exchange)
     parts = (exchange.caller.id, exchange.method, target.server, target.kind, target.name, target.definition, rules)
     data = msgspec.json.encode((*parts, params), order="deterministic")
     return hashlib.blake2b(data, key=process_key(), digest_size=32, person=b"approval").hexdigest()
+
+
+def _rounds(exchange: Exchange) -> Collection[str]:
+    """The members that differ from round to round. Answers to no question are part of the call like its arguments."""
+    return _ROUNDS if exchange.is_continued else _ROUNDS[1:]
 
 
 def _own_meta(exchange: Exchange) -> Params:
@@ -239,7 +245,7 @@ class ApprovalStep:
         now = time.time_ns()
         arguments = msgspec.json.encode(as_object(exchange.params.get("arguments")) or {}).decode()
         row = METHODS.get(exchange.method)
-        shown = ("arguments", row.target if row is not None else None, *_ROUNDS)
+        shown = ("arguments", row.target if row is not None else None, *_rounds(exchange))
         rest = {k: value for k, value in exchange.params.items() if k not in shown}
         if meta := _own_meta(exchange):
             rest["_meta"] = meta

@@ -338,9 +338,6 @@ class Router:
             # The state is ours and bound to these arguments, so the call has been decided on and has begun. If it is
             # used again, that is another call.
             params, exchange.is_continued = self._hub.request_states.unwrapped(exchange, mount.name)
-        elif "inputResponses" in params:
-            # Answers to no question: nobody who approves the call would see them.
-            params = {key: value for key, value in params.items() if key != "inputResponses"}
         params = {**params, member: own}
         reply = await self._forward(exchange, mount, params, find)
         if is_plain(reply, exchange.profile.version):
