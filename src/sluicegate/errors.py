@@ -121,7 +121,12 @@ class InvalidParams(SluicegateError):
 
 
 class UnknownTarget(InvalidParams):
-    """Nothing offers a tool, prompt or resource of that name."""
+    """Nothing offers a tool, prompt or resource of that name.
+
+    `hidden` is what a rule hides from the caller under that name: for the record, and never shown.
+    """
+
+    hidden: object = None
 
 
 class MethodNotFound(SluicegateError):

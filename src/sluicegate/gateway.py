@@ -204,7 +204,11 @@ class Gateway:
         problem = self.stores.audit.problem
         then = "calls are refused" if not self.is_able else "calls go on without it"
         audit = [f"The audit log cannot be written ({problem}); {then} until it can."] if problem else []
-        return [*audit, *self.hub.catalog.findings]
+        waiting = [
+            f"{entry.target.server}: {name} is not offered. {why}"
+            for (_, name), (entry, why) in self.hub.catalog.quarantined.items()
+        ]
+        return [*audit, *waiting, *self.hub.catalog.findings]
 
     def logs(self, name: str = "", *, after: int = 0) -> list[LogLine]:
         """The last lines that a server wrote, or all servers; only those after the line of this number.

@@ -223,3 +223,12 @@ async def test_t21_approved_instructions_are_shown_again_and_looking_writes_noth
         here.governance.pins.forget()
         here.hub.review()
         assert here.state.version() == before
+
+
+async def test_a_call_of_a_hidden_tool_is_on_record_as_denied() -> None:
+    async with stage(DENIED) as here:
+        with pytest.raises(UnknownTarget) as unknown:
+            await here.ask("tools/call", name="files__delete_file", arguments={})
+        here.governance.note_refusal(Exchange("tools/call", {"name": "files__delete_file"}, NOBODY), unknown.value)
+        row = here.audit.rows[-1]
+        assert (row.kind, row.server, row.name, row.verdict) == ("decision", "files", "delete_file", "deny")

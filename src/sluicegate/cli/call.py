@@ -307,4 +307,5 @@ def _show(result: ToolResult, *, as_json: bool) -> None:
         held = ", ".join(counted(count, what) for what, count in others.items())
         say(f"the result also holds {held}; --json prints all of it.")
     if result.is_error:
-        say("the tool failed.")
+        is_refused = "dev.sluicegate/reason" in (result.meta or {})
+        say("the call was refused." if is_refused else "the tool failed.")

@@ -296,7 +296,7 @@ def _logs(server: ServerStatus, folder: str) -> str:
 
 def check_tools(tools: Sequence[Offered], report: Report, config: GatewayConfig) -> Iterator[Finding]:
     """Names that were cut, tools that several servers have, and more tools than models accept."""
-    yield from (Finding("warning", "names", finding) for finding in report.findings)
+    yield from (Finding("warning", "tools", finding) for finding in report.findings)
     prefixes = {server.name: server.prefix for server in report.servers}
     for tool in tools:
         prefix, shown = prefixes.get(tool.server, ""), str(tool.definition["name"])

@@ -355,7 +355,11 @@ def servers_for(name: str) -> Choose:
 async def explain_missing(gateway: GatewayClient, name: str, known: Sequence[str]) -> str:
     """Why a tool does not exist: its server is not ready, it is hidden or has another name, or a similar one exists."""
     own_tools, offers = await gateway.own_tools(), await gateway.offers("tools")
-    for server in (await gateway.report()).servers:
+    report = await gateway.report()
+    for finding in report.findings:
+        if f" {name} is not offered." in finding:
+            return finding
+    for server in report.servers:
         own = own_name(server, name)
         if own is None:
             continue

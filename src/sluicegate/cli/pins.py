@@ -89,6 +89,8 @@ def approve(places: Places, server: str | None, name: str | None, is_yes: bool) 
                 raise Failure("nothing was approved; look at the changes with `sluicegate pins diff`, then use --yes.")
         done = [pin for pin in waiting if state.approve_pin(pin.server, pin.kind, pin.name, pin.hash)]
     say(f"approved {counted(len(done), 'definition')}.")
+    if done and os.path.exists(os.path.join(places.root, LOCK_NAME)):
+        say(f"{LOCK_NAME} decides what is offered; write it again with `sluicegate pins lock`.")
     if len(done) < len(waiting):
         raise Failure("the others have changed again; look at them once more.")
 
@@ -102,13 +104,17 @@ def lock(places: Places) -> None:
     in the repository, so that a change of a tool is a change that people review.
     """
     with opened_state(places) as state:
-        found = {_place(pin): pin.hash for pin in state.pins() if pin.state == "approved"}
+        pins_ = state.pins()
+    found = {_place(pin): pin.hash for pin in pins_ if pin.state == "approved"}
+    waiting = [pin for pin in pins_ if pin.state == "pending"]
     if not found:
         raise Failure("nothing is approved yet; run `sluicegate serve` once.")
     file = os.path.join(places.root, LOCK_NAME)
     with open(file, "w", encoding="utf-8") as out:
         out.write(write_lock(found))
     say(f"wrote {counted(len(found), 'definition')} to {file}.")
+    if waiting:
+        say(f"{counted(len(waiting), 'change')} not included; approve them first with `sluicegate pins approve`.")
 
 
 @pins.command()
@@ -131,7 +137,7 @@ def check(places: Places) -> None:
     rows += [(*place, "changed") for place in sorted(latest.keys() & locked.keys()) if latest[place] != locked[place]]
     show_rows(("server", "kind", "name", "difference"), rows)
     if rows:
-        raise Failure(f"{counted(len(rows), 'definition')} differ from {LOCK_NAME}.")
+        raise Failure(f"{counted(len(rows), 'difference')} to {LOCK_NAME}.")
     say(f"all {counted(len(locked), 'definition')} are as in {LOCK_NAME}.")
 
 

@@ -48,7 +48,7 @@ class Terminal:
                 if sys.stdin.isatty() and sys.stderr.isatty():
                     return await self._ask(request)
                 # Not declined: nobody has said no. The approval of a call, for one, can be given elsewhere.
-                say(f"the server asks: {clean(request.message)} (Not answered: there is no terminal to ask on.)")
+                say(f"{_asks(request)} (Not answered: there is no terminal to ask on.)")
                 return ElicitAnswer("cancel")
             except EOFError:
                 return _DECLINED
@@ -63,8 +63,10 @@ class Terminal:
 
     async def _ask(self, request: ElicitRequest) -> ElicitAnswer:
         fields = as_object(request.schema.get("properties")) or {} if request.mode != "url" else {}
-        hint = " (Ctrl+D declines)" if fields else ""
-        click.echo(f"The server asks: {clean(request.message)}{hint}", err=True)
+        asked = _asks(request)
+        # Below a question of several lines, it would look like a part of the last one.
+        hint = ("\n  " if "\n" in asked else " ") + "(Ctrl+D declines)" if fields else ""
+        click.echo(asked + hint, err=True)
         if request.mode == "url":
             click.echo(f"  Open this page, if you trust it: {clean(request.url or '')}", err=True)
             return ElicitAnswer("accept") if await self._keyboard.confirm("  Have you?") else _DECLINED
@@ -263,10 +265,22 @@ class Field:
         text = text.strip()
         by_title = {choice.title: choice for choice in reversed(self._choices)}
         by_value = {_plain(choice.value): choice for choice in self._choices}
-        return by_value.get(text) or by_title.get(text)
+        if (exact := by_value.get(text) or by_title.get(text)) is not None:
+            return exact
+        # The number of a choice, or its beginning if only one begins so.
+        if text.isdecimal() and 1 <= int(text) <= len(self._choices):
+            return self._choices[int(text) - 1]
+        begun = [each for each in self._choices if text and _plain(each.value).lower().startswith(text.lower())]
+        return begun[0] if len(begun) == 1 else None
 
     def _all(self) -> str:
         return ", ".join(map(str, self._choices))
+
+
+def _asks(request: ElicitRequest) -> str:
+    """The question, with its origin in front. Those of the gateway itself say so already."""
+    message = clean(request.message)
+    return message if message.startswith("sluicegate asks:") else f"The server asks: {message}"
 
 
 def _choices(schema: Params) -> list[Choice]:

@@ -3,7 +3,9 @@
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from typing import Final
 
-from sluicegate.errors import SluicegateError
+import msgspec
+
+from sluicegate.errors import SluicegateError, UnknownTarget
 from sluicegate.exchange import Caller, Exchange, Handler, Step, Target, behind
 from sluicegate.gate.approval_ask import Ask
 from sluicegate.gate.approvals import ApprovalSettings, ApprovalStep
@@ -103,6 +105,13 @@ class Governance:
         """Record a request that was refused before it was decided on."""
         name = exchange.name
         body: Params = {"method": exchange.method[:LONGEST_NOTED], "code": problem.code}
+        hidden = problem.hidden if isinstance(problem, UnknownTarget) else None
+        if isinstance(hidden, Target):
+            row = Row(
+                kind="decision", caller=exchange.caller.id, server=hidden.server, name=hidden.name, verdict="deny"
+            )
+            self.audit.note(msgspec.structs.replace(row, body={**body, "hidden": True}))
+            return
         if name is not None:
             body["name"] = name[:LONGEST_NOTED]
         self.audit.note(Row(kind="reject", caller=exchange.caller.id, verdict=problem.reason, body=body))

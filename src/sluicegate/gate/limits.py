@@ -113,7 +113,7 @@ class RateLimit:
                 self._forget_full(now)
                 bucket = self._buckets[key] = _Bucket(rate, now)
             if wait := bucket.fill(now):
-                sentence = f"{what} may be called {rate.calls} times in {rate.seconds:g} s; try again in {wait:.1f} s."
+                sentence = f"{what} may be called {rate} at most; try again in {wait:.1f} s."
                 raise RateLimited(sentence, data={"retryAfter": max(1, round(wait + 0.5))})
             buckets.append(bucket)
         for bucket in buckets:  # Only now: a call that is refused by one costs nothing of the others.
@@ -123,14 +123,14 @@ class RateLimit:
         rates = self.rates
         found: list[tuple[tuple[object, ...], Rate, str]] = []
         if rates.per_caller is not None:
-            found.append((("caller", caller, rates.per_caller), rates.per_caller, "Everything together"))
+            found.append((("caller", caller, rates.per_caller), rates.per_caller, "Everything together (`calls`)"))
         if (rate := rates.per_server.get(target.server)) is not None:
-            found.append((("server", target.server, rate), rate, target.server))
+            found.append((("server", target.server, rate), rate, f"{target.server} (`calls` of the server)"))
         if rates.per_tool:
             name = str(target)
             for glob, rate in rates.per_tool:
                 if glob.matches(name):
-                    found.append((("tool", caller, glob.source, rate), rate, glob.source))
+                    found.append((("tool", caller, glob.source, rate), rate, f"{glob.source} (`calls_per_tool`)"))
                     break
         return found
 

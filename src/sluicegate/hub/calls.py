@@ -25,7 +25,7 @@ from sluicegate.hub.supervise import CircuitBreaker, is_away, is_undelivered, ou
 from sluicegate.hub.tasks.run_legacy import LegacyTasks, Wanted
 from sluicegate.protocol.input_required import may_have_two_types
 from sluicegate.protocol.json_limits import DEFAULT_LIMITS, MARKS, has_many_marks
-from sluicegate.protocol.message import Notification, Params, Reply, Result, ToolText, opened, read_tool_text
+from sluicegate.protocol.message import Notification, Params, Reply, Result, ToolText, as_object, opened, read_tool_text
 from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.modern_era import Profile
 from sluicegate.protocol.tasks import may_have_tasks, without_tasks
@@ -113,7 +113,10 @@ class Calls:
 
     def count(self, reply: Reply) -> None:
         """Count a call as failed if its result says so; JSON-RPC errors are counted already."""
-        if isinstance(reply, Result) and says_error(reply):
+        # A refusal of ours is a decoded value that names its reason; the server has not seen the call.
+        value = reply.value if isinstance(reply, Result) else None
+        is_ours = isinstance(value, dict) and "dev.sluicegate/reason" in (as_object(value.get("_meta")) or {})
+        if isinstance(reply, Result) and not is_ours and says_error(reply):
             self.figures.errors += 1
 
     async def call_typed(self, exchange: Exchange, params: Params, check: Check | None = None) -> Reply:

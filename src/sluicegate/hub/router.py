@@ -154,8 +154,6 @@ class Router:
         """End all subscriptions normally."""
         self._changes.close()
 
-    # ------------------------------------------------------------------------------------------------- lists
-
     async def _discover(self, exchange: Exchange) -> Reply:
         prefixes = self.view(exchange.caller).catalog.prefixes
         value: Params = {
@@ -170,8 +168,6 @@ class Router:
 
     async def _list(self, exchange: Exchange) -> Reply:
         return self.view(exchange.caller).lists.page(exchange)
-
-    # -------------------------------------------------------------------------------------------------- requests
 
     def _call_tool(self, exchange: Exchange) -> Awaitable[Reply]:
         name = exchange.params.get("name")
@@ -193,7 +189,7 @@ class Router:
                 find = partial(self.tool_target, exchange.caller, bare, name)
                 return await self._request(exchange, bare, "name", name, find)
             why = "" if mount is None or mount.is_ready else f". {mount.sentence}"
-            raise UnknownTarget(f"Unknown tool: {str(name)[:200]}{why}")
+            raise self._unknown("tools", name, why)
         return await self._call_entry(exchange, entry)
 
     def _call_entry(self, exchange: Exchange, entry: Entry) -> Awaitable[Reply]:
@@ -211,8 +207,14 @@ class Router:
         entry = self.view(caller).catalog.of(kind).get(str(name))
         if entry is None:
             self._check_quarantine(kind, caller, name)
-            raise UnknownTarget(f"Unknown {kind.removesuffix('s')}: {str(name)[:200]}")
+            raise self._unknown(kind, name)
         return entry.target
+
+    def _unknown(self, kind: str, name: object, why: str = "") -> UnknownTarget:
+        unknown = UnknownTarget(f"Unknown {kind.removesuffix('s')}: {str(name)[:200]}{why}")
+        hidden = self.catalog.of(kind).get(str(name))
+        unknown.hidden = None if hidden is None else hidden.target
+        return unknown
 
     def _check_quarantine(self, kind: str, caller: Caller, name: object) -> None:
         """Raise Quarantined if an entry is quarantined and the caller could use it otherwise."""
@@ -240,7 +242,7 @@ class Router:
         entry = self.view(caller).catalog.prompts.get(name) if isinstance(name, str) else None
         if entry is None:
             self._check_quarantine("prompts", caller, name)
-            raise UnknownTarget(f"Unknown prompt: {str(name)[:200]}")
+            raise self._unknown("prompts", name)
         return entry
 
     def _read(self, exchange: Exchange) -> Awaitable[Reply]:
