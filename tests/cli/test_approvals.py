@@ -181,3 +181,8 @@ def test_a_call_through_a_gateway_waits_until_it_is_approved(folder: Folder) -> 
             out, _ = call.communicate(timeout=30)
             assert (call.returncode, out) == (0, "counted to 2\n")
         assert folder.invoke("approvals", "--link").stdout.startswith("http://127.0.0.1:")
+
+
+def test_an_answer_has_one_reach(folder: Folder) -> None:
+    done = folder.invoke("approve", "abcdef", "--ten-minutes", "--always")
+    assert done.returncode == 2 and "exclude each other" in done.stderr

@@ -170,3 +170,9 @@ def test_an_import_that_cannot_be_read_prints_nothing(folder: Folder) -> None:
     for file in ("rules.json", "missing.json"):
         done = folder.invoke("policy", "import", file)
         assert (done.returncode, done.stdout) == (1, "") and file in done.stderr
+
+
+def test_explain_says_that_a_missing_argument_decides(ruled: Folder) -> None:
+    done = ruled.invoke("policy", "explain", "mcp__notes__delete_one")
+    assert "decides (title is missing or doubtful, so it counts as matching)" in done.stdout
+    assert "doubtful" not in ruled.invoke("policy", "explain", "mcp__notes__delete_one", "title=abc").stdout

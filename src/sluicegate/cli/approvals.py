@@ -110,10 +110,10 @@ def _login_link(state: SqliteState) -> str:
 
 @click.command()
 @click.argument("question", metavar="ID")
-@click.option("--ten-minutes", "scope", flag_value="minutes", help="Allow this tool to this caller for ten minutes.")
-@click.option("--always", "scope", flag_value="always", help="Allow this tool to this caller from now on.")
+@click.option("--ten-minutes", "is_short", is_flag=True, help="Allow this tool to this caller for ten minutes.")
+@click.option("--always", "is_lasting", is_flag=True, help="Allow this tool to this caller from now on.")
 @with_folder
-def approve(question: str, scope: Scope | None, folder: str | None) -> None:
+def approve(question: str, is_short: bool, is_lasting: bool, folder: str | None) -> None:
     """Let a call run that waits for approval.
 
     Without an option this very call runs once. The options allow all calls of the tool, whatever their arguments, until
@@ -128,7 +128,10 @@ def approve(question: str, scope: Scope | None, folder: str | None) -> None:
     \b
     Exit status: 0 this was the first answer, 1 it was not, or there is no such question
     """
-    _decide(places_of(None, folder), question, Answer(scope=scope or "once", by=getpass.getuser(), way="command"))
+    if is_short and is_lasting:
+        raise click.UsageError("--ten-minutes and --always exclude each other.")
+    scope: Scope = "always" if is_lasting else "minutes" if is_short else "once"
+    _decide(places_of(None, folder), question, Answer(scope=scope, by=getpass.getuser(), way="command"))
 
 
 @click.command()

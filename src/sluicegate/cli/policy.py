@@ -21,7 +21,7 @@ from sluicegate.config.paths import Places, catalogs_folder
 from sluicegate.config.problems import did_you_mean
 from sluicegate.config.settings_toml import lines_of, parse_toml
 from sluicegate.exchange import Action, Caller, Target
-from sluicegate.gate.judge import Rules, is_hidden, judge, mismatch
+from sluicegate.gate.judge import CompiledRule, Rules, is_hidden, judge, mismatch
 from sluicegate.gate.rules import KINDS, Kind, to_toml
 from sluicegate.hub.catalog import SALIENT, Offer
 from sluicegate.protocol.message import Params
@@ -97,13 +97,21 @@ def explain(
     _explain(rules_of(catalog.config), Caller(caller, groups), target, arguments, as_json=as_json)
 
 
+def _doubt(rule: CompiledRule, target: Target, arguments: Params) -> str:
+    """Which argument is missing or doubtful, so that a rule that denies or asks counts as matching it."""
+    doubtful = [each for each in rule.conditions if each.texts(target, arguments) is None]
+    names = [".".join(each.path) or target.salient or "the salient argument" for each in doubtful]
+    return f" ({', '.join(names)} is missing or doubtful, so it counts as matching)" if names else ""
+
+
 def _explain(rules: Rules, caller: Caller, target: Target, arguments: Params, *, as_json: bool) -> None:
     verdict = judge(rules, caller, target, arguments)
     rows: list[tuple[str, str, str, str]] = []
     for rule in rules.rules:
         is_too_general = rules.is_too_general(rule, target)
         why_not = "it does not name the server" if is_too_general else mismatch(rule, caller, target, arguments)
-        rows.append((rule.rule.place, rule.verdict.action, rule.rule.written.subject[1], why_not or "decides"))
+        says = why_not or "decides" + _doubt(rule, target, arguments)
+        rows.append((rule.rule.place, rule.verdict.action, rule.rule.written.subject[1], says))
         if not why_not:
             break
     else:
