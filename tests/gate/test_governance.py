@@ -231,4 +231,4 @@ async def test_a_call_of_a_hidden_tool_is_on_record_as_denied() -> None:
             await here.ask("tools/call", name="files__delete_file", arguments={})
         here.governance.note_refusal(Exchange("tools/call", {"name": "files__delete_file"}, NOBODY), unknown.value)
         row = here.audit.rows[-1]
-        assert (row.kind, row.server, row.name, row.verdict) == ("decision", "files", "delete_file", "deny")
+        assert (row.kind, row.server, row.name, row.verdict) == ("reject", "files", "delete_file", "deny")
