@@ -3,8 +3,6 @@
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from typing import Final
 
-import msgspec
-
 from sluicegate.errors import SluicegateError, UnknownTarget
 from sluicegate.exchange import Caller, Exchange, Handler, Step, Target, behind
 from sluicegate.gate.approval_ask import Ask
@@ -106,15 +104,14 @@ class Governance:
         name = exchange.name
         body: Params = {"method": exchange.method[:LONGEST_NOTED], "code": problem.code}
         hidden = problem.hidden if isinstance(problem, UnknownTarget) else None
+        caller, verdict = exchange.caller.id, problem.reason
         if isinstance(hidden, Target):
-            row = Row(
-                kind="decision", caller=exchange.caller.id, server=hidden.server, name=hidden.name, verdict="deny"
-            )
-            self.audit.note(msgspec.structs.replace(row, body={**body, "hidden": True}))
+            row = Row(kind="reject", caller=caller, server=hidden.server, name=hidden.name, verdict="deny", body=body)
+            self.audit.note(row)
             return
         if name is not None:
             body["name"] = name[:LONGEST_NOTED]
-        self.audit.note(Row(kind="reject", caller=exchange.caller.id, verdict=problem.reason, body=body))
+        self.audit.note(Row(kind="reject", caller=caller, verdict=verdict, body=body))
 
     def note_reject(self, reason: str, source: str) -> None:
         """Record a message that was refused before it was read as a request; `source` is an address or a caller."""
