@@ -26,6 +26,7 @@ from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, MountSettings, State
 from sluicegate.hub.search_step import SearchStep
 from sluicegate.protocol.message import Reply
+from sluicegate.protocol.types import HEALTH
 from sluicegate.serve.control_protocol import LogLine, ServerStatus
 from sluicegate.serve.diagnose import explain
 from sluicegate.serve.early_start import command_of
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from sluicegate.toolbox.management_tools import ManagementTools
 
 log = logging.getLogger("sluicegate")
-
-HEALTH: Final = "health.check"
 
 _NOTHING: Final = Profile(servers=())
 

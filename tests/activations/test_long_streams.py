@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,19 @@ import pytest
 
 from sluicegate.activations.tool_call import LONGEST_STREAM
 from sluicegate.activations.values import Data, Structured, ToolUse
+from sluicegate.downstream.duplex import serve_duplex
+from sluicegate.downstream.native import NativePeer
 from sluicegate.errors import UnknownTarget
 from sluicegate.exchange import Caller, Exchange
 from sluicegate.hub.hub import Hub
 from sluicegate.protocol.message import Result, opened
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.server import Server, activated
+from sluicegate.testing import MemoryWire
 from tests.activations.helpers import Recorder, ask, call
 
 LINE = "a line with an é\n"
+EVENTS = 20_000
 COUNT = 2 * LONGEST_STREAM // len(LINE)
 
 
@@ -145,3 +150,48 @@ async def test_without_a_place_for_files_all_is_in_the_result(monkeypatch: pytes
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     result = await call(activated("long", Long()), "long.events")
     assert [block["text"] for block in result["content"]] == [LINE * COUNT]
+
+
+class Mebibytes:
+    async def many(self) -> AsyncIterator[Data]:
+        for _ in range(EVENTS):
+            yield Data("x" * 1023 + "\n")
+
+
+class Reader:
+    """A client's end of a wire, which counts events and keeps none."""
+
+    def __init__(self, sent: list[bytes]) -> None:
+        self.events = 0
+        self.is_complete = asyncio.Event()
+        self._sent = sent
+
+    def received(self, data: bytes) -> None:
+        self._sent.clear()  # The wire keeps for tests what was sent.
+        self.events += data.count(b'"type":"content"')
+        if b'"type":"complete"' in data:
+            self.is_complete.set()
+
+    def ended(self) -> None:
+        pass
+
+
+async def test_a_long_stream_to_a_native_client_takes_little_memory(folder: Path) -> None:
+    ours, theirs = MemoryWire.pair()
+    reader = Reader(theirs.sent)
+    ours.attach(reader)
+    async with asyncio.timeout(50), TaskScope() as tasks:
+        server = activated("act", Mebibytes())
+        tasks.start(serve_duplex(server, theirs, theirs.attach, hold=50.0, kind=NativePeer))
+        tracemalloc.start()
+        try:
+            ours.write(b'{"jsonrpc":"2.0","id":1,"method":"act.many"}\n')
+            await reader.is_complete.wait()
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        ours.hang_up()
+    assert reader.events == EVENTS
+    (kept,) = os.listdir(folder)
+    assert os.stat(folder / kept).st_size == EVENTS * 1024 - LONGEST_STREAM
+    assert peak < EVENTS * 1024 // 2

@@ -31,6 +31,18 @@ def test_a_tool_of_a_server_that_is_a_command_is_called(gateway: Folder) -> None
     assert "monday" in gateway.out("call", "notes__write", "day=monday", "text=Rest.").lower()
 
 
+def test_the_health_of_the_gateway_is_known_though_no_list_has_it(gateway: Folder) -> None:
+    found = json.loads(gateway.out("call", "health.check", "--json"))["structuredContent"]
+    assert found["status"] == "degraded" and found["servers"]["ready"] >= 2
+
+
+def test_without_a_gateway_there_is_no_health_to_tell(folder: Folder) -> None:
+    folder.write("sluicegate.toml", '[activations.bash]\nbundled = "bash"\n')
+    done = folder.run("call", "health.check")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "health.check is about a running gateway; start one with `sluicegate serve`." in done.stderr
+
+
 def test_all_arguments_may_come_as_json(gateway: Folder) -> None:
     assert gateway.out("call", "demo__echo", "--input", '{"text": "hello"}') == "hello\n"
     done = gateway.run("call", "demo__echo", "--input", "-", stdin='{"text": "from a pipe"}')

@@ -22,6 +22,7 @@ from sluicegate.config.paths import Places
 from sluicegate.errors import SluicegateError, UpstreamClosed
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.types import (
+    HEALTH,
     STREAMING_KEY,
     AudioContent,
     DataEvent,
@@ -134,6 +135,10 @@ async def _find(gateway: GatewayClient, name: str) -> Tool:
     for each in (name, name.replace(".", "__", 1)):
         if each in tools:
             return tools[each]
+    if name == HEALTH and gateway.is_running:
+        return Tool(name=name)  # Every gateway answers it, and few list it.
+    if name == HEALTH:
+        raise Failure(f"{HEALTH} is about a running gateway; start one with `sluicegate serve`.")
     raise Failure(await explain_missing(gateway, name, list(tools)))
 
 

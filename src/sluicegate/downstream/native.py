@@ -154,11 +154,11 @@ class NativePeer(DuplexServer):
 
     async def _plan(self, call: "_NativeCall", params: object) -> ToolCall | Value | ErrorObject:
         try:
-            table = await self._tools.table(self.caller)
-            is_known = table.find(call.method) is not None
-            if not is_known and call.method.endswith(_UNSUB) and table.find(call.method.removesuffix(_UNSUB)):
-                return Value(False)  # The stream has ended.
-            return table.plan(call.method, params)
+            if call.method.endswith(_UNSUB):
+                table = await self._tools.table(self.caller)
+                if table.find(call.method) is None and table.find(call.method.removesuffix(_UNSUB)):
+                    return Value(False)  # The stream has ended.
+            return await self._tools.plan(self.caller, call.method, params)
         except RpcError as problem:
             return problem.error
         except Exception as problem:  # The same edge.
@@ -350,7 +350,7 @@ async def _post_reply(
     caller: Caller,
 ) -> Reply:
     try:
-        plan = (await tools.table(caller)).plan(call.method, call.params)
+        plan = await tools.plan(caller, call.method, call.params)
     except RpcError as problem:
         return problem.error
     except Exception as problem:  # The same edge.

@@ -11,7 +11,9 @@ import msgspec
 from sluicegate.errors import INVALID_PARAMS, METHOD_NOT_FOUND, ErrorObject, RpcError, SluicegateError
 from sluicegate.exchange import NOBODY, Caller, Exchange, Handler
 from sluicegate.protocol.message import Params, Result, as_array, as_object, opened
+from sluicegate.protocol.modern_era import SERVER_INFO_KEY
 from sluicegate.protocol.native import Methods, arguments_of
+from sluicegate.protocol.types import HEALTH, NAMESPACES_KEY
 
 if TYPE_CHECKING:
     from jsonschema_rs import Validator
@@ -42,8 +44,8 @@ class Table(Methods):
         super().__init__(definitions)
         self._validators: dict[str, Validator | None] = {}
 
-    def plan(self, method: str, params: object) -> ToolCall | Value:
-        """What a native request asks for.
+    def plan(self, method: str, params: object, about: Mapping[str, Params] | None = None) -> ToolCall | Value:
+        """What a native request asks for. `about` has the version and description of namespaces.
 
         Raises:
             RpcError: −32601 for an unknown method, −32602 for params that do not fit its schema.
@@ -52,7 +54,7 @@ class Table(Methods):
         if tool is not None:
             return ToolCall({"name": tool["name"], "arguments": self._checked(tool, arguments_of(params, tool))})
         namespace, _, member = method.rpartition(".")
-        schema = self.schema(namespace) if member in ("schema", "hash") else None
+        schema = self.schema(namespace, about) if member in ("schema", "hash") else None
         if schema is None:
             raise RpcError(self.unknown(method))
         if member == "hash":
@@ -112,6 +114,30 @@ class NativeTools:
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
         self._known: dict[Caller, tuple[list[_Page], Table]] = {}
+
+    async def plan(self, caller: Caller, method: str, params: object) -> ToolCall | Value:
+        """What a native request of a caller asks for.
+
+        Raises:
+            RpcError: −32601 for an unknown method, −32602 for params that do not fit its schema.
+            SluicegateError: the handler refused to list its tools.
+        """
+        table = await self.table(caller)
+        if table.find(method) is not None:
+            return table.plan(method, params)
+        meta = await self._meta(caller)
+        servers = as_object(meta.get(NAMESPACES_KEY))
+        if method == HEALTH and servers is not None:
+            return ToolCall({"name": HEALTH, "arguments": arguments_of(params, {})})
+        info = as_object(meta.get(SERVER_INFO_KEY)) or {}
+        about = {str(info.get("name")): info} if servers is None else servers
+        return table.plan(method, params, {name: as_object(each) or {} for name, each in about.items()})
+
+    async def _meta(self, caller: Caller) -> Params:
+        """What the handler says about itself, and about its servers if it is a hub."""
+        params: Params = {"_meta": {NAMESPACES_KEY: True}}
+        reply = await self._handler(Exchange("server/discover", params, NOBODY, caller=caller))
+        return {} if isinstance(reply, ErrorObject) else as_object(opened(reply).get("_meta")) or {}
 
     async def table(self, caller: Caller) -> Table:
         """What a caller may call.

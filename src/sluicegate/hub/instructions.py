@@ -1,13 +1,15 @@
 """The instructions that clients of a hub get: how names are made, and what each server says about itself."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from sluicegate.exchange import Governor, Target
-from sluicegate.hub.catalog import digest_of
+from sluicegate.hub.catalog import Catalog, digest_of
 from sluicegate.hub.mount import Mount
 from sluicegate.hub.naming import Naming, head_of
-from sluicegate.protocol.message import Params
+from sluicegate.protocol.message import Params, as_object
+from sluicegate.protocol.types import NAMESPACES_KEY
+from sluicegate.protocol.visible_text import visible
 
 _RULES: Final[Mapping[Naming, str]] = {
     "prefix": "The name of each tool and prompt begins with that of its server: SERVER__NAME.",
@@ -15,6 +17,7 @@ _RULES: Final[Mapping[Naming, str]] = {
     "collide": "Tools and prompts of several servers; where two have the same name, one is SERVER__NAME.",
 }
 """Precedes the instructions of the servers."""
+_LONGEST: Final[Mapping[str, int]] = {"version": 100, "description": 2000}
 
 
 def instructions_of(
@@ -41,3 +44,19 @@ def _is_quarantined(mount: Mount, text: str, governor: Governor | None) -> bool:
     definition: Params = {"description": text}
     target = Target(mount.settings.key or mount.name, "instructions", "", digest_of(definition))
     return bool(governor.review({target: definition}))
+
+
+def about_servers(params: Params, catalog: Catalog, find: Callable[[str], Mount | None]) -> Params:
+    """The version and description of each server whose tools are in the catalog, if a request asks for them."""
+    if NAMESPACES_KEY not in (as_object(params.get("_meta")) or {}):
+        return {}
+    mounts = {entry.mount: find(entry.mount) for entry in catalog.tools.values()}
+    about = {catalog.prefixes.get(name, ""): _about(mount) for name, mount in mounts.items() if mount is not None}
+    return {NAMESPACES_KEY: {prefix: each for prefix, each in about.items() if prefix}}
+
+
+def _about(mount: Mount) -> Params:
+    info = mount.discovery.server_info if mount.discovery is not None else {}
+    # What a server without instructions says about itself is not passed on either.
+    given = {name: info.get(name) for name in ("version", *["description"] * mount.settings.instructions)}
+    return {name: visible(text)[: _LONGEST[name]] for name, text in given.items() if isinstance(text, str)}

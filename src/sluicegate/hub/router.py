@@ -23,6 +23,7 @@ from sluicegate.hub.calls import Check, is_plain, revision_of
 from sluicegate.hub.catalog import Catalog, Entry, Profile, seen_through, with_hop
 from sluicegate.hub.extensions import Extensions
 from sluicegate.hub.input_requests import settle_links
+from sluicegate.hub.instructions import about_servers
 from sluicegate.hub.list_pages import LIST_METHODS
 from sluicegate.hub.listen import hold
 from sluicegate.hub.mount import Mount
@@ -155,14 +156,13 @@ class Router:
         self._changes.close()
 
     async def _discover(self, exchange: Exchange) -> Reply:
-        prefixes = self.view(exchange.caller).catalog.prefixes
+        prefixes = (catalog := self.view(exchange.caller).catalog).prefixes
         value: Params = {
             "supportedVersions": list(SUPPORTED_VERSIONS),
             "capabilities": {**CAPABILITIES, **self._extensions.capabilities(prefixes)},
-            "_meta": {SERVER_INFO_KEY: dict(self._hub.info)},
+            "_meta": {SERVER_INFO_KEY: dict(self._hub.info), **about_servers(exchange.params, catalog, self._hub.find)},
         }
-        instructions = self._hub.instructions(prefixes)
-        if instructions is not None:
+        if (instructions := self._hub.instructions(prefixes)) is not None:
             value["instructions"] = instructions
         return Result(complete(value, ttl_ms=60_000 if self._tasks.is_settled else 0))
 

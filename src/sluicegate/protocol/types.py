@@ -310,6 +310,10 @@ STREAMING_KEY: Final = "dev.sluicegate/streaming"
 """In the `_meta` of a tool: it answers with a stream of events."""
 EVENTS_KEY: Final = "dev.sluicegate/events"
 """In the `_meta` of a tool: the schema of its own events."""
+NAMESPACES_KEY: Final = "dev.sluicegate/namespaces"
+"""In the `_meta` of `server/discover`: asks for, and has, the version and description of each server of a hub."""
+HEALTH: Final = "health.check"
+"""The tool that every gateway answers, though it may be in no list."""
 
 
 class DataEvent(ProgressEvent, frozen=True, omit_defaults=True):

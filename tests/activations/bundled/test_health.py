@@ -11,9 +11,11 @@ from sluicegate import __version__
 from sluicegate.activations.bundled.health import Health
 from sluicegate.config.load import load
 from sluicegate.config.paths import Places
+from sluicegate.downstream.native import NativePeer
 from sluicegate.gateway import Gateway
 from sluicegate.load_file import load_file
 from sluicegate.testing import MemoryUpstream
+from tests.downstream.raw_client import RawClient, error_of, raw_client
 
 
 async def test_it_counts_servers_by_state_and_knows_its_age() -> None:
@@ -44,3 +46,17 @@ async def test_every_gateway_answers_it_and_lists_it_if_it_is_named(
             found: Any = (await client.call("health.check")).structured_content
             assert found["status"] == "ok"
             assert found["servers"] == ({"ready": 1} if listed else {})
+        async with raw_client(gateway.handler(), kind=NativePeer) as native:
+            assert (await native.request(1, "health.check"))["result"] == 1
+            began, ended = await _event(native), await _event(native)
+            assert (began["type"], ended["type"]) == ("start", "complete")
+            assert ended["status"] == "ok"
+
+
+async def _event(client: RawClient) -> Any:
+    return (await client.next())["params"]["result"]  # type: ignore[index]
+
+
+async def test_a_server_that_is_no_gateway_does_not_know_it() -> None:
+    async with raw_client(sluicegate.Server("s", version="1"), kind=NativePeer) as native:
+        assert error_of(await native.request(1, "health.check"))["code"] == -32601
