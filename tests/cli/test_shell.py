@@ -107,7 +107,7 @@ def test_on_a_terminal_ctrl_c_cancels_a_call_and_ctrl_d_leaves_no_process(waitin
     try:
         screen.until("sluicegate>")
         screen.type("wait\r")
-        screen.until("uit: ")
+        assert screen.until("uit: ").lower().count("no rule names it.") == 1
         screen.type("y\n")
         pid = int(screen.until(" waits").split("process ")[-1].split()[0])
         assert is_alive(pid)
@@ -117,7 +117,11 @@ def test_on_a_terminal_ctrl_c_cancels_a_call_and_ctrl_d_leaves_no_process(waitin
         screen.type("/allow echo\r")
         screen.until("without a question")
         screen.until("sluicegate>")
-        screen.type("echo text=again\r")
+        screen.type("ech\t")
+        screen.until("o")
+        screen.type(" te\t")
+        screen.until("xt=")
+        screen.type("again\r")
         screen.until("again\r\n")
         screen.until("sluicegate>")
         screen.type("\x04")

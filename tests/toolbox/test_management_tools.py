@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,48 @@ async def test_a_poll_that_fails_is_reported_once_and_goes_on(folder: Folder) ->
         assert "out of order" in (await anext(box.updates())).text
         notes.is_broken, notes.text = False, "back"
         assert (await anext(box.updates())).text.endswith("+back")
+
+
+FRAGILE = """
+import os, pathlib, signal
+import sluicegate
+
+server = sluicegate.Server("fragile")
+
+@server.tool
+def look(file: str) -> str:
+    path = pathlib.Path(file)
+    text = path.read_text()
+    if text == "die":
+        path.write_text("changed")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return text
+
+sluicegate.run(server)
+"""
+
+
+async def test_a_poll_outlives_its_server_and_reports_a_change_once(folder: Folder) -> None:
+    seen, program = folder.path / "seen.txt", folder.path / "fragile.py"
+    program.write_text(FRAGILE)
+    seen.write_text("before")
+    folder.servers(fragile={"command": sys.executable, "args": [str(program)]})
+    async with asyncio.timeout(60), folder.load(on_permission="allow", ready=50) as box:
+        arguments = {"type": "tool", "server": "fragile", "toolName": "look", "arguments": {"file": str(seen)}}
+        value(await box.execute("SubscribePolling", arguments))
+        replace(seen, "die")  # the next poll is answered by nobody: the server kills itself under it
+        reported = box.updates()
+        assert "cannot be polled now" in (await anext(reported)).text
+        assert (await anext(reported)).text.endswith("-before\n+changed")
+        replace(seen, "again")
+        assert (await anext(reported)).text.endswith("-changed\n+again")
+
+
+def replace(file: Path, text: str) -> None:
+    """Write a file that somebody reads meanwhile: they see the old text or the new one."""
+    new = file.with_suffix(".new")
+    new.write_text(text)
+    new.replace(file)
 
 
 async def test_a_refused_poll_does_not_begin(folder: Folder) -> None:

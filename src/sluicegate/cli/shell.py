@@ -14,7 +14,7 @@ import msgspec
 from sluicegate.cli.call import text_of
 from sluicegate.cli.command import INTERRUPTED, Failure, places_of, with_folder
 from sluicegate.cli.key_values import Wrong, json_arguments, typed_arguments
-from sluicegate.cli.output import clean, first_line, one_line, say, show_rows, show_text, tell
+from sluicegate.cli.output import clean, first_line, is_terminal, one_line, say, show_rows, show_text, tell
 from sluicegate.errors import SluicegateError
 from sluicegate.globs import BadGlob, name_glob
 from sluicegate.hub.catalog import Entry
@@ -133,6 +133,8 @@ class Shell:
         async with TaskScope() as self._tasks:
             self._tasks.start(work(), key=_KEY)
         if not is_done:
+            if is_terminal(err=True):
+                tell("")  # The terminal shows ^C where the cursor is.
             say("cancelled.")
 
     async def _do(self, line: str) -> None:
@@ -212,7 +214,7 @@ class Shell:
     async def _mcp(self, words: list[str]) -> None:
         rows = [(each.name, each.state, each.era or "-", str(each.tools), each.sentence) for each in self.box.servers]
         show_rows(("server", "state", "era", "tools", ""), rows, numbers=("tools",))
-        for problem in self.box.problems:
+        for problem in self.box.file_problems:
             say(problem)
 
     async def _tools(self, words: list[str]) -> None:
@@ -329,7 +331,8 @@ def _editor() -> Callable[[Shell], ReadLine]:
                 yield Completion(word, start_position=-len(last))
 
     def made(shell: Shell) -> ReadLine:
-        session: PromptSession[Any] = PromptSession("sluicegate> ", completer=Words(shell))
+        # While typing, a menu would swallow the next Tab: after KEY= it has to offer the values.
+        session: PromptSession[Any] = PromptSession("sluicegate> ", completer=Words(shell), complete_while_typing=False)
 
         async def read() -> str | None:
             while True:

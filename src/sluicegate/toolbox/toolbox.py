@@ -236,14 +236,18 @@ class Toolbox(View):
         ]
 
     @property
+    def file_problems(self) -> list[str]:
+        """What is wrong in the files."""
+        if self._files is not None and self._files.unapplied:
+            return [str(problem) for problem in self._files.unapplied]
+        return list(self._unread)
+
+    @property
     def problems(self) -> list[str]:
         """What does not work, and why: files that cannot be used, and servers that are not there."""
-        unread = self._unread
-        if self._files is not None and self._files.unapplied:
-            unread = [str(problem) for problem in self._files.unapplied]
         failed = (State.FAILED.value, State.DEGRADED.value)
         down = [each for each in self.servers if each.state in failed]
-        return [*unread, *(each.sentence for each in down)]
+        return [*self.file_problems, *(each.sentence for each in down)]
 
     def instructions(self) -> str:
         """What the servers say about themselves, for the model; empty if they say nothing."""
