@@ -253,8 +253,6 @@ class Gateway:
         self._broken.pop(name, None)
         self.hub.arrange(list(self.config.servers))
 
-    # ------------------------------------------------------------------------------------------------------ building
-
     def _configure_hub(self) -> None:
         catalog = self.config.catalog
         self.hub.configure(
@@ -350,8 +348,6 @@ class Gateway:
         from sluicegate.load_activation import Services
 
         return Services(self.states, activations_folder(self.config.root, os.environ), self.hub)
-
-    # -------------------------------------------------------------------------------------------------------- status
 
     def _status(self, server: ServerConfig, offered: Mapping[str, Mapping[str, int]]) -> ServerStatus:
         mount, broken = self.hub.find(server.name), self._broken.get(server.name)
