@@ -44,8 +44,6 @@ class Peer(NamedTuple):
     """How it names a tool of the server `bench`."""
     idle: int = 200
     """Sessions to open when their memory is measured."""
-    extra: str = ""
-    """What is installed with the package, in brackets."""
 
     @property
     def title(self) -> str:
@@ -57,7 +55,7 @@ class Peer(NamedTuple):
         if not self._version():
             CACHE.mkdir(exist_ok=True)
             try:
-                (_install_npm if self.npm else _install_pip)(self.package + self.extra)
+                (_install_npm if self.npm else _install_pip)(self.package)
             except (OSError, subprocess.SubprocessError) as problem:
                 return f"it cannot be installed: {str(problem)[:200]}"
         return None if self._version() else "it cannot be installed"
@@ -76,7 +74,7 @@ class _Package(msgspec.Struct):
 
 
 def _install_pip(package: str) -> None:
-    home = CACHE / package.partition("[")[0]
+    home = CACHE / package
     subprocess.run([PYTHON, "-m", "venv", "--clear", home], check=True, timeout=120, stdout=subprocess.DEVNULL)
     command = [home / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
     subprocess.run([*command, "--only-binary", ":all:", package], check=True, timeout=600, stderr=subprocess.DEVNULL)
