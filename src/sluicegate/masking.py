@@ -63,6 +63,13 @@ def masked_text(text: str) -> str:
     return _known_token.sub(MASK, text)
 
 
+def masked_line(line: str) -> str:
+    """A line of text with its secrets masked, each word as an argument."""
+    words = re.split(r"(\s+)", line)
+    words[::2] = masked_args(words[::2])
+    return "".join(words)
+
+
 def masked_value(value: object) -> object:
     """A JSON value with its secrets masked: values under secret names, and what looks like one in any text."""
     match value:

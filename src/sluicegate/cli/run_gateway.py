@@ -177,10 +177,11 @@ class _Lines(logging.Formatter):
 
 
 class StderrLog(logging.StreamHandler[TextIO]):
-    """Writes log records to stderr."""
+    """Writes warnings and errors of the log to stderr; clients may ask for more."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.setLevel(logging.WARNING)
         self.setFormatter(_Lines("sluicegate: %(message)s"))
 
 

@@ -2,7 +2,7 @@
 
 Log lines go to session-era clients that set a log level. The connection is shared by all callers, and a line does not
 say which of them it is about. So a line is forwarded only if the server has had one caller, and only to that caller's
-clients (threats T11).
+clients (threats T11). The same holds for our own records, of which a line about no server is one about all of them.
 """
 
 import asyncio
@@ -104,7 +104,10 @@ class LogForwarding:
         self._levels: Counter[str] = Counter()
 
     async def hold(self, exchange: Exchange, sees: Callable[[str], bool]) -> Reply:
-        """Send a client the lines of the servers that it `sees`, until it leaves or we close."""
+        """Send a client the lines of the servers that it `sees`, until it leaves or we close.
+
+        `sees` is asked with an empty name for lines about the gateway.
+        """
         listener = _Listener(exchange.caller.id, cast(str, exchange.profile.log_level), sees)
         self._listeners[listener] = None
         self._levels[listener.level] += 1
@@ -120,9 +123,9 @@ class LogForwarding:
         return Result(complete({}))
 
     def forward(self, server: str, callers: Collection[str], line: Notification) -> bool:
-        """Send a server's line to the clients that want it; whether one got it.
+        """Send a line to the clients that want it; whether one got it.
 
-        None gets it if the server has had several callers, or the line is malformed.
+        None gets it if there have been several callers, or the line is malformed. An empty name is the gateway's own.
         """
         if line.params.get("level") not in _LEVELS or "data" not in line.params:
             return False

@@ -64,8 +64,10 @@ class Views:
         return view
 
     def sees(self, caller: Caller, server: str) -> bool:
-        """Whether a caller may use anything of a server, and so hear of it."""
+        """Whether a caller may use anything of a server, and so hear of it; an empty name is the gateway's own."""
         view = self.of(caller)
+        if not view.catalog.is_part:
+            return True
         if server not in view.catalog.prefixes or view is self._everything:
             return server in view.catalog.prefixes
         return any(entry.mount == server for kind in KINDS for entry in view.catalog.of(kind).values())

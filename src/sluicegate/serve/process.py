@@ -21,6 +21,7 @@ from sluicegate.hub.mount import Mount, State
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.serve.attach import Hello, Welcome, client_socket
 from sluicegate.serve.catalog_cache import CatalogCache
+from sluicegate.serve.client_log import records_to_clients
 from sluicegate.serve.control_api import control_server
 from sluicegate.serve.control_protocol import hub_socket
 from sluicegate.serve.early_start import Launches, check_address, claimed_for_commands
@@ -332,6 +333,7 @@ async def serve_gateway(
         running.native = native
         handler = gateway.handler(profile)
         await stack.enter_async_context(gateway)
+        stack.enter_context(records_to_clients(gateway.hub))
         await asyncio.sleep(0)  # Starts the servers: they need more time than the modules that are still to be loaded.
         if launches is not None:
             launches.dismiss()  # The gateway has taken all that it needs.
