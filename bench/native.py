@@ -1,4 +1,4 @@
-"""Native streams: what an event costs the server, and how long the first one takes, beside plain `websockets`.
+"""Native streams: an event's cost to the server and the first one's delay, beside `websockets` and FastMCP.
 
 The client writes and reads bytes only. CPU is that of the server; of a mount, that of the gateway in front.
 """
@@ -15,11 +15,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from bench.measure import Contestant, Cost, Effort, Row, Turn, race
+from bench.gateway.peers import CACHE, Peer
+from bench.gateway.stage import free_port
+from bench.measure import QUICK, Contestant, Cost, Effort, Row, Turn, race, skipped
 from bench.peers.turns import EVENTS
-from bench.servers import Server, our_server
+from bench.servers import Server, our_server, wait_until_open
 from bench.workers import ROOT
 
+_FASTMCP: Final = Peer("FastMCP", "fastmcp", False)
 _FIRST: Final = b"progress"
 _SHAKE: Final = (
     "GET /native HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -40,18 +43,23 @@ class Line(NamedTuple):
 
 def run(effort: Effort) -> list[Row]:
     """The rows of this benchmark."""
+    missing = "a quick run leaves it out" if effort == QUICK else _FASTMCP.missing()
     with ExitStack() as stack:
         plain = stack.enter_context(_peer("plain"))
         ours = stack.enter_context(our_server())
         mount = stack.enter_context(_peer("mount", str(ours.port)))
-        counting = _lines(stack, plain, ours, mount, "count", {"to": EVENTS})
+        fastmcp = None if missing is not None else stack.enter_context(_fastmcp())
+        counting = _lines(stack, plain, ours, mount, fastmcp, "count", {"to": EVENTS})
         contestants = [Contestant(name, _calls(line), EVENTS) for name, line in counting.items()]
-        rows = race(f"an event, {EVENTS} in a call: the server", contestants, effort)
+        event = f"an event, {EVENTS} in a call: the server"
+        rows = race(event, contestants, effort)
         rows = [
             msgspec.structs.replace(row, remark=f"{1e6 / row.wall_us:,.0f} events/s") if row.wall_us else row
             for row in rows
         ]
-        knocking = _lines(stack, plain, ours, mount, "knock", {})
+        if missing is not None:
+            rows.append(skipped(event, _FASTMCP.name, missing))
+        knocking = _lines(stack, plain, ours, mount, fastmcp, "knock", {})
         first = [Contestant(name, _firsts(line), remark="CPU of the whole call") for name, line in knocking.items()]
         # Each of these calls waits for a while: as few as show a median.
         short = Effort(effort.rounds, min(effort.turn_seconds, 0.005))
@@ -59,9 +67,15 @@ def run(effort: Effort) -> list[Row]:
 
 
 def _lines(
-    stack: ExitStack, plain: Server, ours: Server, mount: Server, tool: str, arguments: dict[str, object]
+    stack: ExitStack,
+    plain: Server,
+    ours: Server,
+    mount: Server,
+    fastmcp: Server | None,
+    tool: str,
+    arguments: dict[str, object],
 ) -> dict[str, Line]:
-    return {
+    lines = {
         "plain websockets": _socket(stack, plain, tool, arguments),
         "native, WebSocket": _socket(stack, ours, tool, arguments),
         "native, POST": _post(stack, ours, tool, arguments),
@@ -69,6 +83,9 @@ def _lines(
         "MCP unbuffered, HTTP": _mcp(stack, ours, tool, arguments),
         "native, WebSocket, remote mount": _socket(stack, mount, f"far.{tool}", arguments),
     }
+    if fastmcp is not None:
+        lines[f"{_FASTMCP.title}, HTTP"] = _mcp(stack, fastmcp, tool, arguments)
+    return lines
 
 
 def _calls(line: Line) -> Turn:
@@ -114,6 +131,18 @@ def _peer(*words: str) -> Generator[Server]:
         try:
             line = process.stderr.readline()
             yield Server(int(line.partition("127.0.0.1:")[2].partition("/")[0]), process.pid)
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def _fastmcp() -> Generator[Server]:
+    port = free_port()
+    command = [str(CACHE / _FASTMCP.package / "bin/python"), str(ROOT / "bench/peers/fastmcp_server.py"), str(port)]
+    with subprocess.Popen(command, cwd=ROOT) as process:
+        try:
+            wait_until_open(port)
+            yield Server(port, process.pid)
         finally:
             process.terminate()
 
