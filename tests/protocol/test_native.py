@@ -5,7 +5,7 @@ import pytest
 from sluicegate.errors import ErrorObject, RpcError
 from sluicegate.protocol.input_required import Question
 from sluicegate.protocol.message import Notification, Params, Result, as_object
-from sluicegate.protocol.native import Methods, answer_of, arguments_of, event_of, events_of, question_event
+from sluicegate.protocol.native import Methods, answer_of, arguments_of, event_of, events_of, is_native, question_event
 
 
 def tool(name: str, **members: object) -> Params:
@@ -70,6 +70,13 @@ def test_a_tool_is_found_by_all_its_names_and_by_no_ambiguous_one() -> None:
     error = methods.unknown("bash.exekute")
     assert error.code == -32601
     assert (as_object(error.data) or {})["did_you_mean"] == ["bash.execute"]
+
+
+def test_a_slash_in_a_name_is_a_dot_natively() -> None:
+    methods = Methods([{"name": "files__admin/list"}, {"name": "files.admin.drop"}, {"name": "files__admin/drop"}])
+    assert methods.find("files.admin.list") == {"name": "files__admin/list"}
+    assert methods.find("files.admin.drop") == {"name": "files.admin.drop"}
+    assert not is_native({"method": "files.admin/list"})
 
 
 def test_params_come_by_name_or_in_the_order_of_the_schema() -> None:

@@ -124,7 +124,8 @@ class Methods:
 
     def __init__(self, definitions: Iterable[Params]) -> None:
         self.tools = {str(tool["name"]): tool for tool in definitions}
-        self._native = {native_name(name): name for name in self.tools}
+        # Of `a/b` and `a.b`, the latter keeps its name.
+        self._native = {native_name(name): name for name in sorted(self.tools, key=lambda name: "/" not in name)}
         flat: dict[str, list[str]] = {}
         for native, name in self._native.items():
             flat.setdefault(native.replace(".", "_"), []).append(name)
@@ -186,8 +187,11 @@ class Methods:
 
 
 def native_name(name: str) -> str:
-    """The native name of an exposed tool: `files__read_file` is `files.read_file`."""
-    return name.removeprefix("mcp__").replace("__", ".", 1)
+    """The native name of an exposed tool: `files__read_file` is `files.read_file`.
+
+    `files__admin/list` is `files.admin.list`, since methods with a slash belong to MCP and its extensions.
+    """
+    return name.removeprefix("mcp__").replace("__", ".", 1).replace("/", ".")
 
 
 def arguments_of(params: object, tool: Params) -> Params:
