@@ -12,8 +12,8 @@ import pytest
 from sluicegate.errors import ApprovalDeclined, AuditUnavailable, RateLimited, Refused, StateUnavailable
 from sluicegate.exchange import NOBODY, Caller, Exchange, Target, Verdict
 from sluicegate.gate import approvals
+from sluicegate.gate.approval_question import bind
 from sluicegate.gate.approval_text import as_lines
-from sluicegate.gate.approvals import bind
 from sluicegate.protocol.message import Params, Result
 from sluicegate.protocol.modern_era import Profile
 from sluicegate.runtime.task_scope import TaskScope

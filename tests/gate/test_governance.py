@@ -8,7 +8,8 @@ import pytest
 
 from sluicegate.errors import RateLimited, Refused, UnknownTarget, UpstreamProtocolError
 from sluicegate.exchange import NOBODY, Caller, Exchange, Host, Target
-from sluicegate.gate.approvals import ApprovalSettings, bind
+from sluicegate.gate.approval_question import bind
+from sluicegate.gate.approvals import ApprovalSettings
 from sluicegate.gate.governance import Governance
 from sluicegate.gate.judge import Rules
 from sluicegate.gate.limits import Ceilings, Rate, RateLimits

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -171,6 +172,35 @@ def test_values_that_do_not_fit_are_an_error(path: str) -> None:
         other.close()
         with pytest.raises(StateUnavailable):
             gateway.find("aaaaaa")
+
+
+def test_a_question_takes_no_longer_the_more_there_were(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    statements: list[str] = []
+
+    def traced(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        made = connect(*arguments, **options)
+        made.set_trace_callback(statements.append)
+        return made
+
+    connect = sqlite3.connect
+    monkeypatch.setattr("sluicegate.store.state.sqlite3.connect", traced)
+    clock = Clock()
+    with closing(SqliteState(path, clock=clock)) as gateway, closing(connect(path)) as other:
+        statements.clear()
+        gateway.ask(question(gateway, clock), 10)
+        gateway.decide("aaaaaa", ONCE)
+        gateway.take("aaaaaa")
+        used = [text for text in statements if " approvals " in text and not text.startswith("INSERT")]
+        plans = [row[3] for text in used for row in other.execute(f"EXPLAIN QUERY PLAN {text}")]
+        assert len(used) >= 5 and all(plan.startswith(("SEARCH approvals", "USE TEMP")) for plan in plans), plans
+
+
+def test_a_wider_yes_to_a_question_that_is_not_kept_is_a_grant(path: str) -> None:
+    clock = Clock()
+    with closing(SqliteState(path, clock=clock)) as gateway:
+        gateway.add_grant(question(gateway, clock), msgspec.structs.replace(ONCE, scope="always"))
+        assert gateway.find_grant("ada", "files", "tool", "write", "d1") is not None
+        assert gateway.open_questions() == []
 
 
 def test_processes_that_start_together_share_one_file(path: str) -> None:

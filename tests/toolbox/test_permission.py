@@ -1,11 +1,17 @@
 """Permission for an agent's calls: rules first, then the program, and what an answer allows."""
 
 import asyncio
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from sluicegate import Allow, Deny
+from sluicegate.gate.judge import Rules
+from sluicegate.gate.rules import Permission, PolicyConfig, Rule
+from sluicegate.store.audit_files import read_rows
 from sluicegate.store.state import SqliteState
 from sluicegate.toolbox.permission import Ask
 from tests.toolbox.box import Folder, folder, said, used
@@ -13,6 +19,11 @@ from tests.toolbox.box import Folder, folder, said, used
 __all__ = ["folder"]
 
 NAME = "mcp__functions__write"
+
+
+def state_folder(tmp_path: Path) -> Path:
+    [file] = tmp_path.rglob("state.db")
+    return file.parent
 
 
 @pytest.fixture
@@ -126,6 +137,45 @@ async def test_an_answer_reaches_as_far_as_it_says(
     async with folder.load(write, on_permission=decide) as box:
         await box.execute(NAME, {"path": "/c"})
     assert len(asked) == times
+
+
+@pytest.mark.parametrize("answer", ["allow", "function"])
+async def test_answers_leave_a_row_in_the_audit_log_and_nothing_else(
+    folder: Folder, tmp_path: Path, write: Callable[[str], str], answer: str
+) -> None:
+    def decide(ask: Ask) -> Allow:
+        return Allow()
+
+    async with folder.load(write, on_permission=decide if answer == "function" else answer) as box:
+        for _ in range(3):
+            assert not (await box.execute(NAME, {"path": "/a"})).is_error
+        with closing(sqlite3.connect(state_folder(tmp_path) / "state.db")) as state:
+            assert state.execute("SELECT COUNT(*) FROM approvals").fetchone() == (0,)
+    rows = list(read_rows(str(state_folder(tmp_path) / "audit"), kind="approval"))
+    assert [(row.verdict, row.server, row.name) for row in rows] == [("approved", "functions", "write")] * 3
+
+
+async def test_a_refusal_of_the_program_is_on_record(
+    folder: Folder, tmp_path: Path, write: Callable[[str], str]
+) -> None:
+    async with folder.load(write, on_permission="deny") as box:
+        await box.execute(NAME, {"path": "/a"})
+    rows = read_rows(str(state_folder(tmp_path) / "audit"), kind="approval")
+    assert [row.verdict for row in rows] == ["declined"]
+
+
+async def test_rules_that_change_during_the_question_void_the_answer(
+    folder: Folder, write: Callable[[str], str], written: list[str]
+) -> None:
+    def decide(ask: Ask) -> Allow:
+        rules = PolicyConfig((Rule(Permission(tool=NAME, action="deny"), "new"),))
+        box.gateway.governance.policy.rules = Rules(rules)
+        return Allow(remember="always")
+
+    async with folder.load(write, on_permission=decide) as box:
+        assert "rules changed" in (await box.execute(NAME, {"path": "/a"})).text
+        assert box.gateway.stores.state.grants() == []
+    assert written == []
 
 
 async def test_a_refusal_reaches_the_model_and_can_stop_the_agent(

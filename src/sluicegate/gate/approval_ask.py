@@ -1,29 +1,20 @@
 """Questions that the program around a gateway answers itself, such as an agent with a callback for permissions."""
 
+import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
-from sluicegate.errors import ApprovalExpired, Refused, StateUnavailable
+import msgspec
+
+from sluicegate.errors import Refused
 from sluicegate.exchange import Exchange
-from sluicegate.store.base import Answer, Approval, State
+from sluicegate.store.base import Answer, Approval
 
 Ask = Callable[[Exchange, Approval], Awaitable[Answer | Refused]]
-"""The answer to a question, or why there is none: given by the program that this gateway is part of."""
+"""The answer to a question, or a refusal: given by the program that this gateway is part of."""
 
 
-async def asked_here(state: State, ask: Ask, exchange: Exchange, question: Approval) -> Refused | None:
-    """Ask, and keep the answer; what the caller is told if there is none."""
-    try:
-        answer = await ask(exchange, question)
-    except BaseException:
-        with suppress(StateUnavailable):
-            state.void(question.id)
-        raise
-    if not isinstance(answer, Refused) and state.decide(question.id, answer):
-        return None
-    if state.void(question.id) and isinstance(answer, Refused):
-        return answer
-    # Another process may have answered first; otherwise it is too late.
-    found = state.find(question.id)
-    is_decided = found is not None and found.state in ("approved", "declined")
-    return None if is_decided else ApprovalExpired("The answer came too late; nothing was run.")
+def with_answer(question: Approval, answer: Answer) -> Approval:
+    """The question with an answer that its own call uses."""
+    state = "declined" if answer.scope is None else "approved"
+    values = msgspec.structs.asdict(answer)
+    return msgspec.structs.replace(question, **values, state=state, taken=True, decided=time.time_ns())

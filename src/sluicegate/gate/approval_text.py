@@ -190,3 +190,9 @@ def unanswered(why: str, question: Approval, *, is_open: bool) -> Refused:
     if is_open:
         sentence += f" Question {question.id} stays open: make the same call again to wait for the answer."
     return ApprovalExpired(sentence)
+
+
+def rules_changed(question: Approval) -> Refused:
+    """The refusal of a call whose answer came under other rules than its question."""
+    name = name_of(question.server, question.name)
+    return ApprovalExpired(f"The rules changed while {name} waited for approval; nothing was run.")

@@ -6,9 +6,8 @@ in all that the person saw (T18).
 """
 
 import asyncio
-import hashlib
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, Literal
 
@@ -25,9 +24,10 @@ from sluicegate.errors import (
     UpstreamError,
 )
 from sluicegate.exchange import Exchange, Handler, Target, Verdict
-from sluicegate.gate.approval_ask import Ask, asked_here
+from sluicegate.gate.approval_ask import Ask, with_answer
+from sluicegate.gate.approval_question import bind, question_of
 from sluicegate.gate.approval_rows import covered_row, decided_row, granted_row
-from sluicegate.gate.approval_text import declined, form, name_of, not_allowed, read_answer, unanswered
+from sluicegate.gate.approval_text import declined, form, name_of, not_allowed, read_answer, rules_changed, unanswered
 from sluicegate.gate.audit import REFUSAL
 from sluicegate.protocol.canonical_json import canonical_json
 from sluicegate.protocol.input_required import Question, lacking_capability, read_input_required
@@ -36,9 +36,8 @@ from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.modern_era import complete
 from sluicegate.protocol.tasks import REQUESTS as TASK_REQUESTS
 from sluicegate.protocol.versions import MODERN_VERSIONS
-from sluicegate.runtime.process_key import process_key
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.store.base import Answer, Approval, AuditLog, Row, State, new_id
+from sluicegate.store.base import Answer, Approval, AuditLog, Row, State
 
 POLL: Final = 0.3
 """Seconds between two looks at the store: other processes answer there."""
@@ -48,14 +47,8 @@ PROGRESS_EVERY: float = 10.0
 """Seconds between two notifications that say what is awaited."""
 MOST_QUESTIONS: Final = 50
 """Open questions of one caller."""
-LONGEST_CALL: Final = 1 << 20
-"""Bytes of params of a call that a person is asked about. Nobody reads more."""
 MOST_CONTINUED: Final = 1000
-_ROUNDS: Final = ("inputResponses", "requestState", "_meta")
 _SECOND: Final = 10**9
-_PROTOCOL: Final = ("io.modelcontextprotocol/", "dev.sluicegate/")
-_CARRIED: Final = frozenset({"progressToken", "traceparent", "tracestate", "baggage"})
-"""Members of `_meta` that differ from call to call and mean nothing to a server's work."""
 _FORM: Final = Question("elicitation/create", {})
 
 
@@ -73,30 +66,6 @@ class ApprovalSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DEFAULTS: Final = ApprovalSettings()
-
-
-def bind(exchange: Exchange, target: Target, rules: str) -> str:
-    """A digest of all that an approval covers: an equal call by the same caller under the same rules has an equal one.
-
-    Its key is that of this process, so that nothing about the arguments can be guessed from it.
-    """
-    rounds = _rounds(exchange)
-    params = {name: value for name, value in exchange.params.items() if name not in rounds}
-    params["_meta"] = _own_meta(exchange)
-    parts = (exchange.caller.id, exchange.method, target.server, target.kind, target.name, target.definition, rules)
-    data = msgspec.json.encode((*parts, params), order="deterministic")
-    return hashlib.blake2b(data, key=process_key(), digest_size=32, person=b"approval").hexdigest()
-
-
-def _rounds(exchange: Exchange) -> Collection[str]:
-    """The members that differ from round to round. Answers to no question are part of the call like its arguments."""
-    return _ROUNDS if exchange.is_continued else _ROUNDS[1:]
-
-
-def _own_meta(exchange: Exchange) -> Params:
-    """What the client adds to a call besides its arguments; without what the protocol itself puts there."""
-    meta = as_object(exchange.params.get("_meta")) or {}
-    return {k: v for k, v in meta.items() if k not in _CARRIED and not k.startswith(_PROTOCOL)}
 
 
 class _Hold(msgspec.Struct, eq=False):
@@ -185,28 +154,48 @@ class ApprovalStep:
                 sentence = f"{_name(target)} needs the approval of a person, who is asked only when it is used."
                 return await _refusal(exchange, Refused(sentence))
             if self._ask is not None:
-                question = self._question(exchange, target, verdict, f"{binding} {new_id()}")
-                refusal = await asked_here(self._state, self._ask, exchange, question)
-            elif verdict.needs_client and not self._may_ask_client(exchange):
+                question = question_of(exchange, target, verdict, binding, self._state.run, self.settings.wait)
+                return await self._answered_here(self._ask, exchange, target, question, proceed)
+            if verdict.needs_client and not self._may_ask_client(exchange):
                 sentence = f"{_name(target)} asks before it runs, and this client cannot be asked."
                 rule = f'a rule allows it: tool = "mcp__{target.server}", action = "allow"'
                 return await _refusal(exchange, Refused(f"{sentence} It runs without a question if {rule}."))
-            else:
-                question = self._question(exchange, target, verdict, binding)
-                refusal = await self._decision(exchange, question, rules, ends)
+            question = self._question(exchange, target, verdict, binding)
+            refusal = await self._decision(exchange, question, rules, ends)
             if refusal is not None:
                 found = self._state.find(question.id) or question
-                await self._record(exchange, decided_row(exchange, target, found, refusal))
-                return await _refusal(exchange, refusal)
+                return await self._answered(exchange, target, found, refusal, proceed)
             decided = self._state.find(question.id)
             if decided is None or not await self._take(question.id):
                 continue  # An equal call has used the answer, which is good for one.
             self._ends.pop(question.id, None)
             refusal = None if decided.state == "approved" else declined(target, decided)
-            await self._record(exchange, decided_row(exchange, target, decided, refusal))
-            if refusal is not None:
-                return await _refusal(exchange, refusal)
-            return await self._run(exchange, binding, proceed)
+            return await self._answered(exchange, target, decided, refusal, proceed)
+
+    async def _answered_here(
+        self, ask: Ask, exchange: Exchange, target: Target, question: Approval, proceed: Handler
+    ) -> Reply:
+        """Let this program answer. The call that waits is the only one that can use it, so the store has no part."""
+        rules = self._rules_version()
+        answer = await ask(exchange, question)
+        if isinstance(answer, Refused):
+            return await self._answered(exchange, target, question, answer, proceed)
+        if self._rules_version() != rules:
+            return await self._answered(exchange, target, question, rules_changed(question), proceed)
+        if answer.scope in ("minutes", "always"):
+            self._state.add_grant(question, answer)
+        decided = with_answer(question, answer)
+        refusal = None if decided.state == "approved" else declined(target, decided)
+        return await self._answered(exchange, target, decided, refusal, proceed)
+
+    async def _answered(
+        self, exchange: Exchange, target: Target, question: Approval, refusal: Refused | None, proceed: Handler
+    ) -> Reply:
+        """Record what became of a question, and do it."""
+        await self._record(exchange, decided_row(exchange, target, question, refusal))
+        if refusal is not None:
+            return await _refusal(exchange, refusal)
+        return await self._run(exchange, question.binding, proceed)
 
     async def _take(self, question_id: str) -> bool:
         """Use the answer; tried a few times, since it would be a pity to lose it to another writer."""
@@ -242,34 +231,7 @@ class ApprovalStep:
 
     def _question(self, exchange: Exchange, target: Target, verdict: Verdict, binding: str) -> Approval:
         """The open question about this call, or a new one, of which people are told."""
-        now = time.time_ns()
-        arguments = msgspec.json.encode(as_object(exchange.params.get("arguments")) or {}).decode()
-        row = METHODS.get(exchange.method)
-        shown = ("arguments", row.target if row is not None else None, *_rounds(exchange))
-        rest = {k: value for k, value in exchange.params.items() if k not in shown}
-        if meta := _own_meta(exchange):
-            rest["_meta"] = meta
-        others = msgspec.json.encode(rest).decode()
-        if len(arguments) + len(others) > LONGEST_CALL:
-            raise Refused(f"{_name(target)} needs the approval of a person, and is too long to be shown to one.")
-        new = Approval(
-            id=new_id(),
-            run=self._state.run,
-            binding=binding,
-            caller=exchange.caller.id,
-            client=_client_name(exchange),
-            method=exchange.method,
-            server=target.server,
-            kind=target.kind,
-            name=target.name,
-            definition=target.definition,
-            arguments=arguments,
-            others=others,
-            rule=verdict.rule,
-            why=verdict.why,
-            asked=now,
-            deadline=now + int(self.settings.wait * _SECOND),
-        )
+        new = question_of(exchange, target, verdict, binding, self._state.run, self.settings.wait)
         found = self._state.ask(new, MOST_QUESTIONS)
         if found is None:
             raise RateLimited(f"{MOST_QUESTIONS} of your calls wait for approval already; try again later.")
@@ -360,7 +322,7 @@ class ApprovalStep:
                 )
             if self._rules_version() != rules:
                 state.void(question.id)
-                return ApprovalExpired(f"The rules changed while {name} waited for approval; nothing was run.")
+                return rules_changed(question)
             if now >= ends:
                 return unanswered("waits", question, is_open=not self._left(question))
             await _pause(hold.wake, min(POLL, end - now, ends - now))
@@ -425,11 +387,6 @@ async def _report(exchange: Exchange, question: Approval) -> None:
             "message": f"{awaited}, {number * PROGRESS_EVERY:.0f} s).",
         }
         await exchange.emit(Notification("notifications/progress", params))
-
-
-def _client_name(exchange: Exchange) -> str:
-    info = exchange.profile.client_info or {}
-    return " ".join(str(info[part])[:200] for part in ("name", "version") if part in info)
 
 
 # ----------------------------------------------------------------------------------------------------------- replies

@@ -207,6 +207,10 @@ class Grants(Protocol):
         """The grant that covers a call now."""
         ...
 
+    def add_grant(self, question: Approval, answer: Answer) -> None:
+        """Keep a wider yes to a question that is not in the store."""
+        ...
+
     def grants(self) -> Sequence[Grant]:
         """All that have not ended, the oldest first."""
         ...

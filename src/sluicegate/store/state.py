@@ -41,6 +41,8 @@ CREATE TABLE approvals (
     scope TEXT, "by" TEXT NOT NULL, way TEXT, reason TEXT NOT NULL, decided INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX approvals_by_binding ON approvals (run, binding);
+CREATE INDEX approvals_by_caller ON approvals (run, caller) WHERE state = 'pending';
+CREATE INDEX approvals_by_deadline ON approvals (deadline);
 CREATE TABLE grants (
     id TEXT PRIMARY KEY, caller TEXT NOT NULL, server TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL,
     definition TEXT NOT NULL, since INTEGER NOT NULL, until INTEGER, "by" TEXT NOT NULL, way TEXT NOT NULL
@@ -62,11 +64,8 @@ _UNUSED: Final = f"(state = 'pending' OR (state IN ('approved', 'declined') AND 
 
 def _insert(table: str, kind: type[msgspec.Struct]) -> str:
     names = kind.__struct_fields__
-    return f"INSERT INTO {table} ({_quoted(names)}) VALUES ({', '.join(':' + name for name in names)})"
-
-
-def _quoted(names: Sequence[str]) -> str:
-    return ", ".join(f'"{name}"' for name in names)  # `by` is a word of SQL.
+    quoted = ", ".join(f'"{name}"' for name in names)  # `by` is a word of SQL.
+    return f"INSERT INTO {table} ({quoted}) VALUES ({', '.join(':' + name for name in names)})"
 
 
 _ADD_APPROVAL: Final = _insert("approvals", Approval)
@@ -168,8 +167,7 @@ class SqliteState:
             ).rowcount
             approval = self._find(approval_id)
             if changed and approval is not None and answer.scope in ("minutes", "always"):
-                until = now + MINUTES if answer.scope == "minutes" else None
-                db.execute(_ADD_GRANT, msgspec.structs.asdict(_grant(approval, answer, now, until)))
+                db.execute(_ADD_GRANT, msgspec.structs.asdict(_grant(approval, answer, now)))
         return changed == 1
 
     def take(self, approval_id: str) -> bool:
@@ -226,6 +224,11 @@ class SqliteState:
             AND since <= ? AND (until IS NULL OR ? < until)"""
         with self._errors():
             return _first(self._db.execute(query, (server, name, kind, caller, definition, now, now)), Grant)
+
+    def add_grant(self, question: Approval, answer: Answer) -> None:
+        """Keep a wider yes to a question that is not in the store."""
+        with self._writing() as db:
+            db.execute(_ADD_GRANT, msgspec.structs.asdict(_grant(question, answer, self._clock())))
 
     def grants(self) -> list[Grant]:
         """All that have not ended, the oldest first."""
@@ -347,7 +350,7 @@ def _digest(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _grant(approval: Approval, answer: Answer, now: int, until: int | None) -> Grant:
+def _grant(approval: Approval, answer: Answer, now: int) -> Grant:
     return Grant(
         id=new_id(),
         caller=approval.caller,
@@ -356,7 +359,7 @@ def _grant(approval: Approval, answer: Answer, now: int, until: int | None) -> G
         name=approval.name,
         definition=approval.definition,
         since=now,
-        until=until,
+        until=now + MINUTES if answer.scope == "minutes" else None,
         by=answer.by,
         way=answer.way,
     )

@@ -1,6 +1,6 @@
 """Permission for an agent's calls: what the program around a toolbox answers when the rules say that a person is asked.
 
-The question, the answer and what an answer allows from now on are kept as those of a gateway are.
+The answer is in the audit log, and what it allows from now on is a grant, as with a gateway.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
-from sluicegate.errors import Refused
+from sluicegate.errors import ApprovalDeclined, Refused
 from sluicegate.exchange import Exchange
 from sluicegate.gate.approval_text import as_lines
 from sluicegate.gate.rules import Permission, full_name, to_toml
@@ -146,6 +146,7 @@ class Permissions:
         self._allowed: set[tuple[str, ...]] = set()
         """What may be called while the toolbox is open."""
         self._terminal = asyncio.Lock()
+        self._user = _user()
 
     async def ask(self, exchange: Exchange, question: Approval) -> Answer | Refused:
         """The answer to a question, or a refusal with a sentence for the model.
@@ -154,24 +155,26 @@ class Permissions:
             ArgumentsChanged: the call is allowed with other arguments.
         """
         agent, callback = self._callback_of(exchange.caller.id)
-        ask = self._asked(exchange, question, agent)
         key = (question.caller, question.server, question.kind, question.name, question.definition)
-        if question.server == self._own():
+        if question.server == self._own() or key in self._allowed:
             return self._answer(key, Allow())
+        current = batch.get()
+        if callback == "allow" and _stopped(current) is None:
+            return self._answer(key, Allow())
+        ask = self._asked(exchange, question, agent)
         again = amended.get()
         if again is not None and again.covers(question, ask.arguments):
             return self._answer(key, again.answer)
-        current = batch.get()
         if callback == "terminal":
             async with self._terminal:  # One question at a time; an earlier answer may cover this one.
                 is_covered = key in self._allowed or self._state.find_grant(*key) is not None
                 said = Allow() if is_covered else _stopped(current) or await ask_on_terminal(ask)
         else:
-            said = Allow() if key in self._allowed else _stopped(current) or await _said(callback, ask)
+            said = _stopped(current) or await _said(callback, ask)
         if isinstance(said, Deny):
             if said.stop and current is not None:
                 current.is_stopped = True
-            return Refused(said.message or f"{ask.tool} was not allowed; nothing was run.")
+            return ApprovalDeclined(said.message or f"{ask.tool} was not allowed; nothing was run.")
         if said.arguments is not None and said.arguments != ask.arguments:
             raise ArgumentsChanged(said, question)
         return self._answer(key, said)
@@ -179,7 +182,7 @@ class Permissions:
     def _answer(self, key: tuple[str, ...], said: Allow) -> Answer:
         if said.remember == "session":
             self._allowed.add(key)
-        return Answer(scope="always" if said.remember == "always" else "once", by=_user(), way="client")
+        return Answer(scope="always" if said.remember == "always" else "once", by=self._user, way="client")
 
     def _asked(self, exchange: Exchange, question: Approval, agent: str) -> Ask:
         name = exchange.name or question.name
@@ -204,9 +207,7 @@ def _stopped(current: Batch | None) -> Deny | None:
 
 
 async def _said(callback: OnPermission | None, ask: Ask) -> Allow | Deny:
-    if callback == "allow":
-        return Allow()
-    if callback is None or callback in ("deny", "terminal"):
+    if callback is None or isinstance(callback, str):
         return Deny(_rule_for(ask))
     try:
         answer = callback(ask)

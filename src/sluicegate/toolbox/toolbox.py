@@ -40,8 +40,6 @@ log = logging.getLogger("sluicegate")
 FUNCTIONS: Final = "functions"
 """The server that has the functions of the program."""
 LONGEST_INSTRUCTIONS: Final = 2048
-ANSWERED_WITHIN: Final = 86_400.0
-"""Seconds that a person has to answer."""
 
 Tools = Upstream | LocalHub | Callable[..., object]
 
@@ -194,7 +192,6 @@ class Toolbox(View):
             naming="claude",
             servers=servers,
             policy=_policy(config.policy),
-            approvals=replace(config.approvals, wait=ANSWERED_WITHIN, hold=ANSWERED_WITHIN),
             catalog=replace(config.catalog, instructions=longest, resource_tools=True),
         )
         return replace(loaded, config=config)
