@@ -34,7 +34,7 @@ from bench.load import (
 from bench.measure import Contestant, Cost, Effort, Row, Turn, race, skipped
 from bench.peers.turns import EVENTS
 from bench.servers import Server, bare_server, nginx, nginx_missing, official_server, our_server
-from bench.workers import http_client, official_missing, official_version
+from bench.workers import official_missing, official_version, peer_worker
 
 OURS: Final = "sluicegate"
 LANES: Final = (32, 1)
@@ -200,7 +200,7 @@ def _clients(server: Server, effort: Effort) -> list[Row]:
     rows: list[Row] = []
     with ExitStack() as stack:
         peers = {
-            name: stack.enter_context(http_client(sys.executable, "our_http_client", f"{url} {loop}"))
+            name: stack.enter_context(peer_worker(sys.executable, "our_http_client", f"{url} {loop}"))
             for name, loop in ((OURS, "asyncio"), (f"{OURS} on uvloop", "uvloop"))
         }
         for sdk, module in (("mcp2", "official_http_client"), ("mcp1", "official1_http_client")):
@@ -208,7 +208,7 @@ def _clients(server: Server, effort: Effort) -> list[Row]:
             name = f"official SDK {official_version(sdk)}"
             if missing is None:
                 python = str(workers.STRANGERS / sdk / "bin" / "python")
-                peers[name] = stack.enter_context(http_client(python, module, url))
+                peers[name] = stack.enter_context(peer_worker(python, module, url))
             else:
                 absent[name] = missing
         cases = {f" {lanes}": f"a call over HTTP, {lanes} in flight: the client" for lanes in LANES}

@@ -7,6 +7,7 @@ is compared that was not measured side by side, and no figure is worth more than
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from statistics import median, quantiles
 from typing import NamedTuple
@@ -83,15 +84,56 @@ def loop(work: Callable[[], object]) -> Turn:
     return turn
 
 
+class DidNotFinish(Exception):
+    """A contestant did not finish a turn, and says so in its row."""
+
+
 def race(benchmark: str, contestants: Sequence[Contestant], effort: Effort, *, by_wall: bool = False) -> list[Row]:
-    """A row for each contestant; the first is the baseline of the others. Ratios are of CPU, or of the time it took."""
-    counts = [_repetitions(contestant.turn, effort) for contestant in contestants]
-    rounds = [
-        [entry.turn(count).over(count * entry.units) for entry, count in zip(contestants, counts, strict=True)]
-        for _ in range(effort.rounds)
+    """A row for each contestant; the first is the baseline of the others. Ratios are of CPU, or of the time it took.
+
+    Raises:
+        DidNotFinish: the first did not finish; of the others it is a remark.
+    """
+    runs = [_Run(contestant) for contestant in contestants]
+    for run in runs:
+        run.attempt(partial(run.warm_up, effort))
+    for _ in range(effort.rounds):
+        for run in runs:
+            run.attempt(run.take_turn)
+    if runs[0].lost:
+        raise DidNotFinish(f"{runs[0].entry.name} {runs[0].lost}")
+    return [
+        Row(benchmark, run.entry.name, remark=run.lost)
+        if run.lost
+        else _row(benchmark, run.entry, runs[0].costs, run.costs, by_wall)
+        for run in runs
     ]
-    columns = list(zip(*rounds, strict=True))
-    return [_row(benchmark, entry, columns[0], own, by_wall) for entry, own in zip(contestants, columns, strict=True)]
+
+
+class _Run:
+    """A contestant in a race, until it does not finish a turn."""
+
+    def __init__(self, entry: Contestant) -> None:
+        self.entry = entry
+        self.costs: list[Cost] = []
+        self.lost = ""
+        self._count = 1
+
+    def attempt(self, step: Callable[[], None]) -> None:
+        """Do a step of it."""
+        if not self.lost:
+            try:
+                step()
+            except DidNotFinish as problem:
+                self.lost = str(problem)
+
+    def warm_up(self, effort: Effort) -> None:
+        """Find out how long a turn is."""
+        self._count = _repetitions(self.entry.turn, effort)
+
+    def take_turn(self) -> None:
+        """Take one turn."""
+        self.costs.append(self.entry.turn(self._count).over(self._count * self.entry.units))
 
 
 def skipped(benchmark: str, contestant: str, reason: str) -> Row:

@@ -1,4 +1,4 @@
-"""Tools for model APIs: the definitions of all recorded tools, and one search among them, beside `json`."""
+"""Tools for model APIs: definitions of all recorded tools, a search among them, and five servers for an agent."""
 
 import json
 from functools import partial
@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from bench import five_servers
 from bench.measure import Contestant, Effort, Row, loop, race, skipped
 from sluicegate.hub.catalog import Catalog, Offer, Offered, Share, build_catalog
 from sluicegate.hub.search import ToolSearch
@@ -31,8 +32,10 @@ def run(effort: Effort) -> list[Row]:
     }
     if not lists:
         reason = f"no recorded tools in {RECORDED.parent.name}/{RECORDED.name}"
-        return [skipped(_DEFINITIONS, "define", reason), skipped(_SEARCH, "ToolSearch", reason)]
-    return [*_definitions(lists, effort), *_searches(lists, effort)]
+        rows = [skipped(_DEFINITIONS, "define", reason), skipped(_SEARCH, "ToolSearch", reason)]
+    else:
+        rows = [*_definitions(lists, effort), *_searches(lists, effort)]
+    return rows + five_servers.run(effort)
 
 
 def _definitions(lists: dict[str, list[dict[str, object]]], effort: Effort) -> list[Row]:

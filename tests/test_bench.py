@@ -11,8 +11,9 @@ import pytest
 import bench.workers
 from bench.__main__ import BENCHMARKS
 from bench.load import Place, ask_all, connect, echo, hang_up
-from bench.measure import QUICK, Contestant, Cost, Effort, Row, Turn, race, skipped
+from bench.measure import QUICK, Contestant, Cost, DidNotFinish, Effort, Row, Turn, race, skipped
 from bench.report import table
+from bench.workers import Worker
 
 ROOT = Path(__file__).parents[1]
 
@@ -68,6 +69,33 @@ def test_where_waiting_counts_the_ratio_is_of_the_time_it_took() -> None:
     other = Contestant("other", lambda count: Cost(500 * count, wall=2000 * count))
     _, second = race("it", [base, other], QUICK, by_wall=True)
     assert (second.ratio, second.cpu_us, second.wall_us) == (2, 0.5, 2)
+
+
+def test_who_does_not_finish_a_turn_leaves_the_race() -> None:
+    left = [100, 100]
+
+    def stuck(count: int) -> Cost:
+        if not left:
+            raise DidNotFinish("did not finish in 9 s")
+        return Cost(left.pop())
+
+    first, second = race("it", [Contestant("base", costs(100, 100, 100)), Contestant("stuck", stuck)], Effort(3, 0))
+    assert first.ratio == 1
+    assert second == Row("it", "stuck", remark="did not finish in 9 s")
+    with pytest.raises(DidNotFinish, match="base did not"):
+        race("it", [Contestant("base", stuck)], QUICK)
+
+
+def test_a_contestant_that_does_not_answer_is_killed_with_all_that_it_started() -> None:
+    # Both hold the pipe that is read, so the turn ends only when neither of them lives.
+    script = "import subprocess, sys; subprocess.Popen(['sleep', '3600']); print('ready', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        worker = Worker(process)
+        worker.limit = 0.1
+        for _ in range(2):
+            with pytest.raises(DidNotFinish, match=r"^did not finish in 0\.1 s$"):
+                worker.turn("anything")(1)
 
 
 def test_a_cost_is_told_for_one_unit() -> None:

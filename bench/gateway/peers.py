@@ -44,6 +44,8 @@ class Peer(NamedTuple):
     """How it names a tool of the server `bench`."""
     idle: int = 200
     """Sessions to open when their memory is measured."""
+    extra: str = ""
+    """What is installed with the package, in brackets."""
 
     @property
     def title(self) -> str:
@@ -55,7 +57,7 @@ class Peer(NamedTuple):
         if not self._version():
             CACHE.mkdir(exist_ok=True)
             try:
-                (_install_npm if self.npm else _install_pip)(self.package)
+                (_install_npm if self.npm else _install_pip)(self.package + self.extra)
             except (OSError, subprocess.SubprocessError) as problem:
                 return f"it cannot be installed: {str(problem)[:200]}"
         return None if self._version() else "it cannot be installed"
@@ -74,7 +76,7 @@ class _Package(msgspec.Struct):
 
 
 def _install_pip(package: str) -> None:
-    home = CACHE / package
+    home = CACHE / package.partition("[")[0]
     subprocess.run([PYTHON, "-m", "venv", "--clear", home], check=True, timeout=120, stdout=subprocess.DEVNULL)
     command = [home / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
     subprocess.run([*command, "--only-binary", ":all:", package], check=True, timeout=600, stderr=subprocess.DEVNULL)

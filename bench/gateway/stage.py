@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bench.servers import wait_until_open
-from bench.workers import ROOT
+from bench.workers import ROOT, process_tree
 
 PYTHON = sys.executable
 SERVER = (PYTHON, "-m", "bench.peers_gateway.server")
@@ -55,27 +55,11 @@ class Gate(NamedTuple):
 
     def with_servers(self) -> int:
         """The bytes of memory of all that it started."""
-        return sum(map(_resident_of, _tree(self.process.pid)))
+        return sum(map(_resident_of, process_tree(self.process.pid)))
 
     def _own(self) -> list[int]:
         others = {int(file.name) for file in self.servers.iterdir()}
-        return [pid for pid in _tree(self.process.pid) if pid not in others]
-
-
-def _tree(root: int) -> list[int]:
-    """A process and all its descendants."""
-    children: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                stat = Path(f"/proc/{entry}/stat").read_bytes()
-            except OSError:
-                continue  # gone meanwhile
-            children.setdefault(int(stat.rpartition(b")")[2].split()[1]), []).append(int(entry))
-    found = [root]
-    for pid in found:  # grows while it is walked
-        found += children.get(pid, ())
-    return found
+        return [pid for pid in process_tree(self.process.pid) if pid not in others]
 
 
 def _cpu_of(pid: int) -> int:
@@ -161,7 +145,7 @@ def started(
                     raise RuntimeError(f"it did not start: {words[-1] if words else 'it said nothing'}") from None
             yield Gate(process, pids, port)
         finally:
-            for pid in reversed(_tree(process.pid)):
+            for pid in reversed(process_tree(process.pid)):
                 with_no_mercy(pid)
 
 
