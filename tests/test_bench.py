@@ -108,7 +108,8 @@ def test_a_turn_does_enough_to_be_measured() -> None:
 
     def turn(count: int) -> Cost:
         asked.append(count)
-        return Cost(count * 1000)
+        is_first_of_many = count == 16 and asked.count(16) == 1  # It has something to import, say.
+        return Cost(count * 1000 + is_first_of_many * 10**9)
 
     race("it", [Contestant("quick one", turn)], Effort(rounds=2, turn_seconds=0.001))
     assert asked[-2:] == [1000, 1000]
