@@ -432,7 +432,7 @@ def _settings(server: ServerConfig, config: GatewayConfig) -> MountSettings:
         roots=own.roots,
         instructions=own.instructions,
         is_light=isinstance(server.source, Http),
-        restarted_by=f"sluicegate restart {shlex.quote(server.name)}",
+        restarted_by=f"sluicegate restart {shlex.quote(server.name)}" if config.is_controlled else "",
         explain=partial(explain, server.name),
     )
 

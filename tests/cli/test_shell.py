@@ -75,9 +75,9 @@ def test_without_a_terminal_calls_are_refused_with_the_rule(waiting: Path) -> No
 class Screen:
     """The shell on a terminal."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, columns: int = 200) -> None:
         self._terminal, slave = pty.openpty()
-        environment = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", "COLUMNS": "200"}
+        environment = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", "COLUMNS": str(columns)}
         self.process = subprocess.Popen(
             COMMAND, cwd=folder, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
         )
@@ -100,6 +100,20 @@ class Screen:
         self.process.kill()
         self.process.wait()
         os.close(self._terminal)
+
+
+def test_what_is_wrong_at_the_start_is_said_once_and_wrapped_between_words(folder: Folder) -> None:
+    folder.servers(gone={"command": "a-command-with-a-name-that-is-not-on-this-machine"})
+    screen = Screen(folder.path, columns=80)
+    try:
+        lines = screen.until("sluicegate>").replace("\r", "").splitlines()[:-1]
+    finally:
+        screen.close()
+    assert all(len(line) <= 80 for line in lines)
+    assert " ".join(" ".join(lines).split()) == (
+        'sluicegate: gone: The command "a-command-with-a-name-that-is-not-on-this-machine" was not found; install it, '
+        "or give its full path."
+    )
 
 
 def test_on_a_terminal_ctrl_c_cancels_a_call_and_ctrl_d_leaves_no_process(waiting: Path) -> None:

@@ -45,6 +45,22 @@ sluicegate.run(server)
 '''
 
 
+REFUSING = """
+import json, sys
+
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" in message:
+        answer = {"jsonrpc": "2.0", "id": message["id"]}
+        if message["method"] == "initialize" != sys.argv[1]:
+            info = {"serverInfo": {"name": "refusing", "version": "1"}, "capabilities": {"tools": {}}}
+            answer["result"] = {"protocolVersion": "2025-06-18", **info}
+        else:
+            answer["error"] = {"code": -32603, "message": "not today"}
+        print(json.dumps(answer), flush=True)
+"""
+
+
 class Folder:
     """A folder with configuration files."""
 
@@ -57,6 +73,11 @@ class Folder:
     def worker(self) -> dict[str, object]:
         (self.path / "worker.py").write_text(SERVER)
         return {"command": sys.executable, "args": [str(self.path / "worker.py")]}
+
+    def refusing(self, method: str) -> dict[str, object]:
+        """A server that answers `initialize` unless that is the method, and nothing else."""
+        (self.path / "refusing.py").write_text(REFUSING)
+        return {"command": sys.executable, "args": [str(self.path / "refusing.py"), method]}
 
     def settings(self, text: str) -> None:
         (self.path / "sluicegate.toml").write_text(text)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import sluicegate
+from sluicegate.hub.mount import State
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.types import TextContent
 from sluicegate.runtime.task_scope import TaskScope
@@ -29,6 +30,13 @@ async def fail(why: str) -> str:
 def names(definitions: list[Params]) -> list[str]:
     """The names of the tools, without those for managing."""
     return [name for tool in definitions if (name := str(tool["name"])).startswith("mcp__")]
+
+
+async def problems(box: sluicegate.Toolbox) -> list[str]:
+    """What does not work; waits while a server is tried again."""
+    while not (found := box.problems):
+        await box.gateway.hub.wait_change()
+    return found
 
 
 def server(name: str, *tools: str) -> sluicegate.Server:
@@ -64,14 +72,40 @@ async def test_a_server_that_does_not_start_is_a_problem_and_the_others_work(
     folder: Folder, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder.servers(gone={"command": "/nonexistent/server"}, worker=folder.worker())
-    async with folder.load(on_permission="allow", ready=60) as box:
+    async with asyncio.timeout(60), folder.load(on_permission="allow", ready=60) as box:
         assert [(each.name, each.state == "ready") for each in box.servers] == [("gone", False), ("worker", True)]
-        assert any(problem.startswith("gone does not run.") for problem in box.problems)
+        [problem] = await problems(box)
+        assert problem.startswith("gone does not run.")
         assert "gone" in caplog.text
         assert (await box.execute("mcp__worker__pid")).text.isdigit()
         lines = str(box).splitlines()
         assert lines[1].startswith("gone") and lines[2].split()[:4] == ["worker", "ready", "modern", "3"]
         assert "Work hard." in box.instructions()
+
+
+@pytest.mark.parametrize(
+    ("method", "said"), [("initialize", "refused initialize"), ("tools/list", "did not return valid lists")]
+)
+async def test_a_server_that_refuses_the_handshake_or_its_lists_has_no_tools_and_the_others_work(
+    folder: Folder, caplog: pytest.LogCaptureFixture, method: str, said: str
+) -> None:
+    folder.servers(refusing=folder.refusing(method))
+    async with asyncio.timeout(60), folder.load(add, on_permission="allow", ready=60) as box:
+        first, second = box.servers
+        assert (first.name, first.tools) == ("refusing", 0) and (second.name, second.state) == ("functions", "ready")
+        [problem] = await problems(box)
+        assert said in problem and said in caplog.text
+        assert names(box.definitions("anthropic")) == ["mcp__functions__add"]
+        assert (await box.execute("mcp__functions__add", {"a": 1, "b": 2})).text == "3"
+
+
+async def test_a_failed_server_is_shown_without_a_command_that_cannot_reach_it(folder: Folder) -> None:
+    folder.servers(gone={"command": "/nonexistent/server"})
+    async with folder.load(ready=60) as box:
+        mount = box.gateway.hub.find("gone")
+        assert mount is not None
+        mount.state = State.FAILED
+        assert "once a minute" in str(box) and "sluicegate restart" not in str(box)
 
 
 async def test_a_slow_server_joins_later(folder: Folder) -> None:

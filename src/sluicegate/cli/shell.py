@@ -1,6 +1,7 @@
 """`sluicegate shell`: an interactive terminal on the tools of all servers, with permissions; also in a pipe."""
 
 import asyncio
+import logging
 import shlex
 import signal
 import sys
@@ -66,6 +67,7 @@ def shell(folder: str | None) -> None:
 
 
 async def _main(root: str) -> int:
+    logging.getLogger("sluicegate").addHandler(_Sentences())
     is_interactive = sys.stdin.isatty() and sys.stdout.isatty()
     # Checked first: without it, no server is started.
     editor = _editor() if is_interactive else None
@@ -76,6 +78,14 @@ async def _main(root: str) -> int:
             return 1 if here.has_failed else 0
         await here.run(editor(here))
     return 0
+
+
+class _Sentences(logging.Handler):
+    """Prints log records as the shell's own sentences."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record; the line editor has replaced stderr perhaps."""
+        say(record.getMessage())
 
 
 class Shell:

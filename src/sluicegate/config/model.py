@@ -427,6 +427,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     policy: PolicyConfig = PolicyConfig()
     locked: dict[tuple[str, str, str], str] | None = None
     """The hashes in sluicegate.lock, by server, kind and name; None if there is no such file."""
+    is_controlled: bool = True
+    """Whether commands such as `sluicegate restart` reach it; not if it is part of another program."""
 
     def check_profile(self, name: str) -> None:
         """Raise ConfigError unless the name is empty or that of a profile."""

@@ -16,8 +16,9 @@ from msgspec.structs import replace
 from sluicegate.client.in_process import LocalHub, as_upstream, is_local_hub
 from sluicegate.config.load import Loaded, load
 from sluicegate.config.management import MANAGED_AS
-from sluicegate.config.model import GatewayConfig, PythonFile, ServerConfig
+from sluicegate.config.model import GatewayConfig, PythonFile, ServerConfig, Stdio
 from sluicegate.config.paths import Places
+from sluicegate.config.problems import Problem
 from sluicegate.exchange import Caller, Upstream
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.gateway import Gateway
@@ -133,7 +134,7 @@ class Toolbox(View):
             raise RuntimeError("this toolbox is open already")
         async with AsyncExitStack() as stack:
             loaded = load(self._places)
-            self._unread = [str(problem) for problem in loaded.problems if problem.severity != "note"]
+            self._unread = [str(problem) for problem in loaded.problems if _is_news(problem, loaded.config)]
             for problem in self._unread:
                 log.warning("%s", problem)
             loaded = self._adjusted(replace(loaded, config=loaded.config or GatewayConfig(root=self._places.root)))
@@ -193,6 +194,7 @@ class Toolbox(View):
             servers=servers,
             policy=_policy(config.policy),
             catalog=replace(config.catalog, instructions=longest, resource_tools=True),
+            is_controlled=False,
         )
         return replace(loaded, config=config)
 
@@ -261,6 +263,13 @@ class Toolbox(View):
             "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]) for row in rows
         ]
         return "\n".join(line.rstrip() for line in lines)
+
+
+def _is_news(problem: Problem, config: GatewayConfig | None) -> bool:
+    """Whether a problem in a file is worth a warning. A server whose command is missing says so when it is started."""
+    server = None if config is None else config.servers.get(problem.server)
+    missing = server.source.missing if server is not None and isinstance(server.source, Stdio) else ""
+    return problem.severity != "note" and not (missing and missing in problem.sentence)
 
 
 def _era(version: str) -> str:
