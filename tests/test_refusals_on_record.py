@@ -5,8 +5,10 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from sluicegate.config.model import GatewayConfig, PythonFile, ServerConfig
-from sluicegate.errors import SluicegateError
+from sluicegate.errors import ShuttingDown, SluicegateError
 from sluicegate.exchange import NOBODY, Exchange
 from sluicegate.gateway import Gateway
 from sluicegate.serve.endpoints import Endpoints
@@ -59,6 +61,14 @@ async def test_an_unknown_tool_is_on_record() -> None:
         except SluicegateError:
             pass
     assert rejects(audit) == [("invalid_params", {"method": "tools/call", "code": -32602, "name": "demo__none"})]
+
+
+async def test_r29_a_call_that_comes_while_the_gateway_stops_is_on_record_once() -> None:
+    async with recorded() as (gateway, audit):
+        gateway.admission.stop()
+        with pytest.raises(ShuttingDown):
+            await gateway.handler()(Exchange("tools/call", {"name": "demo__echo", "arguments": {"text": "x"}}, NOBODY))
+    assert rejects(audit) == [("shutting_down", {"method": "tools/call", "code": 1031, "name": "demo__echo"})]
 
 
 async def test_a_call_that_ran_is_no_refusal() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import cast
 
 import msgspec
@@ -13,9 +14,11 @@ from sluicegate.exchange import NOBODY, Caller, Exchange, Target, Verdict
 from sluicegate.gate.audit import Audit, RequestIds
 from sluicegate.protocol.message import Reply, Result, ToolText, read_tool_text
 from sluicegate.protocol.modern_era import Profile
+from sluicegate.store.audit_files import read_rows
 from sluicegate.store.base import Row
 from sluicegate.store.chain import StoredRow
 from sluicegate.store.memory import MemoryAudit
+from sluicegate.store.sqlite_audit import Sync, open_audit_log
 
 CANARY = "canary-5f2a-XyZ"
 TOOL = Target("files", "tool", "read", definition="ab" * 32)
@@ -190,6 +193,24 @@ async def test_r20_a_cancelled_call_is_recorded_as_cancelled() -> None:
             await began.wait()
             call.cancel()
     assert [row.verdict for row in log.rows] == ["allow", "cancelled"]
+
+
+@pytest.mark.parametrize("sync", ["normal", "full"])
+async def test_a3_a_call_that_is_cancelled_while_its_decision_is_written_has_an_outcome_and_is_not_sent(
+    tmp_path: Path, sync: Sync
+) -> None:
+    async def never(exchange: Exchange) -> Reply:
+        raise AssertionError("it was sent")
+
+    async with open_audit_log(str(tmp_path), sync=sync) as log:
+        call = asyncio.ensure_future(Audit(log)(exchange(), never))
+        await asyncio.sleep(0)  # It has begun: the decision is handed to the log, which commits it in a later turn.
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    rows = [row for row in read_rows(str(tmp_path)) if row.request]
+    assert [(row.kind, row.verdict) for row in rows] == [("decision", "allow"), ("outcome", "cancelled")]
+    assert rows[1].body["delivered"] == "no" and rows[0].request == rows[1].request
 
 
 # ----------------------------------------------------------------------------------------------------- when it fails

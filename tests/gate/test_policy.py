@@ -7,6 +7,7 @@ from sluicegate.gate.judge import Rules
 from sluicegate.gate.policy import Policy
 from sluicegate.protocol.message import Reply, Result
 from sluicegate.protocol.methods import JUDGED, METHODS, UNJUDGED
+from sluicegate.protocol.tasks import REQUESTS as TASK_REQUESTS
 from tests.gate.rules_of import rule, rules
 
 TOOL = Target("github", "tool", "delete_repo")
@@ -63,6 +64,18 @@ async def test_T16_a_request_is_judged_by_what_it_names(method: str) -> None:
     without = await judged(open_rules, method, None)
     assert with_target is not None and with_target.action == ("allow" if method in JUDGED else "deny")
     assert without is not None and without.action == ("allow" if method in UNJUDGED else "deny")
+
+
+@pytest.mark.parametrize("method", sorted(TASK_REQUESTS))
+async def test_T16_a_request_about_a_task_is_judged_by_its_tool_and_not_by_arguments_that_it_does_not_have(
+    method: str,
+) -> None:
+    args = {"repo": "acme/*"}
+    for action in ("deny", "ask", "allow"):
+        made = rule(tool="mcp__github__delete_*", args=args, action=action)
+        assert await judged(made, method, TOOL) == Verdict("allow"), action
+    assert await judged(rule(tool="mcp__github__delete_*", action="ask"), method, TOOL) == Verdict("allow")
+    assert await judged(rule(tool="mcp__github__delete_*", action="deny"), method, TOOL) == Verdict("deny")
 
 
 @pytest.mark.parametrize("number", range(100))

@@ -21,6 +21,7 @@ from sluicegate.protocol.modern_era import ACKNOWLEDGED, Profile, complete
 from sluicegate.runtime.task_scope import TaskScope, forever
 from tests.hub.foreman import EXTENSION
 from tests.hub.scripted import Scripted, acknowledge, tools, until
+from tests.hub.test_governor import Judge
 
 KNOWS: Params = {"extensions": {EXTENSION: {}}}
 WORKING: Params = {"taskId": "t1", "status": "working", "ttlMs": None}
@@ -393,6 +394,29 @@ async def test_a_tool_that_is_hidden_meanwhile_is_told_of_no_more() -> None:
         await teller.say("t1", "secret")
         await teller.say("t2", "shown")
         assert client.told == ["first", "shown"]
+        scope.cancel_all()
+
+
+async def test_t16_a_tool_that_rules_deny_meanwhile_is_told_of_no_more_and_may_not_be_listened_to() -> None:
+    teller, judge = Teller(), Judge()
+    async with mounted(teller) as (hub, _, _), TaskScope() as scope:
+        hub.govern(judge)
+        other = hub.task_ids.seal(Caller(), TaskId("s", "fill", "t2"))
+        hub.mounts[0].task_owners.add("t2", Caller())
+        client = Client(hub, task_of(hub), other)
+        scope.start(client.run())
+        await until(lambda: bool(client.heard))
+        await teller.say("t1", "first")
+        judge.hidden = {"local": {"dig"}}
+        hub.review()
+        await teller.say("t1", "secret")
+        await teller.say("t2", "shown")
+        assert client.told == ["first", "shown"]
+        later = Client(hub, task_of(hub), other)
+        scope.start(later.run())
+        await until(lambda: bool(later.heard))
+        assert later.heard[0].params == {"notifications": {"taskIds": [other]}}
+        assert teller.listeners[-1].params == {"notifications": {"taskIds": ["t2"]}}
         scope.cancel_all()
 
 
