@@ -16,7 +16,7 @@ from sluicegate.gate.judge import Rules, judge
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.store.base import Answer, Approval
 from sluicegate.store.state import SqliteState
-from tests.cli.folders import COUNTING, Folder
+from tests.cli.folders import COUNTING, Folder, lines_until
 
 
 @pytest.fixture
@@ -186,3 +186,24 @@ def test_a_call_through_a_gateway_waits_until_it_is_approved(folder: Folder) -> 
 def test_an_answer_has_one_reach(folder: Folder) -> None:
     done = folder.invoke("approve", "abcdef", "--ten-minutes", "--always")
     assert done.returncode == 2 and "exclude each other" in done.stderr
+
+
+def test_a_bare_default_that_asks_has_a_page(folder: Folder) -> None:
+    folder.servers(demo=COUNTING)
+    folder.write("sluicegate.toml", '[policy]\ndefault = "ask"\n\n[control]\nport = 0\n')
+    with folder.serving():
+        assert "/approvals?key=" in folder.out("approvals", "--link")
+
+
+def test_the_page_opens_with_the_first_rule_that_asks_which_a_reload_adds(folder: Folder) -> None:
+    folder.servers(demo=COUNTING)
+    settings = folder.write("sluicegate.toml", "[control]\nport = 0\n")
+    with folder.serving() as (process, _, _):
+        assert "no gateway of this folder has a page now" in folder.invoke("approvals", "--link").stderr
+        rule = '[[permissions]]\ntool = "mcp__demo__count"\naction = "ask"\n'
+        settings.write_text(f"[control]\nport = 0\n\n{rule}")
+        lines_until(process, "Rules ask for approval: `sluicegate approvals`")
+        assert "/approvals?key=" in folder.out("approvals", "--link")
+        settings.write_text(f"[control]\nport = 0\n\n{rule}\n{rule.replace('count', 'echo')}")
+        said = lines_until(process, "Settings changed")
+        assert "Rules ask" not in "".join(said), "it is open already"

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final, Self
 
 import msgspec
@@ -21,8 +22,8 @@ class Webhook:
     The arguments of the call are not sent: they may hold secrets, and the link shows them.
     """
 
-    def __init__(self, url: str, link: str) -> None:
-        """`link` is the address of the page for approvals; empty if there is none."""
+    def __init__(self, url: str, link: Callable[[], str]) -> None:
+        """`link` returns the address of the page for approvals; empty if there is none."""
         self._url = url
         self._link = link
         self._pool = Pool(limits=ClientLimits(first_byte=TIMEOUT, idle=TIMEOUT, connect=TIMEOUT), name="The webhook")
@@ -37,7 +38,8 @@ class Webhook:
     async def __call__(self, question: Approval) -> None:
         """Send one question. A failure is logged, once until it works again: the other ways still work."""
         tool = f"mcp__{question.server}__{question.name}"
-        body = {"id": question.id, "tool": tool, "link": f"{self._link}#{question.id}" if self._link else ""}
+        link = self._link()
+        body = {"id": question.id, "tool": tool, "link": f"{link}#{question.id}" if link else ""}
         try:
             async with asyncio.timeout(TIMEOUT):
                 answer = await self._pool.request(

@@ -1,8 +1,9 @@
 """Builds the governance of a gateway from its configuration, and opens what it remembers."""
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 from sluicegate.config.model import GatewayConfig, Http, Installed, PythonFile, ServerConfig, Stdio
 from sluicegate.config.paths import audit_folder, state_file
@@ -14,6 +15,7 @@ from sluicegate.gate.judge import Rules
 from sluicegate.gate.limits import Ceilings, RateLimits, parse_rate
 from sluicegate.gate.pins import Mode
 from sluicegate.globs import name_glob
+from sluicegate.runtime.task_scope import TaskScope, forever
 from sluicegate.store.base import Approval, AuditLog, State
 from sluicegate.store.memory import Unrecorded
 from sluicegate.store.state import SqliteState
@@ -21,6 +23,8 @@ from sluicegate.store.state import SqliteState
 log = logging.getLogger("sluicegate")
 
 Notify = Callable[[Approval], Awaitable[None]]
+Page = Callable[[State], AbstractAsyncContextManager[str]]
+"""Serves the page for approvals, and gives its address."""
 
 
 class Stores:
@@ -79,6 +83,48 @@ def _open_state(config: GatewayConfig, environ: Mapping[str, str]) -> SqliteStat
             raise ConfigError(f"{problem.message} Rules cannot be enforced without it.") from None
         log.warning("%s Changed definitions of tools are noticed only while this gateway runs.", problem.message)
         return SqliteState()
+
+
+class ApprovalsPage:
+    """The page for approvals: opened with the first rule that asks, also one that a reload adds, and then kept open."""
+
+    def __init__(self, state: State, page: Page | None) -> None:
+        self.url = ""
+        """Where it is; empty while it is not open."""
+        self._state = state
+        self._page = page
+        self._tasks = TaskScope()  # A reload runs in a task that ends; the page needs one of its own.
+
+    async def __aenter__(self) -> "ApprovalsPage":
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._tasks.cancel_all()
+        await self._tasks.__aexit__(None, None, None)
+
+    async def follow(self, config: GatewayConfig) -> list[str]:
+        """Open it if there are rules that ask, and it is not open; sentences to report."""
+        if self._page is None or self.url or not config.policy.can_ask:
+            return []
+        opened: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._tasks.start(self._keep(self._page(self._state), opened))
+        try:
+            self.url = await opened
+        except (OSError, StateUnavailable) as problem:
+            why = problem.message if isinstance(problem, StateUnavailable) else f"{problem.strerror}."
+            return [f"The page for approvals cannot be opened: {why} `sluicegate approvals` works without it."]
+        return ["Rules ask for approval: `sluicegate approvals` shows what waits, with --link on a page."]
+
+    async def _keep(self, page: AbstractAsyncContextManager[str], opened: asyncio.Future[str]) -> None:
+        try:
+            async with page as url:
+                opened.set_result(url)
+                await forever()
+        except (OSError, StateUnavailable) as problem:
+            if opened.done():
+                raise
+            opened.set_exception(problem)
 
 
 def governance_of(config: Callable[[], GatewayConfig], stores: Stores) -> Governance:

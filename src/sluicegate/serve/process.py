@@ -3,13 +3,13 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from sluicegate.config.load import Loaded
-from sluicegate.config.model import GatewayConfig, HttpFront
+from sluicegate.config.model import HttpFront
 from sluicegate.config.paths import Places, catalogs_folder, control_socket
 from sluicegate.downstream.stdio import serve_stdio
 from sluicegate.downstream.unix_socket import serve_socket
@@ -25,10 +25,9 @@ from sluicegate.serve.client_log import records_to_clients
 from sluicegate.serve.control_api import control_server
 from sluicegate.serve.control_protocol import hub_socket
 from sluicegate.serve.early_start import Launches, check_address, claimed_for_commands
-from sluicegate.serve.governance import Stores, open_stores
+from sluicegate.serve.governance import ApprovalsPage, Page, open_stores
 from sluicegate.serve.reload import Adjust, Reloader, Say, as_loaded
 from sluicegate.serve.stopping import ExitTimer, Signals, UntilIdle
-from sluicegate.store.base import State as Decisions
 
 if TYPE_CHECKING:
     from sluicegate.load_activation import FoundActivation
@@ -42,10 +41,6 @@ STATE_POLL: Final = 1.0
 """Seconds between two looks at the record of decisions, which commands change."""
 LAST_READING: Final = 1.0
 """Seconds that clients have to read that their requests were cancelled."""
-
-
-Page = Callable[[Decisions], AbstractAsyncContextManager[str]]
-"""Serves the page for approvals, and gives its address."""
 
 
 def _ignore(*_: object) -> None:
@@ -62,7 +57,8 @@ class Running:
         self.gateway = gateway
         self.address = ""
         """The URL for HTTP clients; empty if there is no HTTP listener."""
-        self.files = Reloader(gateway, places, say, adjust, loaded, on_applied=self._follow_profiles)
+        self.files = Reloader(gateway, places, say, adjust, loaded, on_applied=self._follow_config)
+        self.page: ApprovalsPage | None = None
         self._places = places
         self._say = say
         self._hold = gateway.config.limits.hold
@@ -73,8 +69,11 @@ class Running:
         self.native = False
         """Whether the client on stdin can call native methods."""
 
-    async def _follow_profiles(self) -> list[str]:
-        return [] if self._endpoints is None else await self._endpoints.follow()
+    async def _follow_config(self) -> list[str]:
+        said = [] if self._endpoints is None else await self._endpoints.follow()
+        if self.page is not None and not self.is_stopping:
+            said += await self.page.follow(self.gateway.config)
+        return said
 
     @asynccontextmanager
     async def http(self, front: HttpFront) -> AsyncGenerator[None]:
@@ -307,7 +306,7 @@ async def serve_gateway(
         launches: servers of `loaded` that were started already; those that are not used are stopped.
         has_commands: True if the caller holds the lock of the control socket, False if another process does. If left
             out, the lock is taken here.
-        page: serves the page for approvals, and gives its address; used if there are rules.
+        page: serves the page for approvals, and gives its address; used as soon as there are rules that ask.
 
     Raises:
         ConfigError: the configuration has errors, or another gateway serves the folder.
@@ -327,16 +326,27 @@ async def serve_gateway(
         signals = Signals()
         launched = None if launches is None else launches.servers
         cache = CatalogCache(catalogs_folder(loaded.config.root, places.environ))
-        stores = await stack.enter_async_context(_stores(loaded.config, places, page))
+        stores = await stack.enter_async_context(open_stores(loaded.config, places.environ))
+        approvals = await stack.enter_async_context(ApprovalsPage(stores.state, page))
+        if loaded.config.approvals.webhook:
+            # Imported late: few gateways have one, and it needs the HTTP client.
+            from sluicegate.gate.webhook import Webhook
+
+            webhook = Webhook(loaded.config.approvals.webhook, lambda: approvals.url)
+            stores.notify = await stack.enter_async_context(webhook)
         gateway = Gateway(loaded.config, load_file=load_file, launched=launched, remembered=cache.load, stores=stores)
         running = Running(gateway, places, say, adjust, loaded)
         running.native = native
+        running.page = approvals
         handler = gateway.handler(profile)
         await stack.enter_async_context(gateway)
         stack.enter_context(records_to_clients(gateway.hub))
         await asyncio.sleep(0)  # Starts the servers: they need more time than the modules that are still to be loaded.
         if launches is not None:
             launches.dismiss()  # The gateway has taken all that it needs.
+        said = await approvals.follow(loaded.config)
+        if said and not approvals.url:
+            say(said[0])
         if http is not None:
             await stack.enter_async_context(running.http(http))
         if has_commands:
@@ -355,22 +365,6 @@ async def serve_gateway(
             running, cache, signals, exit_timer, for_pipe, opened=opened or _ignore, settled=settled or _ignore
         )
     say("The gateway has stopped.")
-
-
-@asynccontextmanager
-async def _stores(config: GatewayConfig, places: Places, page: Page | None) -> AsyncGenerator[Stores]:
-    """What the gateway remembers, with the ways in which people learn that they are asked."""
-    async with AsyncExitStack() as stack:
-        stores = await stack.enter_async_context(open_stores(config, places.environ))
-        link = ""
-        if page is not None and config.policy.can_ask:
-            link = await stack.enter_async_context(page(stores.state))
-        if config.approvals.webhook:
-            # Imported late: few gateways have one, and it needs the HTTP client.
-            from sluicegate.gate.webhook import Webhook
-
-            stores.notify = await stack.enter_async_context(Webhook(config.approvals.webhook, link))
-        yield stores
 
 
 async def _serve_until_stopped(
