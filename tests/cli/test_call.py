@@ -232,6 +232,13 @@ def test_a_question_is_not_answered_where_there_is_no_terminal(gateway: Folder) 
     assert "Who are you?" in done.stderr and "Not answered" in done.stderr
 
 
+def test_what_asks_first_is_refused_at_once_where_there_is_no_terminal(folder: Folder) -> None:
+    folder.write("sluicegate.toml", '[activations.bash]\nbundled = "bash"\n')
+    done = folder.run("call", "bash.execute", "command=touch ran")
+    assert done.returncode == 1 and not (folder.path / "ran").exists()
+    assert "nothing was run. It runs without a question if a rule allows it" in done.stdout
+
+
 def test_without_a_gateway_only_the_server_that_is_needed_is_started(folder: Folder) -> None:
     folder.servers(counting=COUNTING, notes=NOTES, broken=ENDING)
     done = folder.run("call", "counting__count", "to=2")

@@ -6,7 +6,7 @@ a line of ours.
 
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -177,16 +177,32 @@ def declined(target: Target, decided: Approval) -> Refused:
     )
 
 
-_UNANSWERED: Final = {
+def unaskable(target: Target) -> Refused:
+    """The refusal where only the client itself could be asked, and cannot be."""
+    sentence = f"{name_of(target.server, target.name)} asks before it runs, and this client cannot be asked."
+    return Refused(f"{sentence} {_how_to_allow(target.server)}")
+
+
+def _how_to_allow(server: str) -> str:
+    return f'It runs without a question if a rule allows it: tool = "mcp__{server}", action = "allow".'
+
+
+Unanswered = Literal["gone", "replaced", "waits", "closed", "unseen"]
+
+_UNANSWERED: Final[dict[Unanswered, str]] = {
     "gone": "The client did not come back with an answer to the question whether {name} may run; nothing was run.",
     "replaced": "The same call of {name} was made again and waits for the answer; this one ended and ran nothing.",
     "waits": "{name} needs the approval of a person, who has not answered yet; nothing was run.",
+    "closed": "{name} asks before it runs, and this client closed the question; nothing was run.",
+    "unseen": "{name} asks before it runs, and is too long for this client to show; nothing was run.",
 }
 
 
-def unanswered(why: str, question: Approval, *, is_open: bool) -> Refused:
+def unanswered(why: Unanswered, question: Approval, *, is_open: bool) -> Refused:
     """The refusal of a call that ends before there is an answer; `is_open` if the question outlives it."""
     sentence = _UNANSWERED[why].format(name=name_of(question.server, question.name))
+    if why == "closed":
+        sentence += f" {_how_to_allow(question.server)}"
     if is_open:
         sentence += f" Question {question.id} stays open: make the same call again to wait for the answer."
     return ApprovalExpired(sentence)

@@ -27,7 +27,17 @@ from sluicegate.exchange import Exchange, Handler, Target, Verdict
 from sluicegate.gate.approval_ask import Ask, with_answer
 from sluicegate.gate.approval_question import bind, question_of
 from sluicegate.gate.approval_rows import covered_row, decided_row, granted_row
-from sluicegate.gate.approval_text import declined, form, name_of, not_allowed, read_answer, rules_changed, unanswered
+from sluicegate.gate.approval_text import (
+    Unanswered,
+    declined,
+    form,
+    name_of,
+    not_allowed,
+    read_answer,
+    rules_changed,
+    unanswered,
+    unaskable,
+)
 from sluicegate.gate.audit import REFUSAL
 from sluicegate.protocol.canonical_json import canonical_json
 from sluicegate.protocol.input_required import Question, lacking_capability, read_input_required
@@ -73,9 +83,11 @@ class _Hold(msgspec.Struct, eq=False):
 
     question: Approval
     wake: asyncio.Event
-    said: Answer | Literal["gone", "replaced"] | None = None
+    is_up_to_client: bool
+    """Whether the call ends if its own client does not answer."""
+    said: Answer | Unanswered | None = None
 
-    def hear(self, said: Answer | Literal["gone", "replaced"]) -> None:
+    def hear(self, said: Answer | Unanswered) -> None:
         self.said = said
         self.wake.set()
 
@@ -92,10 +104,12 @@ class ApprovalStep:
         rules_version: Callable[[], str],
         notify: Callable[[Approval], Awaitable[None]] | None = None,
         ask: Ask | None = None,
+        is_shared: bool = True,
     ) -> None:
         """`rules_version` is a digest of the rules that are in force; `notify` tells people about a new question.
 
-        With `ask`, that is asked instead of the client, once for each call and in its task.
+        With `ask`, that is asked instead of the client, once for each call and in its task. Without `is_shared` there
+        is neither command nor page that could answer, so clients that cannot be asked are refused.
         """
         self.settings = settings
         self._state = state
@@ -103,6 +117,7 @@ class ApprovalStep:
         self._rules_version = rules_version
         self._notify = notify
         self._ask = ask
+        self._is_shared = is_shared
         self._ends: dict[str, float] = {}
         """When the questions of this process expire, on the clock that nobody can set (R31)."""
         self._untold: set[str] = set()
@@ -156,12 +171,12 @@ class ApprovalStep:
             if self._ask is not None:
                 question = question_of(exchange, target, verdict, binding, self._state.run, self.settings.wait)
                 return await self._answered_here(self._ask, exchange, target, question, proceed)
-            if verdict.needs_client and not self._may_ask_client(exchange):
-                sentence = f"{_name(target)} asks before it runs, and this client cannot be asked."
-                rule = f'a rule allows it: tool = "mcp__{target.server}", action = "allow"'
-                return await _refusal(exchange, Refused(f"{sentence} It runs without a question if {rule}."))
+            is_up_to_client = verdict.needs_client or not self._is_shared
+            if is_up_to_client and not self._may_ask(exchange):
+                return await _refusal(exchange, unaskable(target))
             question = self._question(exchange, target, verdict, binding)
-            refusal = await self._decision(exchange, question, rules, ends)
+            hold = _Hold(question, asyncio.Event(), is_up_to_client)
+            refusal = await self._decision(exchange, hold, rules, ends)
             if refusal is not None:
                 found = self._state.find(question.id) or question
                 return await self._answered(exchange, target, found, refusal, proceed)
@@ -243,9 +258,9 @@ class ApprovalStep:
             self._untold.add(new.id)
         return found
 
-    async def _decision(self, exchange: Exchange, question: Approval, rules: str, ends: float) -> Refused | None:
+    async def _decision(self, exchange: Exchange, hold: _Hold, rules: str, ends: float) -> Refused | None:
         """Wait for an answer in the store; what the caller is told if there is none for this call."""
-        hold = _Hold(question, asyncio.Event())
+        question = hold.question
         before = self._asked_in_rounds.pop(question.binding, None)
         if before is not None:
             before.hear("replaced")
@@ -269,10 +284,10 @@ class ApprovalStep:
             if self._asked_in_rounds.get(question.binding) is hold:
                 del self._asked_in_rounds[question.binding]
 
-    def _left(self, question: Approval) -> bool:
+    def _left(self, question: Approval, why: Unanswered = "gone") -> bool:
         """Note that a call ends without an answer; whether its question ends with it."""
-        is_last = len(self._holds[question.id]) == 1
-        return self.settings.late == "void" and is_last and self._state.void(question.id)
+        ends = self.settings.late == "void" or why in ("closed", "unseen")
+        return ends and len(self._holds[question.id]) == 1 and self._state.void(question.id)
 
     def _ask_everyone(self, tasks: TaskScope, exchange: Exchange, hold: _Hold) -> None:
         if exchange.profile.progress_token is not None:
@@ -281,14 +296,16 @@ class ApprovalStep:
         self._untold.discard(hold.question.id)
         if self._notify is not None and is_new:
             tasks.start(_notified(self._notify, hold.question))
-        if self._may_ask_client(exchange):
+        if self._may_ask(exchange):
             asked = form(hold.question, lambda: hold.hear("gone"))
             if asked is not None:
                 if exchange.profile.version in MODERN_VERSIONS:
                     self._asked_in_rounds[hold.question.binding] = hold
                 tasks.start(_ask_client(exchange, hold, asked))
+            elif hold.is_up_to_client:
+                hold.hear("unseen")
 
-    def _may_ask_client(self, exchange: Exchange) -> bool:
+    def _may_ask(self, exchange: Exchange) -> bool:
         who = self.settings.client
         is_trusted = who == "any" or (who == "local" and exchange.caller.id == "local")
         return is_trusted and lacking_capability(_FORM, exchange.profile.capabilities) is None
@@ -312,7 +329,7 @@ class ApprovalStep:
                     is_last = self._holds[question.id][-1] is hold
                     return None if is_last else unanswered("replaced", question, is_open=False)
             if said is not None and not isinstance(said, Answer):
-                return unanswered(said, question, is_open=not self._left(question))
+                return unanswered(said, question, is_open=not self._left(question, said))
             now = time.monotonic()
             if now >= end:
                 state.void(question.id)
@@ -362,12 +379,13 @@ async def _ask_client(exchange: Exchange, hold: _Hold, asked: Question) -> None:
     # The id cannot be guessed, so a client cannot send the answer along with the call, before it has shown anything.
     key = f"approval-{hold.question.id}"
     try:
-        answer = (await exchange.request_input({key: asked})).get(key, {})
+        said = read_answer((await exchange.request_input({key: asked})).get(key, {}), exchange.caller.id)
     except SluicegateError:
-        return  # There are other ways to answer.
-    said = read_answer(answer, exchange.caller.id)
-    if said is not None:  # Else it was closed, by a program perhaps that has no person to ask: others may answer.
+        said = None
+    if said is not None:
         hold.hear(said)
+    elif hold.is_up_to_client:  # Else others may answer: it was closed, by a program perhaps that has no person to ask.
+        hold.hear("closed")
 
 
 async def _notified(notify: Callable[[Approval], Awaitable[None]], question: Approval) -> None:

@@ -36,13 +36,15 @@ class Governance:
         secrets: Callable[[str], Collection[str]],
         approvals: ApprovalSettings,
         is_recorded: bool = True,
+        is_shared: bool = True,
         notify: Callable[[Approval], Awaitable[None]] | None = None,
         ask: Ask | None = None,
     ) -> None:
         """`mode` says of a server, by its key, what a changed definition means, `secrets` which texts of its
         configuration are never written down; `notify` tells people of a question, `ask` answers it in this process.
 
-        Without `is_recorded` only approvals are noted in the audit log.
+        Without `is_recorded` only approvals are noted in the audit log. `is_shared` is whether commands and the page
+        can answer questions.
         """
         self.audit = audit
         self.state = state
@@ -50,7 +52,13 @@ class Governance:
         self.policy = Policy(rules)
         self.pins = PinnedDefinitions(state, mode, secrets=secrets, audit=audit)
         self.approvals = ApprovalStep(
-            state, audit, approvals, rules_version=lambda: self.policy.rules.version, notify=notify, ask=ask
+            state,
+            audit,
+            approvals,
+            rules_version=lambda: self.policy.rules.version,
+            notify=notify,
+            ask=ask,
+            is_shared=is_shared,
         )
         recorder: Sequence[Step] = (Audit(audit),) if is_recorded else ()
         self.sizes = SizeLimit()

@@ -30,10 +30,12 @@ Page = Callable[[State], AbstractAsyncContextManager[str]]
 class Stores:
     """What a gateway remembers beyond its end, and how people learn that they are asked."""
 
-    def __init__(self, audit: AuditLog, state: State, *, is_recorded: bool) -> None:
+    def __init__(self, audit: AuditLog, state: State, *, is_recorded: bool, is_shared: bool = True) -> None:
         self.audit = audit
         self.state = state
         self.is_recorded = is_recorded
+        self.is_shared = is_shared
+        """Whether others than this process can answer questions: with a command, or on the page."""
         self.notify: Notify | None = None
         self.may_run_unrecorded = False
         """Whether calls go on while the audit log cannot be written."""
@@ -42,7 +44,7 @@ class Stores:
 
 def stores_in_memory() -> Stores:
     """For a gateway inside another program, and for one that nothing is called through: nothing is kept."""
-    return Stores(Unrecorded(), SqliteState(), is_recorded=False)
+    return Stores(Unrecorded(), SqliteState(), is_recorded=False, is_shared=False)
 
 
 @asynccontextmanager
@@ -68,21 +70,22 @@ async def open_stores(config: GatewayConfig, environ: Mapping[str, str]) -> Asyn
                     anchors=settings.anchors,
                 )
             )
-        state = _open_state(config, environ)
+        state, is_shared = _open_state(config, environ)
         stack.callback(state.close)
-        stores = Stores(audit, state, is_recorded=config.audit.enabled)
+        stores = Stores(audit, state, is_recorded=config.audit.enabled, is_shared=is_shared)
         stores.may_run_unrecorded = config.audit.on_failure == "open"
         yield stores
 
 
-def _open_state(config: GatewayConfig, environ: Mapping[str, str]) -> SqliteState:
+def _open_state(config: GatewayConfig, environ: Mapping[str, str]) -> tuple[SqliteState, bool]:
+    """The record of decisions, and whether other processes see it."""
     try:
-        return SqliteState(state_file(config.root, environ))
+        return SqliteState(state_file(config.root, environ)), True
     except StateUnavailable as problem:
         if config.policy.rules or config.policy.can_ask or config.locked is not None:
             raise ConfigError(f"{problem.message} Rules cannot be enforced without it.") from None
         log.warning("%s Changed definitions of tools are noticed only while this gateway runs.", problem.message)
-        return SqliteState()
+        return SqliteState(), False
 
 
 class ApprovalsPage:
@@ -152,6 +155,7 @@ def governance_of(config: Callable[[], GatewayConfig], stores: Stores) -> Govern
         secrets=secrets,
         approvals=approval_settings(config()),
         is_recorded=stores.is_recorded,
+        is_shared=stores.is_shared,
         notify=stores.notify,
         ask=stores.ask,
     )

@@ -263,3 +263,28 @@ async def test_a_client_that_can_be_asked_is_asked(tmp_path: Path) -> None:
     async with client_of(tmp_path, elicit=answer) as client:
         result = await client.call("bash.execute", command="echo ran")
         assert result.text == "ran\n" and "echo ran" in asked[0]
+
+
+async def test_a_client_that_closes_the_question_is_refused_at_once(tmp_path: Path) -> None:
+    async def close(request: sluicegate.ElicitRequest) -> sluicegate.ElicitAnswer:
+        return sluicegate.ElicitAnswer("cancel")
+
+    async with client_of(tmp_path, elicit=close) as client:
+        result = await client.call("bash.execute", command="echo ran")
+        assert result.is_error and "this client closed the question; nothing was run" in result.text
+
+
+async def test_a_command_that_is_too_long_for_the_client_to_show_is_refused_at_once(tmp_path: Path) -> None:
+    async def never(request: sluicegate.ElicitRequest) -> sluicegate.ElicitAnswer:
+        raise AssertionError("it was shown")
+
+    async with client_of(tmp_path, elicit=never) as client:
+        result = await client.call("bash.execute", command=f"echo {'x' * 40_000}")
+        assert result.is_error and "too long for this client to show" in result.text
+
+
+async def test_a_rule_that_asks_refuses_at_once_where_nothing_but_the_client_could_answer(tmp_path: Path) -> None:
+    rule = '[[permissions]]\ntool = "bash.execute"\naction = "ask"\n'
+    async with client_of(tmp_path, rule) as client:
+        result = await client.call("bash.execute", command="echo ran")
+        assert result.is_error and "this client cannot be asked" in result.text
