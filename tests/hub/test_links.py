@@ -34,7 +34,7 @@ ABLE: Params = {"elicitation": {"form": {}, "url": {}}}
 class Server:
     """A mount, as far as it is needed here."""
 
-    name, prefix = "mail", "mail"
+    name = label = "mail"
 
     def __init__(self, *replies: Reply) -> None:
         self.replies = list(replies)
@@ -109,9 +109,11 @@ async def test_the_caller_visits_the_page_and_the_call_is_made_again_once_the_se
     assert server.sent == 1
 
 
-async def test_a_client_of_that_very_revision_gets_the_error_itself() -> None:
+async def test_t18_a_client_of_that_very_revision_gets_the_error_with_the_name_of_the_server() -> None:
     server, person = Server(), Person()
-    assert await settled(server, person, version="2025-11-25") is WANTED
+    reply = await settled(server, person, version="2025-11-25")
+    assert isinstance(reply, ErrorObject) and (reply.code, reply.message) == (WANTED.code, WANTED.message)
+    assert str(reply.data) == str(WANTED.data).replace("Sign in.", "[mail] Sign in.")
     assert not person.asked
 
 

@@ -103,10 +103,11 @@ async def test_an_answer_to_what_was_not_asked_is_left_out() -> None:
     assert list(await bench.relay.ask({"mine": FORM})) == ["mine"]
 
 
-def test_only_what_a_person_is_shown_is_labelled_and_only_with_a_label() -> None:
+def test_t18_what_a_person_is_shown_is_labelled_also_without_words_of_the_server() -> None:
     sampling = Question("sampling/createMessage", {"message": "no words for a person", "messages": []})
     assert labelled(sampling, "files") is sampling
-    assert labelled(FORM, "") is FORM
+    silent = Question("elicitation/create", {"message": ["sluicegate asks"], "requestedSchema": {}})
+    assert labelled(silent, "files").params == {"message": "[files] ", "requestedSchema": {}}
     assert labelled(FORM, "files").params["message"] == "[files] Which?"
     assert FORM.params["message"] == "Which?", "what the server asked is left as it is"
 

@@ -227,13 +227,13 @@ async def test_what_is_inside_a_task_is_as_it_would_be_without_one(way: Way) -> 
         assert cast(Params, failing["result"])["isError"] is True
 
 
-async def test_without_a_prefix_all_is_as_the_server_says_but_for_the_id() -> None:
+async def test_without_a_prefix_all_is_as_the_server_says_but_for_the_id_and_the_label_of_questions() -> None:
     async with mounted(by_http, prefix="") as hub:
         found = await ended(hub, await begin(hub, "fetch", server=""))
         assert cast(dict[str, list[Params]], found["result"])["content"][0]["uri"] == "note://one"
         asked = await ended(hub, await begin(hub, "confirm_delete", server=""), "input_required")
         question = cast(dict[str, dict[str, Params]], asked["inputRequests"])["sure"]
-        assert question["params"]["message"] == "Sure?"
+        assert question["params"]["message"] == "[s] Sure?"
 
 
 @each_way

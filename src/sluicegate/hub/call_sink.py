@@ -104,14 +104,14 @@ class CallSink(Deadline, kw_only=True):
             raise
         if any(map(has_unsafe_page, questions.values())):
             self.lost(UNSAFE)
-            raise InputRefused(f"{self.label or 'The server'}: {UNSAFE_SENTENCE}", error=_UNSAFE_ERROR)
+            raise InputRefused(f"{self.label}: {UNSAFE_SENTENCE}", error=_UNSAFE_ERROR)
         keys: dict[str, str] = {}
         asked: dict[str, Question] = {}
         abandoned = partial(self.lost, ABANDONED)
         for own, question in questions.items():
             # A server names its questions for itself; behind one endpoint two must never have one name.
             self.questions += 1
-            key = f"{self.label or 'server'}-{self.questions}"
+            key = f"{self.label}-{self.questions}"
             keys[key], asked[key] = own, msgspec.structs.replace(labelled(question, self.label), abandoned=abandoned)
             for loss in losses_in_question(question, self.revision):
                 self.lost(loss)
@@ -182,10 +182,10 @@ def has_unsafe_page(question: Question) -> bool:
 
 def labelled(question: Question, label: str) -> Question:
     """A question that names the server that asks, if a person will see it."""
-    message = question.params.get("message")
-    if not label or question.method != "elicitation/create" or not isinstance(message, str):
+    if question.method != "elicitation/create":
         return question
-    params: Params = {**question.params, "message": f"[{label}] {message}"}
+    message = question.params.get("message")
+    params: Params = {**question.params, "message": f"[{label}] {message if isinstance(message, str) else ''}"}
     return msgspec.structs.replace(question, params=params)
 
 

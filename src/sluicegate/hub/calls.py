@@ -97,6 +97,11 @@ class Calls:
         """Calls in a row that the server did not answer in time."""
         self._is_pinging = False
 
+    @property
+    def label(self) -> str:
+        """What questions of the server begin with, so that none can be taken for one of ours (T18)."""
+        return self.settings.prefix or self._name
+
     def adjust(self, settings: MountSettings) -> None:
         """Apply other settings to new calls; those in progress keep theirs."""
         self.settings = settings
@@ -267,7 +272,7 @@ class Calls:
             sink=exchange.sink,
             capabilities=profile.capabilities,
             revision=revision_of(profile.version),
-            label=settings.prefix,
+            label=self.label,
             lost=self.lost,
             limit=self.limit,
             folders=settings.roots,

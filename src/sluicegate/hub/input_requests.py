@@ -3,7 +3,7 @@
 A server's own `requestState` is sealed in ours, bound to the caller, the request and the server (T12, protocol §4.9).
 
 A server of 2025-11-25 that needs a page visited answers with an error; here the user is asked to visit it (§3.4.7).
-Clients of that revision know the error and get it unchanged; older ones get a sentence.
+Clients of that revision know the error and get it with the name of the server; older ones get a sentence.
 """
 
 import hashlib
@@ -131,7 +131,8 @@ async def settle_links(
         mount.calls.lost(UNSAFE)
         return _declined(exchange, f"{mount.name}: {UNSAFE_SENTENCE}")
     if exchange.profile.version == _KNOWS_THE_ERROR:
-        return error
+        named = [{**entry, "message": labelled(_asked(entry), mount.calls.label).params["message"]} for entry in wanted]
+        return ErrorObject(error.code, error.message, {**(as_object(error.data) or {}), "elicitations": named})
     if not wanted:
         return _declined(exchange, f"{mount.name} needs a page to be visited first but did not name it.")
     elicitation = as_object(exchange.profile.capabilities.get("elicitation")) or {}
@@ -157,10 +158,14 @@ async def settle_links(
     return reply
 
 
-def _question(entry: Params, mount: Mount) -> Question:
+def _asked(entry: Params) -> Question:
     shown = {key: value for key, value in entry.items() if key in ("message", "url")}
+    return Question("elicitation/create", {"mode": "url", **shown})
+
+
+def _question(entry: Params, mount: Mount) -> Question:
     abandoned = partial(mount.calls.lost, ABANDONED)
-    return labelled(Question("elicitation/create", {"mode": "url", **shown}, abandoned=abandoned), mount.prefix)
+    return msgspec.structs.replace(labelled(_asked(entry), mount.calls.label), abandoned=abandoned)
 
 
 def _sentence(mount: Mount, wanted: Sequence[Params]) -> str:

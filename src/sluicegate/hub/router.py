@@ -362,7 +362,7 @@ class Router:
             mount.calls.count(reply)
         asked, reply = (
             reply,
-            self._hub.request_states.wrapped(exchange, mount.name, reply, mount.prefix, mount.calls.lost),
+            self._hub.request_states.wrapped(exchange, mount.name, reply, mount.calls.label, mount.calls.lost),
         )
         if reply is asked and isinstance(reply, Result):
             try:

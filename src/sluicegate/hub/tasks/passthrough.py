@@ -200,7 +200,7 @@ def _labelled(entry: object, mount: Mount) -> object:
     if has_unsafe_page(asked):
         mount.calls.lost(UNSAFE)
         raise UpstreamProtocolError(f"{mount.name}: {UNSAFE_SENTENCE}")
-    return {**question, "params": labelled(asked, mount.prefix).params}
+    return {**question, "params": labelled(asked, mount.calls.label).params}
 
 
 def _reply_rewritten(mount: Mount, method: str, reply: Reply, own: str, sealed_id: str) -> Reply:
