@@ -4,6 +4,8 @@ import json
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from msgspec.structs import replace
+
 from sluicegate.config.paths import state_file
 from sluicegate.hub.catalog import digest_of
 from sluicegate.store.base import Pin
@@ -49,6 +51,18 @@ def test_a_change_is_listed_shown_and_approved(folder: Folder) -> None:
     assert folder.invoke("pins", "approve", "files", "--yes").returncode == 0
     assert [line.split("\t")[3] for line in folder.invoke("pins").stdout.splitlines()] == ["approved"]
     assert folder.invoke("pins", "approve").returncode == 1
+
+
+def test_a_definition_for_clients_with_an_extension_is_compared_with_the_usual_one(folder: Folder) -> None:
+    see(folder, READ)
+    other: dict[str, object] = {"name": "read", "description": "Reads pages."}
+    pin = Pin(server="files", kind="tool+com.example/pages", name="read", hash="x", definition=json.dumps(other))
+    with state_of(folder) as state:
+        state.see([replace(pin, state="pending")])
+    assert "files\ttool+com.example/pages\tread\tchanged" in folder.invoke("pins").stdout
+    assert '-  "description": "Reads."\n+  "description": "Reads pages."' in folder.invoke("pins", "diff").stdout
+    assert folder.invoke("pins", "approve", "files", "read", "--yes").returncode == 0
+    assert [line.split("\t")[3] for line in folder.invoke("pins").stdout.splitlines()] == ["approved"] * 2
 
 
 def test_a_lock_file_is_written_and_compared(folder: Folder) -> None:

@@ -1,6 +1,7 @@
 """Pinned definitions: what is approved at first sight, what waits, and what a lock file says."""
 
 import pytest
+from msgspec.structs import replace
 
 from sluicegate.errors import ConfigError, StateUnavailable
 from sluicegate.exchange import Target
@@ -114,6 +115,58 @@ def test_without_its_record_nothing_counts_as_approved(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(store, "see", fail)
     assert list(pinned(store).review(entry(PLAIN)).values()) == ["The record of approved definitions cannot be read."]
+
+
+PAGES = "com.example/pages"
+
+
+def variant(definition: Params, extension: str = PAGES) -> dict[Target, Params]:
+    """A definition for clients that declare an extension."""
+    [target] = entry(definition)
+    return {replace(target, variant=extension): definition}
+
+
+def waiting(store: SqliteState) -> list[tuple[str, str]]:
+    return [(pin.kind, pin.name) for pin in store.pins() if pin.state == "pending"]
+
+
+def test_t21_definitions_for_clients_with_an_extension_and_those_for_all_others_do_not_replace_each_other() -> None:
+    store, other = SqliteState(), CHANGES["description"]
+    pins = pinned(store)
+    assert pins.review(entry(PLAIN)) == {}
+    assert "for clients with com.example/pages is not the approved one" in str(pins.review(variant(other)))
+    assert waiting(store) == [(f"tool+{PAGES}", "read")]
+    assert store.approve_pin("files", f"tool+{PAGES}", "read", digest_of(other))
+    assert pins.forget_quarantined()
+    for reviewing in (pins, pinned(store)):
+        assert reviewing.review({**entry(PLAIN), **variant(other)}) == {}
+    changed = variant(CHANGES["title"])
+    assert pins.review(changed) and pins.review(entry(other)), "each is compared with its own"
+    assert pins.review(variant(other, "com.example/other")), "what is approved for one extension is not for another"
+
+
+def test_a_definition_that_is_the_same_for_clients_with_an_extension_has_no_pin_of_its_own() -> None:
+    store = SqliteState()
+    pins = pinned(store)
+    pins.review(entry(PLAIN))
+    pins.review(entry(CHANGES["title"]))
+    assert pins.review(variant(PLAIN)) == {}
+    assert waiting(store) == [("tool", "read")], "what waits in its place still does"
+    assert pins.review(variant({**PLAIN, "name": "page"})) == {}, (
+        "another tool is approved at first sight, as elsewhere"
+    )
+
+
+def test_a_lock_file_lists_definitions_for_clients_with_an_extension() -> None:
+    store, other = SqliteState(), CHANGES["description"]
+    locked = {("files", "tool", "read"): digest_of(PLAIN)}
+    pins = PinnedDefinitions(store, lambda server: "pin", locked=locked)
+    assert pins.review({**entry(PLAIN), **variant(PLAIN)}) == {}
+    assert "is not listed" in str(pins.review(variant(other, "com.example/two words")))
+    [(kind, name)] = waiting(store)
+    pins.locked = read_lock(write_lock({**locked, ("files", kind, name): digest_of(other)}), "sluicegate.lock")
+    pins.forget()
+    assert pins.review({**entry(PLAIN), **variant(other, "com.example/two words")}) == {}
 
 
 def test_a_lock_file_decides_alone() -> None:

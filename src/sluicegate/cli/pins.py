@@ -65,7 +65,7 @@ def diff(places: Places, server: str | None) -> None:
         found = state.pins(server)
     waiting = [pin for pin in found if pin.state == "pending"]
     for pin in waiting:
-        before = next((p for p in found if p.state == "approved" and _place(p) == _place(pin)), None)
+        before = _approved(pin, found)
         show_text("\n".join(_difference(before, pin)))
     if not waiting:
         say("nothing waits for approval.")
@@ -148,7 +148,14 @@ def _place(pin: Pin) -> tuple[str, str, str]:
 def _state_of(pin: Pin, found: Sequence[Pin]) -> str:
     if pin.state == "approved":
         return "approved"
-    return "changed" if any(p.state == "approved" and _place(p) == _place(pin) for p in found) else "suspicious"
+    return "changed" if _approved(pin, found) is not None else "suspicious"
+
+
+def _approved(pin: Pin, found: Sequence[Pin]) -> Pin | None:
+    """What is approved in place of a definition: for clients with the same extensions, else for all others."""
+    usual = (pin.server, pin.kind.partition("+")[0], pin.name)
+    approved = {_place(each): each for each in found if each.state == "approved"}
+    return approved.get(_place(pin)) or approved.get(usual)
 
 
 def _reason(pin: Pin) -> str:

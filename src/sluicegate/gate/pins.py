@@ -2,6 +2,9 @@
 
 What a server offers is approved when it is first seen, unless it hides something. `sluicegate.lock`, where there is
 one, decides alone: what it does not list, or lists with another hash, waits for approval.
+
+A server may define a tool differently for clients that declare an extension. Such a definition has a pin of its own,
+beside that of the usual one, and waits for approval if it differs from that; if it is the same, the usual pin counts.
 """
 
 import logging
@@ -76,10 +79,13 @@ class PinnedDefinitions:
 
     def _decide(self, definitions: Mapping[Target, Params]) -> None:
         pinned: dict[Target, Pin] = {}
+        usual = self._usual_hashes() if any(target.variant for target in definitions) else {}
         for target, definition in definitions.items():
             mode = self._mode(target.server)
             self._decided[target] = ""
-            if mode == "off":
+            place = (target.server, target.kind, target.name)
+            approved = usual if self.locked is None else self.locked
+            if mode == "off" or (target.variant and approved.get(place) == target.definition):
                 continue
             findings = scan(target.name, definition)
             for hint in findings.hints if target not in self._hinted else ():
@@ -87,15 +93,24 @@ class PinnedDefinitions:
             self._hinted.add(target)
             pinned[target] = Pin(
                 server=target.server,
-                kind=target.kind,
+                kind=_kind(target),
                 name=target.name,
                 hash=target.definition,
                 definition=_as_json(definition, self._secrets(target.server)),
-                state="pending" if findings.hidden else "approved",
+                state="pending" if findings.hidden or (target.variant and place in usual) else "approved",
             )
             if findings.hidden:
                 self._decided[target] = f"{_sentence(findings.hidden[0])} {_remedy(target)}"
         self._compare(pinned)
+
+    def _usual_hashes(self) -> dict[tuple[str, str, str], str]:
+        """The hashes of all definitions in the store that are approved; empty for those that wait."""
+        try:
+            pins = self._store.pins()
+        except StateUnavailable:
+            return {}  # It is reported where the definitions are compared.
+        waiting = {(pin.server, pin.kind, pin.name): "" for pin in pins}
+        return waiting | {(pin.server, pin.kind, pin.name): pin.hash for pin in pins if pin.state == "approved"}
 
     def _compare(self, pinned: Mapping[Target, Pin]) -> None:
         try:
@@ -110,6 +125,8 @@ class PinnedDefinitions:
             why = self._decided[target]
             if found.pin.state == "approved":
                 why = ""  # Also if it hides something: a person has seen it.
+            elif not why and target.variant:
+                why = f"Its definition for clients with {target.variant} is not the approved one. {_remedy(target)}"
             elif not why:
                 why = f"Its definition changed since it was approved. {_remedy(target)}"
             why = self._by_lock(target) if self.locked is not None else why
@@ -122,7 +139,7 @@ class PinnedDefinitions:
 
     def _by_lock(self, target: Target) -> str:
         assert self.locked is not None
-        known = self.locked.get((target.server, target.kind, target.name))
+        known = self.locked.get((target.server, _kind(target), target.name))
         if known == target.definition:
             return ""
         if known is None:
@@ -133,7 +150,7 @@ class PinnedDefinitions:
         )
 
     def _report(self, target: Target, pin: Pin, news: str, why: str) -> None:
-        if why and news == "changed":
+        if why and (news == "changed" or target.variant):
             log.warning("%s: not offered: %s. %s", target.server, _title(target), why)
         if self._audit is not None:
             body = {"hash": pin.hash, "quarantined": why}
@@ -141,8 +158,16 @@ class PinnedDefinitions:
             self._audit.note(row)
 
 
+def _kind(target: Target) -> str:
+    """The kind under which a definition is pinned."""
+    # No blanks: a line of the lock file is split at them.
+    return f"{target.kind}+{'_'.join(target.variant.split())}" if target.variant else target.kind
+
+
 def _title(target: Target) -> str:
-    return "the server's instructions" if target.kind == "instructions" else f"{target.kind} {target.name!r}"
+    if target.kind == "instructions":
+        return "the server's instructions"
+    return f"{target.kind} {target.name!r}" + (f" for clients with {target.variant}" if target.variant else "")
 
 
 def _sentence(finding: str) -> str:

@@ -110,6 +110,8 @@ class Offer(msgspec.Struct, frozen=True):
     """What else was left out, and why: sentences for the operator."""
     extensions: Params = {}
     """The extensions of the protocol that it declares, with their settings."""
+    variant: str = ""
+    """The extensions for whose clients these lists are; empty for the lists of all others."""
 
 
 class Patterns(msgspec.Struct, frozen=True):
@@ -346,13 +348,11 @@ class _Owners:
 
 
 def _is_still(entry: Entry, share: Share, offered: Offered, known: Catalog) -> bool:
-    same = entry.source is offered and entry.mount == share.mount
-    return same and known.prefixes.get(share.mount) == share.prefix
+    return entry.source is offered and entry.mount == share.mount and known.prefixes.get(share.mount) == share.prefix
 
 
 def _begins_like(template: str, uri: str) -> bool:
-    literal = template.partition("{")[0]
-    return literal != "" and uri.startswith(literal)
+    return bool(literal := template.partition("{")[0]) and uri.startswith(literal)
 
 
 def _entry(kind: str, share: Share, offered: Offered, exposed: str) -> Entry:
@@ -360,12 +360,12 @@ def _entry(kind: str, share: Share, offered: Offered, exposed: str) -> Entry:
     if share.prefix:
         definition = definition_rewritten(definition, partial(exposed_uri, share.prefix))
     definition = {**definition, KINDS[kind]: exposed}
-    as_task = False
+    as_task = kind == "tools" and share.offer.takes_tasks and needs_task(definition)
     if kind == "tools":
-        as_task = share.offer.takes_tasks and needs_task(definition)
         definition.pop("execution", None)  # It announces legacy tasks, which we do not offer.
     encoded = msgspec.Raw(msgspec.json.encode(definition))
-    target = Target(share.key or share.mount, _TARGETS[kind], offered.own, offered.digest, offered.salient)
+    server, variant = share.key or share.mount, share.offer.variant
+    target = Target(server, _TARGETS[kind], offered.own, offered.digest, offered.salient, variant)
     return Entry(share.mount, offered.own, encoded, offered.marks, target, as_task, offered)
 
 

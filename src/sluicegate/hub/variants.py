@@ -180,4 +180,5 @@ async def _fetch(mount: Mount, usual: Offer, extensions: Params) -> _Fetched:
         log.warning("%s: its lists for clients with extensions could not be fetched: %r", mount.name, problem)
         return _Fetched(usual, usual)
     is_usual = all(getattr(offer, kind) == getattr(usual, kind) for kind in KINDS)
-    return _Fetched(usual, usual if is_usual else offer)
+    # Without their settings, which clients choose: a server must not have a first sight for each of them (T21).
+    return _Fetched(usual, usual if is_usual else msgspec.structs.replace(offer, variant=",".join(sorted(extensions))))
