@@ -277,6 +277,24 @@ async def test_who_called_a_server_is_known_to_the_one_that_takes_its_place() ->
         assert after is not before and stage.lost == 1 and sink.notices == []
 
 
+async def test_t16_a_client_to_whom_all_of_a_server_is_denied_does_not_set_its_level() -> None:
+    judge = Judge()
+    judge.hidden = {"bob": {"t"}}
+    async with staged() as stage:
+        stage.hub.govern(judge)
+        denied = await stage.listen("debug", caller="bob")
+        allowed = await stage.listen("error", caller="ada")
+        await until(lambda: stage.levels == ["error"])
+        judge.hidden = {}
+        stage.hub.review()
+        await until(lambda: stage.levels == ["error", "debug"])
+        judge.hidden = {"bob": {"t"}, "ada": {"t"}}
+        stage.hub.review()
+        await until(lambda: stage.levels == ["error", "debug", None])
+        stage.leave(denied)
+        stage.leave(allowed)
+
+
 async def test_t16_clients_to_whom_all_of_a_server_is_denied_hear_none_of_its_lines() -> None:
     judge = Judge()
     judge.hidden = {"ada": {"t"}}

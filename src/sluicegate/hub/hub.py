@@ -76,7 +76,7 @@ class Hub:
         self._longest_name = longest_name
         self._longest_instructions = longest_instructions
         self._grace = grace
-        self.log = LogForwarding(self._log_at)
+        self.log = LogForwarding(self._set_log_levels)
         self._mounts: dict[str, Mount] = {}
         self.find = self._mounts.get
         """Finds a mount by its name."""
@@ -251,7 +251,7 @@ class Hub:
             on_update=self._updated,
             on_list_notice=self._on_list_notice,
             on_log=self._logged,
-            log_level=self.log.level,
+            log_level=self.log.level_of(name),
             remembered=remembered,
         )
 
@@ -348,6 +348,7 @@ class Hub:
         self._rebuild()
         for router in self._routers.values():
             router.set_rules()
+        self._set_log_levels()
 
     def instructions(self, names: Mapping[str, str]) -> str | None:
         """The naming rule, and the instructions of each of these mounts (protocol §4.4)."""
@@ -407,9 +408,10 @@ class Hub:
         # Log lines of 2026-07-28 belong to calls.
         return mount.may_use_session and self.log.forward(mount.name, mount.calls.callers, line)
 
-    def _log_at(self, level: str | None) -> None:
+    def _set_log_levels(self) -> None:
         for mount in self._mounts.values():
-            mount.log_at(level)
+            if (level := self.log.level_of(mount.name)) != mount.log_level:
+                mount.log_at(level)
 
     def _rebuild(self) -> None:
         self._is_rebuilding = False
@@ -434,6 +436,7 @@ class Hub:
             log.warning("%d more findings are not shown.", len(news) - MOST_LOGGED)
         for router in self._routers.values():
             router.set_catalog(self.catalog)
+        self._set_log_levels()
 
     def catalog_with(self, offers: Mapping[str, Offer]) -> Catalog:
         """The catalog as if some mounts had other offers."""

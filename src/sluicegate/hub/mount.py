@@ -88,7 +88,7 @@ class Mount:
         self._upstream, self._on_change, self._on_update = upstream, on_change, on_update
         self._on_list_notice = on_list_notice
         self._on_log = on_log
-        self._log_level = log_level
+        self.log_level = log_level
         self._attending: TaskScope | None = None
         self._client_info = client_info
         self._backoff = Backoff()
@@ -338,8 +338,8 @@ class Mount:
         """Subscribe to its resources, until it is gone or to be restarted."""
         over = asyncio.Event()
         self._attending = tasks
-        if self._log_level is not None:
-            self.log_at(self._log_level)
+        if self.log_level is not None:
+            self.log_at(self.log_level)
         tasks.start(_then(connection.wait_closed, over))
         tasks.start(_then(self._again.wait, over))
         if not self._is_leaving:
@@ -436,7 +436,7 @@ class Mount:
 
     def log_at(self, level: str | None) -> None:
         """Set the log level of a session-era server, also for lines outside of calls; None if no client wants them."""
-        self._log_level = level
+        self.log_level = level
         connection = self.connection
         if self._attending is None or connection is None or not self.may_use_session:
             return

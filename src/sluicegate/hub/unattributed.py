@@ -6,7 +6,7 @@ clients (threats T11). The same holds for our own records, of which a line about
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Final, cast
@@ -96,12 +96,15 @@ def wants_log(profile: Profile) -> bool:
 class LogForwarding:
     """The clients that get such lines."""
 
-    def __init__(self, on_level: Callable[[str | None], None]) -> None:
-        """`on_level` gets the lowest level that a client wants, or None if there is no client, whenever it changes."""
-        self.level: str | None = None
-        self._on_level = on_level
-        self._listeners: dict[_Listener, None] = {}
-        self._levels: Counter[str] = Counter()
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        """`on_change` is called when a client comes or leaves, so that `level_of` may have changed."""
+        self._on_change = on_change
+        self._listeners: dict[str, dict[_Listener, None]] = {level: {} for level in LOG_LEVELS}
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is any client that set a level."""
+        return any(self._listeners.values())
 
     async def hold(self, exchange: Exchange, sees: Callable[[str], bool]) -> Reply:
         """Send a client the lines of the servers that it `sees`, until it leaves or we close.
@@ -109,17 +112,15 @@ class LogForwarding:
         `sees` is asked with an empty name for lines about the gateway.
         """
         listener = _Listener(exchange.caller.id, cast(str, exchange.profile.log_level), sees)
-        self._listeners[listener] = None
-        self._levels[listener.level] += 1
+        self._listeners[listener.level][listener] = None
         try:
-            self._find_level()
+            self._on_change()
             await exchange.emit(Notification(ACKNOWLEDGED, {"notifications": {}}))
             while (line := await listener.next()) is not None:
                 await exchange.emit(line)
         finally:
-            del self._listeners[listener]
-            self._levels[listener.level] -= 1
-            self._find_level()
+            del self._listeners[listener.level][listener]
+            self._on_change()
         return Result(complete({}))
 
     def forward(self, server: str, callers: Collection[str], line: Notification) -> bool:
@@ -129,7 +130,7 @@ class LogForwarding:
         """
         if line.params.get("level") not in _LEVELS or "data" not in line.params:
             return False
-        listeners = [listener for listener in self._listeners if listener.sees(server)]
+        listeners = [each for level in self._listeners.values() for each in level if each.sees(server)]
         # Before the first call a line is about the server itself, but with several listeners we cannot tell for which.
         owners = set(callers) or {listener.caller for listener in listeners}
         taken = [listener.take(line) for listener in listeners if len(owners) == 1 and listener.caller in owners]
@@ -137,14 +138,14 @@ class LogForwarding:
 
     def close(self) -> None:
         """End all subscriptions normally."""
-        for listener in self._listeners:
-            listener.close()
+        for level in self._listeners.values():
+            for listener in level:
+                listener.close()
 
-    def _find_level(self) -> None:
-        level = next((level for level in LOG_LEVELS if self._levels[level]), None)
-        if level != self.level:
-            self.level = level
-            self._on_level(level)
+    def level_of(self, server: str) -> str | None:
+        """The lowest level that a client wants which sees the server; None if there is no such client."""
+        found = (level for level, those in self._listeners.items() if any(each.sees(server) for each in those))
+        return next(found, None)
 
 
 class _Listener:

@@ -26,17 +26,25 @@ _NOTICES: Final = {
 class View:
     """The part of a catalog that some callers see, and its encoded pages."""
 
-    __slots__ = ("caller", "catalog", "lists")
+    __slots__ = ("_servers", "caller", "catalog", "lists")
 
     def __init__(self, hub: "Hub", caller: Caller, catalog: Catalog) -> None:
         self.caller = caller
         """One of these callers."""
         self.catalog = catalog
         self.lists = ListPages(hub, catalog)
+        self._servers: frozenset[str] | None = None
+
+    @property
+    def servers(self) -> frozenset[str]:
+        """The mounts that have anything in it."""
+        if self._servers is None:
+            self._servers = frozenset(entry.mount for kind in KINDS for entry in self.catalog.of(kind).values())
+        return self._servers
 
     def set_catalog(self, catalog: Catalog, *, is_narrowed: bool) -> set[str]:
         """Replace the catalog; the notices of the lists that changed."""
-        before, self.catalog = self.catalog, catalog
+        before, self.catalog, self._servers = self.catalog, catalog, None
         changed = _changed(before, catalog)
         self.lists.set_catalog(catalog, has_changed=bool(changed), is_narrowed=is_narrowed)
         return changed
@@ -70,7 +78,7 @@ class Views:
             return True
         if server not in view.catalog.prefixes or view is self._everything:
             return server in view.catalog.prefixes
-        return any(entry.mount == server for kind in KINDS for entry in view.catalog.of(kind).values())
+        return server in view.servers
 
     def set_catalog(self, catalog: Catalog, *, is_narrowed: bool) -> set[str]:
         """Replace the catalog; the notices of the lists that changed for any caller."""

@@ -43,7 +43,7 @@ class _ClientLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send a record; only its sentence, since a traceback may contain anything."""
-        if self._hub.log.level is None or record.name != "sluicegate":  # Others write lines of servers.
+        if not self._hub.log.is_wanted or record.name != "sluicegate":  # Others write lines of servers.
             return
         text = masked_line(record.getMessage()[:LONGEST_RECORD].encode(errors="replace").decode())
         params: Params = {"level": _level(record.levelno), "logger": "sluicegate", "data": text}
