@@ -71,6 +71,14 @@ def test_t18_a_question_is_shown_in_full_with_hidden_characters_named(folder: Fo
     assert "  answer: sluicegate approve abcdef | sluicegate deny abcdef" in lines
 
 
+def test_a_question_whose_client_has_given_up_says_so(folder: Folder, state: SqliteState) -> None:
+    ask(state)
+    assert "given up" not in folder.invoke("approvals").stdout
+    state.abandon("abcdef")
+    assert "  note: no call waits now: its client has given up" in folder.invoke("approvals").stdout
+    assert json.loads(folder.invoke("approvals", "--json").stdout)[0]["abandoned"] is True
+
+
 def test_questions_as_json(folder: Folder, state: SqliteState) -> None:
     ask(state)
     [question] = json.loads(folder.invoke("approvals", "--json").stdout)

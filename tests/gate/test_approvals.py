@@ -174,6 +174,30 @@ async def test_a_client_that_calls_again_before_the_answer_waits_on() -> None:
         assert len(here.ran) == 1 and len(here.told) == 1
 
 
+async def test_a_question_whose_clients_have_all_given_up_says_so() -> None:
+    async with stage() as here, TaskScope() as tasks:
+        first = Calling(tasks, lambda: here.call(path="/a"))
+        second = Calling(tasks, lambda: here.call(path="/a"))
+        question = await here.question()
+        for _ in range(10):
+            await asyncio.sleep(0)  # Both calls wait.
+        await first.give_up()
+        assert not (await here.question()).abandoned, "the second call waits"
+        await second.give_up()
+        left = await here.question()
+        assert left.id == question.id and "note: no call waits now" in "\n".join(as_lines(left))
+        client = AskedClient()
+        third = Calling(tasks, lambda: here.call(caller="local", path="/b", sink=client, profile=FORMS))
+        await client.is_asked.wait()
+        await third.give_up()
+        Calling(tasks, lambda: here.call(caller="local", path="/b", sink=client, profile=FORMS))
+        client.is_asked.clear()
+        await client.is_asked.wait()
+        assert not any("no call waits" in str(asked["message"]) for asked in client.asked)
+        assert [found.abandoned for found in here.state.open_questions()] == [True, False]
+        tasks.cancel_all()
+
+
 async def test_a_late_answer_is_void_where_that_is_configured() -> None:
     async with stage(late="void") as here, TaskScope() as tasks:
         first = Calling(tasks, lambda: here.call(path="/a"))

@@ -56,6 +56,15 @@ def an_equal_call_finds_the_open_question(state: State, clock: Clock) -> None:
     assert [found.id for found in state.open_questions()] == ["aaaaaa"]
 
 
+def a_question_for_which_no_call_waits_says_so_until_the_call_is_made_again(state: State, clock: Clock) -> None:
+    state.ask(question(state, clock), 10)
+    state.abandon("aaaaaa")
+    assert [found.abandoned for found in state.open_questions()] == [True]
+    again = state.ask(question(state, clock, "bbbbbb"), 10)
+    assert again is not None and (again.id, again.abandoned) == ("aaaaaa", False)
+    assert [found.abandoned for found in state.open_questions()] == [False]
+
+
 def another_binding_is_another_question(state: State, clock: Clock) -> None:
     state.ask(question(state, clock), 10)
     other = state.ask(question(state, clock, "bbbbbb", "b2"), 10)

@@ -163,6 +163,23 @@ def test_a_file_of_another_version_is_refused(path: str) -> None:
         SqliteState(path)
 
 
+def test_a_file_of_the_version_before_is_brought_up_to_date(path: str) -> None:
+    SqliteState(path).close()
+    other = sqlite3.connect(path)
+    other.execute("ALTER TABLE approvals DROP COLUMN abandoned")
+    other.execute("PRAGMA user_version = 1")
+    other.close()
+    clock = Clock()
+    for _ in range(2):
+        with closing(SqliteState(path, clock=clock)) as state:
+            assert state.ask(question(state, clock), 10) is not None
+            state.void("aaaaaa")
+            state.ask(question(state, clock, "bbbbbb"), 10)
+            state.abandon("bbbbbb")
+            assert [found.abandoned for found in state.open_questions()] == [True]
+        clock.now += 3 * 3600 * 10**9
+
+
 def test_values_that_do_not_fit_are_an_error(path: str) -> None:
     clock = Clock()
     with closing(SqliteState(path, clock=clock)) as gateway:

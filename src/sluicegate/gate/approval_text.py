@@ -55,6 +55,7 @@ def facts(question: Approval, show: Show = visible) -> list[tuple[str, str]]:
         (question.kind, question.name),
         ("caller", question.caller),
         ("client", question.client),
+        ("note", "no call waits now: its client has given up, and may make the same call again" * question.abandoned),
         ("rule", question.rule or "no rule names it; the default is to ask"),
         ("why", question.why),
         *((f"member {_json(name)}", _json(value)) for name, value in _decode(question.others).items()),

@@ -286,8 +286,13 @@ class ApprovalStep:
 
     def _left(self, question: Approval, why: Unanswered = "gone") -> bool:
         """Note that a call ends without an answer; whether its question ends with it."""
-        ends = self.settings.late == "void" or why in ("closed", "unseen")
-        return ends and len(self._holds[question.id]) == 1 and self._state.void(question.id)
+        if len(self._holds[question.id]) > 1:
+            return False
+        if self.settings.late == "void" or why in ("closed", "unseen"):
+            return self._state.void(question.id)
+        with suppress(StateUnavailable):
+            self._state.abandon(question.id)
+        return False
 
     def _ask_everyone(self, tasks: TaskScope, exchange: Exchange, hold: _Hold) -> None:
         if exchange.profile.progress_token is not None:

@@ -65,18 +65,18 @@ def _lock(file: str) -> int | None:
         os.close(descriptor)  # The previous holder removed the file between open and flock.
 
 
-def try_lock(file: str) -> int | None:
+def try_lock(file: str, *, create: bool = True) -> int | None:
     """The descriptor of a file, created if needed and locked until it is closed; None if another process has locked it.
 
     The kernel releases it when the process ends for any reason, so a crash never blocks the next start (R30).
 
     Raises:
-        OSError: the file cannot be created or locked.
+        OSError: the file cannot be created or locked, or, without `create`, there is none.
     """
     # Not every system has fcntl, and clients of a socket need no lock.
     import fcntl
 
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    descriptor = os.open(file, os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT if create else 0), 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

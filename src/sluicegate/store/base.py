@@ -106,6 +106,8 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     way: Way | None = None
     reason: str = ""
     decided: int = 0
+    abandoned: bool = False
+    """Whether no call waits for it any more. The same call again would use the answer."""
 
 
 _LETTERS: Final = "abcdefghjkmnpqrstuvwxyz"
@@ -189,6 +191,10 @@ class Approvals(Protocol):
 
     def void(self, approval_id: str) -> bool:
         """End a question without an answer, or an answer that was not used; whether it was one of these."""
+        ...
+
+    def abandon(self, approval_id: str) -> None:
+        """Note that no call waits for a question any more, until the same call asks it again."""
         ...
 
     def find(self, approval_id: str) -> Approval | None:

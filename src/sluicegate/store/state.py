@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from sluicegate.errors import StateUnavailable
+from sluicegate.runtime.lock import try_lock
 from sluicegate.store.base import Answer, Approval, Grant, Pin, Seen, new_id
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -29,7 +30,9 @@ MINUTES: Final = 10 * 60 * 10**9
 """The length of a grant for ten minutes."""
 _KEPT: Final = 3600 * 10**9
 """Ended questions are kept this long, for those who ask what became of them. They hold the arguments of calls."""
-_VERSION: Final = 1
+_VERSION: Final = 2
+_CHANGES: Final = {1: "ALTER TABLE approvals ADD COLUMN abandoned INTEGER NOT NULL DEFAULT 0"}
+"""What makes the tables of a version those of the next one."""
 
 _SCHEMA: Final = """
 CREATE TABLE approvals (
@@ -38,7 +41,8 @@ CREATE TABLE approvals (
     arguments TEXT NOT NULL, others TEXT NOT NULL, rule TEXT NOT NULL, why TEXT NOT NULL,
     asked INTEGER NOT NULL, deadline INTEGER NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('pending', 'approved', 'declined', 'void')), taken INTEGER NOT NULL,
-    scope TEXT, "by" TEXT NOT NULL, way TEXT, reason TEXT NOT NULL, decided INTEGER NOT NULL
+    scope TEXT, "by" TEXT NOT NULL, way TEXT, reason TEXT NOT NULL, decided INTEGER NOT NULL,
+    abandoned INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX approvals_by_binding ON approvals (run, binding);
 CREATE INDEX approvals_by_caller ON approvals (run, caller) WHERE state = 'pending';
@@ -109,7 +113,7 @@ class SqliteState:
                 # With the right to write, so that no other process takes the lock of a file that is new.
                 with self._writing():
                     os.makedirs(self._runs, mode=0o700, exist_ok=True)
-                    self._lock = _locked(os.path.join(self._runs, self.run))
+                    self._lock = try_lock(os.path.join(self._runs, self.run))
             self.void_stopped()
         except BaseException:
             self._db.close()
@@ -123,12 +127,13 @@ class SqliteState:
         run("PRAGMA journal_mode = WAL")
         # The death of a process loses nothing. After a power failure the last answers may be missing: the safe side.
         run("PRAGMA synchronous = NORMAL")
-        if self._db_version() == 0:
+        if self._db_version() < _VERSION:
             with self._writing() as db:
-                if self._db_version() == 0:  # Of two processes that start together, one is first.
-                    for statement in _SCHEMA.split(";\n"):
-                        db.execute(statement)
-                    db.execute(f"PRAGMA user_version = {_VERSION}")
+                before = self._db_version()  # Of two processes that start together, one is first.
+                changes = [_CHANGES[version] for version in range(before, _VERSION)] if before else _SCHEMA.split(";\n")
+                for statement in changes:
+                    db.execute(statement)
+                db.execute(f"PRAGMA user_version = {_VERSION}")
         if self._db_version() != _VERSION:
             raise StateUnavailable("The record of approvals was written by another version of sluicegate.")
 
@@ -145,7 +150,9 @@ class SqliteState:
             known = f"SELECT * FROM approvals WHERE run = :run AND binding = :binding AND {_UNUSED}"
             found = _first(db.execute(f"{known} ORDER BY asked DESC", bound), Approval)
             if found is not None:
-                return found
+                if found.abandoned:
+                    db.execute("UPDATE approvals SET abandoned = 0 WHERE id = ?", (found.id,))
+                return msgspec.structs.replace(found, abandoned=False)
             db.execute("DELETE FROM approvals WHERE deadline < ?", (now - _KEPT,))
             db.execute("DELETE FROM grants WHERE until <= ?", (now,))
             same = f"run = :run AND caller = :caller AND state = 'pending' AND {_IN_TIME}"
@@ -178,6 +185,10 @@ class SqliteState:
         """End a question without an answer, or an answer that was not used; whether it was one of these."""
         return self._change_approval(f"SET state = 'void' WHERE id = :id AND {_UNUSED}", approval_id)
 
+    def abandon(self, approval_id: str) -> None:
+        """Note that no call waits for a question any more."""
+        self._change_approval("SET abandoned = 1 WHERE id = :id AND state = 'pending'", approval_id)
+
     def _change_approval(self, change: str, approval_id: str) -> bool:
         with self._writing() as db:
             cursor = db.execute(f"UPDATE approvals {change}", {"id": approval_id, "now": self._clock()})
@@ -204,7 +215,10 @@ class SqliteState:
         with self._writing():
             for name in os.listdir(self._runs):
                 file = os.path.join(self._runs, name)
-                lock = _locked(file, create=False)
+                try:
+                    lock = try_lock(file, create=False)
+                except FileNotFoundError:
+                    continue
                 if lock is not None:
                     self._void_run(name)
                     os.unlink(file)
@@ -426,22 +440,6 @@ def _create(path: str) -> None:
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
     os.chmod(path, 0o600)
-
-
-def _locked(file: str, *, create: bool = True) -> int | None:
-    """The descriptor of the locked file, or None if another process holds the lock or the file is gone."""
-    import fcntl
-
-    try:
-        descriptor = os.open(file, os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT if create else 0), 0o600)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
 
 
 def _unavailable(problem: Exception) -> StateUnavailable:
