@@ -79,6 +79,30 @@ def test_rows_are_listed_and_filtered(folder: Folder, requests: list[str]) -> No
     ]
 
 
+@pytest.mark.parametrize("name", ["write", "files__write", "mcp__files__write", "files.write", "f*__w*", "my__write"])
+def test_tools_are_found_by_the_names_that_clients_see(folder: Folder, requests: list[str], name: str) -> None:
+    folder.servers(Files={"command": "files"})
+    folder.write("sluicegate.toml", f'{SETTINGS}\n[servers.Files]\nprefix = "my"\n')
+    found = lines(folder, "list", "--json", "--tool", name)
+    assert [row["request"] for row in found] == [requests[1]] * 2
+    assert lines(folder, "list", "--json", "--server", "Files") == lines(folder, "list", "--json", "--server", "files")
+    assert lines(folder, "list", "--json", "--tool", "other__write") == []
+
+
+def test_that_no_row_matches_is_said(folder: Folder, requests: list[str]) -> None:
+    for words in (["list"], ["list", "--json"], ["tail"]):
+        done = folder.invoke("audit", *words, "--caller", "eve")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "sluicegate: no rows match.\n")
+
+
+def test_a_terminal_that_follows_shows_the_head_once(folder: Folder, requests: list[str]) -> None:
+    with folder.terminal("audit", "tail", "--follow", "-n", "1", COLUMNS="200") as terminal:
+        terminal.until("closed")
+        asyncio.run(record(folder.path))
+        shown = terminal.until("tool_error")
+        assert len(re.findall("verdict", shown)) == 1
+
+
 def test_t30_a_name_cannot_forge_a_line_or_control_the_terminal(folder: Folder, requests: list[str]) -> None:
     for words in (["list"], ["list", "--json"], ["export"], ["stats"], ["tail"]):
         out = folder.invoke("audit", *words).stdout

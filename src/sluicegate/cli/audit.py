@@ -4,7 +4,7 @@ import re
 import sqlite3
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec
@@ -36,6 +36,18 @@ class Log(msgspec.Struct, frozen=True):
 
     folder: str
     anchors: tuple[str, ...] = ()
+    keys: Mapping[str, str] = {}
+    """The keys of servers, under which they are recorded, by their names and prefixes."""
+
+    def recorded(self, where: Where) -> Where:
+        """The conditions with the keys of servers in place of their names and prefixes."""
+        server, name = where.server or "", where.name or ""
+        prefix, rest = name.removeprefix("mcp__").partition("__")[::2]
+        return msgspec.structs.replace(
+            where,
+            server=self.keys.get(server, where.server),
+            name=f"{self.keys[prefix]}__{rest}" if rest and prefix in self.keys else where.name,
+        )
 
 
 def moment(text: str) -> int:
@@ -53,8 +65,13 @@ _FILTERS: Final = (
     click.option("--since", type=moment, metavar="TIME", help="Not older than this: 2h, 7d, or a date."),
     click.option("--until", type=moment, metavar="TIME", help="Older than this."),
     click.option("--caller", metavar="GLOB", help="Only of these callers."),
-    click.option("--server", metavar="GLOB", help="Only of these servers, by their keys."),
-    click.option("--tool", "name", metavar="GLOB", help="Only of these tools, prompts or resources."),
+    click.option("--server", metavar="GLOB", help="Only of these servers, by their keys, names or prefixes."),
+    click.option(
+        "--tool",
+        "name",
+        metavar="GLOB",
+        help="Only of these tools, prompts or resources, by the server's name for it or as SERVER__NAME.",
+    ),
     click.option("--verdict", metavar="GLOB", help="Only with this verdict: allow, deny, ask, ok, error and so on."),
     click.option("--kind", metavar="KIND", help="Only rows of this kind: decision, outcome, reject and so on."),
 )
@@ -83,6 +100,8 @@ def _with_log(command: Callable[Concatenate[Log, P], object]) -> Callable[..., A
         log = Log(audit_folder_) if audit_folder_ is not None else _configured(config, folder)
         if not log_files(log.folder):
             raise Failure(f"there is no audit log in {log.folder}.")
+        if isinstance(where := kwargs.get("where"), Where):
+            kwargs["where"] = log.recorded(where)
         return command(log, *args, **kwargs)
 
     given = click.option(
@@ -100,7 +119,8 @@ def _configured(config: str | None, folder: str | None) -> Log:
     if loaded.config is None:
         show_problems(loaded.problems, notes=False)
         raise NotStarted("the configuration has errors, so the folder of the log is not known; give --audit-folder.")
-    return Log(audit_folder(loaded.config, places.environ), loaded.config.audit.anchors)
+    keys = {name: server.key for server in loaded.config.servers.values() for name in (server.name, server.prefix)}
+    return Log(audit_folder(loaded.config, places.environ), loaded.config.audit.anchors, keys)
 
 
 @click.group()
@@ -133,14 +153,19 @@ def audit() -> None:
 def list_(log: Log, where: Where, as_json: bool, last: int | None) -> None:
     """List rows, the oldest first.
 
+    Without a terminal, a row is a line with tabs between time, kind, caller, server, name, verdict, milliseconds and
+    request.
+
     \b
     Examples:
       sluicegate audit list --since 7d --tool 'delete_*'
+      sluicegate audit list --tool github__delete_repo
       sluicegate audit list --kind decision --verdict deny --json
     """
     with _reporting() as problems:
         rows = read_rows(log.folder, where=where, problems=problems)
-        _show(rows if last is None else deque(rows, last), as_json=as_json)
+        if not _show(rows if last is None else deque(rows, last), as_json=as_json) and last != 0:
+            say("no rows match.")
 
 
 @audit.command()
@@ -162,14 +187,16 @@ def tail(log: Log, where: Where, as_json: bool, follow: bool, last: int) -> None
     skipped = {writer: seq - last for writer, seq in seen.items()} if where == Where() else None
     with _reporting() as problems:
         rows = deque(read_rows(log.folder, where=where, after=skipped, problems=problems), last)
-        _show(rows, as_json=as_json)
+        has_shown = _show(rows, as_json=as_json)
+        if not has_shown and last:
+            say("no rows match yet." if follow else "no rows match.")
     while follow:
         for row in rows:
             seen[row.writer] = max(row.seq, seen.get(row.writer, 0))
         time.sleep(_POLL)
         known, seen = seen, heads(log.folder)
         rows = deque(read_rows(log.folder, where=where, after=known, problems=[]))
-        _show(rows, as_json=as_json)
+        has_shown |= _show(rows, as_json=as_json, is_continued=has_shown)
 
 
 @audit.command()
@@ -242,6 +269,9 @@ def stats(log: Log, where: Where, as_json: bool) -> None:
         ]
         for row, key in zip(table, sorted(verdicts), strict=True)
     ]
+    if not rows:
+        say("no calls match.")
+        return
     show_rows(("server", "name", "verdicts", "median ms", "95 % ms"), rows, numbers=("median ms", "95 % ms"))
 
 
@@ -373,12 +403,18 @@ def _literal(text: str) -> str:
     return re.sub(r"([*?\[])", r"[\1]", text)
 
 
-def _show(rows: Iterable[AuditRow], *, as_json: bool) -> None:
+def _show(rows: Iterable[AuditRow], *, as_json: bool, is_continued: bool = False) -> bool:
+    """Print rows; whether there are any."""
     if as_json:
+        has_rows = False
         for row in rows:
+            has_rows = True
             show_json_line(_as_json(row))
-        return
-    show_rows(_HEAD, map(_cells, rows), numbers=("ms",))
+        return has_rows
+    cells = list(map(_cells, rows))
+    if cells:
+        show_rows(_HEAD, cells, numbers=("ms",), is_continued=is_continued)
+    return bool(cells)
 
 
 def _as_json(row: AuditRow) -> dict[str, object]:

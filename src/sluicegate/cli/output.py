@@ -134,11 +134,13 @@ def show_rows(
     numbers: Sequence[str] = (),
     with_head: bool = False,
     has_titles: bool = True,
+    is_continued: bool = False,
 ) -> None:
     """Print a table on a terminal, else one line per row with tabs; there, only `with_head` prints the head.
 
-    `numbers` are right-aligned columns. A terminal that is too narrow for the table gets several lines for each row,
-    with the titles of the columns unless `has_titles` is False.
+    `numbers` are right-aligned columns. A table that `is_continued` follows another one and has no head. A terminal
+    that is too narrow for the table gets several lines for each row, with the titles of the columns unless `has_titles`
+    is False.
     """
     rows = list(rows)
     if not is_terminal():
@@ -148,7 +150,9 @@ def show_rows(
     columns = columns_of(sys.stdout)
     *others, widest = sorted(_widths(head, rows))
     if sum(others) + _GAP * len(others) + min(widest, READABLE) <= columns:
-        show(table(head, rows, numbers=numbers))
+        made = table(head, rows, numbers=numbers)
+        made.show_header = not is_continued
+        show(made)
         return
     for name, second, *rest in rows:
         line = wrapped(f"{one_line(name)}  {one_line(second)}".rstrip(), columns, 4)

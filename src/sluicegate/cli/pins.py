@@ -77,7 +77,7 @@ def diff(places: Places, server: str | None) -> None:
 @click.option("--yes", "is_yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def approve(places: Places, server: str | None, name: str | None, is_yes: bool) -> None:
-    """Approve what has changed: of all servers, of one, or one tool. Running gateways offer it at once."""
+    """Approve what has changed: of all servers, of one, or one tool. Running gateways offer it within a second."""
     with opened_state(places) as state:
         waiting = [pin for pin in state.pins(server) if pin.state == "pending" and name in (None, pin.name)]
         if not waiting:
@@ -88,9 +88,11 @@ def approve(places: Places, server: str | None, name: str | None, is_yes: bool) 
             if not confirmed(f"Approve {counted(len(waiting), 'definition')}?", is_yes=False):
                 raise Failure("nothing was approved; look at the changes with `sluicegate pins diff`, then use --yes.")
         done = [pin for pin in waiting if state.approve_pin(pin.server, pin.kind, pin.name, pin.hash)]
-    say(f"approved {counted(len(done), 'definition')}.")
-    if done and os.path.exists(os.path.join(places.root, LOCK_NAME)):
-        say(f"{LOCK_NAME} decides what is offered; write it again with `sluicegate pins lock`.")
+    is_locked = os.path.exists(os.path.join(places.root, LOCK_NAME))
+    offered = "a running gateway offers it within a second"
+    if is_locked:
+        offered = f"{LOCK_NAME} decides what is offered; write it again with `sluicegate pins lock`"
+    say(f"approved {counted(len(done), 'definition')}; {offered}.")
     if len(done) < len(waiting):
         raise Failure("the others have changed again; look at them once more.")
 
@@ -114,7 +116,8 @@ def lock(places: Places) -> None:
         out.write(write_lock(found))
     say(f"wrote {counted(len(found), 'definition')} to {file}.")
     if waiting:
-        say(f"{counted(len(waiting), 'change')} not included; approve them first with `sluicegate pins approve`.")
+        are, them = ("change is", "it") if len(waiting) == 1 else ("changes are", "them")
+        say(f"{len(waiting)} {are} not included; approve {them} first with `sluicegate pins approve`.")
 
 
 @pins.command()
@@ -138,7 +141,8 @@ def check(places: Places) -> None:
     show_rows(("server", "kind", "name", "difference"), rows)
     if rows:
         raise Failure(f"{counted(len(rows), 'difference')} to {LOCK_NAME}.")
-    say(f"all {counted(len(locked), 'definition')} are as in {LOCK_NAME}.")
+    are = "definition is" if len(locked) == 1 else "definitions are"
+    say(f"{len(locked)} {are} as in {LOCK_NAME}.")
 
 
 def _place(pin: Pin) -> tuple[str, str, str]:

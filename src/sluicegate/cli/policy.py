@@ -256,7 +256,7 @@ def test(file: str, as_json: bool, config: str | None, folder: str | None) -> No
         head = ("case", "call", "caller", "expected", "got", "rule")
         show_rows(head, [[str(row[key]) for key in head] for row in wrong])
     if wrong:
-        raise Failure(f"{len(wrong)} of {counted(len(rows), 'case')} differ.")
+        raise Failure(f"{len(wrong)} of {counted(len(rows), 'case')} {'differs' if len(wrong) == 1 else 'differ'}.")
     say(f"{counted(len(rows), 'case')}, all as expected.")
 
 

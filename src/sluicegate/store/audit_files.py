@@ -275,10 +275,14 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
                 conditions.append(f"{column} {operator} ?")
                 values.append(value)
         for column in ("request", "caller", "server", "name", "verdict"):
-            value = getattr(self, column)
-            if value is not None:
-                conditions.append(f"{column} GLOB ?")
-                values.append(value)
+            if (value := getattr(self, column)) is None:
+                continue
+            forms = {column: value}
+            if column == "name":  # Also as clients name it, with its server.
+                own = value.removeprefix("mcp__")
+                forms |= {f"server || '{mark}' || name": own for mark in ("__", ".") if mark in own}
+            conditions.append(f"({' OR '.join(f'{form} GLOB ?' for form in forms)})")
+            values += forms.values()
         return " AND ".join(conditions), values
 
 
