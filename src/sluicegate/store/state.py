@@ -31,8 +31,6 @@ MINUTES: Final = 10 * 60 * 10**9
 _KEPT: Final = 3600 * 10**9
 """Ended questions are kept this long, for those who ask what became of them. They hold the arguments of calls."""
 _VERSION: Final = 2
-_CHANGES: Final = {1: "ALTER TABLE approvals ADD COLUMN abandoned INTEGER NOT NULL DEFAULT 0"}
-"""What makes the tables of a version those of the next one."""
 
 _SCHEMA: Final = """
 CREATE TABLE approvals (
@@ -60,6 +58,12 @@ CREATE TABLE pins (
 CREATE TABLE pages (run TEXT PRIMARY KEY, url TEXT NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE logins (digest TEXT PRIMARY KEY, deadline INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 """
+_FROM_1: Final = """
+ALTER TABLE approvals ADD COLUMN abandoned INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX IF NOT EXISTS approvals_by_caller ON approvals (run, caller) WHERE state = 'pending';
+CREATE INDEX IF NOT EXISTS approvals_by_deadline ON approvals (deadline);
+"""
+"""Makes the tables of version 1 those of version 2."""
 
 # A clock that was set back makes a question or a grant invalid rather than longer.
 _IN_TIME: Final = "asked <= :now AND :now < deadline"
@@ -130,8 +134,7 @@ class SqliteState:
         if self._db_version() < _VERSION:
             with self._writing() as db:
                 before = self._db_version()  # Of two processes that start together, one is first.
-                changes = [_CHANGES[version] for version in range(before, _VERSION)] if before else _SCHEMA.split(";\n")
-                for statement in changes:
+                for statement in (_SCHEMA if before == 0 else _FROM_1 if before == 1 else "").split(";\n"):
                     db.execute(statement)
                 db.execute(f"PRAGMA user_version = {_VERSION}")
         if self._db_version() != _VERSION:
