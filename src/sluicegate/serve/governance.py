@@ -110,24 +110,26 @@ class ApprovalsPage:
         """Open it if there are rules that ask, and it is not open; sentences to report."""
         if self._page is None or self.url or not config.policy.can_ask:
             return []
-        opened: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks.start(self._keep(self._page(self._state), opened))
         try:
-            self.url = await opened
+            await opened
         except (OSError, StateUnavailable) as problem:
             why = problem.message if isinstance(problem, StateUnavailable) else f"{problem.strerror}."
             return [f"The page for approvals cannot be opened: {why} `sluicegate approvals` works without it."]
         return ["Rules ask for approval: `sluicegate approvals` shows what waits, with --link on a page."]
 
-    async def _keep(self, page: AbstractAsyncContextManager[str], opened: asyncio.Future[str]) -> None:
+    async def _keep(self, page: AbstractAsyncContextManager[str], opened: asyncio.Future[None]) -> None:
         try:
-            async with page as url:
-                opened.set_result(url)
+            async with page as self.url:
+                if not opened.done():  # The reload may have been cancelled meanwhile.
+                    opened.set_result(None)
                 await forever()
         except (OSError, StateUnavailable) as problem:
-            if opened.done():
+            if self.url:
                 raise
-            opened.set_exception(problem)
+            if not opened.done():
+                opened.set_exception(problem)
 
 
 def governance_of(config: Callable[[], GatewayConfig], stores: Stores) -> Governance:

@@ -1,0 +1,54 @@
+"""The page for approvals of a gateway that runs: opened with the first rule that asks."""
+
+import asyncio
+import errno
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from sluicegate.config.model import GatewayConfig
+from sluicegate.gate.rules import PolicyConfig
+from sluicegate.serve.governance import ApprovalsPage
+from sluicegate.store.base import State
+from sluicegate.store.state import SqliteState
+
+QUIET = GatewayConfig(root="/")
+ASKS = GatewayConfig(root="/", policy=PolicyConfig(default="ask"))
+
+
+async def test_a_page_that_cannot_be_opened_is_reported_and_tried_again_with_the_next_reload() -> None:
+    attempts: list[State] = []
+
+    @asynccontextmanager
+    async def page(state: State) -> AsyncGenerator[str]:
+        attempts.append(state)
+        if len(attempts) == 1:
+            raise OSError(errno.EMFILE, "Too many open files")
+        yield "http://127.0.0.1:1/approvals"
+
+    async with asyncio.timeout(10), ApprovalsPage(SqliteState(), page) as kept:
+        assert await kept.follow(QUIET) == [] and attempts == []
+        [said] = await kept.follow(ASKS)
+        assert said.startswith("The page for approvals cannot be opened: Too many open files.") and kept.url == ""
+        [said] = await kept.follow(ASKS)
+        assert said.startswith("Rules ask for approval") and kept.url.endswith("/approvals")
+        assert await kept.follow(ASKS) == [] and len(attempts) == 2
+
+
+async def test_a_reload_that_is_cancelled_while_the_page_opens_ends_nothing_else() -> None:
+    begun, may_open, opened = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @asynccontextmanager
+    async def page(state: State) -> AsyncGenerator[str]:
+        begun.set()
+        await may_open.wait()
+        opened.set()
+        yield "http://127.0.0.1:1/approvals"
+
+    async with asyncio.timeout(10), ApprovalsPage(SqliteState(), page) as kept:
+        reload = asyncio.ensure_future(kept.follow(ASKS))
+        await begun.wait()
+        reload.cancel()
+        await asyncio.wait([reload])
+        may_open.set()
+        await opened.wait()
+        assert kept.url.endswith("/approvals") and await kept.follow(ASKS) == []
