@@ -41,6 +41,38 @@ def test_prompts_come_with_their_arguments(gateway: Folder) -> None:
     assert "demo__summarise\ttext\tAsk a model for a summary.\n" in gateway.run("prompts").stdout
 
 
+def test_what_the_rules_deny_is_left_out_and_named(folder: Folder) -> None:
+    folder.servers(notes=NOTES)
+    folder.write(
+        "sluicegate.toml",
+        """
+        [policy]
+        default = "allow"
+        [[permissions]]
+        tool = "mcp__notes__forget"
+        action = "deny"
+        [[permissions]]
+        tool = "mcp__notes__write"
+        args = { day = "sunday" }
+        action = "deny"
+        [[permissions]]
+        prompt = "mcp__notes__*"
+        action = "deny"
+        """,
+    )
+    told = "sluicegate: without {}, which the rules deny; `sluicegate policy explain NAME` shows the rule.\n"
+    with folder.serving():
+        running = folder.run("tools"), folder.run("prompts")
+        assert [tool["name"] for tool in json.loads(folder.out("tools", "--json"))] == ["notes__write"]
+        one = folder.run("tools", "notes__forget")
+        assert one.returncode == 1 and "a rule denies 'notes__forget'" in one.stderr
+        assert "wrote 1 tool of 1 server" in folder.run("generate", "python").stderr
+    for tools, prompts in (running, (folder.run("tools"), folder.run("prompts"))):
+        assert [line.split("\t")[0] for line in tools.stdout.splitlines()] == ["notes__write"]
+        assert tools.stderr.endswith(told.format("notes__forget"))
+        assert prompts.stdout == "" and prompts.stderr.endswith(told.format("notes__plan"))
+
+
 @pytest.mark.parametrize("command", ["tools", "resources", "prompts"])
 def test_a_server_that_is_not_there_is_status_1_with_the_nearest(gateway: Folder, command: str) -> None:
     done = gateway.run(command, "--server", "note")

@@ -125,7 +125,9 @@ async def _check_gateway(
             commands=None if gateway.is_running else {each.name: what_runs(each) for each in config.servers.values()},
             folder=folder,
         )
-        findings += check_tools(await gateway.offers("tools"), report, config)
+        findings += check_tools(
+            [offer for offer in await gateway.offers("tools") if not offer.is_denied], report, config
+        )
         tools = {name: each.tools for name, each in (await gateway.own_tools()).items()}
         findings += [*check_globs(config, tools), *check_rules(config, tools)]
     return findings

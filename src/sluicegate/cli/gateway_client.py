@@ -103,7 +103,7 @@ class GatewayClient:
         return await self._ask("status", {} if self.is_running or stays else {"passing": True}, Report)
 
     async def offers(self, kind: Kind, server: str = "") -> list[Offered]:
-        """What all servers offer, or one of them."""
+        """What all servers offer, or one of them; also what the rules deny."""
         name = (await self.server(server)).name if server else ""
         answer = await self._ask("offers", {"kind": kind, "server": name}, dict[str, list[Offered]])
         return answer["items"]

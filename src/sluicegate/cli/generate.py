@@ -53,7 +53,8 @@ async def _generate(places: Places, language: str, output: str, servers: Sequenc
 
     async with gateway_to_look_at(places) as gateway:
         names = [(await gateway.server(name)).name for name in servers]
-        offers = [offer for offer in await gateway.offers("tools") if not names or offer.server in names]
+        tools = [offer for offer in await gateway.offers("tools") if not offer.is_denied]
+        offers = [offer for offer in tools if not names or offer.server in names]
         report = await gateway.report()
     modules = modules_of(Tool(offer.server, offer.own, offer.definition) for offer in offers)
     files = typescript(modules) if language == "typescript" else python(modules)

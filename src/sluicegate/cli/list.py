@@ -40,6 +40,8 @@ _BOUNDS: Final = {
     "maxLength": "length up to",
 }
 
+DENIED_NAMES: Final = 3
+"""How many of the denied tools are named."""
 DEEPEST: Final = 4
 """How many levels of objects in objects are shown; a schema may refer to itself."""
 
@@ -55,8 +57,11 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print the complete
 def tools(name: str | None, server: str | None, as_json: bool, config: str | None, folder: str | None) -> None:
     """List the tools of all servers, under the names that clients see.
 
-    Each is shown with its arguments, optional ones in brackets; with NAME, that tool is shown in full. Asks the gateway
-    that runs for this folder. If none runs, or with --config, it shows what was offered last and starts nothing.
+    Each is shown with its arguments, optional ones in brackets; with NAME, that tool is shown in full. Tools that the
+    rules deny whatever their arguments are left out, as clients do not see them; their number is printed to stderr.
+
+    Asks the gateway that runs for this folder. If none runs, or with --config, it shows what was offered last and
+    starts nothing.
 
     \b
     Examples:
@@ -127,8 +132,9 @@ async def _list(
 ) -> int:
     async with gateway_to_look_at(places) as gateway:
         name = (await gateway.server(server)).name if server else ""
-        offers = [offer for kind in kinds for offer in await gateway.offers(kind, name)]
+        known = [offer for kind in kinds for offer in await gateway.offers(kind, name)]
         report = await gateway.report()
+    offers = [offer for offer in known if not offer.is_denied]
     if as_json:
         show_json([{**offer.definition, "server": offer.server, "own": offer.own} for offer in offers])
     elif offers:
@@ -140,9 +146,23 @@ async def _list(
         say(f"without {', '.join(unknown)}, never started so far.")
     elif away:
         say(f"without {', '.join(away)}, not ready now; `sluicegate status` says why.")
-    elif not offers:
+    elif not known:
         say("there are none.")
+    if len(known) > len(offers):
+        say(_denied(known))
     return 0
+
+
+def _denied(offers: Sequence[Offered]) -> str:
+    """A sentence about what the rules deny."""
+    names = [_name(offer) for offer in offers if offer.is_denied]
+    named = ", ".join(names[:DENIED_NAMES])
+    rest = f" and {len(names) - DENIED_NAMES} more" if len(names) > DENIED_NAMES else ""
+    return f"without {named}{rest}, which the rules deny; `sluicegate policy explain NAME` shows the rule."
+
+
+def _name(offer: Offered) -> str:
+    return str(next(offer.definition[key] for key in ("uri", "uriTemplate", "name") if key in offer.definition))
 
 
 def _tool_row(offer: Offered) -> Sequence[str]:
@@ -171,7 +191,8 @@ def _prompt_row(offer: Offered) -> Sequence[str]:
 
 async def _show_tool(places: Places, name: str, as_json: bool) -> int:
     async with gateway_to_look_at(places) as gateway:
-        offers = {str(offer.definition["name"]): offer for offer in await gateway.offers("tools")}
+        tools = [offer for offer in await gateway.offers("tools") if not offer.is_denied]
+        offers = {str(offer.definition["name"]): offer for offer in tools}
         if name not in offers:
             raise Failure(await explain_missing(gateway, name, list(offers)))
     offer = offers[name]

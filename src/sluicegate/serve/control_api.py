@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from sluicegate.activations.values import Structured, ToolError
 from sluicegate.config.model import Stdio
 from sluicegate.config.problems import Problem
+from sluicegate.exchange import Caller
 from sluicegate.gateway import Gateway
 from sluicegate.serve.control_protocol import Kind, Offered, OwnTools, Report, ServerStatus
 from sluicegate.serve.diagnose import explain
@@ -113,7 +114,12 @@ def control_server(
             raise ToolError(_unknown(gateway, server))
         entries = gateway.hub.catalog.of(kind).values()
         items = [
-            Offered(server=entry.mount, own=entry.own, definition=entry.definition)
+            Offered(
+                server=entry.mount,
+                own=entry.own,
+                definition=entry.definition,
+                is_denied=gateway.governance.hides(Caller(), entry.target),
+            )
             for entry in entries
             if server in ("", entry.mount)
         ]

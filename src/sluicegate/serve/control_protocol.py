@@ -111,6 +111,8 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True):
     server: str
     own: str
     definition: Params
+    is_denied: bool = False
+    """Whether the rules deny it to the local user outright, so that clients neither see nor reach it."""
 
 
 class OwnTools(msgspec.Struct, frozen=True, kw_only=True):
