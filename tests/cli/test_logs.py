@@ -19,7 +19,7 @@ def test_the_last_lines_of_a_server_have_their_time(gateway: Folder) -> None:
     assert re.fullmatch(f"{STAMP} it is broken", first)
     at = time.mktime(time.strptime(first[:19], "%Y-%m-%d %H:%M:%S"))
     assert 0 <= time.time() - at < 600
-    assert re.fullmatch(f"{STAMP} it is broken\n", gateway.out("logs", "broken", "-n", "1"))
+    assert re.fullmatch(f"{STAMP} .*\n", gateway.out("logs", "broken", "-n", "1"))
     assert gateway.out("logs", "broken", "-n", "0") == ""
 
 
@@ -34,6 +34,14 @@ def test_without_a_name_the_lines_of_all_servers_come_in_their_order(folder: Fol
     assert {(line["server"], line["text"]) for line in told} >= {("one", "hello from one"), ("two", "hello from two")}
     times = [line["at"] for line in told]
     assert times == sorted(times)
+
+
+def test_the_end_of_a_server_is_a_line_of_its_log(gateway: Folder) -> None:
+    second = gateway.out("logs", "broken").splitlines()[1]
+    assert re.fullmatch(rf"{STAMP} \((closed its output and )?exited with status 4\)", second)
+    gateway.run("restart", "notes")
+    lines = [line[20:] for line in gateway.out("logs", "notes").splitlines()]
+    assert lines[-1].startswith("(was stopped and ")
 
 
 def test_what_was_printed_to_stdout_is_marked_and_said_what_to_do(folder: Folder) -> None:

@@ -103,6 +103,7 @@ class Child:
         self._loop = asyncio.get_running_loop()
         self._stdin = process.stdin
         self.on_stderr: Callable[[bytes], None] | None = None
+        self.on_gone: Callable[[str], None] | None = None
         self._receiver = receiver
         self._stop_grace = stop_grace
         self._outgoing = bytearray()
@@ -136,10 +137,12 @@ class Child:
         cwd: str | os.PathLike[str] | None = None,
         stop_grace: float = 2.0,
         on_stderr: Callable[[bytes], None] | None = None,
+        on_gone: Callable[[str], None] | None = None,
         launched: Launched | None = None,
     ) -> "Child":
         """Return the running server: its program has been executed, its output goes to the receiver.
 
+        `on_gone` is called after the last output, with how it ended, as a predicate.
         `launched` is a process of this command that was started before. It is used if it was not taken yet.
 
         Raises:
@@ -162,6 +165,7 @@ class Child:
         except BaseException:  # Re-raised, mostly a cancellation, after the child has been stopped.
             await child._discard()
             raise
+        child.on_gone = on_gone  # Not before: a program that could not be executed has not ended.
         return child
 
     @property
@@ -370,6 +374,9 @@ class Child:
         self._stderr.close()
         self._stdout.close()
         self._gone.set_result(None)
+        if self.on_gone is not None:
+            first, last = self._cause or "was stopped", self._exit_so_far()
+            self.on_gone(last if first == last else f"{first} and {last}")
 
     def _exit_so_far(self) -> str:
         match self.exit_status:

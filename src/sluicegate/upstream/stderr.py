@@ -92,6 +92,14 @@ class StderrLog:
         if self._last_time is not None:
             self._pass_on(PROBE_NOTE.encode())
 
+    def ended(self, how: str) -> None:
+        """Add the rest of what the server wrote, and a line about its end, such as "exited with status 1"."""
+        held, self._held = self._held, b""
+        if held:
+            self._pass_on(held)
+        if self._on_lines is not None:
+            self._on_lines([f"({how})"])
+
     def _pass_on(self, data: bytes) -> None:
         now = int(time.monotonic())
         if now != self._second:

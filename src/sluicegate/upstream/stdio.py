@@ -180,6 +180,7 @@ class StdioUpstream:
             cwd=self._cwd,
             stop_grace=self._stop_grace,
             on_stderr=stderr.received,
+            on_gone=stderr.ended,
             launched=launched,
         )
         link.describe_end = child.describe_exit
