@@ -149,7 +149,7 @@ def test_what_a_changed_file_does_is_said(folder: Folder) -> None:
         assert ".mcp.json:1" in broken and "No server of this file is used" not in broken
         folder.servers(counting=COUNTING, notes=NOTES)
         said = "".join(lines_until(process, "reloaded; nothing changed"))
-        assert "The problems in the files were fixed." in said
+        assert "The files are applied again." in said
 
 
 def test_a_mended_file_is_reported_also_where_other_things_are_still_wrong(folder: Folder) -> None:
@@ -163,7 +163,7 @@ def test_a_mended_file_is_reported_also_where_other_things_are_still_wrong(folde
             folder.write(".mcp.json", broken)
             lines_until(process, mended)
             folder.servers(counting=COUNTING, lost=lost)
-            lines_until(process, "The problems in the files were fixed")
+            lines_until(process, "The files are applied again")
             lines_until(process, "reloaded; nothing changed")
         folder.write("sluicegate.toml", "[servers.conting]\ntimeout = 5\n")
         lines_until(process, 'no server "conting"')

@@ -185,7 +185,7 @@ def test_a_file_that_broke_is_reported_with_its_line_and_what_is_kept_until_it_i
             assert terminal.ended() == 0
             assert "goes on with what it had before." in " ".join(terminal.drawn.split())
         folder.servers(counting=COUNTING)
-        lines_until(process, "were fixed")
+        lines_until(process, "are applied again")
         assert findings(folder) == [] and folder.run("status").stderr == ""
 
 

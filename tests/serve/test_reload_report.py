@@ -32,7 +32,7 @@ def test_a_new_problem_is_reported_once(folder: Folder) -> None:
         assert f"{file}:1:2: warning: " in "".join(lines_until(process, "stays as it was"))
         folder.servers(old=old, counting=COUNTING)
         told = "".join(lines_until(process, r"counting was restarted\."))
-        assert "were fixed" in told and "is unknown" not in told
+        assert "are applied again" in told and "is unknown" not in told
         folder.servers(old=old, counting=slip)
         assert '"arg" is unknown' in "".join(lines_until(process, r"counting was restarted\."))
 
@@ -53,7 +53,7 @@ def test_a_warning_is_not_reported_again_when_another_problem_is_fixed(folder: F
         )
         (folder.path / "sluicegate.toml").unlink()
         told = "".join(lines_until(process, r"counting was added\."))
-        assert "were fixed" in told and "warning: " not in told
+        assert "are applied again" in told and "warning: " not in told
 
 
 def test_an_entry_for_the_gateway_itself_is_reported_once(folder: Folder) -> None:

@@ -90,7 +90,7 @@ class Reloader:
                 replace(read, problems=loaded.problems), self._gateway.config, is_applied=is_applied
             )
             if had_unapplied and not self.unapplied:
-                done.insert(0, "The problems in the files were fixed.")
+                done.insert(0, "The files are applied again.")
         for sentence in [*_sentences(new, is_applied), *done]:
             self._say(sentence)
         shown = [problem for problem in loaded.problems if problem.severity != "note" or problem in new]
