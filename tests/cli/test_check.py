@@ -27,10 +27,16 @@ def test_what_would_run_is_shown_with_its_secrets_masked(folder: Folder) -> None
     assert rows[2][3] == "https://example.test/mcp?key=***"
 
 
-def test_a_warning_names_file_and_line_and_is_no_failure(folder: Folder) -> None:
-    folder.servers(needy={**NOTES, "env": {"A": "${NOT_SET_ANYWHERE}"}}, lost={"command": "no-such-program-anywhere"})
+def test_a_server_that_would_not_run_is_status_1_and_a_warning_with_file_and_line(folder: Folder) -> None:
+    folder.servers(
+        needy={**NOTES, "env": {"A": "${NOT_SET_ANYWHERE}"}},
+        lost={"command": "no-such-program-anywhere"},
+        off={"command": "no-such-program-anywhere", "disabled": True},
+        notes=NOTES,
+    )
     done = folder.invoke("check")
-    assert done.returncode == 0
+    assert done.returncode == 1 and done.stderr.endswith("sluicegate: needy and lost would not run.\n")
+    assert json.loads(folder.invoke("check", "--json").stdout)["ok"] is False
     assert f"{folder.path}/.mcp.json:" in done.stderr and "NOT_SET_ANYWHERE" in done.stderr
     assert "warning:" in done.stderr and "no-such-program-anywhere" in done.stderr
     assert "lost\tno: its command was not found" in done.stdout
@@ -40,8 +46,16 @@ def test_a_warning_names_file_and_line_and_is_no_failure(folder: Folder) -> None
 def test_a_python_file_that_is_not_there_is_a_warning_and_does_not_run(folder: Folder) -> None:
     folder.write("sluicegate.toml", '[activations.mine]\nfile = "mine.py"\n')
     done = folder.invoke("check")
-    assert done.returncode == 0 and done.stdout.startswith("mine\tno: its file does not exist\t")
+    assert done.returncode == 1 and done.stdout.startswith("mine\tno: its file does not exist\t")
     assert 'sluicegate.toml:2: warning: The file of the activation "mine" does not exist.' in done.stderr
+
+
+def test_a_server_that_the_user_has_disabled_is_no_failure(folder: Folder) -> None:
+    folder.servers(off={"command": "no-such-program-anywhere", "disabled": True}, notes=NOTES)
+    assert folder.invoke("check").returncode == 0
+    folder.servers(lost={"command": "no-such-program-anywhere"}, notes=NOTES)
+    folder.write("sluicegate.toml", "[servers.lost]\nenabled = false\n")
+    assert folder.invoke("check").returncode == 0
 
 
 def test_an_error_is_status_3(folder: Folder) -> None:

@@ -6,11 +6,18 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from sluicegate.cli.command import NotStarted, places_of, with_places
-from sluicegate.cli.configuration import has_nothing_to_run, loaded_from, refusals, show_problems, what_runs
+from sluicegate.cli.command import Failure, NotStarted, places_of, with_places
+from sluicegate.cli.configuration import (
+    ON_PURPOSE,
+    has_nothing_to_run,
+    loaded_from,
+    refusals,
+    show_problems,
+    what_runs,
+)
 from sluicegate.cli.output import counted, say, show_json, show_rows
 from sluicegate.config.load import Loaded
-from sluicegate.config.model import OURSELVES, ServerConfig
+from sluicegate.config.model import OURSELVES, GatewayConfig, ServerConfig
 from sluicegate.config.paths import Places
 from sluicegate.config.problems import Problem
 from sluicegate.config.secrets import shown
@@ -23,8 +30,9 @@ def check(as_json: bool, config: str | None, folder: str | None) -> None:
     """Show what would run, and the problems of the configuration.
 
     Nothing is started. Problems are printed to stderr as file:line:column: severity: sentence. A warning affects one
-    server at most; an error means that a whole file cannot be used or that the gateway would not start. Secrets are
-    shown as ***.
+    server at most; an error means that a whole file cannot be used or that the gateway would not start. A server that
+    you have not disabled would not run if its entry is wrong, its command or file is missing, or a variable is not set.
+    Secrets are shown as ***.
 
     \b
     Examples:
@@ -33,7 +41,7 @@ def check(as_json: bool, config: str | None, folder: str | None) -> None:
       sluicegate check --json | jq '.problems'
 
     \b
-    Exit status: 0 no errors, 3 errors
+    Exit status: 0 all servers would run, 1 a server would not, 3 errors
     """
     places = places_of(config, folder)
     loaded = _strictly(loaded_from(places))
@@ -41,8 +49,9 @@ def check(as_json: bool, config: str | None, folder: str | None) -> None:
     if loaded.config is not None:
         refused = tuple(refusals(loaded.config, places))
         loaded = replace(loaded, problems=(*loaded.problems, *refused))
+    away = [] if loaded.config is None else _not_running(loaded.config)
     if as_json:
-        _show_json(loaded, places, ok=loaded.ok and not loaded.broken and not refused)
+        _show_json(loaded, places, ok=loaded.ok and not loaded.broken and not refused and not away)
     else:
         show_problems(loaded.problems)
         _show(loaded, places)
@@ -52,6 +61,17 @@ def check(as_json: bool, config: str | None, folder: str | None) -> None:
         raise NotStarted("`sluicegate serve` would refuse to start.")
     if loaded.broken:
         raise NotStarted(f"{' and '.join(loaded.broken)} cannot be used; `sluicegate serve` would start without it.")
+    if away:
+        raise Failure(f"{' and '.join(away)} would not run.")
+
+
+def _not_running(config: GatewayConfig) -> list[str]:
+    """The servers that would not run although the user has not disabled them."""
+    return [
+        server.name
+        for server in config.servers.values()
+        if (has_nothing_to_run(server) if server.enabled else server.disabled not in (*ON_PURPOSE, OURSELVES))
+    ]
 
 
 def _strictly(loaded: Loaded) -> Loaded:

@@ -22,6 +22,8 @@ from sluicegate.runtime.lock import check_folder
 
 SEVERITIES: Final = {"error": "bold red", "warning": "bold yellow", "note": "dim"}
 """The style of each severity on a terminal."""
+ON_PURPOSE: Final = (DISABLED_BY_ENTRY, DISABLED_BY_SETTINGS)
+"""Why a server does not run that the user has disabled."""
 _DEMO_NAMES: Final = ("demo", "sluicegate-demo")
 
 
@@ -57,7 +59,7 @@ def show_problems(problems: Iterable[Problem], *, notes: bool = True) -> None:
 def concerns(loaded: Loaded) -> list[Problem]:
     """The problems without those of servers that the user has disabled."""
     servers = {} if loaded.config is None else loaded.config.servers
-    off = {server.name for server in servers.values() if server.disabled in (DISABLED_BY_ENTRY, DISABLED_BY_SETTINGS)}
+    off = {server.name for server in servers.values() if server.disabled in ON_PURPOSE}
     return [problem for problem in loaded.problems if problem.server not in off]
 
 
