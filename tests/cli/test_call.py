@@ -45,8 +45,13 @@ def test_without_a_gateway_there_is_no_health_to_tell(folder: Folder) -> None:
 
 def test_all_arguments_may_come_as_json(gateway: Folder) -> None:
     assert gateway.out("call", "demo__echo", "--input", '{"text": "hello"}') == "hello\n"
-    done = gateway.run("call", "demo__echo", "--input", "-", stdin='{"text": "from a pipe"}')
-    assert (done.returncode, done.stdout) == (0, "from a pipe\n")
+    for piped in ("-", "@-"):
+        done = gateway.run("call", "demo__echo", "--input", piped, stdin='{"text": "from a pipe"}')
+        assert done.stdout == "from a pipe\n"
+    file = gateway.write("arguments.json", '{"text": "from a file"}')
+    assert gateway.out("call", "demo__echo", "--input", f"@{file}") == "from a file\n"
+    done = gateway.run("call", "demo__echo", "--input", "@nowhere.json")
+    assert done.returncode == 2 and "--input: nowhere.json cannot be read: No such file" in done.stderr
 
 
 def test_a_value_may_be_a_file_or_stdin(gateway: Folder) -> None:

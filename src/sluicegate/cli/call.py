@@ -52,7 +52,7 @@ MOST_HELD: Final = 1000
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("tool", metavar="SERVER__TOOL")
 @click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
-@click.option("--input", "text", metavar="OBJECT", help="All arguments as one JSON object; - reads it from stdin.")
+@click.option("--input", "text", metavar="JSON", help="All arguments as one JSON object; @FILE reads a file, - stdin.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON; of a stream, an event a line.")
 @with_places
 def call(
@@ -74,6 +74,7 @@ def call(
       sluicegate call demo__count to=20
       sluicegate call files__write_file path=a.txt content=@draft.txt
       sluicegate call demo__echo --input '{"text": "hello"}' --json
+      sluicegate call demo__echo --input @arguments.json
 
     \b
     Exit status:
@@ -98,9 +99,14 @@ def call(
     if text is not None and words:
         raise click.UsageError("--input holds all arguments; leave the others out.")
     # Read before the event loop starts: there, Ctrl+C would not interrupt it.
-    wants_stdin = text == "-" or any(word.partition("=")[2] == "@-" for word in words)
-    piped = _text_of_stdin() if wants_stdin else ""
-    run(_work(places_of(config, folder), tool, words, piped if text == "-" else text, as_json, piped))
+    is_piped = text in ("-", "@-")
+    piped = _text_of_stdin() if is_piped or any(word.partition("=")[2] == "@-" for word in words) else ""
+    if text is not None and text.startswith("@") and not is_piped:
+        try:
+            text = text_of(text[1:])
+        except ValueError as problem:
+            raise click.UsageError(f"--input: {problem}") from None
+    run(_work(places_of(config, folder), tool, words, piped if is_piped else text, as_json, piped))
 
 
 async def _work(places: Places, name: str, words: Sequence[str], text: str | None, as_json: bool, piped: str) -> int:

@@ -56,7 +56,9 @@ policy.add_command(replay)
 @policy.command()
 @click.argument("tool")
 @click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
-@click.option("--args", "json_text", metavar="JSON", help="The arguments as a JSON object, instead of KEY=VALUE.")
+@click.option(
+    "--input", "--args", "json_text", metavar="JSON", help="The arguments as a JSON object, instead of KEY=VALUE."
+)
 @click.option("--kind", type=click.Choice(["tool", "prompt", "resource"]), default="tool", help="What TOOL names.")
 @click.option("--caller", default="local", show_default=True, help="The caller.")
 @click.option("--group", "groups", multiple=True, metavar="NAME", help="A group of the caller; may be repeated.")
