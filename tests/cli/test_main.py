@@ -51,6 +51,22 @@ def test_the_table_says_of_a_command_what_its_own_help_says(name: str) -> None:
         assert "Examples:" in command.help
 
 
+def commands_in(command: click.Command, context: click.Context) -> list[tuple[click.Command, click.Context]]:
+    """A command with all commands in it."""
+    found = [(command, context)]
+    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
+        inner = command.get_command(context, name)
+        assert inner is not None
+        found += commands_in(inner, click.Context(inner, info_name=name, parent=context, terminal_width=80))
+    return found
+
+
+def test_help_fits_into_eighty_columns_and_is_not_cut_off() -> None:
+    for command, context in commands_in(group, click.Context(group, info_name="sluicegate", terminal_width=80)):
+        _, *lines = command.get_help(context).splitlines()
+        assert [line for line in lines if len(line) > 80 or line.endswith("...")] == []
+
+
 def test_help_loads_no_command_and_nothing_heavy() -> None:
     code = """
 import sys

@@ -65,6 +65,20 @@ def test_in_a_pipe_each_line_is_a_command(waiting: Path) -> None:
     assert "text is missing" in done.stderr and "no command /nothing" in done.stderr and "quote" in done.stderr
 
 
+def test_names_as_the_other_commands_show_them_work_and_similar_ones_are_suggested(
+    folder: Folder, waiting: Path
+) -> None:
+    folder.servers(
+        waiting={"command": sys.executable, "args": [str(waiting / "waiting.py")]},
+        ending={"command": sys.executable, "args": ["-c", "import sys; sys.exit('it is broken')"]},
+    )
+    text = "/allow *\nwaiting__echo text=hello\nmcp__waiting__ecko text=a\n/mcp\n"
+    done = subprocess.run(COMMAND, cwd=waiting, input=text, capture_output=True, text=True, timeout=50, check=False)
+    assert done.stdout.startswith("hello\n")
+    assert "there is no tool 'mcp__waiting__ecko'; /tools lists them. Did you mean mcp__waiting__echo?" in done.stderr
+    assert "`/log ending`" in done.stdout and "`sluicegate " not in done.stdout
+
+
 def test_without_a_terminal_calls_are_refused_with_the_rule(waiting: Path) -> None:
     done = subprocess.run(
         COMMAND, cwd=waiting, input="echo text=a\n", capture_output=True, text=True, timeout=50, check=False

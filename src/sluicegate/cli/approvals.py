@@ -13,7 +13,7 @@ from typing import Final
 import click
 import msgspec
 
-from sluicegate.cli.command import INTERRUPTED, Failure, places_of, with_folder
+from sluicegate.cli.command import INTERRUPTED, Failure, Group, places_of, with_folder
 from sluicegate.cli.output import say, show_json, show_json_line, show_rows, show_text
 from sluicegate.cli.state import opened_state
 from sluicegate.config.paths import Places
@@ -48,7 +48,6 @@ def approvals(watch: bool, link: bool, as_json: bool, folder: str | None) -> Non
       sluicegate approve k3f9qa
       sluicegate deny k3f9qa --why "Use the staging database."
 
-    \b
     Exit status: 0 printed, 1 the record cannot be read, or there is no page to link to
     """
     with opened_state(places_of(None, folder)) as state:
@@ -125,7 +124,6 @@ def approve(question: str, is_short: bool, is_lasting: bool, folder: str | None)
       sluicegate approve k3f9qa --ten-minutes
       sluicegate approve k3f9qa --always
 
-    \b
     Exit status: 0 this was the first answer, 1 it was not, or there is no such question
     """
     if is_short and is_lasting:
@@ -146,7 +144,6 @@ def deny(question: str, why: str, folder: str | None) -> None:
       sluicegate deny k3f9qa
       sluicegate deny k3f9qa --why "Use the staging database."
 
-    \b
     Exit status: 0 this was the first answer, 1 it was not, or there is no such question
     """
     answer = Answer(scope=None, by=getpass.getuser(), way="command", reason=why[:LONGEST_REASON])
@@ -167,7 +164,7 @@ def _decide(places: Places, question_id: str, answer: Answer) -> None:
 # ------------------------------------------------------------------------------------------------------------ grants
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @with_folder
 @click.pass_context
@@ -181,9 +178,8 @@ def grants(context: click.Context, as_json: bool, folder: str | None) -> None:
     Examples:
       sluicegate grants
       sluicegate grants revoke k3f9qa
-      sluicegate grants toml >> sluicegate.toml    rules in place of the grants without an end
+      sluicegate grants toml >> sluicegate.toml    turn lasting grants into rules
 
-    \b
     Exit status: 0 done, 1 there is no such grant, or the record cannot be read
     """
     context.obj = places_of(None, folder)
@@ -195,8 +191,9 @@ def grants(context: click.Context, as_json: bool, folder: str | None) -> None:
         show_json(found)
         return
     rows = [(each.id, each.caller, _rule_name(each), _until(each), f"{each.by} ({each.way})") for each in found]
-    show_rows(("id", "caller", "may use", "until", "by"), rows)
-    if not found:
+    if found:
+        show_rows(("id", "caller", "may use", "until", "by"), rows)
+    else:
         say("nothing is granted.")
 
 

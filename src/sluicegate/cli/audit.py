@@ -12,7 +12,7 @@ from typing import Any, Concatenate, Final, ParamSpec
 import click
 import msgspec
 
-from sluicegate.cli.command import Failure, NotStarted, confirmed, places_of, with_places
+from sluicegate.cli.command import Failure, Group, NotStarted, confirmed, places_of, with_places
 from sluicegate.cli.configuration import loaded_from, show_problems
 from sluicegate.cli.output import counted, say, show_json, show_json_line, show_rows
 from sluicegate.config.paths import audit_folder
@@ -123,7 +123,7 @@ def _configured(config: str | None, folder: str | None) -> Log:
     return Log(audit_folder(loaded.config, places.environ), loaded.config.audit.anchors, keys)
 
 
-@click.group()
+@click.group(cls=Group)
 def audit() -> None:
     """Read, verify and export the record of all calls.
 
@@ -137,7 +137,6 @@ def audit() -> None:
       sluicegate audit verify
       sluicegate audit prove 1911f0a2b3c4d-0011223344 > proof.json
 
-    \b
     Exit status: 0 done, 1 a row is bad or nothing was found
     """
 
@@ -305,7 +304,6 @@ def verify(log: Log, anchors: tuple[str, ...], key: str | None, as_json: bool) -
       sluicegate audit verify
       sluicegate audit verify --anchor /mnt/other/checkpoints
 
-    \b
     Exit status: 0 nothing is wrong, 1 a row is
     """
     try:
@@ -341,7 +339,6 @@ def prove(log: Log, request: str) -> None:
     Examples:
       sluicegate audit prove 1911f0a2b3c4d-0011223344 > proof.json
 
-    \b
     Exit status: 0 done, 1 a row is bad or nothing was found
     """
     try:

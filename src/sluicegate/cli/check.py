@@ -40,7 +40,6 @@ def check(as_json: bool, config: str | None, folder: str | None) -> None:
       sluicegate check --config other.json
       sluicegate check --json | jq '.problems'
 
-    \b
     Exit status: 0 all servers would run, 1 a server would not, 3 errors
     """
     places = places_of(config, folder)

@@ -23,6 +23,8 @@ CLIENT_NAMES: Final = ("claude-desktop", "claude-code", "cursor", "vscode", "cod
 """The programs that `sluicegate connect` and `sluicegate import` know."""
 INTERRUPTED: Final = 130
 """The exit status of a program ended by Ctrl+C, as shells have it."""
+WHOLE: Final = 500
+"""Characters of a short help that is not cut off."""
 _PROJECT_FILES: Final = (".mcp.json", "sluicegate.toml")
 
 _folder = click.option(
@@ -53,6 +55,15 @@ class NotStarted(Failure):
     """Ends a command that could not start the gateway."""
 
     exit_code = 3
+
+
+class Group(click.Group):
+    """A group that shows the whole first paragraph of each command's help. Click itself would cut it off."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.get_short_help_str(limit=WHOLE)) for name, each in commands if each])
 
 
 def with_folder(command: F) -> F:

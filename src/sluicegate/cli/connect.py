@@ -74,7 +74,6 @@ def connect(
       sluicegate connect cursor --user
       sluicegate connect vscode --undo
 
-    \b
     Exit status: 0 written, or up to date already; 1 not written
     """
     chosen = CLIENTS[client]

@@ -78,7 +78,6 @@ def doctor(start: bool, as_json: bool, config: str | None, folder: str | None) -
       sluicegate doctor --start
       sluicegate doctor --json | jq '.[] | select(.severity == "error")'
 
-    \b
     Exit status: 0 no problems (there may be notes), 1 problems, 3 the configuration has errors
     """
     run(_work(places_of(config, folder), as_json, folder or "", start))

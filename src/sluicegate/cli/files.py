@@ -33,7 +33,6 @@ def init(force: bool, stdout: bool, folder: str | None) -> None:
       sluicegate init
       sluicegate init --stdout | less
 
-    \b
     Exit status: 0 written, 1 it exists already, or cannot be written
     """
     if stdout:

@@ -39,7 +39,6 @@ def generate(language: str, output: str, servers: tuple[str, ...], config: str |
       sluicegate generate python -o src/tools
       sluicegate generate typescript --server files --server git
 
-    \b
     Exit status: 0 written, 1 no such server, or a file cannot be written, 3 the configuration has errors
     """
     run(_generate(places_of(config, folder), language, output, servers))

@@ -7,7 +7,7 @@ import click
 
 from sluicegate.cli.command import CLIENT_NAMES, Failure, confirmed, places_of, with_folder
 from sluicegate.cli.files import gateway_fronts, replace_file, text_of, wrong_in
-from sluicegate.cli.output import say, show_json, show_rows
+from sluicegate.cli.output import counted, say, show_json, show_rows
 from sluicegate.config.clients import (
     CLIENTS,
     OURS,
@@ -48,7 +48,6 @@ def import_(clients: tuple[str, ...], yes: bool, user: bool, as_json: bool, fold
       sluicegate import cursor vscode --yes
       sluicegate import --user
 
-    \b
     Exit status: 0 written, or nothing to write; 1 not written, or a file could not be read
     """
     places = places_of(None, folder)
@@ -86,7 +85,7 @@ def _write(fresh: "list[Found]", target: str, text: str, *, is_yes: bool) -> Non
         if isinstance(changed, Fault):
             raise Failure(wrong_in(target, text, changed))
         text = changed
-    if not confirmed(f"Write {len(fresh)} to {target}?", is_yes=is_yes):
+    if not confirmed(f"Write {counted(len(fresh), 'server')} to {target}?", is_yes=is_yes):
         raise Failure("nothing was written; --yes writes it.")
     replace_file(target, text)
     say(f"wrote {', '.join(each.name for each in fresh)} to {target}.")

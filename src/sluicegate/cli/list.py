@@ -70,7 +70,6 @@ def tools(name: str | None, server: str | None, as_json: bool, config: str | Non
       sluicegate tools --server files
       sluicegate tools --json | jq -r '.[].name'
 
-    \b
     Exit status: 0 listed, 1 no such server or tool, 3 the configuration has errors
     """
     places = places_of(config, folder)
@@ -98,7 +97,6 @@ def resources(server: str | None, as_json: bool, config: str | None, folder: str
       sluicegate resources
       sluicegate resources --server files --json
 
-    \b
     Exit status: 0 listed, 1 no such server, 3 the configuration has errors
     """
     head = ("URI", "type", "what it holds")
@@ -110,7 +108,7 @@ def resources(server: str | None, as_json: bool, config: str | None, folder: str
 @_json
 @with_places
 def prompts(server: str | None, as_json: bool, config: str | None, folder: str | None) -> None:
-    """List the prompts of all servers, under the names that clients see.
+    """List prompts of all servers, under the names that clients see.
 
     Each is shown with its arguments, optional ones in brackets. Asks the gateway that runs for this folder. If none
     runs, or with --config, it shows what the servers offered last and starts nothing.
@@ -120,7 +118,6 @@ def prompts(server: str | None, as_json: bool, config: str | None, folder: str |
       sluicegate prompts
       sluicegate prompts --server git --json
 
-    \b
     Exit status: 0 listed, 1 no such server, 3 the configuration has errors
     """
     head = ("prompt", "arguments", "what it is for")

@@ -32,7 +32,7 @@ _ROUNDING: Final = 0.05
 @click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON object.")
 @with_folder
 def logs(server: str | None, follow: bool, lines: int | None, as_json: bool, folder: str | None) -> None:
-    """Print the last lines that a server wrote to its stderr, or all servers.
+    """Print what servers, or one of them, wrote to stderr last.
 
     Each line has its time, and without SERVER its server. The gateway that runs for this folder keeps 1,000 lines of
     each server. Lines marked with (stdout) were printed to stdout, which is for MCP messages only. A server at a URL
@@ -45,7 +45,6 @@ def logs(server: str | None, follow: bool, lines: int | None, as_json: bool, fol
       sluicegate logs files -n 20
       sluicegate logs --json | jq -r 'select(.server == "files") | .text'
 
-    \b
     Exit status: 0 printed, 1 no gateway runs, or it has no such server
     """
     run(_print_log(places_of(None, folder), server or "", follow, lines, as_json))
@@ -99,7 +98,6 @@ def restart(server: str, no_wait: bool, folder: str | None) -> None:
     Examples:
       sluicegate restart files
 
-    \b
     Exit status: 0 it is ready, 1 it is not, or no gateway runs, or it has no such server
     """
     run(_restart(places_of(None, folder), server, no_wait))

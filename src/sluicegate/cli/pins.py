@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import click
 import msgspec
 
-from sluicegate.cli.command import Failure, NotStarted, confirmed, places_of, with_folder
+from sluicegate.cli.command import Failure, Group, NotStarted, confirmed, places_of, with_folder
 from sluicegate.cli.output import counted, say, show_json, show_rows, show_text
 from sluicegate.cli.state import opened_state
 from sluicegate.config.paths import Places
@@ -18,12 +18,12 @@ from sluicegate.protocol.visible_text import visible
 from sluicegate.store.base import Pin
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @with_folder
 @click.pass_context
 def pins(context: click.Context, as_json: bool, folder: str | None) -> None:
-    """Show which definitions of tools are approved, and which have changed.
+    """Show which tool definitions are approved, and which have changed.
 
     What a server offers is approved when it is first seen. A tool that changes later, or whose definition contains
     invisible characters, is not offered to clients until you approve it.
@@ -33,10 +33,9 @@ def pins(context: click.Context, as_json: bool, folder: str | None) -> None:
       sluicegate pins                      all definitions and their state
       sluicegate pins diff                 what has changed
       sluicegate pins approve github       accept the changes of one server
-      sluicegate pins lock                 write sluicegate.lock, for the repository
+      sluicegate pins lock                 write sluicegate.lock, to be committed
       sluicegate pins check                exit 1 if something differs from it
 
-    \b
     Exit status: 0 done, 1 nothing waits or something differs, 3 there is no valid lock file
     """
     context.obj = places_of(None, folder)

@@ -8,7 +8,7 @@ from typing import Literal
 import click
 import msgspec
 
-from sluicegate.cli.command import Failure, NotStarted, places_of, with_places
+from sluicegate.cli.command import Failure, Group, NotStarted, places_of, with_places
 from sluicegate.cli.configuration import loaded_from, show_problems
 from sluicegate.cli.files import text_of
 from sluicegate.cli.key_values import Wrong, json_arguments, typed_arguments
@@ -29,7 +29,7 @@ from sluicegate.serve.catalog_cache import CatalogCache
 from sluicegate.serve.governance import rules_of
 
 
-@click.group()
+@click.group(cls=Group)
 def policy() -> None:
     """Explain, test and write access rules.
 
@@ -42,7 +42,6 @@ def policy() -> None:
       sluicegate policy replay new-rules.toml --since 7d
       sluicegate policy import .claude/settings.json >> sluicegate.toml
 
-    \b
     Exit status: 0 done, 1 something differs from what is expected, 3 the configuration has errors
     """
 
@@ -82,10 +81,9 @@ def explain(
     \b
     Examples:
       sluicegate policy explain mcp__github__delete_repo repo=acme/site
-      sluicegate policy explain files__read_file path=/srv/a.txt --caller ada --group ops
+      sluicegate policy explain files__read_file path=/srv/a --group ops
       sluicegate policy explain files__file:///srv/a.txt --kind resource
 
-    \b
     Exit status: 0 explained, 3 the rules have errors
     """
     catalog = Catalog.of(places_of(config, folder))
@@ -228,7 +226,6 @@ def test(file: str, as_json: bool, config: str | None, folder: str | None) -> No
     Examples:
       sluicegate policy test rules-test.toml
 
-    \b
     Exit status: 0 all as expected, 1 some differ, 3 FILE or the rules have errors
     """
     cases = _cases(file)
@@ -301,7 +298,6 @@ def import_(file: str) -> None:
       sluicegate policy import .claude/settings.json
       sluicegate policy import rules.json >> sluicegate.toml
 
-    \b
     Exit status: 0 printed, 1 FILE or a rule in it cannot be read; then nothing is printed
     """
     text = sys.stdin.read() if file == "-" else text_of(file)

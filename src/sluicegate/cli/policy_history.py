@@ -37,7 +37,6 @@ def suggest(since: int | None, as_json: bool, config: str | None, folder: str | 
       sluicegate policy suggest --since 7d
       sluicegate policy suggest > rules.toml
 
-    \b
     Exit status: 0 printed, 1 there is no audit log, 3 the configuration has errors
     """
     found = suggestions(_recorded(config, folder, since))
@@ -69,7 +68,6 @@ def replay(
       sluicegate policy replay new-rules.toml --since 7d
       sluicegate policy replay new-rules.toml --group ada=ops
 
-    \b
     Exit status: 0 printed, 1 there is no audit log, 3 FILE or the configuration has errors
     """
     rules = _rules_in(file)

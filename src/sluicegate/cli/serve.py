@@ -104,7 +104,8 @@ def serve(
     \b
     Exit status:
       0  stopped by a signal, or by the client of --stdio
-      1  the file cannot be imported, or has no server; or the gateway ended before the client of --stdio
+      1  the file cannot be imported, or has no server
+      1  with --stdio, the gateway ended before the client
       2  the command line is wrong
       3  the configuration has errors, or the address cannot be listened on
     """

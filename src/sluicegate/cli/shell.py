@@ -1,11 +1,12 @@
 """`sluicegate shell`: an interactive terminal on the tools of all servers, with permissions; also in a pipe."""
 
 import asyncio
+import difflib
 import logging
 import shlex
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ import msgspec
 from sluicegate.cli.call import text_of
 from sluicegate.cli.command import INTERRUPTED, Failure, places_of, with_folder
 from sluicegate.cli.key_values import Wrong, json_arguments, typed_arguments
-from sluicegate.cli.output import clean, first_line, is_terminal, one_line, say, show_rows, show_text, tell
+from sluicegate.cli.output import clean, counted, first_line, is_terminal, one_line, say, show_rows, show_text, tell
 from sluicegate.errors import SluicegateError
 from sluicegate.globs import BadGlob, name_glob
 from sluicegate.hub.catalog import Entry
@@ -57,7 +58,6 @@ def shell(folder: str | None) -> None:
       sluicegate shell
       echo '/mcp' | sluicegate shell
 
-    \b
     Exit status: 0 left, 1 a line of a pipe failed, 130 Ctrl+C
     """
     places = places_of(None, folder)
@@ -76,6 +76,7 @@ async def _main(root: str) -> int:
         if editor is None:
             await here.run(_piped)
             return 1 if here.has_failed else 0
+        say(f"{counted(len(here.tools()), 'tool')} of {counted(len(box.servers), 'server')}; /help lists the commands.")
         await here.run(editor(here))
     return 0
 
@@ -167,16 +168,23 @@ class Shell:
 
     def entries(self) -> dict[str, Entry]:
         """The tools by the names that the model sees, and by their own where only one server has them."""
-        tools = self.box.gateway.hub.router("").view(self.box.caller).catalog.tools
+        tools = self.tools()
         own: dict[str, list[Entry]] = {}
         for entry in tools.values():
             own.setdefault(entry.own, []).append(entry)
         return {name: entries[0] for name, entries in own.items() if len(entries) == 1} | dict(tools)
 
+    def tools(self) -> Mapping[str, Entry]:
+        """The tools by the names that the model sees."""
+        return self.box.gateway.hub.router("").view(self.box.caller).catalog.tools
+
     def _found(self, name: str) -> Entry:
-        entry = self.entries().get(name)
+        entries = self.entries()
+        # The other commands show names without "mcp__".
+        entry = entries.get(name) or entries.get(f"mcp__{name}")
         if entry is None:
-            raise Wrong(f"there is no tool {name!r}; /tools lists them.")
+            meant = difflib.get_close_matches(name, entries, n=1)
+            raise Wrong(f"there is no tool {name!r}; /tools lists them.{f' Did you mean {meant[0]}?' if meant else ''}")
         return entry
 
     async def _call(self, name: str, words: list[str]) -> None:
@@ -222,14 +230,16 @@ class Shell:
     # ------------------------------------------------------------------------------------------------------ commands
 
     async def _mcp(self, words: list[str]) -> None:
-        rows = [(each.name, each.state, each.era or "-", str(each.tools), each.sentence) for each in self.box.servers]
+        rows = [
+            (each.name, each.state, each.era or "-", str(each.tools), _for_shell(each.sentence))
+            for each in self.box.servers
+        ]
         show_rows(("server", "state", "era", "tools", ""), rows, numbers=("tools",))
         for problem in self.box.file_problems:
             say(problem)
 
     async def _tools(self, words: list[str]) -> None:
-        tools = self.box.gateway.hub.router("").view(self.box.caller).catalog.tools
-        found = [(name, entry) for name, entry in tools.items() if all(word in name for word in words)]
+        found = [(name, entry) for name, entry in self.tools().items() if all(word in name for word in words)]
         rows = [(name, first_line(str(entry.definition.get("description", "")))) for name, entry in found]
         show_rows(("tool", ""), rows)
 
@@ -274,7 +284,7 @@ class Shell:
             show_text(line.text if name else f"{line.server}: {line.text}")
 
     async def _help(self, words: list[str]) -> None:
-        show_rows(("", ""), HELP.items())
+        show_rows(("line", "what it does"), HELP.items())
 
     # ---------------------------------------------------------------------------------------------------- completion
 
@@ -305,6 +315,11 @@ def _next_arguments(schema: Params, words: Iterable[str], last: str) -> Iterator
     about = as_object(properties.get(key)) or {}
     values = ["true", "false"] if about.get("type") == "boolean" else as_array(about.get("enum")) or []
     yield from (word for value in values if (word := f"{key}={value}").startswith(last))
+
+
+def _for_shell(sentence: str) -> str:
+    """A sentence about a server that names the command of the shell: `sluicegate logs` asks a running gateway."""
+    return sentence.replace("`sluicegate logs ", "`/log ")
 
 
 def _only(words: list[str], usage: str) -> str:

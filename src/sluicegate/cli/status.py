@@ -42,7 +42,6 @@ def status(watch: bool, as_json: bool, config: str | None, folder: str | None) -
       sluicegate status --watch
       sluicegate status --json | jq '.servers[] | select(.state != "ready")'
 
-    \b
     Exit status: 0 shown, 1 the gateway does not answer, 3 the configuration has errors
     """
     if watch and config is not None:
