@@ -17,7 +17,7 @@ from sluicegate.errors import (
     UpstreamTimeout,
     error_object,
 )
-from tests.cli.folders import COUNTING, ENDING, NOTES, PROMPTLY, Folder
+from tests.cli.folders import COUNTING, ENDING, NOTES, PROMPTLY, ROOT, Folder
 
 ALONE = "for this command alone"
 
@@ -175,6 +175,12 @@ def test_a_stream_as_json_is_an_event_a_line(flow: Folder) -> None:
         {"type": "content", "text": "the end"},
         {"type": "complete", "exit_code": 0},
     ]
+
+
+def test_an_event_that_is_no_text_has_a_line_of_its_own(folder: Folder) -> None:
+    folder.write("sluicegate.toml", f'[activations.counter]\nfile = "{ROOT / "examples" / "counter.py"}"\n')
+    expected = "".join(f'{{"type":"counted","number":{number}}}\n' for number in (1, 2))
+    assert folder.out("call", "counter.count", "steps=2") == expected
 
 
 def test_pieces_come_as_they_are_sent_and_a_closed_pipe_ends_the_call(flow: Folder) -> None:

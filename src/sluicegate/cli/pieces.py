@@ -36,8 +36,12 @@ class Pieces:
 
     def _print(self, event: DataEvent) -> None:
         self.was_used = True
-        is_text = isinstance(event.value, str) or isinstance(event, OwnEvent)
         text = clean(event.message or "")
+        # An event of the tool's own kind is a piece of text if it has one, such as a line of output; else JSON.
+        own = as_object(event.value) or {} if isinstance(event, OwnEvent) else {}
+        is_text = isinstance(event.value, str) or any(
+            value == event.message for key, value in own.items() if key != "type"
+        )
         if is_text:
             click.echo(text, nl=False)
             self._is_line_open = not text.endswith("\n") if text else self._is_line_open
