@@ -78,6 +78,12 @@ def test_explain_says_that_a_general_rule_does_not_allow_bash(folder: Folder) ->
     ]
 
 
+def test_explain_is_silent_about_servers_that_would_not_run(folder: Folder) -> None:
+    folder.servers(lost={"command": "no-such-program-anywhere"})
+    done = folder.invoke("policy", "explain", "mcp__lost__x")
+    assert done.stderr == "sluicegate: mcp__lost__x is allowed.\n"
+
+
 def test_explain_names_a_server_that_is_nearly_there(ruled: Folder) -> None:
     done = ruled.invoke("policy", "explain", "mcp__note__x")
     assert done.returncode == 0 and 'there is no server "note". Did you mean "notes"?' in done.stderr

@@ -144,7 +144,8 @@ class Catalog:
     def of(cls, places: Places) -> "Catalog":
         """Raises NotStarted if the files have errors."""
         loaded = loaded_from(places)
-        show_problems(loaded.problems, notes=False)
+        # What is wrong with single servers does not concern rules.
+        show_problems([problem for problem in loaded.problems if not problem.server], notes=False)
         if loaded.config is None:
             raise NotStarted("the configuration has errors, so there are no rules to look at.")
         return cls(loaded.config, places)
