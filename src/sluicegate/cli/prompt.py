@@ -47,7 +47,7 @@ class Terminal:
             try:
                 if sys.stdin.isatty() and sys.stderr.isatty():
                     return await self._ask(request)
-                # Not declined: nobody has said no. The approval of a call, for one, can be given elsewhere.
+                # Not declined: the user has not answered. The approval of a call, for one, can be given elsewhere.
                 say(f"{_asks(request)} (Not answered: there is no terminal to ask on.)")
                 return ElicitAnswer("cancel")
             except EOFError:
@@ -215,7 +215,7 @@ class Field:
     def prompt(self) -> str:
         """The text before the cursor."""
         if self.default in (None, ""):
-            return f"{self.label}: "
+            return f"{self.label} " if self.label.endswith("?") else f"{self.label}: "
         items = as_array(self.default)
         shown = _plain(self.default) if items is None else ", ".join(map(_plain, items))
         return f"{self.label} [{one_line(shown)}]: "
