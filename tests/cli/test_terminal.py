@@ -221,7 +221,7 @@ def test_what_a_file_says_never_moves_the_cursor_nor_begins_a_line(folder: Folde
         if words[0] == "serve":
             terminal.until("servers? ready")
             terminal.interrupt()
-        assert terminal.ended() == 0
+        assert terminal.ended() == (1 if words == ["check"] else 0)
     page = plain(terminal.drawn)
     assert (
         "\x1b" not in page and "\x07" not in page and 'The type "std\ufffd]0;title\ufffdio sluicegate: forged"' in page
@@ -258,7 +258,7 @@ def test_import_asks_before_it_writes(folder: Folder) -> None:
     (folder.home / ".cursor" / "mcp.json").write_text(json.dumps({"mcpServers": {"notes": NOTES}}))
     for answer, is_written in (("n\n", False), ("y\n", True)):
         with folder.terminal("import") as terminal:
-            terminal.until(r"Write 1 to .*\?")
+            terminal.until(r"Write 1 server to .*\?")
             terminal.type(answer)
             assert terminal.ended() == (0 if is_written else 1)
         assert (folder.path / ".mcp.json").exists() is is_written

@@ -410,7 +410,7 @@ def _show(rows: Iterable[AuditRow], *, as_json: bool, is_continued: bool = False
         return has_rows
     cells = list(map(_cells, rows))
     if cells:
-        show_rows(_HEAD, cells, numbers=("ms",), is_continued=is_continued)
+        show_rows(_HEAD, cells, numbers=("ms",), is_continued=is_continued, is_dense=True)
     return bool(cells)
 
 

@@ -135,18 +135,21 @@ def show_rows(
     with_head: bool = False,
     has_titles: bool = True,
     is_continued: bool = False,
+    is_dense: bool = False,
 ) -> None:
     """Print a table on a terminal, else one line per row with tabs; there, only `with_head` prints the head.
 
     `numbers` are right-aligned columns. A table that `is_continued` follows another one and has no head. A terminal
     that is too narrow for the table gets several lines for each row, with the titles of the columns unless `has_titles`
-    is False.
+    is False; with `is_dense`, as few as possible.
     """
     rows = list(rows)
     if not is_terminal():
         for row in [head, *rows] if with_head else rows:
             click.echo("\t".join(clean(" ".join(cell.split())) for cell in row))
         return
+    if not rows:
+        return  # A head above nothing says nothing.
     columns = columns_of(sys.stdout)
     *others, widest = sorted(_widths(head, rows))
     if sum(others) + _GAP * len(others) + min(widest, READABLE) <= columns:
@@ -157,10 +160,10 @@ def show_rows(
     for name, second, *rest in rows:
         line = wrapped(f"{one_line(name)}  {one_line(second)}".rstrip(), columns, 4)
         click.echo(line.replace(one_line(name), painted(one_line(name), "bold"), 1))
-        for title, cell in zip(head[2:], rest, strict=True):
-            text = f"{title}: {one_line(cell)}" if has_titles else one_line(cell)
-            if cell:
-                click.echo(wrapped(f"    {text}", columns, 6 if has_titles else 4))
+        cells = [(title, one_line(cell)) for title, cell in zip(head[2:], rest, strict=True) if cell]
+        texts = [f"{title}: {cell}" if has_titles else cell for title, cell in cells]
+        for text in [", ".join(texts)] if is_dense and texts else texts:
+            click.echo(wrapped(f"    {text}", columns, 6 if has_titles and not is_dense else 4))
 
 
 def _widths(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
