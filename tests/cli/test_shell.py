@@ -126,7 +126,7 @@ def test_what_is_wrong_at_the_start_is_said_once_and_wrapped_between_words(folde
     assert all(len(line) <= 80 for line in lines)
     assert " ".join(" ".join(lines).split()) == (
         'sluicegate: gone: The command "a-command-with-a-name-that-is-not-on-this-machine" was not found; install it, '
-        "or give its full path."
+        "or give its full path. sluicegate: 0 tools; /help lists the commands, Ctrl+D leaves."
     )
 
 

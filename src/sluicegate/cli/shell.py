@@ -76,7 +76,7 @@ async def _main(root: str) -> int:
         if editor is None:
             await here.run(_piped)
             return 1 if here.has_failed else 0
-        say(f"{counted(len(here.tools()), 'tool')} of {counted(len(box.servers), 'server')}; /help lists the commands.")
+        say(f"{counted(sum(each.tools for each in box.servers), 'tool')}; /help lists the commands, Ctrl+D leaves.")
         await here.run(editor(here))
     return 0
 
