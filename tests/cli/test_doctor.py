@@ -133,7 +133,7 @@ def test_without_a_gateway_the_remedy_is_the_command_and_not_the_log(folder: Fol
     folder.servers(broken=ENDING, silent=silent).write("sluicegate.toml", f"[http]\nport = {free_port()}\n")
     found = findings(folder)
     assert not any("sluicegate logs" in about(found, name) for name in ("broken", "silent"))
-    assert about(found, "broken").endswith("Its last words: it is broken.")
+    assert about(found, "broken").endswith("Its last output: it is broken.")
     command = f"{sys.executable} -c 'raise SystemExit' --token ***"
     assert about(found, "silent").endswith(f"Run its command in a shell to see why: {command}")
 

@@ -54,7 +54,9 @@ def test_the_table_says_of_a_command_what_its_own_help_says(name: str) -> None:
 def commands_in(command: click.Command, context: click.Context) -> list[tuple[click.Command, click.Context]]:
     """A command with all commands in it."""
     found = [(command, context)]
-    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
+    if not isinstance(command, click.Group):
+        return found
+    for name in command.list_commands(context):
         inner = command.get_command(context, name)
         assert inner is not None
         found += commands_in(inner, click.Context(inner, info_name=name, parent=context, terminal_width=80))

@@ -31,7 +31,7 @@ def test_the_status_is_a_table_with_sentences_below(gateway: Folder) -> None:
     assert COLOUR in terminal.drawn or "\x1b[1" in terminal.drawn
     assert re.search(r"server\s+state\s+protocol\s+transport\s+tools\s+calls\s+errors\s+latency", page)
     assert re.search(r"notes\s+ready\s+2026-07-28\s+stdio\s+2", page)
-    assert re.search(rf"\nbroken ({ENDED}|is starting)", page) and "  Its last words: it is broken" in page
+    assert re.search(rf"\nbroken ({ENDED}|is starting)", page) and "  Its last output: it is broken" in page
     assert re.search(r"http://\S+/mcp/reading  \(profile reading\)", page)
 
 

@@ -161,23 +161,23 @@ async def test_a_file_with_the_name_of_the_sdk_is_found_in_its_place(
 
 @pytest.mark.parametrize(("said", "sentence"), SAID)
 def test_a_known_cause_is_told_with_the_way_out(said: str, sentence: str) -> None:
-    explained = explain("files", UpstreamClosed("files exited with status 1.", details=f"; its last words: {said}"))
+    explained = explain("files", UpstreamClosed("files exited with status 1.", details=f"; its last output: {said}"))
     assert explained.startswith(("files does not run. ", "files exited with status 1; see")) and sentence in explained
     assert said not in explained
 
 
 def test_what_is_not_known_leads_to_the_log() -> None:
-    problem = UpstreamClosed("files exited with status 4.", details="; its last words: boom")
+    problem = UpstreamClosed("files exited with status 4.", details="; its last output: boom")
     assert explain("files", problem) == "files exited with status 4; see `sluicegate logs files`."
 
 
 def test_what_it_said_long_before_is_not_taken_for_the_cause() -> None:
-    problem = UpstreamClosed("files was killed.", details="; its last words: connect ECONNREFUSED (5 minutes before)")
+    problem = UpstreamClosed("files was killed.", details="; its last output: connect ECONNREFUSED (5 minutes before)")
     assert explain("files", problem) == "files was killed; see `sluicegate logs files`."
 
 
 def test_a_known_cause_names_no_log_that_is_gone() -> None:
-    problem = UpstreamClosed("files exited.", details="; its last words: No module named 'requests'")
+    problem = UpstreamClosed("files exited.", details="; its last output: No module named 'requests'")
     assert "for the Python that runs it (its log says which): install it" in explain("files", problem)
     assert "for the Python that runs it: install it" in explain("files", problem, has_log=False)
 
@@ -187,7 +187,7 @@ def test_one_that_said_nothing_has_no_log_to_look_into() -> None:
 
 
 def test_every_sentence_ends_as_one() -> None:
-    problem = UpstreamUnavailable("files did not answer within 40 s", details="; its last words: boom")
+    problem = UpstreamUnavailable("files did not answer within 40 s", details="; its last output: boom")
     assert explain("files", problem) == "files did not answer within 40 s."
 
 
@@ -205,5 +205,5 @@ def test_a_server_that_wants_to_know_who_we_are() -> None:
 
 
 def test_a_log_that_is_gone_is_not_mentioned() -> None:
-    problem = UpstreamClosed("files exited with status 4.", details="; its last words: boom")
+    problem = UpstreamClosed("files exited with status 4.", details="; its last output: boom")
     assert explain("files", problem, has_log=False) == "files exited with status 4."

@@ -35,7 +35,7 @@ WAYS: tuple[Way, ...] = (
     (("era=session", "quit=initialize"), None, "exited with status 5"),
     (("era=session", "quit=notifications/initialized"), {"name": "hang"}, "exited with status 5"),
     (("start=garbage",), None, "exited with status 4"),
-    (("era=fatal",), {"name": "die", "part": '{"jsonrpc":', "words": "oh"}, "exited with status 0; its last words:"),
+    (("era=fatal",), {"name": "die", "part": '{"jsonrpc":', "words": "oh"}, "exited with status 0; its last output:"),
     (("era=modern",), {"name": "die", "number": signal.SIGKILL}, "was killed by SIGKILL"),
     (("era=session", "child=daemon"), {"name": "die", "status": 7}, "exited with status 7"),
     (("era=modern", "child=background"), {"name": "echo", "text": "ok"}, "ok"),

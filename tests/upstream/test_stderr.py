@@ -141,14 +141,14 @@ def test_values_of_variables_are_masked_in_the_log_and_in_the_last_words(caplog:
     for line in key.splitlines(keepends=True):
         log.received(line.encode())
     assert caplog.messages == ["demo: ***"] * 3
-    assert log.last_words(said) == f"; its last words: {' | '.join([*told, '***'])}"
+    assert log.last_words(said) == f"; its last output: {' | '.join([*told, '***'])}"
 
 
 def test_last_words_are_the_last_whole_lines() -> None:
     log = log_of()
     assert log.last_words("") == log.last_words(" \n\n") == ""
-    assert log.last_words("".join(f"{n}\n" for n in range(9))).endswith("its last words: 3 | 4 | 5 | 6 | 7 | 8")
-    assert log.last_words("a" * LAST_CHARACTERS + "\nValueError: b\n").endswith("its last words: ValueError: b")
+    assert log.last_words("".join(f"{n}\n" for n in range(9))).endswith("its last output: 3 | 4 | 5 | 6 | 7 | 8")
+    assert log.last_words("a" * LAST_CHARACTERS + "\nValueError: b\n").endswith("its last output: ValueError: b")
     assert len(log.last_words("a" * 10_000)) < LAST_CHARACTERS + 100
 
 
@@ -166,9 +166,9 @@ def test_last_words_of_long_before_say_so(clock: Clock, seconds: float, when: st
     log = log_of()
     log.received(b"listening\n")
     clock.now += seconds
-    assert log.last_words("listening\n") == f"; its last words: listening{when}"
+    assert log.last_words("listening\n") == f"; its last output: listening{when}"
     clock.now += 1000
-    assert log.last_words("listening\n") == f"; its last words: listening{when}", (
+    assert log.last_words("listening\n") == f"; its last output: listening{when}", (
         "it ended when it was first asked about"
     )
 
@@ -182,7 +182,7 @@ def test_last_words_are_those_that_were_said_together(clock: Clock, size: int) -
             log.received(data[start : start + size])
             clock.now += 0.01
         said += data
-    assert log.last_words(said.decode()) == "; its last words: Traceback | KeyError | no end"
+    assert log.last_words(said.decode()) == "; its last output: Traceback | KeyError | no end"
 
 
 def test_nothing_is_kept_for_a_log_that_nobody_reads(caplog: pytest.LogCaptureFixture) -> None:

@@ -513,7 +513,10 @@ async def test_an_answer_of_ours_that_is_no_json_costs_the_question_only(world: 
     ("words", "sentence"),
     [
         (["start=exit"], r"python\S* hostile.py exited with status 3; run its command in a shell to see why"),
-        (["start=exit", "words=no such\nflag"], r"python\S* \S+ exited with status 3; its last words: no such \| flag"),
+        (
+            ["start=exit", "words=no such\nflag"],
+            r"python\S* \S+ exited with status 3; its last output: no such \| flag",
+        ),
         (["start=garbage"], r"python\S* hostile.py exited with status 4; run its command in a shell to see why"),
         (
             ["era=session", "quit=initialize"],
@@ -632,7 +635,7 @@ async def test_a_flood_on_stderr_delays_no_answer_and_only_its_end_is_kept(world
             for n in range(100):
                 assert await says(client, "echo", text=str(n)) == str(n)
             await client.call("wait")
-            with pytest.raises(sluicegate.UpstreamClosed, match="exited with status 9; its last words: x.*x the end$"):
+            with pytest.raises(sluicegate.UpstreamClosed, match="exited with status 9; its last output: x.*x the end$"):
                 await client.call("die", words=" the end", status=9)
         assert grown() < 16 * MIB
         with pytest.raises(sluicegate.UpstreamClosed) as problem:

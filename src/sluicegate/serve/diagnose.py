@@ -6,7 +6,7 @@ from typing import Final
 
 from sluicegate.errors import UpstreamError, UpstreamUnavailable
 
-LAST_OUTPUT_MARK: Final = "its last words:"
+LAST_OUTPUT_MARK: Final = "its last output:"
 """What precedes the end of the server's stderr in the details of an error."""
 OLD_OUTPUT_MARK: Final = " before)"
 """How those details end if the server wrote them long before it ended: then they are hardly the cause."""

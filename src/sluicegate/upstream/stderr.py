@@ -138,7 +138,7 @@ class StderrLog:
         while len(lines) > 1 and sum(map(len, lines)) > LAST_CHARACTERS:
             lines.pop(0)
         text = " | ".join(lines)[-LAST_CHARACTERS:]
-        return f"; its last words: {text}{self._long_before()}" if text else ""
+        return f"; its last output: {text}{self._long_before()}" if text else ""
 
     def _long_before(self) -> str:
         if self._silence is None:
