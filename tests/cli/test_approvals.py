@@ -1,6 +1,7 @@
 """`sluicegate approvals`, `approve`, `deny` and `grants`: the answers of a person at a terminal."""
 
 import json
+import re
 import time
 import tomllib
 from collections.abc import Generator
@@ -189,6 +190,15 @@ def test_a_call_through_a_gateway_waits_until_it_is_approved(folder: Folder) -> 
             out, _ = call.communicate(timeout=30)
             assert (call.returncode, out) == (0, "counted to 2\n")
         assert folder.invoke("approvals", "--link").stdout.startswith("http://127.0.0.1:")
+
+
+def test_the_question_on_a_terminal_ends_when_it_is_answered_elsewhere(folder: Folder) -> None:
+    folder.servers(counting=COUNTING)
+    folder.write("sluicegate.toml", '[[permissions]]\ntool = "mcp__counting__*"\naction = "ask"\n[control]\nport = 0\n')
+    with folder.serving(), folder.terminal("call", "counting__count", "to=2") as terminal:
+        asked = re.search(r"\(question (\w+)\)", terminal.until(r"May it run\?"))
+        assert asked is not None and folder.invoke("approve", asked[1]).returncode == 0
+        assert terminal.ended() == 0 and "counted to 2" in terminal.drawn
 
 
 def test_an_answer_has_one_reach(folder: Folder) -> None:

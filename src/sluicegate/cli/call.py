@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import click
@@ -17,6 +18,7 @@ from sluicegate.cli.key_values import Wrong, json_arguments, typed_arguments
 from sluicegate.cli.output import clean, counted, first_line, on_terminal, one_line, say, show_json, show_text
 from sluicegate.cli.pieces import Pieces
 from sluicegate.cli.prompt import Terminal
+from sluicegate.client.handlers import ElicitRequest
 from sluicegate.config.model import Limits, ServerSettings
 from sluicegate.config.paths import Places
 from sluicegate.errors import SluicegateError, UpstreamClosed
@@ -36,7 +38,7 @@ from sluicegate.protocol.types import (
     Tool,
     ToolResult,
 )
-from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.runtime.task_scope import TaskScope, in_thread
 
 _KINDS: Final[Mapping[type, str]] = {
     ImageContent: "image",
@@ -45,6 +47,9 @@ _KINDS: Final[Mapping[type, str]] = {
 }
 """The kinds of content that a terminal cannot show."""
 _TOO_LONG: Final = re.compile(r"^The answer of .+ is (too long|larger than \d+ bytes)\b")
+_APPROVAL: Final = re.compile(r"sluicegate asks: may this call run\? \(question (\w+)\)")
+"""How the question begins whether a call may run; those of servers begin with their names."""
+_APPROVAL_POLL: Final = 0.5
 MOST_HELD: Final = 1000
 """Log lines, the last ones, that are held back while a person answers a question."""
 
@@ -111,7 +116,7 @@ def call(
 
 async def _work(places: Places, name: str, words: Sequence[str], text: str | None, as_json: bool, piped: str) -> int:
     bar = Bar()
-    terminal = Terminal(bar.pause)
+    terminal = Terminal(bar.pause, partial(_answered_elsewhere, places))
     async with any_gateway(places, choose=servers_for(name), elicit=terminal, on_log=bar.log) as gateway:
         tool = await _find(gateway, name)
         arguments = _arguments(tool, words, text, piped)
@@ -126,6 +131,32 @@ async def _work(places: Places, name: str, words: Sequence[str], text: str | Non
         problem.add_note("the call has run")
         raise
     return 1 if result.is_error else 0
+
+
+async def _answered_elsewhere(places: Places, request: ElicitRequest) -> None:
+    """Return when another way was used to answer the question whether a call may run; never, for other questions.
+
+    A client of 2026-07-28 is not told: its call is open again only when it sends an answer itself.
+    """
+    asked = _APPROVAL.match(request.message)
+    if asked is None:
+        await asyncio.Event().wait()
+        return
+    while True:
+        if await in_thread(partial(_is_decided, places, asked[1])):
+            return
+        await asyncio.sleep(_APPROVAL_POLL)  # The record is a file, which other processes change.
+
+
+def _is_decided(places: Places, question: str) -> bool:
+    from sluicegate.cli.state import opened_state  # Imported late: few calls are asked about.
+
+    try:
+        with opened_state(places) as state:
+            found = state.find(question)
+    except Failure:
+        return False  # It can still be answered here.
+    return found is not None and found.state != "pending"
 
 
 async def _find(gateway: GatewayClient, name: str) -> Tool:

@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, NamedTuple, cast
 
@@ -18,6 +18,7 @@ from sluicegate.cli.key_values import Wrong, one_value, resolved, types_of
 from sluicegate.cli.output import clean, one_line, say
 from sluicegate.client.handlers import ElicitAnswer, ElicitRequest
 from sluicegate.protocol.message import Params, as_array, as_object
+from sluicegate.runtime.task_scope import TaskScope
 
 try:
     import termios
@@ -28,6 +29,10 @@ _DECLINED: Final = ElicitAnswer("decline")
 _SHARED: Final = ("$schema", "$defs", "definitions")
 
 
+Answered = Callable[[ElicitRequest], Awaitable[None]]
+"""Returns when a question has been answered elsewhere; never, if that cannot be."""
+
+
 class PromptEnded(Exception):
     """The answer is no longer needed."""
 
@@ -35,8 +40,9 @@ class PromptEnded(Exception):
 class Terminal:
     """Answers questions of servers. `pause` is called with True before a person uses the terminal, and False after."""
 
-    def __init__(self, pause: Callable[[bool], None]) -> None:
+    def __init__(self, pause: Callable[[bool], None], answered: Answered) -> None:
         self._pause = pause
+        self._answered = answered
         self._keyboard = Keyboard()
         self._turn = asyncio.Lock()
 
@@ -46,7 +52,12 @@ class Terminal:
             self._pause(True)  # Also without a person: stderr alone may be a terminal, with a progress bar.
             try:
                 if sys.stdin.isatty() and sys.stderr.isatty():
-                    return await self._ask(request)
+                    async with TaskScope() as tasks:
+                        tasks.start(self._end_when_answered(request))
+                        try:
+                            return await self._ask(request)
+                        finally:
+                            tasks.cancel_all()
                 # Not declined: the user has not answered. The approval of a call, for one, can be given elsewhere.
                 say(f"{_asks(request)} (Not answered: there is no terminal to ask on.)")
                 return ElicitAnswer("cancel")
@@ -60,6 +71,10 @@ class Terminal:
     def end(self) -> None:
         """Ask nothing more: the call is over."""
         self._keyboard.end()
+
+    async def _end_when_answered(self, request: ElicitRequest) -> None:
+        await self._answered(request)
+        self._keyboard.end_line()
 
     async def _ask(self, request: ElicitRequest) -> ElicitAnswer:
         fields = as_object(request.schema.get("properties")) or {} if request.mode != "url" else {}
@@ -103,6 +118,10 @@ class Keyboard:
     def end(self) -> None:
         """End the wait for a line, now and in future, with `PromptEnded`."""
         self._is_over = True
+        self.end_line()
+
+    def end_line(self) -> None:
+        """End the wait for the current line with `PromptEnded`."""
         if self._line is not None and not self._line.done():
             self._line.set_exception(PromptEnded())
 
