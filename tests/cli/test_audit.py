@@ -135,9 +135,11 @@ def test_the_last_rows_and_new_ones_are_printed(folder: Folder, requests: list[s
         assert json.loads(process.stdout.readline())["kind"] == "decision"
 
 
-def test_on_a_narrow_terminal_a_row_takes_two_lines_and_no_rows_take_none(folder: Folder, requests: list[str]) -> None:
+def test_on_a_narrow_terminal_a_row_takes_few_lines_and_no_rows_have_no_head(
+    folder: Folder, requests: list[str]
+) -> None:
     with folder.terminal("audit", "list", "--server", "nothing", COLUMNS="80") as terminal:
-        assert terminal.ended() == 0 and terminal.drawn == ""
+        assert terminal.ended() == 0 and "verdict" not in terminal.drawn
     with folder.terminal("audit", "list", "--kind", "decision", "-n", "1", COLUMNS="80", NO_COLOR="1") as terminal:
         assert terminal.ended() == 0
         first, second, *_ = terminal.drawn.splitlines()

@@ -104,8 +104,7 @@ def serve(
     \b
     Exit status:
       0  stopped by a signal, or by the client of --stdio
-      1  the file cannot be imported, or has no server
-      1  with --stdio, the gateway ended before the client
+      1  the file cannot be loaded, or the gateway ended before its stdio client
       2  the command line is wrong
       3  the configuration has errors, or the address cannot be listened on
     """
