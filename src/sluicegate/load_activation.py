@@ -32,6 +32,8 @@ class Services(msgspec.Struct, frozen=True):
 
     servers: Callable[[], Mapping[str, int]]
     """How many servers are in each state."""
+    since: float
+    """When the gateway was made, by the monotonic clock."""
     folder: str
     """Where an activation may keep a file."""
     handler: Handler
@@ -136,7 +138,7 @@ def bundled(name: str, services: Services) -> FoundActivation:
 def _given(name: str, services: Services) -> Mapping[str, object]:
     match name:
         case "health":
-            return {"servers": services.servers}
+            return {"servers": services.servers, "since": services.since}
         case "bash":
             from sluicegate.upstream.guarded_command import start_command
 

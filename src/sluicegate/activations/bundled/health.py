@@ -26,11 +26,13 @@ class Check(msgspec.Struct, frozen=True):
 class Health:
     """The condition of the gateway."""
 
-    def __init__(self, servers: Callable[[], Mapping[str, int]], clock: Callable[[], float] = time.monotonic) -> None:
-        """`servers` returns how many servers are in each state."""
+    def __init__(
+        self, servers: Callable[[], Mapping[str, int]], since: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`servers` returns how many servers are in each state; `since` is when the gateway was made."""
         self._servers = servers
         self._clock = clock
-        self._since = clock()
+        self._since = since
 
     async def check(self) -> Check:
         """Whether the gateway works, since when, and how many of its servers are ready."""
