@@ -13,7 +13,7 @@ from sluicegate.exchange import NOBODY, Caller, Exchange, Handler
 from sluicegate.protocol.message import Params, Result, as_array, as_object, opened
 from sluicegate.protocol.modern_era import SERVER_INFO_KEY
 from sluicegate.protocol.native import Methods, arguments_of
-from sluicegate.protocol.types import HEALTH, NAMESPACES_KEY
+from sluicegate.protocol.types import HEALTH, INNER_KEY, NAMESPACES_KEY
 
 if TYPE_CHECKING:
     from jsonschema_rs import Validator
@@ -130,7 +130,8 @@ class NativeTools:
         if method == HEALTH and servers is not None:
             return ToolCall({"name": HEALTH, "arguments": arguments_of(params, {})})
         info = as_object(meta.get(SERVER_INFO_KEY)) or {}
-        about = {str(info.get("name")): info} if servers is None else servers
+        inner = {name: {"description": text} for name, text in (as_object(meta.get(INNER_KEY)) or {}).items()}
+        about = {**inner, str(info.get("name")): info} if servers is None else servers
         return table.plan(method, params, {name: as_object(each) or {} for name, each in about.items()})
 
     async def _meta(self, caller: Caller) -> Params:
