@@ -4,7 +4,7 @@ import os
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Final, Protocol
 
 import msgspec
@@ -198,9 +198,10 @@ class Cone:
             name: The name of the conversation.
         """
         cone = self._cone(name)
+        with suppress(ToolError):  # The tree may be archived or gone, or others may have taken back the claim.
+            self._trees.release(cone.tree, _owner(name), 1)
         self._trees.db.execute("DELETE FROM cones WHERE name = ?", (name,))
         self._withdraw(name)
-        self._trees.release(cone.tree, _owner(name), 1)
         return cone
 
     async def registry(self) -> "list[Offer]":
@@ -299,6 +300,9 @@ class Cone:
     def extend(self, server: Extended) -> None:
         """Offer each conversation as a prompt."""
         self._server = server
+        # Clients ask only servers that had one for prompts, and the first conversation may come later.
+        self._offer("none")
+        self._withdraw("none")
 
     def _offer(self, name: str) -> None:
         async def messages() -> "list[UserMessage | AssistantMessage]":
