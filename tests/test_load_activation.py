@@ -113,12 +113,16 @@ async def test_an_installed_package_offers_one(tmp_path: Path) -> None:
         ('bundled = "bsah"', "there is no bundled activation 'bsah'; there are: "),
         ('file = "plain.py"\nsettings = {a = 1}', "It has settings, which only an activation can use"),
         ('file = "broken.py"', "could not be loaded: ZeroDivisionError"),
+        ('file = "childless.py"', "could not be created: ZeroDivisionError"),
+        ('file = "leaving.py"', "could not be created: SystemExit"),
     ],
 )
 async def test_one_that_fails_is_a_failed_mount_and_nothing_more(tmp_path: Path, table: str, sentence: str) -> None:
     (tmp_path / "sound.py").write_text(SOLAR)
     (tmp_path / "plain.py").write_text("import sluicegate\nserver = sluicegate.Server('plain')\n")
     (tmp_path / "broken.py").write_text("1 / 0\n")
+    (tmp_path / "childless.py").write_text(f"{SOLAR}    def children(self): 1 / 0\n    def child(self, name): ...\n")
+    (tmp_path / "leaving.py").write_text(f"{SOLAR}    def extend(self, server): exit()\n")
     async with gateway_of(tmp_path, f'[activations.bad]\n{table}\n[activations.good]\nfile = "sound.py"\n') as (
         gateway,
         client,
