@@ -269,13 +269,15 @@ def activation(namespace: str, *, version: str = "0") -> Callable[[type[T]], typ
     namespaces inside.
 
     Raises:
-        ConfigError: the name is not valid.
+        ConfigError: the name is not valid, or the class has a method `connect`.
     """
     check_name(namespace)
 
     def mark(cls: type[T]) -> type[T]:
         if not isinstance(cls, type):  # pyright: ignore[reportUnnecessaryIsInstance] - the easiest mistake to make
             raise TypeError("@activation is for a class; make a function a tool with @server.tool")
+        if hasattr(cls, "connect") and not hasattr(cls, NAMESPACE):
+            raise ConfigError(f"{cls.__name__} has a method called connect, which @activation adds; rename it.")
 
         def connect(self: object, host: Host) -> AbstractAsyncContextManager[Connection]:
             return activated(namespace, self).connect(host)

@@ -15,8 +15,10 @@ from sluicegate.activations.signatures import Function
 from sluicegate.errors import ConfigError
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,30}")
-_RESERVED: Final = frozenset({"children", "child", "connect", "extend", "schema", "hash"})
-"""Methods that are not tools, and names that every namespace has already."""
+_NO_TOOLS: Final = frozenset({"children", "child", "connect", "extend"})
+"""Methods that are not tools."""
+_TAKEN: Final = frozenset({"schema", "hash"})
+"""Names that every namespace has already."""
 
 DEEPEST: Final = 8
 """Namespaces inside each other."""
@@ -83,8 +85,10 @@ def _methods(
 def _public(thing: object) -> Iterator[tuple[str, Function]]:
     for name in dir(type(thing)):
         # Looked up in the class first: a property must not run.
-        if name.startswith("_") or name in _RESERVED or not inspect.isroutine(getattr(type(thing), name, None)):
+        if name.startswith("_") or name in _NO_TOOLS or not inspect.isroutine(getattr(type(thing), name, None)):
             continue
+        if name in _TAKEN:
+            raise ConfigError(f"{type(thing).__name__} has a method called {name}, as every namespace; rename it.")
         yield name, getattr(thing, name)
 
 
