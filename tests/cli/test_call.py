@@ -72,6 +72,7 @@ def test_a_tool_that_fails_is_status_1_and_its_text_still_on_stdout(gateway: Fol
         ("demo__ecko", "there is no tool 'demo__ecko'. Did you mean demo__echo"),
         ("echo", "there is no tool 'echo'. Did you mean demo__echo?"),
         ("broken__anything", "broken is not ready: "),
+        ("broken.anything", "broken is not ready: "),
     ],
 )
 def test_a_tool_that_is_not_there_is_status_1_with_the_nearest_or_the_reason(
