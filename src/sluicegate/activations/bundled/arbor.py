@@ -26,31 +26,30 @@ Read = Callable[[str, Call], Awaitable[str]]
 class Page(msgspec.Struct, frozen=True):
     """A page of trees."""
 
-    trees: list[Tree]
-    next: str | None
-    """The value of `after` for the next page; null if this is the last one."""
+    trees: Annotated[list[Tree], Meta(description="The trees, the oldest first.")]
+    next: Annotated[str | None, Meta(description="The value of after for the next page; null if this is the last one.")]
 
 
 class WholeTree(msgspec.Struct, frozen=True):
     """A tree with its nodes."""
 
-    tree: Tree
-    nodes: list[Node]
+    tree: Annotated[Tree, Meta(description="The tree itself.")]
+    nodes: Annotated[list[Node], Meta(description="Its nodes, in the order in which they were added.")]
 
 
 class Bone(msgspec.Struct, frozen=True):
     """A node without its content."""
 
-    id: str
-    parent: str | None
-    kind: str
+    id: Annotated[str, Meta(description="Its id.")]
+    parent: Annotated[str | None, Meta(description="The node that it is below; null for the root.")]
+    kind: Annotated[str, Meta(description="What its content is.")]
 
 
 class Skeleton(msgspec.Struct, frozen=True):
     """A tree with its nodes, without their content."""
 
-    tree: Tree
-    nodes: list[Bone]
+    tree: Annotated[Tree, Meta(description="The tree itself.")]
+    nodes: Annotated[list[Bone], Meta(description="Its nodes, in the order in which they were added.")]
 
 
 class Extended(Protocol):

@@ -26,13 +26,13 @@ Stream = Literal["stdout", "stderr"]
 class Stdout(msgspec.Struct, frozen=True, tag="stdout"):
     """A line of the standard output, with its end."""
 
-    data: str
+    data: Annotated[str, Meta(description="The line.")]
 
 
 class Stderr(msgspec.Struct, frozen=True, tag="stderr"):
     """A line of the standard error output, with its end."""
 
-    data: str
+    data: Annotated[str, Meta(description="The line.")]
 
 
 class Receiver(Protocol):

@@ -5,9 +5,10 @@ import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
 import msgspec
+from msgspec import Meta
 
 from sluicegate.activations.bundled.chat_apis import (
     AnswerReader,
@@ -36,25 +37,21 @@ CREATE TABLE IF NOT EXISTS cones (
 class Context(msgspec.Struct, frozen=True):
     """A cone: a named conversation."""
 
-    name: str
-    tree: str
-    """Its tree in arbor."""
-    head: str
-    """The last node of the conversation."""
-    model: str
-    system: str
-    """The instructions of the model."""
-    created: float
+    name: Annotated[str, Meta(description="Its name.")]
+    tree: Annotated[str, Meta(description="The id of its tree in arbor.")]
+    head: Annotated[str, Meta(description="The id of the last node of the conversation.")]
+    model: Annotated[str, Meta(description="The model that answers.")]
+    system: Annotated[str, Meta(description="The instructions of the model.")]
+    created: Annotated[float, Meta(description="Seconds since 1970.")]
 
 
 class Offer(msgspec.Struct, frozen=True):
     """A configured endpoint."""
 
-    endpoint: str
-    api: str
-    models: list[str]
-    has_key: bool
-    """Whether its key is set, or it needs none."""
+    endpoint: Annotated[str, Meta(description="The name of the endpoint.")]
+    api: Annotated[str, Meta(description="The API that it speaks.")]
+    models: Annotated[list[str], Meta(description="Its models.")]
+    has_key: Annotated[bool, Meta(description="Whether its key is set, or it needs none.")]
 
 
 class Extended(Protocol):

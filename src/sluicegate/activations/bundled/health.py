@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from sluicegate import __version__
 from sluicegate.protocol.versions import SUPPORTED_VERSIONS
@@ -13,14 +14,11 @@ from sluicegate.protocol.versions import SUPPORTED_VERSIONS
 class Check(msgspec.Struct, frozen=True):
     """What `check` returns."""
 
-    status: Literal["ok", "degraded"]
-    """"degraded" if a server is not ready."""
-    version: str
-    uptime_seconds: float
-    servers: dict[str, int]
-    """How many servers are in each state."""
-    revisions: list[str]
-    """The supported revisions of MCP."""
+    status: Annotated[Literal["ok", "degraded"], Meta(description="Degraded if a server is not ready.")]
+    version: Annotated[str, Meta(description="The version of the gateway.")]
+    uptime_seconds: Annotated[float, Meta(description="Seconds since it was started.")]
+    servers: Annotated[dict[str, int], Meta(description="How many servers are in each state.")]
+    revisions: Annotated[list[str], Meta(description="The supported revisions of MCP.")]
 
 
 class Health:

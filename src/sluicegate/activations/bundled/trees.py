@@ -9,9 +9,10 @@ import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
 from sluicegate.activations.values import ToolError
 
@@ -45,31 +46,28 @@ _NODE: Final = "id, tree, parent, kind, content, metadata, created"
 class Tree(msgspec.Struct, frozen=True):
     """A tree without its nodes."""
 
-    id: str
-    root: str
-    """The id of its first node, which is empty."""
-    metadata: Metadata
-    created: float
-    """Seconds since 1970."""
-    condition: Condition
-    """"scheduled" without owners, "archived" (read-only) 7 days later; 30 days later it is deleted."""
-    since: float
-    """When it last got an owner, or lost the last one."""
-    owners: dict[str, int]
-    """How often each owner has claimed it."""
+    id: Annotated[str, Meta(description="Its id.")]
+    root: Annotated[str, Meta(description="The id of its first node, which is empty.")]
+    metadata: Annotated[Metadata, Meta(description="Anything about it.")]
+    created: Annotated[float, Meta(description="Seconds since 1970.")]
+    condition: Annotated[
+        Condition,
+        Meta(description="Scheduled without owners; archived (read-only) 7 days later; deleted 30 days later."),
+    ]
+    since: Annotated[float, Meta(description="When it last got an owner, or lost the last one.")]
+    owners: Annotated[dict[str, int], Meta(description="How often each owner has claimed it.")]
 
 
 class Node(msgspec.Struct, frozen=True):
     """A node of a tree."""
 
-    id: str
-    tree: str
-    parent: str | None
-    kind: Kind
-    content: str
-    """Its text; of an external node, a URI."""
-    metadata: Metadata
-    created: float
+    id: Annotated[str, Meta(description="Its id.")]
+    tree: Annotated[str, Meta(description="The id of its tree.")]
+    parent: Annotated[str | None, Meta(description="The node that it is below; null for the root.")]
+    kind: Annotated[Kind, Meta(description="What its content is.")]
+    content: Annotated[str, Meta(description="Its text; of an external node, a URI.")]
+    metadata: Annotated[Metadata, Meta(description="Anything about it.")]
+    created: Annotated[float, Meta(description="Seconds since 1970.")]
 
 
 class Trees:
