@@ -174,8 +174,9 @@ class Gateway:
         return Counter(status.state for status in self.status())
 
     def _answer_health(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
-        """A step that answers `health.check`, which is in no list unless the configuration names it."""
-        is_asked = exchange.method == "tools/call" and exchange.params.get("name") == HEALTH
+        """A step for `health.check`, which is in no list, unless the configuration names it or the list asks for it."""
+        asked = {"tools/call": exchange.params.get("name"), "tools/list": exchange.params.get("only")}
+        is_asked = asked.get(exchange.method) == HEALTH
         if not is_asked or HEALTH in self.hub.catalog.tools:
             return proceed(exchange)
         if self._health is None:

@@ -50,6 +50,9 @@ async def test_every_gateway_answers_it_and_lists_it_if_it_is_named(
             began, ended = await _event(native), await _event(native)
             assert (began["type"], ended["type"]) == ("start", "complete")
             assert ended["status"] == "ok"
+            schema: Any = (await native.request(2, "health.schema"))["result"]
+            assert [each["name"] for each in schema["methods"]] == ["check"]
+            assert (await native.request(3, "health.hash"))["result"] == schema["hash"]
 
 
 async def test_its_age_is_that_of_the_gateway_not_of_the_first_question(tmp_path: Path) -> None:
