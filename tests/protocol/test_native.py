@@ -22,6 +22,7 @@ def progress(**params: object) -> Notification:
         (progress(_meta={"dev.sluicegate/data": "x"}, message="x"), {"type": "content", "text": "x"}),
         (progress(_meta={"dev.sluicegate/data": {"n": 1}}), {"type": "data", "data": {"n": 1}}),
         (progress(_meta={"dev.sluicegate/event": {"type": "seen", "p": 1}}), {"type": "seen", "p": 1}),
+        (progress(_meta={"dev.sluicegate/event": {"type": 7, "p": 1}}), {"type": 7, "p": 1}),
         (progress(_meta={"dev.sluicegate/event": "no event"}), {"type": "progress", "progress": 2}),
         (progress(total=4, message="half"), {"type": "progress", "progress": 2, "total": 4, "message": "half"}),
         (

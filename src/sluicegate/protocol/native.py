@@ -43,7 +43,7 @@ def event_of(notification: Notification) -> Params | None:
     if notification.method != PROGRESS:
         return None
     meta = as_object(params.get("_meta")) or {}
-    if (own := as_object(meta.get(EVENT_KEY))) is not None and isinstance(own.get("type"), str):
+    if (own := as_object(meta.get(EVENT_KEY))) is not None and isinstance(own.get("type"), str | int):
         return own_event(own)
     if DATA_KEY in meta:
         value = meta[DATA_KEY]
