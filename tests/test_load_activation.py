@@ -1,7 +1,7 @@
 """Activations are found in files, installed packages and among the bundled ones; one that fails is one failed mount."""
 
 import sys
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +14,9 @@ from sluicegate.config.paths import Places
 from sluicegate.errors import ConfigError
 from sluicegate.gateway import Gateway
 from sluicegate.hub.hub import Hub
+from sluicegate.load_activation import BUNDLED, Services, bundled
 from sluicegate.load_file import load_file, load_server
+from sluicegate.protocol.message import as_array, as_object
 from sluicegate.server import Server, activated
 from sluicegate.testing import MemoryUpstream
 from tests.activations.helpers import ask, call, text
@@ -113,12 +115,16 @@ async def test_an_installed_package_offers_one(tmp_path: Path) -> None:
         ('bundled = "bsah"', "there is no bundled activation 'bsah'; there are: "),
         ('file = "plain.py"\nsettings = {a = 1}', "It has settings, which only an activation can use"),
         ('file = "broken.py"', "could not be loaded: ZeroDivisionError"),
+        ('file = "childless.py"', "could not be created: ZeroDivisionError"),
+        ('file = "leaving.py"', "could not be created: SystemExit"),
     ],
 )
 async def test_one_that_fails_is_a_failed_mount_and_nothing_more(tmp_path: Path, table: str, sentence: str) -> None:
     (tmp_path / "sound.py").write_text(SOLAR)
     (tmp_path / "plain.py").write_text("import sluicegate\nserver = sluicegate.Server('plain')\n")
     (tmp_path / "broken.py").write_text("1 / 0\n")
+    (tmp_path / "childless.py").write_text(f"{SOLAR}    def children(self): 1 / 0\n    def child(self, name): ...\n")
+    (tmp_path / "leaving.py").write_text(f"{SOLAR}    def extend(self, server): exit()\n")
     async with gateway_of(tmp_path, f'[activations.bad]\n{table}\n[activations.good]\nfile = "sound.py"\n') as (
         gateway,
         client,
@@ -172,6 +178,30 @@ async def test_it_is_open_while_its_server_runs_and_may_have_resources() -> None
     assert diary.events == ["opened", "rain", "closed"]
     async with server.running():
         assert [tool["name"] for tool in cast(Any, await ask(server, "tools/list"))["tools"]] == ["diary.write"]
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+async def test_the_bundled_ones_describe_every_property(name: str, tmp_path: Path) -> None:
+    server = bundled(name, Services(dict, 0.0, str(tmp_path), Server("none"))).server(
+        settings={"endpoints": {}} if name == "cone" else {}
+    )
+    async with server.running():
+        tools = cast(Any, await ask(server, "tools/list"))["tools"]
+    assert tools
+    for tool in tools:
+        assert tool["inputSchema"]["additionalProperties"] is False and "required" in tool["inputSchema"]
+        parts = (tool["inputSchema"], tool.get("outputSchema"), tool.get("_meta"))
+        # The tag of an event and the only member of a result need none.
+        assert {each for part in parts for each in _undescribed(part)} <= {"type", "result"}
+
+
+def _undescribed(schema: object) -> Iterator[str]:
+    """The names of properties without a description, at any depth."""
+    members = as_object(schema) or {}
+    properties = as_object(members.get("properties")) or {}
+    yield from (name for name, each in properties.items() if "description" not in (as_object(each) or {}))
+    for each in (*members.values(), *(as_array(schema) or ())):
+        yield from _undescribed(each)
 
 
 def test_a_namespace_that_is_taken_is_refused() -> None:

@@ -86,6 +86,7 @@ class Gateway:
         # Exchanges that wait for servers count, so that their number is limited and they are drained.
         self._steps: tuple[Step, ...] = (self.admission, *steps, self._answer_health, self.startup)
         self._health: Handler | None = None
+        self._since = time.monotonic()
         self._load_file = load_file
         self._remembered = remembered
         self._logs = ServerLogs()
@@ -173,13 +174,13 @@ class Gateway:
         return Counter(status.state for status in self.status())
 
     def _answer_health(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
-        """A step that answers `health.check`, which is in no list unless the configuration names it."""
-        is_asked = exchange.method == "tools/call" and exchange.params.get("name") == HEALTH
+        """A step for `health.check`, which is in no list, unless the configuration names it or the list asks for it."""
+        asked = {"tools/call": exchange.params.get("name"), "tools/list": exchange.params.get("only")}
+        is_asked = asked.get(exchange.method) == HEALTH
         if not is_asked or HEALTH in self.hub.catalog.tools:
             return proceed(exchange)
         if self._health is None:
-            # Imported late: few clients ask.
-            from sluicegate.load_activation import bundled
+            from sluicegate.load_activation import bundled  # Imported late: few clients ask.
 
             self._health = bundled("health", self._services()).server()
         return self._health(exchange)
@@ -347,7 +348,7 @@ class Gateway:
     def _services(self) -> "Services":
         from sluicegate.load_activation import Services
 
-        return Services(self.states, activations_folder(self.config.root, os.environ), self.hub)
+        return Services(self.states, self._since, activations_folder(self.config.root, os.environ), self.hub)
 
     def _status(self, server: ServerConfig, offered: Mapping[str, Mapping[str, int]]) -> ServerStatus:
         mount, broken = self.hub.find(server.name), self._broken.get(server.name)

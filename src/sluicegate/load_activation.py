@@ -32,6 +32,8 @@ class Services(msgspec.Struct, frozen=True):
 
     servers: Callable[[], Mapping[str, int]]
     """How many servers are in each state."""
+    since: float
+    """When the gateway was made, by the monotonic clock."""
     folder: str
     """Where an activation may keep a file."""
     handler: Handler
@@ -63,12 +65,14 @@ class FoundActivation:
             ConfigError: it cannot be created with these settings, or a method cannot be a tool.
         """
         thing = self._thing
-        if isinstance(thing, type):
-            with _as_config_error(f"{self._where} could not be created"):
-                thing = thing(**{**self._defaults, **(settings or {}), **self._given})
-        elif settings:
+        if settings and not isinstance(thing, type):
             raise ConfigError(f"{self._where} is an instance, so it takes no settings.")
-        return activated(namespace or self._namespace, thing)
+        with _as_config_error(f"{self._where} could not be created"):
+            if isinstance(thing, type):
+                thing = thing(**{**self._defaults, **(settings or {}), **self._given})
+            return activated(
+                namespace or self._namespace, thing
+            )  # Its `children` and `extend` may raise anything, too.
 
 
 def in_process(
@@ -136,7 +140,7 @@ def bundled(name: str, services: Services) -> FoundActivation:
 def _given(name: str, services: Services) -> Mapping[str, object]:
     match name:
         case "health":
-            return {"servers": services.servers}
+            return {"servers": services.servers, "since": services.since}
         case "bash":
             from sluicegate.upstream.guarded_command import start_command
 
@@ -169,5 +173,5 @@ def _as_config_error(what: str) -> Generator[None]:
         yield
     except ConfigError:
         raise
-    except Exception as problem:  # noqa: BLE001 - An edge: the code of others may raise anything.
+    except (Exception, SystemExit) as problem:  # noqa: BLE001 - An edge: the code of others may raise anything.
         raise ConfigError(f"{what}: {type(problem).__name__}: {problem}.") from problem

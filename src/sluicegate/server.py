@@ -4,7 +4,6 @@ It is a `Handler`, and also the `Upstream` and the `Connection` to it, since the
 """
 
 import asyncio
-import inspect
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any, Final, Self, TypeVar, Unpack, cast, overload
@@ -20,11 +19,12 @@ from sluicegate.activations.definitions import (
     Tool,
     ToolOptions,
 )
-from sluicegate.activations.namespaces import Extending, check_name, methods_of
+from sluicegate.activations.namespaces import Extending, check_name, description_of, methods_of
 from sluicegate.errors import ConfigError, InputRefused
 from sluicegate.exchange import Connection, Exchange, Handler, Host, Step, chain
 from sluicegate.protocol.message import Params, Reply, Result
 from sluicegate.protocol.modern_era import SERVER_INFO_KEY, Discovery
+from sluicegate.protocol.types import INNER_KEY
 from sluicegate.protocol.versions import LATEST_VERSION, SUPPORTED_VERSIONS
 from sluicegate.runtime.input_rounds import refused_reply
 from sluicegate.runtime.task_scope import forever
@@ -84,6 +84,8 @@ class Server:
         )
         # Most results contain only name and version; `server/discover` has the rest.
         self._speaker = members(name=name, version=version)
+        self.inner: dict[str, str] = {}
+        """The descriptions of namespaces of its tools, by name, as native clients know them."""
         self._catalog = Catalog(page_size, KeptFiles())
         self._lifespan = lifespan
         self._users = 0
@@ -218,7 +220,7 @@ class Server:
     @property
     def discovery(self) -> Discovery:
         """The current capabilities, name, version and instructions."""
-        return Discovery(LATEST_VERSION, self._catalog.capabilities, dict(self._info), self._instructions)
+        return Discovery(LATEST_VERSION, self._catalog.capabilities, dict(self._info), self._instructions, self.inner)
 
     async def __call__(self, exchange: Exchange) -> Reply:
         """The reply to an exchange.
@@ -255,7 +257,7 @@ class Server:
         value: Params = {
             "supportedVersions": list(SUPPORTED_VERSIONS),
             "capabilities": self._catalog.capabilities,
-            "_meta": {SERVER_INFO_KEY: dict(self._info)},
+            "_meta": {SERVER_INFO_KEY: dict(self._info), **({INNER_KEY: self.inner} if self.inner else {})},
         }
         return value if self._instructions is None else value | {"instructions": self._instructions}
 
@@ -267,13 +269,15 @@ def activation(namespace: str, *, version: str = "0") -> Callable[[type[T]], typ
     namespaces inside.
 
     Raises:
-        ConfigError: the name is not valid.
+        ConfigError: the name is not valid, or the class has a method `connect`.
     """
     check_name(namespace)
 
     def mark(cls: type[T]) -> type[T]:
         if not isinstance(cls, type):  # pyright: ignore[reportUnnecessaryIsInstance] - the easiest mistake to make
             raise TypeError("@activation is for a class; make a function a tool with @server.tool")
+        if hasattr(cls, "connect") and not hasattr(cls, NAMESPACE):
+            raise ConfigError(f"{cls.__name__} has a method called connect, which @activation adds; rename it.")
 
         def connect(self: object, host: Host) -> AbstractAsyncContextManager[Connection]:
             return activated(namespace, self).connect(host)
@@ -302,17 +306,16 @@ def activated(namespace: str, thing: object) -> Server:
         ConfigError: a name or a method cannot be used.
     """
     check_name(namespace)
-    doc = inspect.getdoc(type(thing)) if type(thing).__doc__ else None
     lifespan = cast(AbstractAsyncContextManager[object], thing) if hasattr(type(thing), "__aenter__") else None
     server = Server(
         namespace,
         version=getattr(thing, _VERSION, "0"),
-        description=doc,
+        description=description_of(thing),
         page_size=getattr(thing, "page_size", 1000),
         lifespan=None if lifespan is None else lambda _: lifespan,
     )
     try:
-        for name, method in methods_of(namespace, thing):
+        for name, method in methods_of(namespace, thing, server.inner):
             server.add_tool(method, name=name)
         if isinstance(thing, Extending):
             thing.extend(server)

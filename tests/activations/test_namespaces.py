@@ -154,10 +154,22 @@ def test_names_that_cannot_be_used_are_refused() -> None:
         def child(self, name: str) -> object:
             return Endless()
 
+    class Hashed:
+        def hash(self) -> str:
+            return ""
+
+    class Connecting:
+        def connect(self) -> str:
+            return ""
+
     class Vague:
         def take(self, what: object.__class__) -> str:  # type: ignore[valid-type]
             return ""
 
+    with pytest.raises(ConfigError, match="Hashed has a method called hash"):
+        activated("x", Hashed())
+    with pytest.raises(ConfigError, match="Connecting has a method called connect"):
+        activation("x")(Connecting)
     with pytest.raises(ConfigError, match="both a method and a namespace called a"):
         activated("x", Both())
     with pytest.raises(ConfigError, match="A namespace has"):

@@ -77,6 +77,7 @@ def test_a_tool_that_fails_is_status_1_and_its_text_still_on_stdout(gateway: Fol
         ("demo__ecko", "there is no tool 'demo__ecko'. Did you mean demo__echo"),
         ("echo", "there is no tool 'echo'. Did you mean demo__echo?"),
         ("broken__anything", "broken is not ready: "),
+        ("broken.anything", "broken is not ready: "),
     ],
 )
 def test_a_tool_that_is_not_there_is_status_1_with_the_nearest_or_the_reason(
@@ -122,7 +123,7 @@ STREAMING = """
 import asyncio
 import msgspec
 import sluicegate
-from sluicegate.activations.values import Data, Structured, Progress
+from sluicegate.activations.values import Data, Structured, Progress, ToolUse
 
 server = sluicegate.Server("flow")
 gone = asyncio.Event()
@@ -142,6 +143,12 @@ async def pieces(fail: bool = False):
     yield Structured({"exit_code": 0})
 
 @server.tool
+async def uses():
+    yield Data("I look")
+    yield ToolUse("search", {"q": 1})
+    yield Data("found")
+
+@server.tool
 async def endless():
     while True:
         yield Data("x\\n")
@@ -158,6 +165,10 @@ def flow(folder: Folder) -> Folder:
 def test_what_a_tool_streams_is_printed_once(flow: Folder) -> None:
     assert flow.out("call", "flow__pieces") == 'one mars\n{"n":1}\nthe end\n'
     assert flow.out("call", "flow.pieces") == 'one mars\n{"n":1}\nthe end\n'
+
+
+def test_the_use_of_a_tool_is_a_line_of_its_own(flow: Folder) -> None:
+    assert flow.out("call", "flow.uses") == "I look\nUsing tool: search\nfound\n"
 
 
 def test_a_stream_that_fails_is_printed_up_to_there(flow: Folder) -> None:

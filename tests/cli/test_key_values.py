@@ -123,6 +123,12 @@ def test_wrong_members_are_named_with_their_object(words: list[str], sentence: s
     assert str(refusal.value).startswith(sentence)
 
 
+def test_members_of_a_map_have_the_type_of_its_values() -> None:
+    texts: Params = {"type": "object", "additionalProperties": {"type": "string"}}
+    schema: Params = {"type": "object", "properties": {"env": {"anyOf": [texts, {"type": "null"}]}}}
+    assert typed("env.PORT=80", "env.DEBUG=true", schema=schema) == {"env": {"PORT": "80", "DEBUG": "true"}}
+
+
 def test_a_key_that_comes_again_is_a_list() -> None:
     assert typed("tags=one", "tags=two", "sizes=1", "sizes=2") == {"tags": ["one", "two"], "sizes": [1, 2]}
 

@@ -184,6 +184,12 @@ def test_an_activation_names_exactly_one_thing(folders: Folders, table: str) -> 
     assert sentences(folders.load(), "error") == ["An activation needs exactly one of file, package and bundled."]
 
 
+def test_the_name_of_an_activation_has_no_dot(folders: Folders) -> None:
+    folders.settings('[activations."sun.moon"]\nbundled = "bash"\n')
+    (sentence,) = sentences(folders.load(), "error")
+    assert sentence == 'The name of the activation "sun.moon" is its namespace, so it has no dot.'
+
+
 def test_two_names_with_one_key_are_told_apart(folders: Folders) -> None:
     folders.servers({"My App": {"url": "http://a/"}, "my_app": {"url": "http://b/"}, "my-app": {"url": "http://c/"}})
     loaded = folders.load()

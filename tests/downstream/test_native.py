@@ -130,6 +130,33 @@ async def test_a_schema_has_the_version_and_description_of_its_server_if_the_cal
             assert list(cast(Json, (await _discovered(less, {NAMESPACES_KEY: True}))[NAMESPACES_KEY])) == ["counter"]
 
 
+class Sky:
+    """All of it."""
+
+    def get(self) -> int:
+        return 1
+
+    def children(self) -> list[str]:
+        return ["counter"]
+
+    def child(self, name: str) -> object:
+        return Counter()
+
+
+async def test_a_namespace_inside_another_has_its_own_description() -> None:
+    async with asyncio.timeout(30), Hub() as hub:
+        hub.mount("sky", activated("sky", Sky()))
+        hub.mount("silent", activated("silent", Sky()), settings=MountSettings(prefix="silent", instructions=False))
+        await hub.settled()
+        async with native_client(hub) as client, native_client(activated("sky", Sky())) as alone:
+            for each in (client, alone):
+                schema = cast(Json, (await each.request(1, "sky.schema"))["result"])
+                assert [child["description"] for child in schema["children"]] == ["Counts."]
+                assert cast(Json, (await each.request(1, "sky.counter.schema"))["result"])["description"] == "Counts."
+            silent = cast(Json, (await client.request(1, "silent.schema"))["result"])
+            assert [child["description"] for child in silent["children"]] == [""]
+
+
 async def _discovered(client: RawClient, meta: Json) -> Json:
     return cast(Json, (await client.request(2, "server/discover", {"_meta": meta}))["result"])["_meta"]
 

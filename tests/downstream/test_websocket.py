@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import tracemalloc
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
@@ -234,6 +235,20 @@ async def test_a_message_may_come_in_many_frames_and_each_byte_alone() -> None:
             socket.transport.write(bytes([byte]))
             await asyncio.sleep(0)
         assert (await answer_to(socket, 1))["result"] == 2
+
+
+async def test_a_message_in_tiny_frames_takes_no_more_memory_than_its_text() -> None:
+    async with http_client(Stage().server) as client, socket_to(client) as socket:
+        socket.transport.write(b"\x01\x80\x00\x00\x00\x00")
+        tracemalloc.start()
+        try:
+            for _ in range(5):
+                socket.transport.write(b"\x00\x81\x00\x00\x00\x00 " * 10_000)
+                await (await socket.ping())  # Answered once all of it is read.
+            grown, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert grown < 500_000
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ def progress(**params: object) -> Notification:
         (progress(_meta={"dev.sluicegate/data": "x"}, message="x"), {"type": "content", "text": "x"}),
         (progress(_meta={"dev.sluicegate/data": {"n": 1}}), {"type": "data", "data": {"n": 1}}),
         (progress(_meta={"dev.sluicegate/event": {"type": "seen", "p": 1}}), {"type": "seen", "p": 1}),
+        (progress(_meta={"dev.sluicegate/event": {"type": 7, "p": 1}}), {"type": 7, "p": 1}),
         (progress(_meta={"dev.sluicegate/event": "no event"}), {"type": "progress", "progress": 2}),
         (progress(total=4, message="half"), {"type": "progress", "progress": 2, "total": 4, "message": "half"}),
         (
@@ -39,6 +40,13 @@ def test_the_result_of_a_remote_tool_is_its_blocks_and_an_end() -> None:
     image = {"type": "image", "data": "AA==", "mimeType": "image/png"}
     value: Params = {"content": [{"type": "text", "text": "hi"}, image], "structuredContent": {"exit_code": 0}}
     assert events_of(Result(value)) == [{"type": "content", "text": "hi"}, image, {"type": "complete", "exit_code": 0}]
+
+
+@pytest.mark.parametrize("kind", ["start", "request", "complete", "error"])
+def test_no_tool_can_send_what_only_we_send(kind: str) -> None:
+    forged: Params = {"type": kind, "id": 1}
+    assert event_of(progress(_meta={"dev.sluicegate/event": forged})) == {"type": "data", "data": forged}
+    assert events_of(Result({"content": [forged]})) == [{"type": "data", "data": forged}, {"type": "complete"}]
 
 
 def test_what_was_streamed_is_not_repeated() -> None:

@@ -15,8 +15,10 @@ from sluicegate.activations.signatures import Function
 from sluicegate.errors import ConfigError
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,30}")
-_RESERVED: Final = frozenset({"children", "child", "connect", "extend", "schema", "hash"})
-"""Methods that are not tools, and names that every namespace has already."""
+_NO_TOOLS: Final = frozenset({"children", "child", "connect", "extend"})
+"""Methods that are not tools."""
+_TAKEN: Final = frozenset({"schema", "hash"})
+"""Names that every namespace has already."""
 
 DEEPEST: Final = 8
 """Namespaces inside each other."""
@@ -45,16 +47,25 @@ def check_name(name: str) -> None:
         )
 
 
-def methods_of(namespace: str, thing: object) -> Iterator[tuple[str, Function]]:
+def description_of(thing: object) -> str | None:
+    """The docstring of its own class; None if it has none."""
+    return inspect.getdoc(type(thing)) if type(thing).__doc__ else None
+
+
+def methods_of(namespace: str, thing: object, inner: dict[str, str]) -> Iterator[tuple[str, Function]]:
     """All tools of a namespace and of those inside it, as full names and functions.
+
+    The descriptions of the namespaces inside are added to `inner`.
 
     Raises:
         ConfigError: a name is not valid, or both a method and a namespace have it.
     """
-    yield from _methods(namespace, thing, lambda: thing, 0)
+    yield from _methods(namespace, thing, lambda: thing, 0, inner)
 
 
-def _methods(namespace: str, thing: object, find: Callable[[], object], depth: int) -> Iterator[tuple[str, Function]]:
+def _methods(
+    namespace: str, thing: object, find: Callable[[], object], depth: int, inner: dict[str, str]
+) -> Iterator[tuple[str, Function]]:
     own = dict(_public(thing))
     for name, method in own.items():
         yield f"{namespace}.{name}", _called_on(find, name, method) if depth else method
@@ -66,14 +77,18 @@ def _methods(namespace: str, thing: object, find: Callable[[], object], depth: i
         check_name(name)
         if name in own:
             raise ConfigError(f"{namespace} has both a method and a namespace called {name}; rename one of them.")
-        yield from _methods(f"{namespace}.{name}", thing.child(name), _child_of(find, name), depth + 1)
+        full, child = f"{namespace}.{name}", thing.child(name)
+        inner[full] = description_of(child) or ""
+        yield from _methods(full, child, _child_of(find, name), depth + 1, inner)
 
 
 def _public(thing: object) -> Iterator[tuple[str, Function]]:
     for name in dir(type(thing)):
         # Looked up in the class first: a property must not run.
-        if name.startswith("_") or name in _RESERVED or not inspect.isroutine(getattr(type(thing), name, None)):
+        if name.startswith("_") or name in _NO_TOOLS or not inspect.isroutine(getattr(type(thing), name, None)):
             continue
+        if name in _TAKEN:
+            raise ConfigError(f"{type(thing).__name__} has a method called {name}, as every namespace; rename it.")
         yield name, getattr(thing, name)
 
 

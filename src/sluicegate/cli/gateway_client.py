@@ -346,7 +346,7 @@ def servers_for(name: str) -> Choose:
             return []
         plain = name.removeprefix("mcp__") if config.naming == "claude" else name
         servers = config.servers.values()
-        own = [each.name for each in servers if each.prefix and plain.startswith(f"{each.prefix}__")]
+        own = [each.name for each in servers if each.prefix and plain.startswith(_heads(each.prefix))]
         return own and [*own, *(each.name for each in servers if not each.prefix)]
 
     return choose
@@ -368,6 +368,8 @@ async def explain_missing(gateway: GatewayClient, name: str, known: Sequence[str
             if why.startswith(f"{server.name} "):
                 why = f"it{why.removeprefix(server.name)}"
             return f"{server.name} is not ready: {why}"
+        if name in (own_tools[server.name].tools if server.name in own_tools else ()):
+            own = name  # An activation itself calls its tools by their whole names.
         now = [offer.definition["name"] for offer in offers if (offer.server, offer.own) == (server.name, own)]
         if name in now:
             return f"a rule denies {name!r}; see `sluicegate policy explain mcp__{server.key}__{own}`."
@@ -380,12 +382,17 @@ async def explain_missing(gateway: GatewayClient, name: str, known: Sequence[str
 
 def own_name(server: ServerStatus, name: str) -> str | None:
     """The server's own name for a tool; None if the name does not begin with one of the server's prefixes."""
-    prefixes = [f"{prefix}__" for prefix in (server.prefix, server.key, server.name) if prefix]
+    prefixes = [head for prefix in (server.prefix, server.key, server.name) if prefix for head in _heads(prefix)]
     for plain in (name, name.removeprefix("mcp__")):  # Claude Code puts "mcp__" in front of names.
         for prefix in prefixes:
             if plain.startswith(prefix):
                 return plain[len(prefix) :]
     return None
+
+
+def _heads(prefix: str) -> tuple[str, str]:
+    """How the names of a server's tools may begin, the second one natively."""
+    return f"{prefix}__", f"{prefix}."
 
 
 def _hidden_by(server: OwnTools, own: str) -> str:

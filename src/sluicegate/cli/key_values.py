@@ -45,7 +45,7 @@ def typed_arguments(words: Sequence[str], schema: Params, read: Read) -> Params:
         found.setdefault(key, []).append(value)
     arguments: Params = {}
     for key, values in found.items():
-        wanted = resolved(known.get(key), schema)
+        wanted = resolved(known.get(key, schema.get("additionalProperties")), schema)
         texts = [_text(key, value, read) for value in values]
         arguments[key] = _value(key, texts, wanted, schema)
     for key, nested in inner.items():

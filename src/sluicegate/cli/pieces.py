@@ -85,7 +85,9 @@ def _event(event: ProgressEvent | LogEvent) -> Params:
         return {"type": "log", "level": event.level, "data": event.data}
     if isinstance(event, DataEvent):
         if isinstance(event, OwnEvent):
-            return as_object(event.value) or {}
+            from sluicegate.protocol.native import own_event  # Imported late: few calls need it.
+
+            return own_event(as_object(event.value) or {})
         is_text = isinstance(event.value, str)
         return {"type": "content", "text": event.value} if is_text else {"type": "data", "data": event.value}
     members = {"progress": event.progress, "total": event.total, "message": event.message}

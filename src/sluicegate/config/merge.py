@@ -54,6 +54,9 @@ class Merger:
                 place = f"{found[name].file}, line {found[name].line}"
                 self._report("error", f'The activation "{name}" has the same name as a server ({place}).', path)
                 continue
+            if "." in name:
+                self._report("error", f'The name of the activation "{name}" is its namespace, so it has no dot.', path)
+                continue
             source = activation.source
             if source is None:
                 self._report("error", "An activation needs exactly one of file, package and bundled.", path)

@@ -13,7 +13,7 @@ from sluicegate.exchange import NOBODY, Caller, Exchange, Handler
 from sluicegate.protocol.message import Params, Result, as_array, as_object, opened
 from sluicegate.protocol.modern_era import SERVER_INFO_KEY
 from sluicegate.protocol.native import Methods, arguments_of
-from sluicegate.protocol.types import HEALTH, NAMESPACES_KEY
+from sluicegate.protocol.types import HEALTH, INNER_KEY, NAMESPACES_KEY
 
 if TYPE_CHECKING:
     from jsonschema_rs import Validator
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MOST_PAGES: Final = 1000
 MOST_CALLERS: Final = 100
 """Callers whose methods are kept."""
+_OF_HEALTH: Final = tuple(f"{HEALTH.partition('.')[0]}.{member}" for member in ("schema", "hash"))
 _LONGEST_PROBLEM: Final = 300
 
 
@@ -129,8 +130,12 @@ class NativeTools:
         servers = as_object(meta.get(NAMESPACES_KEY))
         if method == HEALTH and servers is not None:
             return ToolCall({"name": HEALTH, "arguments": arguments_of(params, {})})
+        if servers is not None and method in _OF_HEALTH and HEALTH not in table.tools:
+            page = await self._page(caller, {"only": HEALTH}, None)
+            return Table(tool for tool in page.tools if tool["name"] == HEALTH).plan(method, params)
         info = as_object(meta.get(SERVER_INFO_KEY)) or {}
-        about = {str(info.get("name")): info} if servers is None else servers
+        inner = {name: {"description": text} for name, text in (as_object(meta.get(INNER_KEY)) or {}).items()}
+        about = {**inner, str(info.get("name")): info} if servers is None else servers
         return table.plan(method, params, {name: as_object(each) or {} for name, each in about.items()})
 
     async def _meta(self, caller: Caller) -> Params:
@@ -151,7 +156,7 @@ class NativeTools:
         cursor: object = None
         while len(pages) < MOST_PAGES:
             before = known[len(pages)] if len(pages) < len(known) else None
-            page = await self._page(caller, cursor, before)
+            page = await self._page(caller, {} if cursor is None else {"cursor": cursor}, before)
             pages.append(page)
             cursor = page.cursor
             if cursor is None:
@@ -164,8 +169,7 @@ class NativeTools:
                 del self._known[next(iter(self._known))]
         return table
 
-    async def _page(self, caller: Caller, cursor: object, before: _Page | None) -> _Page:
-        params: Params = {} if cursor is None else {"cursor": cursor}
+    async def _page(self, caller: Caller, params: Params, before: _Page | None) -> _Page:
         try:
             reply = await self._handler(Exchange("tools/list", params, NOBODY, caller=caller))
             if isinstance(reply, ErrorObject):

@@ -121,7 +121,7 @@ class WebSocket:
         self._request = request
         self._sockets = sockets
         self._frames = Frames(SERVER, state=State.OPEN, max_size=LARGEST, logger=log)
-        self._parts: list[bytes] = []
+        self._message = bytearray()
         self._peer: NativePeer | None = None
         self._early: list[bytes] = []
         self._unanswered_pings = 0
@@ -164,9 +164,9 @@ class WebSocket:
     def _take_frame(self, frame: Frame) -> None:
         match frame.opcode:
             case Opcode.TEXT | Opcode.CONT if not self._is_leaving:
-                self._parts.append(bytes(frame.data))
+                self._message += frame.data
                 if frame.fin:
-                    message, self._parts = b"".join(self._parts), []
+                    message, self._message = bytes(self._message), bytearray()
                     self._take(message)
             case Opcode.BINARY:
                 self._fail(UNSUPPORTED, "Send text messages.")

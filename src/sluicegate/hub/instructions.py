@@ -1,5 +1,6 @@
 """The instructions that clients of a hub get: how names are made, and what each server says about itself."""
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -8,6 +9,7 @@ from sluicegate.hub.catalog import Catalog, digest_of
 from sluicegate.hub.mount import Mount
 from sluicegate.hub.naming import Naming, head_of
 from sluicegate.protocol.message import Params, as_object
+from sluicegate.protocol.modern_era import Discovery
 from sluicegate.protocol.types import NAMESPACES_KEY
 from sluicegate.protocol.visible_text import visible
 
@@ -17,6 +19,8 @@ _RULES: Final[Mapping[Naming, str]] = {
     "collide": "Tools and prompts of several servers; where two have the same name, one is SERVER__NAME.",
 }
 """Precedes the instructions of the servers."""
+_MOST_INNER: Final = 1000
+"""Namespaces inside that of a server whose descriptions are passed on."""
 _LONGEST: Final[Mapping[str, int]] = {"version": 100, "description": 2000}
 
 
@@ -51,12 +55,24 @@ def about_servers(params: Params, catalog: Catalog, find: Callable[[str], Mount 
     if NAMESPACES_KEY not in (as_object(params.get("_meta")) or {}):
         return {}
     mounts = {entry.mount: find(entry.mount) for entry in catalog.tools.values()}
-    about = {catalog.prefixes.get(name, ""): _about(mount) for name, mount in mounts.items() if mount is not None}
-    return {NAMESPACES_KEY: {prefix: each for prefix, each in about.items() if prefix}}
+    about: Params = {}
+    for name, mount in mounts.items():
+        prefix = catalog.prefixes.get(name)
+        if prefix and mount is not None and mount.discovery is not None:
+            about.update(_about(prefix, mount.discovery, is_described=mount.settings.instructions))
+    return {NAMESPACES_KEY: about}
 
 
-def _about(mount: Mount) -> Params:
-    info = mount.discovery.server_info if mount.discovery is not None else {}
+def _about(prefix: str, discovery: Discovery, *, is_described: bool) -> Params:
     # What a server without instructions says about itself is not passed on either.
-    given = {name: info.get(name) for name in ("version", *["description"] * mount.settings.instructions)}
-    return {name: visible(text)[: _LONGEST[name]] for name, text in given.items() if isinstance(text, str)}
+    if not is_described:
+        return {prefix: _given({"version": discovery.server_info.get("version")})}
+    inner = {
+        name if name.startswith(f"{prefix}.") else f"{prefix}.{name}": _given({"description": text})
+        for name, text in itertools.islice(discovery.inner.items(), _MOST_INNER)
+    }
+    return {**inner, prefix: _given({name: discovery.server_info.get(name) for name in _LONGEST})}
+
+
+def _given(texts: Params) -> Params:
+    return {name: visible(text)[: _LONGEST[name]] for name, text in texts.items() if isinstance(text, str)}

@@ -26,6 +26,7 @@ from sluicegate.protocol.message import (
     opened,
 )
 from sluicegate.protocol.methods import LOG_LEVELS, METHODS, may_be_of_extension, requestable
+from sluicegate.protocol.types import INNER_KEY
 from sluicegate.protocol.versions import LATEST_VERSION, MODERN_VERSIONS, SESSION_VERSIONS, SUPPORTED_VERSIONS
 
 VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
@@ -207,6 +208,8 @@ class Discovery(msgspec.Struct, frozen=True):
     capabilities: Params = {}
     server_info: Params = {}
     instructions: str | None = None
+    inner: Mapping[str, object] = {}
+    """The descriptions of the namespaces inside that of the server, by name."""
 
 
 class Legacy(msgspec.Struct, frozen=True):
@@ -267,4 +270,5 @@ def _read_discovery(value: Params, version: str) -> Discovery:
         as_object(value.get("capabilities")) or {},
         as_object(meta.get(SERVER_INFO_KEY)) or {},
         instructions if isinstance(instructions, str) else None,
+        as_object(meta.get(INNER_KEY)) or {},
     )

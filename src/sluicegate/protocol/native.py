@@ -25,6 +25,8 @@ PROGRESS: Final = "notifications/progress"
 LOG: Final = "notifications/message"
 
 START: Final[Params] = {"type": "start"}
+_OURS: Final = frozenset({"start", "request", "complete", "error"})
+"""Types of events that only we send: a tool that could would end its stream twice, or ask in our name."""
 
 MOST_NAMED: Final = 50
 """Methods that an error lists."""
@@ -41,12 +43,17 @@ def event_of(notification: Notification) -> Params | None:
     if notification.method != PROGRESS:
         return None
     meta = as_object(params.get("_meta")) or {}
-    if (own := as_object(meta.get(EVENT_KEY))) is not None and isinstance(own.get("type"), str):
-        return own
+    if (own := as_object(meta.get(EVENT_KEY))) is not None and isinstance(own.get("type"), str | int):
+        return own_event(own)
     if DATA_KEY in meta:
         value = meta[DATA_KEY]
         return {"type": "content", "text": value} if isinstance(value, str) else {"type": "data", "data": value}
     return {"type": "progress", **_given(params, "progress", "total", "message")}
+
+
+def own_event(event: Params) -> Params:
+    """An event of a tool's own kind, or a block of its result; as data if it has the type of one of ours."""
+    return {"type": "data", "data": event} if event.get("type") in _OURS else event
 
 
 def events_of(reply: Reply) -> list[Params]:
@@ -105,7 +112,7 @@ def _repeats(block: Params, structured: Params | None) -> bool:
 def _block_event(block: Params) -> Params:
     if block.get("type") == "text":
         return {"type": "content", "text": block.get("text")}
-    return block
+    return own_event(block)
 
 
 def _given(params: Params, *names: str) -> Params:

@@ -158,7 +158,7 @@ def read_progress(params: Params) -> ProgressEvent:
     meta = as_object(params.get("_meta"))
     if meta is None:
         return _read(ProgressEvent, params)
-    if (own := as_object(meta.get(EVENT_KEY))) is not None and isinstance(own.get("type"), str):
+    if (own := as_object(meta.get(EVENT_KEY))) is not None and isinstance(own.get("type"), str | int):
         return _read(OwnEvent, {**params, "value": own})
     if DATA_KEY not in meta:
         return _read(ProgressEvent, params)

@@ -312,6 +312,8 @@ EVENTS_KEY: Final = "dev.sluicegate/events"
 """In the `_meta` of a tool: the schema of its own events."""
 NAMESPACES_KEY: Final = "dev.sluicegate/namespaces"
 """In the `_meta` of `server/discover`: asks for, and has, the version and description of each server of a hub."""
+INNER_KEY: Final = "dev.sluicegate/inner"
+"""In the `_meta` of `server/discover`: the descriptions of the namespaces inside that of a server, by name."""
 HEALTH: Final = "health.check"
 """The tool that every gateway answers, though it may be in no list."""
 

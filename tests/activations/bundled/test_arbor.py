@@ -13,7 +13,8 @@ import pytest
 
 import sluicegate
 from sluicegate.activations.bundled.arbor import Arbor
-from sluicegate.activations.bundled.trees import DAY
+from sluicegate.activations.bundled.cone import Cone
+from sluicegate.activations.bundled.trees import DAY, DELETED_AFTER
 from sluicegate.config.load import load
 from sluicegate.config.paths import Places
 from sluicegate.errors import UnknownTarget
@@ -187,6 +188,27 @@ async def test_subscribers_hear_of_changes(tmp_path: Path) -> None:
             await stage.do("node_create_text", tree=tree, content="new")
             update: Any = await anext(aiter(updates))
             assert update.uri == f"arbor://tree/{tree}"
+
+
+async def test_trees_that_others_make_and_change_in_the_same_file_are_resources_too(tmp_path: Path) -> None:
+    async with asyncio.timeout(30), opened(tmp_path / "arbor.db") as stage:
+        endpoint = {"api": "openai", "url": "http://127.0.0.1:9/v1", "models": ["small"]}
+        cone = activated("cone", Cone(str(tmp_path / "arbor.db"), {"here": endpoint}, clock=stage.clock))
+        async with cone.running(), sluicegate.connect(stage.server) as client:
+            made: Any = (await call(cone, "cone.create", {"name": "c", "model": "small"}))["structuredContent"]
+            assert await _listed(stage) == [f"arbor://tree/{made['tree']}"]
+            async with client.subscribe(f"arbor://tree/{made['tree']}") as updates:
+                await call(cone, "cone.delete", {"name": "c"})
+                await anext(aiter(updates))
+            stage.clock.now += DELETED_AFTER
+            await call(cone, "cone.create", {"name": "d", "model": "small"})
+            assert f"arbor://tree/{made['tree']}" not in await _listed(stage)
+
+
+async def _listed(stage: Stage) -> list[str]:
+    page: Any = await ask(stage.server, "resources/list")
+    assert {each["description"] for each in page["resources"]} == {"A conversation tree."}
+    return [each["uri"] for each in page["resources"]]
 
 
 async def test_all_is_there_after_a_restart(tmp_path: Path) -> None:

@@ -110,6 +110,19 @@ async def test_a_folder_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     assert result["isError"] is True and "There is no folder" in text(result)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"command": "a\0b"}, "remove NUL characters"),
+        ({"command": "true", "env": {"A": "b\0"}}, "remove NUL characters"),
+        ({"command": "x" * 3_000_000}, "Argument list too long"),
+    ],
+)
+async def test_a_command_that_cannot_be_started_is_a_clear_error(arguments: dict[str, Any], sentence: str) -> None:
+    result = await call(server(), "bash.execute", arguments)
+    assert result["isError"] is True and f"could not be started: {sentence}" in text(result)
+
+
 async def test_processes_in_the_background_end_with_the_command() -> None:
     first, end = await run("setsid sleep 1000 >/dev/null 2>&1 & echo $!; disown")
     assert isinstance(first, Stdout) and end == Structured({"exit_code": 0})

@@ -9,14 +9,18 @@ from typing import Any
 import msgspec
 import pytest
 
+import sluicegate
 from sluicegate.activations.bundled.chat_apis import Endpoint
 from sluicegate.activations.bundled.cone import Cone
+from sluicegate.activations.bundled.trees import Trees
 from sluicegate.config.load import load
 from sluicegate.config.paths import Places
 from sluicegate.gateway import Gateway
+from sluicegate.hub.hub import Hub
 from sluicegate.load_file import load_file
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.server import Server, activated
+from sluicegate.testing import MemoryUpstream
 from tests.activations.helpers import Recorder, ask, call, failure, text
 
 PATIENCE = 40.0
@@ -263,6 +267,28 @@ async def test_each_conversation_is_a_prompt_also_after_a_restart(service: Servi
         await stage.do("delete", name="c")
         listed = await ask(stage.server, "prompts/list")
         assert listed["prompts"] == []
+
+
+async def test_a_hub_sees_the_prompt_of_the_first_conversation(tmp_path: Path) -> None:
+    endpoint = {"api": "openai", "url": "http://127.0.0.1:9/v1", "models": ["big"]}
+    async with asyncio.timeout(PATIENCE), Hub() as hub:
+        hub.mount("cone", activated("cone", Cone(str(tmp_path / "arbor.db"), {"here": endpoint})))
+        await hub.settled()
+        async with sluicegate.connect(MemoryUpstream(hub)) as client, client.listen(prompts=True) as changes:
+            await client.call("cone.create", name="c", model="big")
+            while not [each.name for each in await client.prompts()]:
+                await anext(aiter(changes))
+            assert [each.name for each in await client.prompts()] == ["cone.c"]
+
+
+async def test_a_conversation_is_deleted_whatever_became_of_its_tree(service: Service, tmp_path: Path) -> None:
+    async with opened(service, tmp_path) as stage:
+        tree = (await stage.do("get", name="c"))["tree"]
+        trees = Trees(str(tmp_path / "arbor.db"))
+        trees.release(tree, "cone:c", 1)
+        trees.close()
+        await stage.do("delete", name="c")
+        assert await stage.do("list") == []
 
 
 async def test_the_registry_lists_models_and_no_keys(service: Service, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The health activation: every gateway answers it, and lists it only if the configuration names it."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,8 @@ from tests.downstream.raw_client import RawClient, error_of, raw_client
 
 
 async def test_it_counts_servers_by_state_and_knows_its_age() -> None:
-    now = 10.0
     states = {"ready": 2}
-    health = Health(lambda: states, clock=lambda: now)
-    now = 12.5
+    health = Health(lambda: states, 10.0, clock=lambda: 12.5)
     found = await health.check()
     assert (found.status, found.uptime_seconds, found.servers) == ("ok", 2.5, {"ready": 2})
     assert found.version == __version__ and "2025-11-25" in found.revisions
@@ -51,6 +50,20 @@ async def test_every_gateway_answers_it_and_lists_it_if_it_is_named(
             began, ended = await _event(native), await _event(native)
             assert (began["type"], ended["type"]) == ("start", "complete")
             assert ended["status"] == "ok"
+            schema: Any = (await native.request(2, "health.schema"))["result"]
+            assert [each["name"] for each in schema["methods"]] == ["check"]
+            assert (await native.request(3, "health.hash"))["result"] == schema["hash"]
+
+
+async def test_its_age_is_that_of_the_gateway_not_of_the_first_question(tmp_path: Path) -> None:
+    config = load(Places(root=str(tmp_path), home=str(tmp_path / "home"), environ={})).config
+    assert config is not None
+    made = time.monotonic()
+    async with asyncio.timeout(30), Gateway(config, load_file=load_file) as gateway:
+        await asyncio.sleep(0.05)  # Time itself is what is measured.
+        async with sluicegate.connect(MemoryUpstream(gateway.handler())) as client:
+            found: Any = (await client.call("health.check")).structured_content
+    assert 0.05 <= found["uptime_seconds"] <= time.monotonic() - made + 0.001
 
 
 async def _event(client: RawClient) -> Any:

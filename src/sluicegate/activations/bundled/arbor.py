@@ -1,8 +1,7 @@
 """`arbor`: conversation trees, as tools and as resources. All callers of a gateway see the same trees."""
 
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Annotated, Final, Protocol
 
@@ -27,31 +26,30 @@ Read = Callable[[str, Call], Awaitable[str]]
 class Page(msgspec.Struct, frozen=True):
     """A page of trees."""
 
-    trees: list[Tree]
-    next: str | None
-    """The value of `after` for the next page; null if this is the last one."""
+    trees: Annotated[list[Tree], Meta(description="The trees, the oldest first.")]
+    next: Annotated[str | None, Meta(description="The value of after for the next page; null if this is the last one.")]
 
 
 class WholeTree(msgspec.Struct, frozen=True):
     """A tree with its nodes."""
 
-    tree: Tree
-    nodes: list[Node]
+    tree: Annotated[Tree, Meta(description="The tree itself.")]
+    nodes: Annotated[list[Node], Meta(description="Its nodes, in the order in which they were added.")]
 
 
 class Bone(msgspec.Struct, frozen=True):
     """A node without its content."""
 
-    id: str
-    parent: str | None
-    kind: str
+    id: Annotated[str, Meta(description="Its id.")]
+    parent: Annotated[str | None, Meta(description="The node that it is below; null for the root.")]
+    kind: Annotated[str, Meta(description="What its content is.")]
 
 
 class Skeleton(msgspec.Struct, frozen=True):
     """A tree with its nodes, without their content."""
 
-    tree: Tree
-    nodes: list[Bone]
+    tree: Annotated[Tree, Meta(description="The tree itself.")]
+    nodes: Annotated[list[Bone], Meta(description="Its nodes, in the order in which they were added.")]
 
 
 class Extended(Protocol):
@@ -78,7 +76,7 @@ class Arbor:
         self._listed: set[str] = set()
 
     async def __aenter__(self) -> "Arbor":
-        self._open = Trees(self._file, self._clock)
+        self._open = Trees(self._file, self._clock, self._changed)
         for id in self._open.all_ids():
             self._list(id)
         return self
@@ -103,10 +101,7 @@ class Arbor:
             metadata: Anything about the tree.
             owner: The name of the owner; by default that of the caller.
         """
-        with self._changing():
-            made = self._trees.create(metadata or {}, owner or call.caller.id)
-            self._list(made.id)
-        return made
+        return self._trees.create(metadata or {}, owner or call.caller.id)
 
     async def tree_get(self, tree: str) -> WholeTree:
         """A tree with all its nodes, in the order in which they were added.
@@ -156,8 +151,7 @@ class Arbor:
             tree: The id of the tree.
             metadata: Anything about the tree.
         """
-        with self._changing(tree):
-            return self._trees.set_metadata(tree, metadata)
+        return self._trees.set_metadata(tree, metadata)
 
     async def tree_claim(self, call: Call, tree: str, owner: str | None = None, count: Count = 1) -> Tree:
         """Claim a tree, so that it is kept.
@@ -167,8 +161,7 @@ class Arbor:
             owner: The name of the owner; by default that of the caller.
             count: How many claims to add.
         """
-        with self._changing(tree):
-            return self._trees.claim(tree, owner or call.caller.id, count)
+        return self._trees.claim(tree, owner or call.caller.id, count)
 
     async def tree_release(self, call: Call, tree: str, owner: str | None = None, count: Count = 1) -> Tree:
         """Take back claims. A tree without any is archived after 7 days and deleted after 30.
@@ -178,8 +171,7 @@ class Arbor:
             owner: The name of the owner; by default that of the caller.
             count: How many claims to take back.
         """
-        with self._changing(tree):
-            return self._trees.release(tree, owner or call.caller.id, count)
+        return self._trees.release(tree, owner or call.caller.id, count)
 
     async def tree_render(self, call: Call, tree: str) -> str:
         """A drawing of a tree as text. External nodes are read.
@@ -227,8 +219,7 @@ class Arbor:
             parent: The node that it is below; by default the root.
             metadata: Anything about the node, such as a role.
         """
-        with self._changing(tree):
-            return self._trees.add(tree, parent, "text", content, metadata or {})
+        return self._trees.add(tree, parent, "text", content, metadata or {})
 
     async def node_create_external(
         self, tree: str, uri: str, parent: str | None = None, metadata: Metadata | None = None
@@ -241,8 +232,7 @@ class Arbor:
             parent: The node that it is below; by default the root.
             metadata: Anything about the node.
         """
-        with self._changing(tree):
-            return self._trees.add(tree, parent, "external", uri, metadata or {})
+        return self._trees.add(tree, parent, "external", uri, metadata or {})
 
     async def node_get(self, tree: str, node: str) -> Node:
         """A node with its content.
@@ -338,21 +328,21 @@ class Arbor:
         except ToolError:
             return None
 
-    @contextmanager
-    def _changing(self, tree: str | None = None) -> Generator[None]:
-        """Notify subscribers after a change, and drop trees from the list that have been deleted meanwhile."""
-        yield
-        for id in self._trees.deleted:
+    def _changed(self, id: str) -> None:
+        """Keep the list of trees up to date, and notify subscribers."""
+        if self._trees.has(id):
+            self._list(id)
+        else:
             self._unlist(id)
-        self._trees.deleted.clear()
-        if tree is not None and self._server is not None:
-            self._server.resource_updated(TREE.format(tree=tree))
+        if self._server is not None:
+            self._server.resource_updated(TREE.format(tree=id))
 
     def _list(self, id: str) -> None:
         if self._server is not None and id not in self._listed:
             self._listed.add(id)
             read = partial(self._tree_if_any, id)
-            self._server.add_resource(TREE.format(tree=id), read, name=id, mime_type=_JSON)
+            about = "A conversation tree."
+            self._server.add_resource(TREE.format(tree=id), read, name=id, description=about, mime_type=_JSON)
 
     def _unlist(self, id: str) -> None:
         if self._server is not None and id in self._listed:

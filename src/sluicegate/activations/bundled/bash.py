@@ -26,13 +26,13 @@ Stream = Literal["stdout", "stderr"]
 class Stdout(msgspec.Struct, frozen=True, tag="stdout"):
     """A line of the standard output, with its end."""
 
-    data: str
+    data: Annotated[str, Meta(description="The line.")]
 
 
 class Stderr(msgspec.Struct, frozen=True, tag="stderr"):
     """A line of the standard error output, with its end."""
 
-    data: str
+    data: Annotated[str, Meta(description="The line.")]
 
 
 class Receiver(Protocol):
@@ -99,18 +99,27 @@ class Bash:
         variables = {"PATH": PATH, "HOME": home, "LANG": "C.UTF-8", **(env or {})}
         shell = next((each for each in SHELLS if os.access(each, os.X_OK)), SHELLS[-1])
         output = _Output(max_output)
-        output.follow(self._start([shell, "-c", command], variables, folder, output), timeout)
+        try:
+            output.follow(self._start([shell, "-c", command], variables, folder, output), timeout)
+        except OSError as problem:
+            raise _not_started(problem) from None
         try:
             while (event := await output.next()) is not None:
                 yield event
         finally:
             await output.aclose()
         if isinstance(output.status, OSError):
-            raise ToolError(f"The command could not be started: {output.status.strerror}.")
+            raise _not_started(output.status)
         if output.is_expired:
             yield Error(f"The command was ended after {timeout:g} seconds.")
         else:
             yield Structured(_outcome(output.status, is_truncated=output.is_truncated))
+
+
+def _not_started(problem: OSError) -> ToolError:
+    # The number is 0 if the system was not even asked.
+    why = "remove NUL characters, and = from the names of variables" if problem.errno == 0 else problem.strerror
+    return ToolError(f"The command could not be started: {why or 'it took too long'}.")
 
 
 def _outcome(status: int, *, is_truncated: bool) -> dict[str, object]:

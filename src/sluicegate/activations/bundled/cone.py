@@ -4,10 +4,11 @@ import os
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing
-from typing import Final, Protocol
+from contextlib import aclosing, suppress
+from typing import Annotated, Final, Protocol
 
 import msgspec
+from msgspec import Meta
 
 from sluicegate.activations.bundled.chat_apis import (
     AnswerReader,
@@ -36,25 +37,21 @@ CREATE TABLE IF NOT EXISTS cones (
 class Context(msgspec.Struct, frozen=True):
     """A cone: a named conversation."""
 
-    name: str
-    tree: str
-    """Its tree in arbor."""
-    head: str
-    """The last node of the conversation."""
-    model: str
-    system: str
-    """The instructions of the model."""
-    created: float
+    name: Annotated[str, Meta(description="Its name.")]
+    tree: Annotated[str, Meta(description="The id of its tree in arbor.")]
+    head: Annotated[str, Meta(description="The id of the last node of the conversation.")]
+    model: Annotated[str, Meta(description="The model that answers.")]
+    system: Annotated[str, Meta(description="The instructions of the model.")]
+    created: Annotated[float, Meta(description="Seconds since 1970.")]
 
 
 class Offer(msgspec.Struct, frozen=True):
     """A configured endpoint."""
 
-    endpoint: str
-    api: str
-    models: list[str]
-    has_key: bool
-    """Whether its key is set, or it needs none."""
+    endpoint: Annotated[str, Meta(description="The name of the endpoint.")]
+    api: Annotated[str, Meta(description="The API that it speaks.")]
+    models: Annotated[list[str], Meta(description="Its models.")]
+    has_key: Annotated[bool, Meta(description="Whether its key is set, or it needs none.")]
 
 
 class Extended(Protocol):
@@ -198,9 +195,10 @@ class Cone:
             name: The name of the conversation.
         """
         cone = self._cone(name)
+        with suppress(ToolError):  # The tree may be archived or gone, or others may have taken back the claim.
+            self._trees.release(cone.tree, _owner(name), 1)
         self._trees.db.execute("DELETE FROM cones WHERE name = ?", (name,))
         self._withdraw(name)
-        self._trees.release(cone.tree, _owner(name), 1)
         return cone
 
     async def registry(self) -> "list[Offer]":
@@ -299,6 +297,9 @@ class Cone:
     def extend(self, server: Extended) -> None:
         """Offer each conversation as a prompt."""
         self._server = server
+        # Clients ask only servers that had one for prompts, and the first conversation may come later.
+        self._offer("none")
+        self._withdraw("none")
 
     def _offer(self, name: str) -> None:
         async def messages() -> "list[UserMessage | AssistantMessage]":

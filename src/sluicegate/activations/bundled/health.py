@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from sluicegate import __version__
 from sluicegate.protocol.versions import SUPPORTED_VERSIONS
@@ -13,24 +14,23 @@ from sluicegate.protocol.versions import SUPPORTED_VERSIONS
 class Check(msgspec.Struct, frozen=True):
     """What `check` returns."""
 
-    status: Literal["ok", "degraded"]
-    """"degraded" if a server is not ready."""
-    version: str
-    uptime_seconds: float
-    servers: dict[str, int]
-    """How many servers are in each state."""
-    revisions: list[str]
-    """The supported revisions of MCP."""
+    status: Annotated[Literal["ok", "degraded"], Meta(description="Degraded if a server is not ready.")]
+    version: Annotated[str, Meta(description="The version of the gateway.")]
+    uptime_seconds: Annotated[float, Meta(description="Seconds since it was started.")]
+    servers: Annotated[dict[str, int], Meta(description="How many servers are in each state.")]
+    revisions: Annotated[list[str], Meta(description="The supported revisions of MCP.")]
 
 
 class Health:
     """The condition of the gateway."""
 
-    def __init__(self, servers: Callable[[], Mapping[str, int]], clock: Callable[[], float] = time.monotonic) -> None:
-        """`servers` returns how many servers are in each state."""
+    def __init__(
+        self, servers: Callable[[], Mapping[str, int]], since: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`servers` returns how many servers are in each state; `since` is when the gateway was made."""
         self._servers = servers
         self._clock = clock
-        self._since = clock()
+        self._since = since
 
     async def check(self) -> Check:
         """Whether the gateway works, since when, and how many of its servers are ready."""

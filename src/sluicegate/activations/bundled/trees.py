@@ -9,9 +9,10 @@ import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
 from sluicegate.activations.values import ToolError
 
@@ -37,43 +38,45 @@ CREATE INDEX IF NOT EXISTS nodes_by_parent ON nodes (parent);
 CREATE TABLE IF NOT EXISTS owners (
     tree TEXT NOT NULL, owner TEXT NOT NULL, count INTEGER NOT NULL, PRIMARY KEY (tree, owner));
 """
+_watchers: Final[dict[str, list[Callable[[str], None]]]] = {}
+"""Who wants to know of changes, by file: `arbor` and `cone` open the same one."""
 _NODE: Final = "id, tree, parent, kind, content, metadata, created"
 
 
 class Tree(msgspec.Struct, frozen=True):
     """A tree without its nodes."""
 
-    id: str
-    root: str
-    """The id of its first node, which is empty."""
-    metadata: Metadata
-    created: float
-    """Seconds since 1970."""
-    condition: Condition
-    """"scheduled" without owners, "archived" (read-only) 7 days later; 30 days later it is deleted."""
-    since: float
-    """When it last got an owner, or lost the last one."""
-    owners: dict[str, int]
-    """How often each owner has claimed it."""
+    id: Annotated[str, Meta(description="Its id.")]
+    root: Annotated[str, Meta(description="The id of its first node, which is empty.")]
+    metadata: Annotated[Metadata, Meta(description="Anything about it.")]
+    created: Annotated[float, Meta(description="Seconds since 1970.")]
+    condition: Annotated[
+        Condition,
+        Meta(description="Scheduled without owners; archived (read-only) 7 days later; deleted 30 days later."),
+    ]
+    since: Annotated[float, Meta(description="When it last got an owner, or lost the last one.")]
+    owners: Annotated[dict[str, int], Meta(description="How often each owner has claimed it.")]
 
 
 class Node(msgspec.Struct, frozen=True):
     """A node of a tree."""
 
-    id: str
-    tree: str
-    parent: str | None
-    kind: Kind
-    content: str
-    """Its text; of an external node, a URI."""
-    metadata: Metadata
-    created: float
+    id: Annotated[str, Meta(description="Its id.")]
+    tree: Annotated[str, Meta(description="The id of its tree.")]
+    parent: Annotated[str | None, Meta(description="The node that it is below; null for the root.")]
+    kind: Annotated[Kind, Meta(description="What its content is.")]
+    content: Annotated[str, Meta(description="Its text; of an external node, a URI.")]
+    metadata: Annotated[Metadata, Meta(description="Anything about it.")]
+    created: Annotated[float, Meta(description="Seconds since 1970.")]
 
 
 class Trees:
     """The trees of one file."""
 
-    def __init__(self, file: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, file: str, clock: Callable[[], float] = time.time, on_change: Callable[[str], None] | None = None
+    ) -> None:
+        """`on_change` gets the id of each tree that is created, changed or deleted by anyone in this process."""
         self._clock = clock
         os.makedirs(os.path.dirname(file), mode=0o700, exist_ok=True)
         os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
@@ -81,11 +84,22 @@ class Trees:
         self.db.execute("PRAGMA journal_mode = WAL")
         self.db.execute("PRAGMA synchronous = NORMAL")
         self.db.executescript(_SCHEMA)
-        self.deleted: list[str] = []
-        """Trees that were deleted since somebody looked here."""
+        self._watchers = _watchers.setdefault(os.path.realpath(file), [])
+        self._on_change = on_change
+        if on_change is not None:
+            self._watchers.append(on_change)
+        self._changed: set[str] = set()
 
     def close(self) -> None:
         self.db.close()
+        if self._on_change is not None:
+            self._watchers.remove(self._on_change)
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, set()
+        for id in changed:
+            for watcher in list(self._watchers):
+                watcher(id)
 
     @contextmanager
     def writing(self) -> Generator[float]:
@@ -96,8 +110,10 @@ class Trees:
             yield now
         except BaseException:  # Raised again.
             self.db.execute("ROLLBACK")
+            self._changed.clear()
             raise
         self.db.execute("COMMIT")
+        self._tell()
 
     def age(self) -> float:
         """Archive and delete what is due; returns the time."""
@@ -108,11 +124,12 @@ class Trees:
         for (id,) in due:
             for table, column in (("nodes", "tree"), ("owners", "tree"), ("trees", "id")):
                 self.db.execute(f"DELETE FROM {table} WHERE {column} = ?", (id,))  # noqa: S608 - our own names
-            self.deleted.append(id)
+            self._changed.add(id)
         self.db.execute(
             "UPDATE trees SET condition = 'archived' WHERE condition = 'scheduled' AND since <= ?",
             (now - ARCHIVED_AFTER,),
         )
+        self._tell()
         return now
 
     # ----------------------------------------------------------------------------------------------------------- trees
@@ -136,6 +153,10 @@ class Trees:
         if not found:
             raise ToolError(f"There is no tree {id}.")
         return found[0]
+
+    def has(self, id: str) -> bool:
+        """Whether there is such a tree."""
+        return self.db.execute("SELECT 1 FROM trees WHERE id = ?", (id,)).fetchone() is not None
 
     def trees(self, conditions: Sequence[Condition], after: str | None = None) -> list[Tree]:
         """A page of trees in these conditions, the oldest first; raises ToolError if there is no tree `after`."""
@@ -168,6 +189,7 @@ class Trees:
         with self.writing():
             self.check_writable(id)
             self.db.execute("UPDATE trees SET metadata = ? WHERE id = ?", (_json(metadata), id))
+            self._changed.add(id)
         return self.tree(id)
 
     def claim(self, id: str, owner: str, count: int) -> Tree:
@@ -181,6 +203,7 @@ class Trees:
             self.db.execute(
                 "UPDATE trees SET condition = 'active', since = ? WHERE id = ? AND condition != 'active'", (now, id)
             )
+            self._changed.add(id)
         return self.tree(id)
 
     def release(self, id: str, owner: str, count: int) -> Tree:
@@ -193,6 +216,7 @@ class Trees:
             self.db.execute("DELETE FROM owners WHERE tree = ? AND count = 0", (id,))
             if not self._owners(id):
                 self.db.execute("UPDATE trees SET condition = 'scheduled', since = ? WHERE id = ?", (now, id))
+            self._changed.add(id)
         return self.tree(id)
 
     def check_writable(self, id: str) -> Tree:
@@ -225,6 +249,7 @@ class Trees:
         return node
 
     def _insert(self, node: Node) -> None:
+        self._changed.add(node.tree)
         self.db.execute(
             f"INSERT INTO nodes ({_NODE}) VALUES (?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - our own names
             (node.id, node.tree, node.parent, node.kind, node.content, _json(node.metadata), node.created),
