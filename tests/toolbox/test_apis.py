@@ -78,6 +78,8 @@ def test_strict_is_said_where_the_api_has_it() -> None:
 def test_an_unknown_api_is_named_with_those_there_are() -> None:
     with pytest.raises(ValueError, match="no API 'palm'; there are anthropic, openai, openai-chat, gemini, mcp"):
         define([TOOL], "palm")
+    with pytest.raises(ValueError, match="definitions only; the APIs of models are anthropic, openai"):
+        news("mcp", {}, {})
 
 
 @pytest.mark.parametrize("api", APIS)

@@ -91,6 +91,8 @@ def api_named(name: str) -> Api:
     Raises:
         ValueError: there is none.
     """
+    if name == MCP:
+        raise ValueError(f"{MCP!r} has definitions only; the APIs of models are {', '.join(APIS)}.")
     if name not in APIS:
         raise ValueError(f"There is no API {name!r}; there are {', '.join([*APIS, MCP])}.")
     return APIS[name]
