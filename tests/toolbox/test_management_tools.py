@@ -124,6 +124,15 @@ async def test_a_long_result_is_read_on_to_its_end(folder: Folder) -> None:
         assert whole == long()
 
 
+async def test_a_long_result_is_read_on_beside_a_server_of_the_same_name(folder: Folder) -> None:
+    server = sluicegate.Server("sluicegate")
+    server.add_tool(lambda: "ab" * 50, name="long")
+    async with folder.load(server, on_permission="allow", max_result=80) as box:
+        piece = (await box.execute("mcp__sluicegate__long")).text
+        arguments = json.loads(piece.rpartition("ReadMcpResource ")[2].rstrip("]"))
+        assert value(await box.execute("ReadMcpResource", arguments))["contents"][0]["text"] == "ab" * 10
+
+
 async def test_a_subscription_reports_changes_until_it_ends(folder: Folder) -> None:
     notes = Notes()
     async with asyncio.timeout(30), folder.load(notes.server) as box:

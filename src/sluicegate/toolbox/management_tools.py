@@ -57,7 +57,7 @@ class ManagementTools:
     """The six tools, and what they need. `server` is mounted in the hub that `router` belongs to."""
 
     def __init__(self, name: str, router: Callable[[], Router], handler: Callable[[], Handler]) -> None:
-        self.texts = LongTexts(LONGEST_RESULT)
+        self.texts = LongTexts(name, LONGEST_RESULT)
         self.files = Files("")
         self.watches = Watches(self._updated)
         self._router = router

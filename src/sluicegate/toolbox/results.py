@@ -15,8 +15,6 @@ from sluicegate.protocol.types import Content, EmbeddedResource, TextContent, To
 from sluicegate.toolbox.apis import blocks
 from sluicegate.toolbox.apis.messages import Keep, cannot_show
 
-OWN_SERVER: Final = "sluicegate"
-"""The server that has the rest of long results."""
 MOST_KEPT: Final = 32 * 1024 * 1024
 """Characters of all long results that are kept; the oldest are dropped."""
 
@@ -35,6 +33,13 @@ class Outcome(ToolResult, frozen=True, kw_only=True):
             ValueError: there is no such API.
         """
         return blocks(api, self, self.save)
+
+
+class Answers(list[Params]):
+    """The messages that answer a reply."""
+
+    stop: bool = False
+    """Whether the user wants the agent to stop."""
 
 
 def error(sentence: str, *, stop: bool = False) -> Outcome:
@@ -70,7 +75,9 @@ class Files:
 class LongTexts:
     """The rest of results that are too long to be shown at once. Each belongs to its caller."""
 
-    def __init__(self, longest: int) -> None:
+    def __init__(self, server: str, longest: int) -> None:
+        """`server` is the one that has the rest."""
+        self._server = server
         self.longest = longest
         self._texts: OrderedDict[str, tuple[str, str]] = OrderedDict()
         self._size = 0
@@ -98,7 +105,7 @@ class LongTexts:
         end = start + self.longest
         if end >= len(text):
             return text[start:]
-        more: Mapping[str, object] = {"server": OWN_SERVER, "uri": f"sluicegate://result/{key}/{end}"}
+        more: Mapping[str, object] = {"server": self._server, "uri": f"sluicegate://result/{key}/{end}"}
         hint = (
             f"Characters {start} to {end} of {len(text)}. Read on: ReadMcpResource {msgspec.json.encode(more).decode()}"
         )
