@@ -182,6 +182,16 @@ async def test_the_calls_of_a_reply_run_in_parallel_and_are_answered_in_order(fo
         assert await box.answer("anthropic", {"role": "assistant", "content": []}) == []
 
 
+async def test_an_api_that_does_not_exist_changes_nothing(folder: Folder) -> None:
+    def here() -> str:
+        return "here"
+
+    async with folder.load(here, on_permission="allow") as box:
+        with pytest.raises(ValueError, match="palm"):
+            box.definitions("palm")
+        assert (await box.execute("mcp__functions__here")).text == "here"
+
+
 async def test_what_goes_wrong_is_a_result_with_a_sentence(folder: Folder) -> None:
     async with folder.load(add, fail, on_permission="allow") as box:
         failed = await box.execute("mcp__functions__fail", {"why": "no paper"})

@@ -82,6 +82,11 @@ async def test_the_calls_of_a_view_are_counted_with_those_of_its_own(folder: Fol
         assert not (await box.execute("mcp__functions__add", {"a": 1, "b": 2})).is_error
 
 
+def test_a_view_has_no_negative_number_of_calls(folder: Folder) -> None:
+    with pytest.raises(ValueError, match="at least 0, not -1"):
+        folder.load().view("x", max_calls=-1)
+
+
 async def test_an_update_reaches_only_the_view_that_subscribed(folder: Folder) -> None:
     server = files()
     async with asyncio.timeout(30), folder.load(server) as box, box.view("other") as other:
