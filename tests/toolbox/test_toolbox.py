@@ -245,6 +245,27 @@ async def test_bytes_are_saved_to_a_file_that_is_named(folder: Folder) -> None:
     assert contents(path) is None
 
 
+async def test_the_blocks_of_an_outcome_are_those_of_the_api(folder: Folder) -> None:
+    def drawn() -> list[sluicegate.Text | sluicegate.Image]:
+        return [sluicegate.Text("here"), sluicegate.Image(b"png", "image/png")]
+
+    async with folder.load(drawn, on_permission="allow") as box:
+        outcome = await box.execute("mcp__functions__drawn")
+        source = {"type": "base64", "media_type": "image/png", "data": "cG5n"}
+        assert outcome.blocks("anthropic") == [{"type": "text", "text": "here"}, {"type": "image", "source": source}]
+        assert outcome.blocks("openai") == [
+            {"type": "input_text", "text": "here"},
+            {"type": "input_image", "image_url": "data:image/png;base64,cG5n"},
+        ]
+        assert str(outcome.blocks("openai-chat")).startswith("here\n[image/png, 3 bytes, saved to ")
+        assert outcome.blocks("gemini") == {
+            "response": {"output": "here"},
+            "parts": [{"inlineData": {"mimeType": "image/png", "data": "cG5n"}}],
+        }
+        with pytest.raises(ValueError, match="palm"):
+            outcome.blocks("palm")
+
+
 async def test_cancelling_the_task_cancels_the_call(folder: Folder) -> None:
     began, ended = asyncio.Event(), asyncio.Event()
 
