@@ -161,15 +161,24 @@ def marked(parts: Sequence[Shown], is_error: bool) -> list[Shown]:
     return [f"Error: {first}", *parts[1:]] if isinstance(first, str) else ["Error:", *parts]
 
 
-def news_text(removed: Sequence[str], added: Sequence[tuple[str, str]]) -> str:
-    """Which tools are gone and which are new, in words; `added` has names and descriptions."""
+def news_text(removed: Sequence[str], added: Sequence[object]) -> str:
+    """Which tools are gone, and which are new or changed, in words with what is needed to call them."""
+    told = {text_field(new, "name"): new for new in added}
     lines: list[str] = []
-    if removed:
-        lines.append(f"These tools are no longer available: {', '.join(removed)}.")
-    if added:
-        lines.append("These tools are new:")
-        lines += [f"- {name}: {description}" if description else f"- {name}" for name, description in added]
+    gone = [name for name in removed if name not in told]
+    if gone:
+        lines.append(f"These tools are no longer available: {', '.join(gone)}.")
+    for title, is_changed in (("These tools are new:", False), ("These tools have changed:", True)):
+        found = [_told(new) for name, new in told.items() if (name in removed) is is_changed]
+        lines += [title, *found] if found else []
     return "\n".join(lines)
+
+
+def _told(definition: object) -> str:
+    schema = field(definition, "parameters", "parametersJsonSchema")
+    arguments = f"Arguments (JSON Schema): {msgspec.json.encode(schema).decode()}"
+    parts = [f"- {text_field(definition, 'name')}", text_field(definition, "description"), arguments]
+    return "\n  ".join(part for part in parts if part)
 
 
 def described(description: str, translation: Translation) -> tuple[str, Params]:
