@@ -230,6 +230,16 @@ async def test_a_long_result_is_shortened_and_names_the_rest(folder: Folder) -> 
         assert len(result.content) == 1 and isinstance(result.content[0], TextContent)
 
 
+async def test_many_links_are_a_long_result(folder: Folder) -> None:
+    def linked() -> list[sluicegate.ResourceLink]:
+        return [sluicegate.ResourceLink(f"note://{number}", f"note {number}") for number in range(100)]
+
+    async with folder.load(linked, on_permission="allow", max_result=100) as box:
+        [message] = await box.answer("anthropic", used(("mcp__functions__linked", {})))
+        [text] = said(message)
+        assert text.startswith("note 0: functions+note://0\nnote 1: ") and "sluicegate://result/" in text
+
+
 def contents(path: str) -> bytes | None:
     return Path(path).read_bytes() if Path(path).exists() else None
 

@@ -11,9 +11,9 @@ import msgspec
 from msgspec import UNSET
 
 from sluicegate.protocol.message import Params
-from sluicegate.protocol.types import Content, EmbeddedResource, TextContent, ToolResult
+from sluicegate.protocol.types import TextContent, ToolResult
 from sluicegate.toolbox.apis import blocks
-from sluicegate.toolbox.apis.messages import Keep, cannot_show
+from sluicegate.toolbox.apis.messages import Keep, cannot_show, text_of
 
 MOST_KEPT: Final = 32 * 1024 * 1024
 """Characters of all long results that are kept; the oldest are dropped."""
@@ -84,13 +84,13 @@ class LongTexts:
 
     def shortened(self, result: ToolResult, caller: str) -> ToolResult:
         """The result itself if it is short, else its beginning and how to read on."""
-        texts = [text for block in result.content if (text := _text_of(block)) is not None]
+        texts = [text for block in result.content if (text := text_of(block)) is not None]
         if not texts and result.structured_content is not UNSET:
             texts = [msgspec.json.encode(result.structured_content).decode()]
         whole = "\n".join(texts)
         if len(whole) <= self.longest:
             return result
-        others = [block for block in result.content if _text_of(block) is None]
+        others = [block for block in result.content if text_of(block) is None]
         return msgspec.structs.replace(result, content=[TextContent(text=self.head(whole, caller)), *others])
 
     def head(self, text: str, caller: str) -> str:
@@ -119,16 +119,6 @@ class LongTexts:
             _, (_, dropped) = self._texts.popitem(last=False)
             self._size -= len(dropped)
         return key
-
-
-def _text_of(block: Content) -> str | None:
-    match block:
-        case TextContent():
-            return block.text
-        case EmbeddedResource(resource=inner):
-            return inner.text
-        case _:
-            return None
 
 
 def outcome(result: ToolResult, save: Keep) -> Outcome:

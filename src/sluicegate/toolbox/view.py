@@ -241,9 +241,10 @@ class View:
 
     def _is_pinned(self, tool: Tool) -> bool:
         entry = self._catalog().tools.get(tool.name)
-        if entry is None or entry.mount == self._shared.management.server.name:
+        if entry is not None and entry.mount == self._shared.management.server.name:
             return True
-        return any(name_matches(name, glob) for glob in self._shared.pinned for name in (tool.name, entry.own))
+        names = {tool.name} if entry is None else {tool.name, entry.own}
+        return any(name_matches(name, glob) for glob in self._shared.pinned for name in names)
 
     def _current(self) -> list[Tool]:
         """All tools as they are now: servers in the order of the files, and the tools of each by name."""

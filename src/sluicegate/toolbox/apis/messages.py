@@ -126,17 +126,26 @@ def shown(result: ToolResult, api: Api, keep: Keep = cannot_show) -> list[Shown]
 
 def _part(block: Content, images: frozenset[str], keep: Keep) -> Shown:
     match block:
-        case TextContent():
-            return block.text
         case ImageContent() | AudioContent():
             return _bytes(block.data, block.mime_type, images, keep)
+        case EmbeddedResource(resource=inner) if inner.text is None:
+            return _bytes(inner.data, inner.mime_type or "", images, keep)
+        case _:
+            return text_of(block) or ""
+
+
+def text_of(block: Content) -> str | None:
+    """What a block says; None for bytes."""
+    match block:
+        case TextContent():
+            return block.text
         case ResourceLink():
             about = f" ({block.description})" if block.description else ""
             return f"{block.title or block.name or 'Resource'}: {block.uri}{about}"
         case EmbeddedResource(resource=inner):
-            if inner.text is not None:
-                return inner.text
-            return _bytes(inner.data, inner.mime_type or "", images, keep)
+            return inner.text
+        case ImageContent() | AudioContent():
+            return None
         case _:
             return msgspec.json.encode(block.raw).decode()
 
