@@ -8,6 +8,7 @@ import pytest
 import sluicegate
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.toolbox.permission import Ask
+from sluicegate.toolbox.results import Outcome
 from sluicegate.toolbox.view import View
 from tests.toolbox.box import Folder, folder
 
@@ -128,6 +129,25 @@ async def test_closing_a_view_ends_its_own_calls_only(folder: Folder) -> None:
                 await begun.wait()
             go.set()
         assert "closed" in results["short"] and results[""] == "done"
+
+
+async def test_a_stream_ends_with_an_outcome_when_its_view_closes(folder: Folder) -> None:
+    begun = asyncio.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def last(view: View) -> None:
+        results.extend([event async for event in view.stream("mcp__functions__wait")])
+
+    results: list[object] = []
+    async with asyncio.timeout(30), folder.load(wait, on_permission="allow") as box, TaskScope() as tasks:
+        async with box.view("short") as view:
+            tasks.start(last(view))
+            await begun.wait()
+    [outcome] = results
+    assert isinstance(outcome, Outcome) and "closed; it may have run" in outcome.text
 
 
 async def test_two_open_views_have_different_names(folder: Folder) -> None:

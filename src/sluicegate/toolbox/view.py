@@ -332,9 +332,7 @@ class View:
         found.stop = current.is_stopped
         return found
 
-    async def stream(
-        self, name: str, input: Mapping[str, object] | str | None = None
-    ) -> AsyncGenerator[StreamEvent, None]:
+    async def stream(self, name: str, input: Mapping[str, object] | str | None = None) -> AsyncGenerator[StreamEvent]:
         """Progress and log messages of a call as they arrive, then its `Outcome`. Leaving the loop cancels the call."""
         call = self._prepared(read_call("", name, input), self._last)
         if isinstance(call, Outcome):
@@ -362,7 +360,7 @@ class View:
                 batch.set(before)
         yield error("The arguments of this call were changed too often; nothing was run.")
 
-    def updates(self) -> AsyncGenerator[Update, None]:
+    def updates(self) -> AsyncGenerator[Update]:
         """What was subscribed to or polled and has changed: `async for update in box.updates()`.
 
         Of each subscription the newest update is kept until it is read. Ends when the view is closed.
@@ -383,9 +381,7 @@ class View:
                     )
                 finally:
                     self._calls.discard(ends)
-        except TimeoutError:
-            return error(f"{name} was ended, since the toolbox closed; it may have run.")
-        except SluicegateError as problem:
+        except (TimeoutError, SluicegateError) as problem:
             return self._failed(name, problem)
         return self._finished(name, result)
 
@@ -440,7 +436,9 @@ class View:
         is_stopped = result.is_error and current is not None and current.is_stopped
         return msgspec.structs.replace(found, stop=True) if is_stopped else found
 
-    def _failed(self, name: str, problem: SluicegateError) -> Outcome:
+    def _failed(self, name: str, problem: SluicegateError | TimeoutError) -> Outcome:
+        if self._client is None or isinstance(problem, TimeoutError):
+            return error(f"{name} was ended, since the toolbox closed; it may have run.")
         sentence = problem.message
         tools = self._catalog().tools
         if name not in tools and sentence.startswith("Unknown tool"):
