@@ -6,11 +6,12 @@ import json
 import pytest
 
 import sluicegate
+from sluicegate.protocol.message import Params
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.toolbox.permission import Ask
 from sluicegate.toolbox.results import Outcome
 from sluicegate.toolbox.view import View
-from tests.toolbox.box import Folder, folder
+from tests.toolbox.box import Folder, folder, said, used
 
 __all__ = ["folder"]
 
@@ -131,23 +132,27 @@ async def test_closing_a_view_ends_its_own_calls_only(folder: Folder) -> None:
         assert "closed" in results["short"] and results[""] == "done"
 
 
-async def test_a_stream_ends_with_an_outcome_when_its_view_closes(folder: Folder) -> None:
-    begun = asyncio.Event()
-
+async def test_streams_and_answers_end_with_outcomes_when_their_view_closes(folder: Folder) -> None:
     async def wait() -> None:
-        begun.set()
+        await begun.wait()
         await asyncio.Event().wait()
 
     async def last(view: View) -> None:
         results.extend([event async for event in view.stream("mcp__functions__wait")])
 
-    results: list[object] = []
+    async def answer(view: View) -> None:
+        answers.extend(await view.answer("anthropic", used(("mcp__functions__wait", {}))))
+
+    begun = asyncio.Barrier(3)
+    results, answers = list[object](), list[Params]()
     async with asyncio.timeout(30), folder.load(wait, on_permission="allow") as box, TaskScope() as tasks:
         async with box.view("short") as view:
             tasks.start(last(view))
+            tasks.start(answer(view))
             await begun.wait()
     [outcome] = results
     assert isinstance(outcome, Outcome) and "closed; it may have run" in outcome.text
+    assert "closed; it may have run" in said(answers[0])[0]
 
 
 async def test_two_open_views_have_different_names(folder: Folder) -> None:

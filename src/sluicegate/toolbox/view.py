@@ -315,7 +315,7 @@ class View:
         Raises:
             ValueError: there is no such API.
         """
-        calls = read_calls(api, reply)
+        calls, save = read_calls(api, reply), self._shared.management.files.save
         if strict is None:
             strict = self._last is not None and self._last[0] == api and self._last[1]
         results: list[Outcome | None] = [None] * len(calls)
@@ -328,7 +328,7 @@ class View:
                 for place, call in enumerate(calls):
                     tasks.start(run(place, call))
         done = [(call, result) for call, result in zip(calls, results, strict=True) if result is not None]
-        found = Answers(answers(api, done, self._shared.management.files.save))
+        found = Answers(answers(api, done, save))
         found.stop = current.is_stopped
         return found
 
