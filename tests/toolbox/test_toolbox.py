@@ -121,6 +121,8 @@ async def test_a_slow_server_joins_later(folder: Folder) -> None:
     slow = Slow("slow")
     slow.add_tool(lambda: "late", name="late")
     async with asyncio.timeout(30), folder.load(add, slow, ready=0.01, on_permission="allow") as box:
+        while "mcp__functions__add" not in box.gateway.hub.catalog.tools:
+            await box.gateway.hub.wait_change()
         assert names(box.definitions("anthropic")) == ["mcp__functions__add"]
         begin.set()
         assert (await box.execute("mcp__slow__late")).text == "late"
