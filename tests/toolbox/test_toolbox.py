@@ -60,12 +60,19 @@ async def test_a_broken_file_is_a_warning_and_the_rest_works(folder: Folder, cap
         assert (await box.execute("mcp__functions__add", {"a": 1, "b": 2})).text == "3"
 
 
-async def test_with_broken_settings_nothing_of_the_files_runs(folder: Folder) -> None:
+async def test_with_broken_settings_nothing_runs_until_they_are_mended(folder: Folder) -> None:
     folder.servers(worker=folder.worker())
     folder.settings("[[permissions]")
     async with folder.load(add, on_permission="allow") as box:
         assert [each.name for each in box.servers] == ["functions"]
         assert "sluicegate.toml" in box.problems[0]
+        assert names(box.definitions("anthropic")) == []
+        assert (await box.execute("mcp__functions__add", {"a": 1, "b": 2})).is_error
+        folder.settings('[policy]\ndefault = "allow"\n')
+        assert box._files is not None  # pyright: ignore[reportPrivateUsage]
+        await box._files.reload()  # pyright: ignore[reportPrivateUsage]
+        assert (await box.execute("mcp__functions__add", {"a": 1, "b": 2})).text == "3"
+        assert not box.file_problems
 
 
 async def test_a_server_that_does_not_start_is_a_problem_and_the_others_work(
