@@ -78,6 +78,8 @@ def test_strict_is_said_where_the_api_has_it() -> None:
 def test_an_unknown_api_is_named_with_those_there_are() -> None:
     with pytest.raises(ValueError, match="no API 'palm'; there are anthropic, openai, openai-chat, gemini, mcp"):
         define([TOOL], "palm")
+    with pytest.raises(ValueError, match="definitions only; the APIs of models are anthropic, openai"):
+        news("mcp", {}, {})
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -167,7 +169,10 @@ def test_news_for_anthropic_are_blocks() -> None:
 @pytest.mark.parametrize("api", ["openai", "openai-chat", "gemini"])
 def test_news_for_others_are_words(api: str) -> None:
     (message,) = news(api, define([TOOL], api), define([OTHER], api))
-    text = "These tools are no longer available: mcp__sky__weather.\nThese tools are new:\n- now: The time."
+    text = (
+        "These tools are no longer available: mcp__sky__weather.\nThese tools are new:\n- now\n  The time.\n"
+        '  Arguments (JSON Schema): {"type":"object","properties":{}}'
+    )
     assert message == {"role": "user", **({"parts": [{"text": text}]} if api == "gemini" else {"content": text})}
 
 
@@ -178,6 +183,7 @@ def test_a_changed_tool_is_news_and_an_unchanged_one_is_not(api: str) -> None:
     assert news(api, before, define([TOOL, OTHER], api)) == []
     text = json.dumps(news(api, before, define([changed, OTHER], api)))
     assert "today" in text and "now" not in text
+    assert ("These tools have changed:" in text and "no longer" not in text) or api == "anthropic"
 
 
 def test_tokens_are_estimated() -> None:

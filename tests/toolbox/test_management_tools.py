@@ -89,7 +89,8 @@ def contents(path: str) -> bytes:
     ("tool", "arguments", "sentence"),
     [
         ("ListMcpResources", {"server": "x"}, "no server 'x'; there are: notes"),
-        ("ReadMcpResource", {"server": "notes", "uri": "note://x"}, "note://today"),
+        ("ReadMcpResource", {"server": "notes", "uri": "note://x"}, ". notes lists: note://today"),
+        ("SubscribeMcpResource", {"server": "notes", "uri": "note://x"}, ". notes lists: note://today"),
         ("SubscribeMcpResource", {"server": "x", "uri": "note://x"}, "there are: notes"),
         ("SubscribePolling", {"type": "tool", "server": "notes", "toolName": "x"}, "it has: count"),
         (
@@ -122,6 +123,15 @@ async def test_a_long_result_is_read_on_to_its_end(folder: Folder) -> None:
             piece = value(await box.execute("ReadMcpResource", arguments))["contents"][0]["text"]
             whole += piece.partition("\n\n[")[0]
         assert whole == long()
+
+
+async def test_a_long_result_is_read_on_beside_a_server_of_the_same_name(folder: Folder) -> None:
+    server = sluicegate.Server("sluicegate")
+    server.add_tool(lambda: "ab" * 50, name="long")
+    async with folder.load(server, on_permission="allow", max_result=80) as box:
+        piece = (await box.execute("mcp__sluicegate__long")).text
+        arguments = json.loads(piece.rpartition("ReadMcpResource ")[2].rstrip("]"))
+        assert value(await box.execute("ReadMcpResource", arguments))["contents"][0]["text"] == "ab" * 10
 
 
 async def test_a_subscription_reports_changes_until_it_ends(folder: Folder) -> None:
@@ -229,6 +239,48 @@ async def test_only_the_newest_update_of_a_subscription_is_kept(folder: Folder) 
 
 def test_changes_are_the_lines_that_differ() -> None:
     assert changes("a\nb", "a\nc") == "@@ -1,2 +1,2 @@\n a\n-b\n+c"
+    assert changes("a\nb\nc\nd", "a\nb\nd") == "@@ -2,3 +2,2 @@\n b\n-c\n d"
+    assert changes("", "a") == "@@ -1,0 +1,1 @@\n+a" and changes("a", "a\n") == "Only line ends have changed."
+
+
+def test_changes_of_a_long_text_are_the_first_ones() -> None:
+    lines = [str(number % 101) for number in range(100_000)]
+    found = changes("\n".join(lines), "\n".join(["new", *lines[:90_000], *reversed(lines)]))
+    assert found == "@@ -1,1 +1,2 @@\n+new\n 0\n[Further lines were not compared.]"
+    assert changes("\n".join(lines), "\n".join([*lines[:-1], "last"])).endswith(f"-{lines[-1]}\n+last")
+
+
+def test_changes_in_a_long_line_are_its_parts_that_differ() -> None:
+    before = json.dumps({f"key {number}": number for number in range(1000)})
+    assert changes(before, before.replace(": 500,", ": 0,")) == (
+        '@@ -500,3 +500,3 @@\n  "key 499": 499,\n- "key 500": 500,\n+ "key 500": 0,\n  "key 501": 501,'
+    )
+
+
+COUNTER = """
+import itertools, json, sys
+numbers = itertools.count()
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" in asked:
+        replies = {
+            "initialize": lambda: {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": INFO},
+            "tools/list": lambda: {"tools": [{"name": "count", "inputSchema": {"type": "object"}}]},
+            "tools/call": lambda: {"content": [], "structuredContent": {"number": next(numbers)}},
+        }
+        INFO = {"name": "counter", "version": "1"}
+        known = asked["method"] in replies
+        reply = {"result": replies[asked["method"]]()} if known else {"error": {"code": -32601, "message": "unknown"}}
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **reply}), flush=True)
+"""
+
+
+async def test_a_poll_reports_changes_of_structured_content(folder: Folder) -> None:
+    (folder.path / "counter.py").write_text(COUNTER)
+    folder.servers(counter={"command": sys.executable, "args": [str(folder.path / "counter.py")]})
+    async with asyncio.timeout(50), folder.load(on_permission="allow", ready=40) as box:
+        value(await box.execute("SubscribePolling", {"type": "tool", "server": "counter", "toolName": "count"}))
+        assert '-{"number":0}\n+{"number":1}' in (await anext(box.updates())).text
 
 
 async def test_updates_end_with_the_toolbox(folder: Folder) -> None:

@@ -14,6 +14,7 @@ from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.store.audit_files import read_rows
 from sluicegate.store.state import SqliteState
 from sluicegate.toolbox.permission import Ask
+from sluicegate.toolbox.results import Outcome
 from tests.toolbox.box import Folder, folder, said, used
 
 __all__ = ["folder"]
@@ -190,6 +191,10 @@ async def test_a_refusal_reaches_the_model_and_can_stop_the_agent(
         answers = await box.answer("anthropic", used((NAME, {"path": "/b"}), (NAME, {"path": "/c"})))
         assert said(answers[0])[0] == "Use the wiki." and len(said(answers[0])) == 2
         assert answers.stop
+        assert not (await box.execute(NAME, {"path": "/a"})).stop
+        assert (await box.execute(NAME, {"path": "/b"})).stop
+        [outcome] = [event async for event in box.stream(NAME, {"path": "/b"})]
+        assert isinstance(outcome, Outcome) and outcome.stop
     assert written == []
 
 

@@ -56,7 +56,7 @@ async def test_other_apis_get_two_tools(folder: Folder, api: str, strict: bool) 
     async with folder.load(many(40), weather, secret, on_permission="allow") as box:
         listed = names(box, api, strict)
         assert listed[:2] == ["search_tools", "call_tool"] and len(listed) == 8
-        found = await box.execute("search_tools", {"query": "forecast", "limit": None if strict else 3})
+        found = await box.execute("search_tools", {"query": "forecast", "limit": None if strict else 3.0})
         [definition] = json.loads(found.text)
         assert "mcp__functions__weather" in str(definition)
         call: dict[str, object] = {"name": "mcp__functions__weather", "arguments": {"city": "Oslo"}}
@@ -65,6 +65,16 @@ async def test_other_apis_get_two_tools(folder: Folder, api: str, strict: bool) 
         assert (await box.execute("call_tool", {"name": "call_tool"})).is_error
         hidden = await box.execute("call_tool", {"name": "mcp__functions__secret"})
         assert hidden.is_error and "no tool" in hidden.text
+
+
+async def test_a_tool_that_went_away_is_searched_as_before(folder: Folder) -> None:
+    server = many(40)
+    async with asyncio.timeout(30), folder.load(server, on_permission="allow") as box:
+        before = names(box, "gemini")
+        server.remove_tool("job7")
+        while "mcp__many__job7" in box.gateway.hub.catalog.tools:
+            await box.gateway.hub.wait_change()
+        assert names(box, "openai-chat") == names(box, "gemini") == before
 
 
 async def test_few_tools_are_all_defined(folder: Folder) -> None:

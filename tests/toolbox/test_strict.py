@@ -66,6 +66,9 @@ def test_nulls_in_a_branch_of_a_union_are_judged_by_that_branch() -> None:
     assert translation.undo(sent) == {"u": [{"k": "a"}, {"k": "b", "x": None}]}
 
 
+PAIR = {"type": "object", "properties": {"b": {"type": "string"}, "c": {"type": "string"}}}
+
+
 @pytest.mark.parametrize(
     ("inner", "reason"),
     [
@@ -76,6 +79,10 @@ def test_nulls_in_a_branch_of_a_union_are_judged_by_that_branch() -> None:
         ({"type": "array"}, "an item of `a` can be anything."),
         ({"properties": {"b": {"type": "null"}}}, "`a` can be anything."),
         ({"enum": [str(number) for number in range(1001)]}, "too many properties or choices."),
+        ({**PAIR, "anyOf": [{**PAIR, "required": ["b"]}, PAIR]}, "`a` is an object and a union at once."),
+        ({**PAIR, "if": {"required": ["b"]}, "then": {"required": ["d"]}}, "`a` may have any properties."),
+        ({**PAIR, "dependentSchemas": {"b": {"properties": {"d": {"type": "null"}}}}}, "`a` may have any properties."),
+        ({**PAIR, "dependentRequired": {"b": ["d"]}}, "`a` may have any properties."),
     ],
 )
 def test_a_tool_that_cannot_be_strict_is_not_and_says_why(inner: Json, reason: str) -> None:
@@ -83,6 +90,16 @@ def test_a_tool_that_cannot_be_strict_is_not_and_says_why(inner: Json, reason: s
     translation = translated(schema)
     assert not translation.is_strict and translation.findings[-1].endswith(reason)
     assert translation.schema == translated(schema, strict=False).schema
+
+
+@pytest.mark.parametrize("condition", [{"then": {"required": ["c"]}}, {"dependentRequired": {"b": ["c"]}}])
+def test_conditions_on_listed_properties_are_strict(condition: Json) -> None:
+    assert translated({**PAIR, "if": {"required": ["b"]}, **condition}).is_strict
+
+
+def test_choices_of_the_whole_arguments_are_not_hidden() -> None:
+    translation = translated({"type": "object", "enum": [{"a": 1}, {"a": 2}]})
+    assert not translation.is_strict and is_valid(translation.schema, {"a": 1})
 
 
 def test_a_deep_schema_is_not_strict() -> None:

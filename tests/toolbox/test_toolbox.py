@@ -60,12 +60,19 @@ async def test_a_broken_file_is_a_warning_and_the_rest_works(folder: Folder, cap
         assert (await box.execute("mcp__functions__add", {"a": 1, "b": 2})).text == "3"
 
 
-async def test_with_broken_settings_nothing_of_the_files_runs(folder: Folder) -> None:
+async def test_with_broken_settings_nothing_runs_until_they_are_mended(folder: Folder) -> None:
     folder.servers(worker=folder.worker())
     folder.settings("[[permissions]")
     async with folder.load(add, on_permission="allow") as box:
         assert [each.name for each in box.servers] == ["functions"]
         assert "sluicegate.toml" in box.problems[0]
+        assert names(box.definitions("anthropic")) == []
+        assert (await box.execute("mcp__functions__add", {"a": 1, "b": 2})).is_error
+        folder.settings('[policy]\ndefault = "allow"\n')
+        assert box._files is not None  # pyright: ignore[reportPrivateUsage]
+        await box._files.reload()  # pyright: ignore[reportPrivateUsage]
+        assert (await box.execute("mcp__functions__add", {"a": 1, "b": 2})).text == "3"
+        assert not box.file_problems
 
 
 async def test_a_server_that_does_not_start_is_a_problem_and_the_others_work(
@@ -121,6 +128,8 @@ async def test_a_slow_server_joins_later(folder: Folder) -> None:
     slow = Slow("slow")
     slow.add_tool(lambda: "late", name="late")
     async with asyncio.timeout(30), folder.load(add, slow, ready=0.01, on_permission="allow") as box:
+        while "mcp__functions__add" not in box.gateway.hub.catalog.tools:
+            await box.gateway.hub.wait_change()
         assert names(box.definitions("anthropic")) == ["mcp__functions__add"]
         begin.set()
         assert (await box.execute("mcp__slow__late")).text == "late"
@@ -182,6 +191,16 @@ async def test_the_calls_of_a_reply_run_in_parallel_and_are_answered_in_order(fo
         assert await box.answer("anthropic", {"role": "assistant", "content": []}) == []
 
 
+async def test_an_api_that_does_not_exist_changes_nothing(folder: Folder) -> None:
+    def here() -> str:
+        return "here"
+
+    async with folder.load(here, on_permission="allow") as box:
+        with pytest.raises(ValueError, match="palm"):
+            box.definitions("palm")
+        assert (await box.execute("mcp__functions__here")).text == "here"
+
+
 async def test_what_goes_wrong_is_a_result_with_a_sentence(folder: Folder) -> None:
     async with folder.load(add, fail, on_permission="allow") as box:
         failed = await box.execute("mcp__functions__fail", {"why": "no paper"})
@@ -220,6 +239,16 @@ async def test_a_long_result_is_shortened_and_names_the_rest(folder: Folder) -> 
         assert len(result.content) == 1 and isinstance(result.content[0], TextContent)
 
 
+async def test_many_links_are_a_long_result(folder: Folder) -> None:
+    def linked() -> list[sluicegate.ResourceLink]:
+        return [sluicegate.ResourceLink(f"note://{number}", f"note {number}") for number in range(100)]
+
+    async with folder.load(linked, on_permission="allow", max_result=100) as box:
+        [message] = await box.answer("anthropic", used(("mcp__functions__linked", {})))
+        [text] = said(message)
+        assert text.startswith("note 0: functions+note://0\nnote 1: ") and "sluicegate://result/" in text
+
+
 def contents(path: str) -> bytes | None:
     return Path(path).read_bytes() if Path(path).exists() else None
 
@@ -233,6 +262,27 @@ async def test_bytes_are_saved_to_a_file_that_is_named(folder: Folder) -> None:
         path = said(message)[0].rpartition("saved to ")[2].rstrip("]")
         assert contents(path) == b"beep"
     assert contents(path) is None
+
+
+async def test_the_blocks_of_an_outcome_are_those_of_the_api(folder: Folder) -> None:
+    def drawn() -> list[sluicegate.Text | sluicegate.Image]:
+        return [sluicegate.Text("here"), sluicegate.Image(b"png", "image/png")]
+
+    async with folder.load(drawn, on_permission="allow") as box:
+        outcome = await box.execute("mcp__functions__drawn")
+        source = {"type": "base64", "media_type": "image/png", "data": "cG5n"}
+        assert outcome.blocks("anthropic") == [{"type": "text", "text": "here"}, {"type": "image", "source": source}]
+        assert outcome.blocks("openai") == [
+            {"type": "input_text", "text": "here"},
+            {"type": "input_image", "image_url": "data:image/png;base64,cG5n"},
+        ]
+        assert str(outcome.blocks("openai-chat")).startswith("here\n[image/png, 3 bytes, saved to ")
+        assert outcome.blocks("gemini") == {
+            "response": {"output": "here"},
+            "parts": [{"inlineData": {"mimeType": "image/png", "data": "cG5n"}}],
+        }
+        with pytest.raises(ValueError, match="palm"):
+            outcome.blocks("palm")
 
 
 async def test_cancelling_the_task_cancels_the_call(folder: Folder) -> None:

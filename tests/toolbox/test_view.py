@@ -6,10 +6,12 @@ import json
 import pytest
 
 import sluicegate
+from sluicegate.protocol.message import Params
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.toolbox.permission import Ask
+from sluicegate.toolbox.results import Outcome
 from sluicegate.toolbox.view import View
-from tests.toolbox.box import Folder, folder
+from tests.toolbox.box import Folder, folder, said, used
 
 __all__ = ["folder"]
 
@@ -82,6 +84,11 @@ async def test_the_calls_of_a_view_are_counted_with_those_of_its_own(folder: Fol
         assert not (await box.execute("mcp__functions__add", {"a": 1, "b": 2})).is_error
 
 
+def test_a_view_has_no_negative_number_of_calls(folder: Folder) -> None:
+    with pytest.raises(ValueError, match="at least 0, not -1"):
+        folder.load().view("x", max_calls=-1)
+
+
 async def test_an_update_reaches_only_the_view_that_subscribed(folder: Folder) -> None:
     server = files()
     async with asyncio.timeout(30), folder.load(server) as box, box.view("other") as other:
@@ -123,6 +130,29 @@ async def test_closing_a_view_ends_its_own_calls_only(folder: Folder) -> None:
                 await begun.wait()
             go.set()
         assert "closed" in results["short"] and results[""] == "done"
+
+
+async def test_streams_and_answers_end_with_outcomes_when_their_view_closes(folder: Folder) -> None:
+    async def wait() -> None:
+        await begun.wait()
+        await asyncio.Event().wait()
+
+    async def last(view: View) -> None:
+        results.extend([event async for event in view.stream("mcp__functions__wait")])
+
+    async def answer(view: View) -> None:
+        answers.extend(await view.answer("anthropic", used(("mcp__functions__wait", {}))))
+
+    begun = asyncio.Barrier(3)
+    results, answers = list[object](), list[Params]()
+    async with asyncio.timeout(30), folder.load(wait, on_permission="allow") as box, TaskScope() as tasks:
+        async with box.view("short") as view:
+            tasks.start(last(view))
+            tasks.start(answer(view))
+            await begun.wait()
+    [outcome] = results
+    assert isinstance(outcome, Outcome) and "closed; it may have run" in outcome.text
+    assert "closed; it may have run" in said(answers[0])[0]
 
 
 async def test_two_open_views_have_different_names(folder: Folder) -> None:

@@ -58,6 +58,8 @@ def read_query(arguments: Mapping[str, object]) -> tuple[str, int]:
     query, limit = arguments.get("query"), arguments.get("limit", 5)
     if not isinstance(query, str) or not query.strip():
         raise InvalidParams("A search needs a query: words, or the name of a tool.")
+    if isinstance(limit, float) and limit.is_integer():
+        limit = int(limit)  # JSON Schema calls 5.0 an integer.
     if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MOST_FOUND:
         raise InvalidParams(f"The limit of a search is a number from 1 to {MOST_FOUND}.")
     return query, limit

@@ -57,7 +57,7 @@ class ManagementTools:
     """The six tools, and what they need. `server` is mounted in the hub that `router` belongs to."""
 
     def __init__(self, name: str, router: Callable[[], Router], handler: Callable[[], Handler]) -> None:
-        self.texts = LongTexts(LONGEST_RESULT)
+        self.texts = LongTexts(name, LONGEST_RESULT)
         self.files = Files("")
         self.watches = Watches(self._updated)
         self._router = router
@@ -149,7 +149,9 @@ class ManagementTools:
         try:
             await begun
         except SluicegateError as problem:
-            raise ToolError(f"{server} cannot be asked to report changes of {uri}: {problem.message}") from None
+            why = problem.message.replace(exposed, uri).rstrip(".")
+            there = self._listed(self._catalog(call), server)
+            raise ToolError(f"{server} cannot be asked to report changes of {uri}: {why}. {there}") from None
         except asyncio.CancelledError:
             self.watches.end(watched)
             raise
@@ -305,8 +307,11 @@ class ManagementTools:
             return read_read_result(await self._value(exchange))
         except (SluicegateError, msgspec.ValidationError) as problem:
             why = problem.message if isinstance(problem, SluicegateError) else str(problem)
-            there = [entry.own for entry in catalog.resources.values() if entry.mount == server]
-            raise ToolError(f"{why} {server} lists: {', '.join(there[:50]) or 'nothing'}.") from None
+            raise ToolError(f"{why.rstrip('.')}. {self._listed(catalog, server)}") from None
+
+    def _listed(self, catalog: Catalog, server: str) -> str:
+        there = [entry.own for entry in catalog.resources.values() if entry.mount == server]
+        return f"{server} lists: {', '.join(there[:50]) or 'nothing'}."
 
     async def _read_text(self, caller: Caller, server: str, uri: str) -> str:
         return (await self._read(caller, server, uri)).text
@@ -316,7 +321,9 @@ class ManagementTools:
         result = read_tool_result(await self._value(exchange))
         if result.is_error:
             raise ToolError(result.text or "The tool failed.")
-        return result.text or msgspec.json.encode(result.content).decode()
+        if result.text or result.content or result.structured_content is msgspec.UNSET:
+            return result.text or msgspec.json.encode(result.content).decode()
+        return msgspec.json.encode(result.structured_content).decode()
 
     async def _value(self, exchange: Exchange) -> Params:
         reply = await self._handler()(exchange)

@@ -11,12 +11,10 @@ import msgspec
 from msgspec import UNSET
 
 from sluicegate.protocol.message import Params
-from sluicegate.protocol.types import Content, EmbeddedResource, TextContent, ToolResult
+from sluicegate.protocol.types import TextContent, ToolResult
 from sluicegate.toolbox.apis import blocks
-from sluicegate.toolbox.apis.messages import Keep, cannot_show
+from sluicegate.toolbox.apis.messages import Keep, cannot_show, text_of
 
-OWN_SERVER: Final = "sluicegate"
-"""The server that has the rest of long results."""
 MOST_KEPT: Final = 32 * 1024 * 1024
 """Characters of all long results that are kept; the oldest are dropped."""
 
@@ -35,6 +33,13 @@ class Outcome(ToolResult, frozen=True, kw_only=True):
             ValueError: there is no such API.
         """
         return blocks(api, self, self.save)
+
+
+class Answers(list[Params]):
+    """The messages that answer a reply."""
+
+    stop: bool = False
+    """Whether the user wants the agent to stop."""
 
 
 def error(sentence: str, *, stop: bool = False) -> Outcome:
@@ -70,20 +75,22 @@ class Files:
 class LongTexts:
     """The rest of results that are too long to be shown at once. Each belongs to its caller."""
 
-    def __init__(self, longest: int) -> None:
+    def __init__(self, server: str, longest: int) -> None:
+        """`server` is the one that has the rest."""
+        self._server = server
         self.longest = longest
         self._texts: OrderedDict[str, tuple[str, str]] = OrderedDict()
         self._size = 0
 
     def shortened(self, result: ToolResult, caller: str) -> ToolResult:
         """The result itself if it is short, else its beginning and how to read on."""
-        texts = [text for block in result.content if (text := _text_of(block)) is not None]
+        texts = [text for block in result.content if (text := text_of(block)) is not None]
         if not texts and result.structured_content is not UNSET:
             texts = [msgspec.json.encode(result.structured_content).decode()]
         whole = "\n".join(texts)
         if len(whole) <= self.longest:
             return result
-        others = [block for block in result.content if _text_of(block) is None]
+        others = [block for block in result.content if text_of(block) is None]
         return msgspec.structs.replace(result, content=[TextContent(text=self.head(whole, caller)), *others])
 
     def head(self, text: str, caller: str) -> str:
@@ -98,7 +105,7 @@ class LongTexts:
         end = start + self.longest
         if end >= len(text):
             return text[start:]
-        more: Mapping[str, object] = {"server": OWN_SERVER, "uri": f"sluicegate://result/{key}/{end}"}
+        more: Mapping[str, object] = {"server": self._server, "uri": f"sluicegate://result/{key}/{end}"}
         hint = (
             f"Characters {start} to {end} of {len(text)}. Read on: ReadMcpResource {msgspec.json.encode(more).decode()}"
         )
@@ -112,16 +119,6 @@ class LongTexts:
             _, (_, dropped) = self._texts.popitem(last=False)
             self._size -= len(dropped)
         return key
-
-
-def _text_of(block: Content) -> str | None:
-    match block:
-        case TextContent():
-            return block.text
-        case EmbeddedResource(resource=inner):
-            return inner.text
-        case _:
-            return None
 
 
 def outcome(result: ToolResult, save: Keep) -> Outcome:

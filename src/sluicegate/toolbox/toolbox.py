@@ -134,10 +134,11 @@ class Toolbox(View):
             raise RuntimeError("this toolbox is open already")
         async with AsyncExitStack() as stack:
             loaded = load(self._places)
-            self._unread = [str(problem) for problem in loaded.problems if _is_news(problem, loaded.config)]
+            # Rules that cannot be read may deny anything, also what the program has added.
+            unruled = GatewayConfig(root=self._places.root, policy=PolicyConfig((), "deny", has_default=True))
+            loaded = self._adjusted(replace(loaded, config=loaded.config or unruled))
             for problem in self._unread:
                 log.warning("%s", problem)
-            loaded = self._adjusted(replace(loaded, config=loaded.config or GatewayConfig(root=self._places.root)))
             config = cast(GatewayConfig, loaded.config)
             stores = await stack.enter_async_context(open_stores(config, self._places.environ))
             stores.ask = Permissions(stores.state, self._callback_of, self._about, self._own).ask
@@ -179,7 +180,8 @@ class Toolbox(View):
         return self._added[file] if file in self._added else load_server(file)
 
     def _adjusted(self, loaded: Loaded) -> Loaded:
-        """The configuration of the files with the names, the servers and the default rules of a toolbox."""
+        """What was read of the files, with the names, the servers and the default rules of a toolbox."""
+        self._unread = [str(problem) for problem in loaded.problems if _is_news(problem, loaded.config)]
         config = loaded.config
         if config is None:
             return loaded

@@ -2,8 +2,9 @@
 
 import asyncio
 import difflib
+import re
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -17,6 +18,9 @@ MOST_WAITING: Final = 256
 MOST_WATCHED: Final = 200
 """Subscriptions and polls of one caller."""
 LONGEST_UPDATE: Final = 10_000
+MOST_COMPARED: Final = 1_000
+"""Lines of a text that are compared with those before."""
+LONGEST_LINE: Final = 1_000
 SLOWEST: Final = 300.0
 """Seconds between two polls of something that fails, unless the interval is longer."""
 
@@ -147,7 +151,8 @@ class Watches:
         """Pass an update on to its owner."""
         head = f"{watched.server}: {watched.target} ({watched.kind} {watched.id}"
         head += f", {watched.reason})" if watched.reason else ")"
-        watched.last = f"{head}\n{text[:LONGEST_UPDATE]}"
+        rest = "\n[The rest is left out.]" if len(text) > LONGEST_UPDATE else ""
+        watched.last = f"{head}\n{text[:LONGEST_UPDATE]}{rest}"
         update = Update(subscription=watched.id, server=watched.server, target=watched.target, text=watched.last)
         self.waiting(watched.caller).add(update)
         self._on_update(watched)
@@ -175,9 +180,42 @@ class Watches:
 
 
 def changes(before: str, now: str) -> str:
-    """What has changed, as a diff."""
-    lines = difflib.unified_diff(before.splitlines(), now.splitlines(), lineterm="", n=1)
-    return "\n".join(list(lines)[2:]) or "Only line ends have changed."
+    """What has changed, as a diff; of long texts, the first changes."""
+    old, new = _lines(before), _lines(now)
+    start = max(_alike(old, new) - 1, 0)
+    old, new = old[start:], new[start:]
+    end = max(_alike(old[::-1], new[::-1]) - 1, 0)
+    old, new = old[: len(old) - end], new[: len(new) - end]
+    is_cut = max(len(old), len(new)) > MOST_COMPARED
+    # Comparing takes the square of their number and more, and may not keep all others waiting.
+    old, new = old[:MOST_COMPARED], new[:MOST_COMPARED]
+    groups = list(difflib.SequenceMatcher(None, old, new).get_grouped_opcodes(1))
+    if is_cut and len(groups) > 1:
+        del groups[-1]  # What looks like a change may go on where it was cut.
+    out: list[str] = []
+    for group in groups:
+        (_, first, _, begin, _), (_, _, last, _, close) = group[0], group[-1]
+        out.append(f"@@ -{start + first + 1},{last - first} +{start + begin + 1},{close - begin} @@")
+        for kind, low, high, left, right in group:
+            out += [f"{' ' if kind == 'equal' else '-'}{line}" for line in old[low:high]]
+            out += [f"+{line}" for line in new[left:right] if kind != "equal"]
+    if is_cut:
+        out.append("[Further lines were not compared.]")
+    return "\n".join(out) or "Only line ends have changed."
+
+
+def _alike(some: Sequence[str], others: Sequence[str]) -> int:
+    """How many lines are the same at the beginning."""
+    pairs = enumerate(zip(some, others, strict=False))
+    return next((place for place, (one, other) in pairs if one != other), min(len(some), len(others)))
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of a text; long ones, as of JSON, in parts that end at commas."""
+    out: list[str] = []
+    for line in text.splitlines():
+        out += [line] if len(line) <= LONGEST_LINE else re.findall(r"[^,]{0,1000},?", line)[:-1]
+    return out
 
 
 def new_watch(kind: str, caller: str, server: str, target: str, reason: str | None) -> Watched:

@@ -2,8 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Final, Literal, Self
 
 import msgspec
@@ -36,7 +36,7 @@ from sluicegate.toolbox.permission import (
     batch,
     with_changes,
 )
-from sluicegate.toolbox.results import Outcome, error, outcome
+from sluicegate.toolbox.results import Answers, Outcome, error, outcome
 from sluicegate.toolbox.updates import Update
 
 SEARCHED_TOOLS: Final = 30
@@ -50,11 +50,15 @@ Shape = tuple[str, bool]
 """An API, and whether its calls are strict."""
 
 
-class Answers(list[Params]):
-    """The messages that answer a reply."""
-
-    stop: bool = False
-    """Whether the user wants the agent to stop."""
+@contextmanager
+def _own_batch() -> Generator[Batch]:
+    """The calls inside are those of one reply."""
+    current = Batch()
+    token = batch.set(current)
+    try:
+        yield current
+    finally:
+        batch.reset(token)
 
 
 class Shared(msgspec.Struct, eq=False):
@@ -121,10 +125,12 @@ class View:
             on_permission: as of `Toolbox.load`; by default that of the view above.
 
         Raises:
-            ValueError: the name or a glob is not valid.
+            ValueError: the name, a glob or the number of calls is not valid.
         """
         if not _NAME.fullmatch(name):
             raise ValueError(f"the name of a view has 1 to 64 letters, digits, - and _; {name!r} does not")
+        if max_calls is not None and max_calls < 0:
+            raise ValueError(f"max_calls is at least 0, not {max_calls}")
         made = View(name, Caller(f"{self.caller.id}/{name}", self.caller.groups), on_permission)
         made.narrowing = Narrowing(self.caller, allow, deny, self.narrowing)
         made._above, made._left = self, max_calls
@@ -202,8 +208,9 @@ class View:
         Raises:
             ValueError: there is no such API.
         """
-        shape = self._last = (api, strict)
+        shape = (api, strict)
         self._frozen(shape)
+        self._last = shape
         # Decoded each time: the program may change its copy.
         return msgspec.json.decode(self._encoded[shape], type=list[Params])
 
@@ -234,9 +241,10 @@ class View:
 
     def _is_pinned(self, tool: Tool) -> bool:
         entry = self._catalog().tools.get(tool.name)
-        if entry is None or entry.mount == self._shared.management.server.name:
+        if entry is not None and entry.mount == self._shared.management.server.name:
             return True
-        return any(name_matches(name, glob) for glob in self._shared.pinned for name in (tool.name, entry.own))
+        names = {tool.name} if entry is None else {tool.name, entry.own}
+        return any(name_matches(name, glob) for glob in self._shared.pinned for name in names)
 
     def _current(self) -> list[Tool]:
         """All tools as they are now: servers in the order of the files, and the tools of each by name."""
@@ -294,7 +302,8 @@ class View:
         on_progress: OnProgress | None = None,
     ) -> Outcome:
         """The result of one call. What goes wrong is a result, too, with a sentence for the model."""
-        return await self._execute(read_call("", name, input), self._last, on_progress)
+        with _own_batch():
+            return await self._execute(read_call("", name, input), self._last, on_progress)
 
     async def answer(self, api: str, reply: object, strict: bool | None = None) -> Answers:
         """Run all calls of a model's reply in parallel; the messages to append after it, none if there were none.
@@ -306,7 +315,7 @@ class View:
         Raises:
             ValueError: there is no such API.
         """
-        calls = read_calls(api, reply)
+        calls, save = read_calls(api, reply), self._shared.management.files.save
         if strict is None:
             strict = self._last is not None and self._last[0] == api and self._last[1]
         results: list[Outcome | None] = [None] * len(calls)
@@ -314,30 +323,26 @@ class View:
         async def run(place: int, call: Call) -> None:
             results[place] = await self._execute(call, (api, bool(strict)), None)
 
-        current = Batch()
-        token = batch.set(current)
-        try:
+        with _own_batch() as current:
             async with TaskScope() as tasks:
                 for place, call in enumerate(calls):
                     tasks.start(run(place, call))
-        finally:
-            batch.reset(token)
         done = [(call, result) for call, result in zip(calls, results, strict=True) if result is not None]
-        found = Answers(answers(api, done, self._shared.management.files.save))
+        found = Answers(answers(api, done, save))
         found.stop = current.is_stopped
         return found
 
-    async def stream(
-        self, name: str, input: Mapping[str, object] | str | None = None
-    ) -> AsyncGenerator[StreamEvent, None]:
+    async def stream(self, name: str, input: Mapping[str, object] | str | None = None) -> AsyncGenerator[StreamEvent]:
         """Progress and log messages of a call as they arrive, then its `Outcome`. Leaving the loop cancels the call."""
         call = self._prepared(read_call("", name, input), self._last)
         if isinstance(call, Outcome):
             yield call
             return
         change: Amended | None = None
+        before = batch.get()
         for _ in range(MOST_CHANGES):
             amended.set(change)
+            batch.set(Batch())
             events = self.client.stream(call.name, call.arguments)
             try:
                 async with aclosing(events):
@@ -350,10 +355,12 @@ class View:
             except SluicegateError as problem:
                 yield self._failed(call.name, problem)
                 return
-            finally:
-                amended.set(None)  # Not `reset`: a generator may be closed in another context.
+            finally:  # Not `reset`: a generator may be closed in another context.
+                amended.set(None)
+                batch.set(before)
+        yield error("The arguments of this call were changed too often; nothing was run.")
 
-    def updates(self) -> AsyncGenerator[Update, None]:
+    def updates(self) -> AsyncGenerator[Update]:
         """What was subscribed to or polled and has changed: `async for update in box.updates()`.
 
         Of each subscription the newest update is kept until it is read. Ends when the view is closed.
@@ -364,7 +371,7 @@ class View:
         prepared = self._prepared(call, shape)
         if isinstance(prepared, Outcome):
             return prepared
-        name, client, current = prepared.name, self.client, batch.get()
+        name, client = prepared.name, self.client
         try:
             async with asyncio.timeout(None) as ends:
                 self._calls.add(ends)
@@ -374,13 +381,9 @@ class View:
                     )
                 finally:
                     self._calls.discard(ends)
-        except TimeoutError:
-            return error(f"{name} was ended, since the toolbox closed; it may have run.")
-        except SluicegateError as problem:
+        except (TimeoutError, SluicegateError) as problem:
             return self._failed(name, problem)
-        found = self._finished(name, result)
-        is_stopped = result.is_error and current is not None and current.is_stopped
-        return msgspec.structs.replace(found, stop=True) if is_stopped else found
+        return self._finished(name, result)
 
     def _prepared(self, call: Call, shape: Shape | None) -> Call | Outcome:
         """The call with the names that its server uses, or why it cannot be made."""
@@ -425,13 +428,17 @@ class View:
 
     def _finished(self, name: str, result: ToolResult) -> Outcome:
         entry = self._catalog().tools.get(name)
-        if (
-            entry is None or entry.mount != self._shared.management.server.name
-        ):  # Our own are short, and lead to the rest of long ones.
-            result = self._shared.management.texts.shortened(result, self.caller.id)
-        return outcome(result, self._shared.management.files.save)
+        management, current = self._shared.management, batch.get()
+        # Our own are short, and lead to the rest of long ones.
+        if entry is None or entry.mount != management.server.name:
+            result = management.texts.shortened(result, self.caller.id)
+        found = outcome(result, management.files.save)
+        is_stopped = result.is_error and current is not None and current.is_stopped
+        return msgspec.structs.replace(found, stop=True) if is_stopped else found
 
-    def _failed(self, name: str, problem: SluicegateError) -> Outcome:
+    def _failed(self, name: str, problem: SluicegateError | TimeoutError) -> Outcome:
+        if self._client is None or isinstance(problem, TimeoutError):
+            return error(f"{name} was ended, since the toolbox closed; it may have run.")
         sentence = problem.message
         tools = self._catalog().tools
         if name not in tools and sentence.startswith("Unknown tool"):

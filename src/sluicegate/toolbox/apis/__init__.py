@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from sluicegate.protocol.message import Params
+from sluicegate.protocol.message import Params, as_object
 from sluicegate.protocol.types import TextContent, Tool, ToolResult
 from sluicegate.toolbox.apis.anthropic import ANTHROPIC
 from sluicegate.toolbox.apis.gemini import GEMINI
@@ -91,6 +91,8 @@ def api_named(name: str) -> Api:
     Raises:
         ValueError: there is none.
     """
+    if name == MCP:
+        raise ValueError(f"{MCP!r} has definitions only; the APIs of models are {', '.join(APIS)}.")
     if name not in APIS:
         raise ValueError(f"There is no API {name!r}; there are {', '.join([*APIS, MCP])}.")
     return APIS[name]
@@ -116,7 +118,7 @@ def answers(api: str, results: Sequence[tuple[Call, ToolResult]], keep: Keep = c
 
 
 def blocks(api: str, result: ToolResult, keep: Keep = cannot_show) -> object:
-    """What one answer says: the API's blocks, or text where it has none.
+    """What one answer says: the API's blocks, or text where it has none; for Gemini, a response that has no name yet.
 
     Raises:
         ValueError: there is no such API.
@@ -125,7 +127,10 @@ def blocks(api: str, result: ToolResult, keep: Keep = cannot_show) -> object:
     first = next(iter(entries(field(message, "content", "parts"))), None)
     if field(first, "type") == "tool_result":
         return field(first, "content")
-    return first if "parts" in message else field(message, "output", "content")
+    response = as_object(field(first, "functionResponse"))
+    if response is not None:
+        return {member: value for member, value in response.items() if member != "name"}
+    return field(message, "output", "content")
 
 
 def problem_result(call: Call) -> ToolResult:

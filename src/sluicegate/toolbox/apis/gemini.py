@@ -53,7 +53,7 @@ def _response(call: Call, parts: Sequence[Shown], is_error: bool) -> Params:
 
 
 def _news(removed: Sequence[str], added: Sequence[Params]) -> list[Params]:
-    text = news_text(removed, [(text_field(new, "name"), text_field(new, "description")) for new in added])
+    text = news_text(removed, added)
     return [{"role": "user", "parts": [{"text": text}]}] if text else []
 
 

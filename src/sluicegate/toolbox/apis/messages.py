@@ -126,17 +126,26 @@ def shown(result: ToolResult, api: Api, keep: Keep = cannot_show) -> list[Shown]
 
 def _part(block: Content, images: frozenset[str], keep: Keep) -> Shown:
     match block:
-        case TextContent():
-            return block.text
         case ImageContent() | AudioContent():
             return _bytes(block.data, block.mime_type, images, keep)
+        case EmbeddedResource(resource=inner) if inner.text is None:
+            return _bytes(inner.data, inner.mime_type or "", images, keep)
+        case _:
+            return text_of(block) or ""
+
+
+def text_of(block: Content) -> str | None:
+    """What a block says; None for bytes."""
+    match block:
+        case TextContent():
+            return block.text
         case ResourceLink():
             about = f" ({block.description})" if block.description else ""
             return f"{block.title or block.name or 'Resource'}: {block.uri}{about}"
         case EmbeddedResource(resource=inner):
-            if inner.text is not None:
-                return inner.text
-            return _bytes(inner.data, inner.mime_type or "", images, keep)
+            return inner.text
+        case ImageContent() | AudioContent():
+            return None
         case _:
             return msgspec.json.encode(block.raw).decode()
 
@@ -161,15 +170,24 @@ def marked(parts: Sequence[Shown], is_error: bool) -> list[Shown]:
     return [f"Error: {first}", *parts[1:]] if isinstance(first, str) else ["Error:", *parts]
 
 
-def news_text(removed: Sequence[str], added: Sequence[tuple[str, str]]) -> str:
-    """Which tools are gone and which are new, in words; `added` has names and descriptions."""
+def news_text(removed: Sequence[str], added: Sequence[object]) -> str:
+    """Which tools are gone, and which are new or changed, in words with what is needed to call them."""
+    told = {text_field(new, "name"): new for new in added}
     lines: list[str] = []
-    if removed:
-        lines.append(f"These tools are no longer available: {', '.join(removed)}.")
-    if added:
-        lines.append("These tools are new:")
-        lines += [f"- {name}: {description}" if description else f"- {name}" for name, description in added]
+    gone = [name for name in removed if name not in told]
+    if gone:
+        lines.append(f"These tools are no longer available: {', '.join(gone)}.")
+    for title, is_changed in (("These tools are new:", False), ("These tools have changed:", True)):
+        found = [_told(new) for name, new in told.items() if (name in removed) is is_changed]
+        lines += [title, *found] if found else []
     return "\n".join(lines)
+
+
+def _told(definition: object) -> str:
+    schema = field(definition, "parameters", "parametersJsonSchema")
+    arguments = f"Arguments (JSON Schema): {msgspec.json.encode(schema).decode()}"
+    parts = [f"- {text_field(definition, 'name')}", text_field(definition, "description"), arguments]
+    return "\n  ".join(part for part in parts if part)
 
 
 def described(description: str, translation: Translation) -> tuple[str, Params]:

@@ -80,9 +80,7 @@ def _answers_in_chat(answered: Sequence[tuple[Call, Sequence[Shown], bool]]) -> 
 
 def _news(removed: Sequence[str], added: Sequence[Params]) -> list[Params]:
     """A message in words: both APIs change their tools only by a new list."""
-    functions = [field(new, "function") or new for new in added]
-    new = [(text_field(function, "name"), text_field(function, "description")) for function in functions]
-    text = news_text(removed, new)
+    text = news_text(removed, [field(new, "function") or new for new in added])
     return [{"role": "user", "content": text}] if text else []
 
 

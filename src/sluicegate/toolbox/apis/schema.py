@@ -112,7 +112,10 @@ def _object_root(own: Params, findings: list[str], budget: Budget) -> Params:
     choices = choices_of(root)
     if choices is not None:
         root.pop("const", None)
-        root["enum"] = [entry for entry in choices if as_object(entry) is not None] or [{}]
+        objects = [entry for entry in map(as_object, choices) if entry is not None] or [{}]
+        root["enum"] = objects
+        if not set[str]().union(*objects) <= (as_object(root["properties"]) or {}).keys():
+            root.setdefault("additionalProperties", True)
     if "$defs" in own:
         root["$defs"] = own["$defs"]
     return ordered(root)
@@ -347,13 +350,28 @@ class _Adapter:
 
 
 def _open_up(out: Params, left: Params, accepted: frozenset[str]) -> None:
-    """Drop what would judge more than before once a keyword beside it is dropped."""
+    """Drop what would judge more than before once a keyword beside it is dropped, and do not hide what it names."""
+    if not _unlisted(out, accepted) <= (as_object(out.get("properties")) or {}).keys():
+        out.setdefault("additionalProperties", True)
     if "patternProperties" in out and "patternProperties" not in accepted:
         if "additionalProperties" in out:
             left["additionalProperties"] = out["additionalProperties"]
         out["additionalProperties"] = True
     if "prefixItems" in out and "prefixItems" not in accepted and "items" in out:
         left["items"] = out.pop("items")
+
+
+def _unlisted(schema: Params, accepted: frozenset[str]) -> set[str]:
+    """The properties that conditions name, where the API has no conditions."""
+    found: set[str] = set()
+    for keyword in {"then", "else", "dependentSchemas"} & schema.keys() - accepted:
+        value = as_object(schema[keyword]) or {}
+        for part in map(as_object, value.values() if keyword == "dependentSchemas" else [value]):
+            found |= {*(as_object((part or {}).get("properties")) or ()), *_unlisted(part or {}, accepted)}
+            found.update(str(name) for name in as_array((part or {}).get("required")) or ())
+    for names in (as_object(schema.get("dependentRequired")) or {}).values():
+        found.update(str(name) for name in as_array(names) or ())
+    return found
 
 
 def _split_types(out: Params) -> None:

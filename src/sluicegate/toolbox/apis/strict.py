@@ -24,7 +24,7 @@ def closed(schema: Params) -> Params:
     """The schema for strict calls.
 
     Raises:
-        NotStrict: it has an open object, accepts anything somewhere, or is too large.
+        NotStrict: it has an object that cannot be closed, accepts anything somewhere, or is too large.
     """
     closing = _Closing(as_object(schema.get("$defs")) or {})
     return closing.whole(schema)
@@ -59,6 +59,8 @@ class _Closing:
         for entry in as_array(schema.get("enum")) or ():
             self._choices += 1
             self._characters += len(entry) if isinstance(entry, str) else 4
+        if "object" in kinds and "anyOf" in schema:
+            raise NotStrict(f"{where} is an object and a union at once.")
         if "object" in kinds:
             self._close(out, where, is_root)
         elif "properties" in schema or "required" in schema:
