@@ -7,7 +7,7 @@ Rich is imported in functions, because it takes longer to import than most comma
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -204,3 +204,25 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequen
         ]
         made.add_row(*cells)
     return made
+
+
+class LinesBelow:
+    """What is printed below the address: held back until there is one."""
+
+    def __init__(self) -> None:
+        self._held: list[Callable[[], None]] = []
+        self._is_open = False
+
+    def add(self, show: Callable[[], None]) -> None:
+        """Call `show` below the address."""
+        if self._is_open:
+            show()
+        else:
+            self._held.append(show)
+
+    def print(self) -> None:
+        """Print what was held back, and from now on everything at once."""
+        self._is_open = True
+        held, self._held = self._held, []
+        for show in held:
+            show()

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from sluicegate.cli.attach import relayed, relayed_or_started
 from sluicegate.cli.command import Failure, NotStarted, command_as_called, places_of, with_places
 from sluicegate.cli.configuration import concerns, has_nothing_to_run, show_problems, unpinned, what_runs, with_demo
-from sluicegate.cli.output import say
+from sluicegate.cli.output import LinesBelow, say
 from sluicegate.config.load import Loaded, load
 from sluicegate.config.model import OURSELVES, ControlFront, GatewayConfig
 from sluicegate.config.paths import Places, control_socket
@@ -344,28 +344,6 @@ def _serve_loaded(
         )
     if sys.stderr is not None and sys.stderr.isatty():  # pyright: ignore[reportUnnecessaryComparison] - may be closed
         click.echo(err=True)  # End the line in which the terminal has written ^C.
-
-
-class LinesBelow:
-    """What is printed below the address: held back until there is one."""
-
-    def __init__(self) -> None:
-        self._held: list[Callable[[], None]] = []
-        self._is_open = False
-
-    def add(self, show: Callable[[], None]) -> None:
-        """Call `show` below the address."""
-        if self._is_open:
-            show()
-        else:
-            self._held.append(show)
-
-    def print(self) -> None:
-        """Print what was held back, and from now on everything at once."""
-        self._is_open = True
-        held, self._held = self._held, []
-        for show in held:
-            show()
 
 
 def _show_concerns(loaded: Loaded, *, notes: bool) -> None:

@@ -256,7 +256,7 @@ async def ask_on_terminal(ask: Ask) -> Allow | Deny:
     from rich.text import Text
 
     console = Console(stderr=True, highlight=False)
-    title = f"May {ask.agent or 'the agent'} call {ask.tool}?"
+    title = f"May {ask.agent} call {ask.tool}?" if ask.agent else f"Call {ask.tool}?"
     console.print(Panel(Text("\n".join(ask.lines or (ask.reason,))), title=Text(title), title_align="left"))
     while True:
         console.print("[bold]y[/]es, for this [bold]s[/]ession, [bold]a[/]lways, [bold]n[/]o, [bold]q[/]uit: ", end="")
