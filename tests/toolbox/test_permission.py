@@ -5,12 +5,14 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from sluicegate import Allow, Deny
 from sluicegate.gate.judge import Rules
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
+from sluicegate.protocol.message import Params
 from sluicegate.store.audit_files import read_rows
 from sluicegate.store.state import SqliteState
 from sluicegate.toolbox.permission import Ask
@@ -206,8 +208,13 @@ async def test_a_callback_that_fails_allows_nothing(
 
     async with folder.load(write, on_permission=decide) as box:
         assert "could not be decided" in (await box.execute(NAME, {"path": "/a"})).text
+    def change(ask: Ask) -> Allow:
+        return Allow(arguments=cast(Params, ["/b"]))
+
     async with folder.load(write, on_permission=bool) as box:
         assert (await box.execute(NAME, {"path": "/a"})).is_error
+    async with folder.load(write, on_permission=change) as box:
+        assert "could not be decided" in (await box.execute(NAME, {"path": "/a"})).text
     assert written == [] and "no terminal" in caplog.text
 
 

@@ -214,6 +214,8 @@ async def _said(callback: OnPermission | None, ask: Ask) -> Allow | Deny:
         said = answer if isinstance(answer, Allow | Deny) else await answer
         if not isinstance(said, Allow | Deny):  # pyright: ignore[reportUnnecessaryIsInstance] - programs may not check
             raise TypeError(f"on_permission returns Allow or Deny, not {type(said).__name__}")
+        if isinstance(said, Allow) and not isinstance(said.arguments, dict | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"the arguments of Allow are a dict, not {type(said.arguments).__name__}")
         return said
     except Exception:  # An edge: the code of the user may raise anything, and nothing may run because of that.
         log.exception("on_permission failed for %s, so it is refused.", ask.tool)
