@@ -313,6 +313,6 @@ async def test_messages_of_a_client_that_does_not_read_its_stream_are_refused() 
             assert sent < 100
         assert answer.status == 503 and "retry-after" in answer.headers
         assert cast(Json, error_of(await answer.json())["data"])["reason"] == "overloaded"
-        for number in range(sent):
-            assert (await channel.next())["id"] == number
+        # In any order: the tool runs in threads.
+        assert {(await channel.next())["id"] for _ in range(sent)} == set(range(sent))
         assert (await channel.request("again", "ping"))["result"] == {}
