@@ -63,8 +63,22 @@ def masked_text(text: str) -> str:
     return _known_token.sub(MASK, text)
 
 
+# Begins where a word does, so that a long word is read once.
+_name: Final = re.compile(r"""(?<![\w.-])([\w.-]+)["']?\s*[:=]\s*""")
+_value: Final = re.compile(r"""(?:(?:bearer|basic|digest)\s+)?(?:"[^"]*"|'[^']*'|[^\s,;}\]]+)""", re.IGNORECASE)
+_bearer: Final = re.compile(r"\b(bearer\s+)\S+", re.IGNORECASE)
+
+
 def masked_line(line: str) -> str:
-    """A line of text with its secrets masked, each word as an argument."""
+    """A line of text with its secrets masked: values after secret names, and words that look like secrets."""
+    pieces: list[str] = []
+    end = 0
+    for name in _name.finditer(line):
+        value = _value.match(line, name.end()) if name.start() >= end and _secret_name.search(name[1]) else None
+        if value is not None:
+            pieces += line[end : value.start()], MASK
+            end = value.end()
+    line = _bearer.sub(rf"\1{MASK}", "".join(pieces) + line[end:])
     words = re.split(r"(\s+)", line)
     words[::2] = masked_args(words[::2])
     return "".join(words)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sluicegate.config.model import Http, ServerConfig, Stdio
 from sluicegate.config.secrets import Secret, shown
-from sluicegate.masking import masked_args, masked_text, masked_url
+from sluicegate.masking import masked_args, masked_line, masked_text, masked_url
 
 CANARY = "canary-5f2a"
 
@@ -121,6 +121,22 @@ def parts_of(*args: str, **env: str) -> set[str]:
     secrets = tuple(map(Secret, args, masked_args(list(args))))
     variables = {name: Secret(value) for name, value in env.items()}
     return Stdio(command="demo", program=None, cwd="/", args=secrets, env=variables).hidden_parts()
+
+
+@pytest.mark.parametrize(
+    ("line", "masked"),
+    [
+        ("refused: Authorization: Bearer abc, later", "refused: Authorization: ***, later"),
+        ("sent Bearer abc twice", "sent Bearer *** twice"),
+        ("key: hunter2", "key: ***"),
+        ('got {"password":"a b","x":1}', 'got {"password":***,"x":1}'),
+        ("with --token abc and API_KEY=def", "with --token *** and API_KEY=***"),
+        ("files: late by 3 s, see https://a:b@c/d", "files: late by 3 s, see https://***@c/d"),
+        ("files: exited with status 1", "files: exited with status 1"),
+    ],
+)
+def test_a_line_is_shown_without_its_secrets(line: str, masked: str) -> None:
+    assert masked_line(line) == masked
 
 
 def test_what_is_shown_is_not_hidden() -> None:

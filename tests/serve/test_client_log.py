@@ -73,6 +73,18 @@ async def test_secrets_are_masked_and_tracebacks_left_out(monkeypatch: pytest.Mo
         assert heard(client) == [f"{masked} ?"]
 
 
+async def test_a_record_that_cannot_be_formatted_fails_nobody(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(log, "propagate", False)
+    async with gateway() as stage:
+        client = await stage.listen("warning")
+        log.warning("%d", "x")
+        log.warning("the next")
+        await until(lambda: heard(client) == ["the next"])
+    assert "not str" in capsys.readouterr().err  # As `logging` reports it.
+
+
 async def test_records_of_other_threads_arrive() -> None:
     async with gateway() as stage:
         client = await stage.listen("warning")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sluicegate.protocol.message import as_array
+from sluicegate.protocol.message import Params, as_array
 from sluicegate.protocol.types import (
     AudioContent,
     Content,
@@ -174,6 +174,15 @@ def test_news_for_others_are_words(api: str) -> None:
         '  Arguments (JSON Schema): {"type":"object","properties":{}}'
     )
     assert message == {"role": "user", **({"parts": [{"text": text}]} if api == "gemini" else {"content": text})}
+
+
+def test_of_very_many_new_tools_only_the_names_are_told() -> None:
+    schema: Params = {"type": "object"}
+    many = [Tool(name=f"now{number}", description="x" * 100, input_schema=schema) for number in range(300)]
+    (message,) = news("openai", define([TOOL], "openai"), define([TOOL, *many], "openai"))
+    text = str(message["content"])
+    assert text.startswith("These tools are new; they are too many to describe: now0, now1,")
+    assert text.endswith("now299.") and len(text) < 3000
 
 
 @pytest.mark.parametrize("api", APIS)

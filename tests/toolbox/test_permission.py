@@ -208,6 +208,7 @@ async def test_a_callback_that_fails_allows_nothing(
 
     async with folder.load(write, on_permission=decide) as box:
         assert "could not be decided" in (await box.execute(NAME, {"path": "/a"})).text
+
     def change(ask: Ask) -> Allow:
         return Allow(arguments=cast(Params, ["/b"]))
 

@@ -22,17 +22,20 @@ def records_to_clients(hub: Hub) -> Generator[None]:
 
     Only for a process that is one gateway: records do not tell which of several hubs they are about.
     """
-    logger = logging.getLogger("sluicegate")
+    logger, lines = logging.getLogger("sluicegate"), logging.getLogger("sluicegate.stderr")
     handler = _ClientLog(hub, asyncio.get_running_loop())
-    level = logger.level
+    levels = logger.level, lines.level
     # Clients choose their level; the records below a warning are too few to cost anything when no client wants them.
+    # What servers write is no record of ours.
+    lines.setLevel(lines.getEffectiveLevel())
     logger.setLevel(logging.DEBUG)
     logger.addHandler(handler)
     try:
         yield
     finally:
         logger.removeHandler(handler)
-        logger.setLevel(level)
+        logger.setLevel(levels[0])
+        lines.setLevel(levels[1])
 
 
 class _ClientLog(logging.Handler):
@@ -45,6 +48,12 @@ class _ClientLog(logging.Handler):
         """Send a record; only its sentence, since a traceback may contain anything."""
         if not self._hub.log.is_wanted or record.name != "sluicegate":  # Others write lines of servers.
             return
+        try:
+            self._pass_on(record)
+        except Exception:  # An edge, as in every handler of `logging`: a record never fails the code that writes it.
+            self.handleError(record)
+
+    def _pass_on(self, record: logging.LogRecord) -> None:
         text = masked_line(record.getMessage()[:LONGEST_RECORD].encode(errors="replace").decode())
         params: Params = {"level": _level(record.levelno), "logger": "sluicegate", "data": text}
         # Some records come from other threads.

@@ -14,10 +14,16 @@ SKIPPED_LOGGED_A_MINUTE: Final = 5
 class SkippedLines:
     """Logs the first skipped lines of each minute (threats R3). Outlives the connection: servers may restart often."""
 
-    def __init__(self, name: str, on_printed: Callable[[bytes], object] | None = None) -> None:
-        """`on_printed` gets lines that are no JSON-RPC at all, instead of the log."""
+    def __init__(
+        self,
+        name: str,
+        on_printed: Callable[[bytes], object] | None = None,
+        redact: Callable[[str], str] | None = None,
+    ) -> None:
+        """`on_printed` gets lines that are no JSON-RPC at all, instead of the log; `redact` masks secrets in others."""
         self._name = name
         self._on_printed = on_printed
+        self._redact = redact or str
         self._rate = RateCounter()
 
     def skip(self, line: bytes, problem: str, *, is_answer: bool) -> None:
@@ -25,7 +31,7 @@ class SkippedLines:
         if self._on_printed is not None and not is_answer and b'"jsonrpc"' not in line:
             self._on_printed(line)
         else:
-            self.log(f"{problem}: {ascii(line[:200])}")
+            self.log(f"{problem}: {ascii(self._redact(line[:200].decode(errors='backslashreplace')))}")
 
     def log(self, problem: str) -> None:
         if self._rate.count() <= SKIPPED_LOGGED_A_MINUTE:

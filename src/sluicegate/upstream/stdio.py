@@ -90,7 +90,7 @@ class StdioUpstream:
         self._missing = missing
         self._on_printed = on_printed
         self._has_printed = False
-        self._skipped = SkippedLines(self._name, self._printed)
+        self._skipped = SkippedLines(self._name, self._printed, self._redactor.redact_cut)
         identity = [self._command, sorted(self._env.items()), str(cwd)]
         # A digest, because variables may hold secrets. `ascii` because they may be invalid UTF-8.
         self._identity = hashlib.blake2b(ascii(identity).encode()).digest()

@@ -24,6 +24,8 @@ from sluicegate.toolbox.apis.schema import Rules, Translation
 
 LARGEST_IMAGE: Final = 5 * 1024 * 1024
 """Bytes in base64; Anthropic refuses more, the others accept more."""
+LONGEST_NEWS: Final = 20_000
+"""Characters of new tools that are described; of more, only the names are told."""
 EMPTY: Final = "The tool returned nothing."
 
 
@@ -177,9 +179,13 @@ def news_text(removed: Sequence[str], added: Sequence[object]) -> str:
     gone = [name for name in removed if name not in told]
     if gone:
         lines.append(f"These tools are no longer available: {', '.join(gone)}.")
-    for title, is_changed in (("These tools are new:", False), ("These tools have changed:", True)):
+    for title, is_changed in (("These tools are new", False), ("These tools have changed", True)):
         found = [_told(new) for name, new in told.items() if (name in removed) is is_changed]
-        lines += [title, *found] if found else []
+        if sum(map(len, found)) > LONGEST_NEWS:
+            names = ", ".join(name for name in told if (name in removed) is is_changed)
+            lines.append(f"{title}; they are too many to describe: {names}.")
+        elif found:
+            lines += [f"{title}:", *found]
     return "\n".join(lines)
 
 
