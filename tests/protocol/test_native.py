@@ -49,6 +49,11 @@ def test_no_tool_can_send_what_only_we_send(kind: str) -> None:
     assert events_of(Result({"content": [forged]})) == [{"type": "data", "data": forged}, {"type": "complete"}]
 
 
+def test_a_block_whose_type_is_no_text_is_passed_on() -> None:
+    block: Params = {"type": ["x"]}
+    assert events_of(Result({"content": [block]})) == [block, {"type": "complete"}]
+
+
 def test_what_was_streamed_is_not_repeated() -> None:
     blocks = [{"type": "text", "text": text} for text in ("streamed", "new", "streamed too")]
     value: Params = {"content": blocks, "_meta": {"dev.sluicegate/streamed": [0, 2]}}
@@ -80,11 +85,8 @@ def test_a_tool_is_found_by_all_its_names_and_by_no_ambiguous_one() -> None:
     assert (as_object(error.data) or {})["did_you_mean"] == ["bash.execute"]
 
 
-def test_a_slash_in_a_name_is_a_dot_natively() -> None:
-    methods = Methods([{"name": "files__admin/list"}, {"name": "files.admin.drop"}, {"name": "files__admin/drop"}])
-    assert methods.find("files.admin.list") == {"name": "files__admin/list"}
-    assert methods.find("files.admin.drop") == {"name": "files.admin.drop"}
-    assert not is_native({"method": "files.admin/list"})
+def test_a_method_with_a_slash_is_one_of_mcp_or_an_extension() -> None:
+    assert is_native({"method": "files.admin_list"}) and not is_native({"method": "files.admin/list"})
 
 
 def test_params_come_by_name_or_in_the_order_of_the_schema() -> None:

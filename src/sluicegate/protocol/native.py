@@ -53,7 +53,8 @@ def event_of(notification: Notification) -> Params | None:
 
 def own_event(event: Params) -> Params:
     """An event of a tool's own kind, or a block of its result; as data if it has the type of one of ours."""
-    return {"type": "data", "data": event} if event.get("type") in _OURS else event
+    kind = event.get("type")
+    return {"type": "data", "data": event} if isinstance(kind, str) and kind in _OURS else event
 
 
 def events_of(reply: Reply) -> list[Params]:
@@ -131,8 +132,7 @@ class Methods:
 
     def __init__(self, definitions: Iterable[Params]) -> None:
         self.tools = {str(tool["name"]): tool for tool in definitions}
-        # Of `a/b` and `a.b`, the latter keeps its name.
-        self._native = {native_name(name): name for name in sorted(self.tools, key=lambda name: "/" not in name)}
+        self._native = {native_name(name): name for name in self.tools}
         flat: dict[str, list[str]] = {}
         for native, name in self._native.items():
             flat.setdefault(native.replace(".", "_"), []).append(name)
@@ -194,11 +194,8 @@ class Methods:
 
 
 def native_name(name: str) -> str:
-    """The native name of an exposed tool: `files__read_file` is `files.read_file`.
-
-    `files__admin/list` is `files.admin.list`, since methods with a slash belong to MCP and its extensions.
-    """
-    return name.removeprefix("mcp__").replace("__", ".", 1).replace("/", ".")
+    """The native name of an exposed tool: `files__read_file` is `files.read_file`."""
+    return name.removeprefix("mcp__").replace("__", ".", 1)
 
 
 def arguments_of(params: object, tool: Params) -> Params:
