@@ -1,6 +1,7 @@
 """The instructions that clients of a hub get: how names are made, and what each server says about itself."""
 
 import itertools
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -19,8 +20,9 @@ _RULES: Final[Mapping[Naming, str]] = {
     "collide": "Tools and prompts of several servers; where two have the same name, one is SERVER__NAME.",
 }
 """Precedes the instructions of the servers."""
-_MOST_INNER: Final = 1000
+_MOST_INNER: Final = 256
 """Namespaces inside that of a server whose descriptions are passed on."""
+_namespace: Final = re.compile(r"(?:[A-Za-z0-9_-]{1,31}\.){0,8}[A-Za-z0-9_-]{1,31}")
 _LONGEST: Final[Mapping[str, int]] = {"version": 100, "description": 2000}
 
 
@@ -67,12 +69,17 @@ def _about(prefix: str, discovery: Discovery, *, is_described: bool) -> Params:
     # What a server without instructions says about itself is not passed on either.
     if not is_described:
         return {prefix: _given({"version": discovery.server_info.get("version")})}
+    # Prefixes have no dots, so none of these is the entry of a server.
     inner = {
         name if name.startswith(f"{prefix}.") else f"{prefix}.{name}": _given({"description": text})
         for name, text in itertools.islice(discovery.inner.items(), _MOST_INNER)
+        if _namespace.fullmatch(name)
     }
     return {**inner, prefix: _given({name: discovery.server_info.get(name) for name in _LONGEST})}
 
 
 def _given(texts: Params) -> Params:
-    return {name: visible(text)[: _LONGEST[name]] for name, text in texts.items() if isinstance(text, str)}
+    # Cut before as well: a server may send megabytes.
+    return {
+        name: visible(text[: _LONGEST[name]])[: _LONGEST[name]] for name, text in texts.items() if isinstance(text, str)
+    }
