@@ -70,9 +70,8 @@ class FoundActivation:
         with _as_config_error(f"{self._where} could not be created"):
             if isinstance(thing, type):
                 thing = thing(**{**self._defaults, **(settings or {}), **self._given})
-            return activated(
-                namespace or self._namespace, thing
-            )  # Its `children` and `extend` may raise anything, too.
+            # Its `children` and `extend` may raise anything, too.
+            return activated(namespace or self._namespace, thing)
 
 
 def in_process(

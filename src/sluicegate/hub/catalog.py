@@ -352,7 +352,8 @@ def _is_still(entry: Entry, share: Share, offered: Offered, known: Catalog) -> b
 
 
 def _begins_like(template: str, uri: str) -> bool:
-    return bool(literal := template.partition("{")[0]) and uri.startswith(literal)
+    literal = template.partition("{")[0]
+    return literal != "" and uri.startswith(literal)
 
 
 def _entry(kind: str, share: Share, offered: Offered, exposed: str) -> Entry:
