@@ -1,6 +1,7 @@
 """The arbor activation: trees, owners, the end of trees without owners, and trees as resources."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -12,9 +13,10 @@ from typing import Any
 import pytest
 
 import sluicegate
+from sluicegate.activations.bundled import trees
 from sluicegate.activations.bundled.arbor import Arbor
 from sluicegate.activations.bundled.cone import Cone
-from sluicegate.activations.bundled.trees import DAY, DELETED_AFTER
+from sluicegate.activations.bundled.trees import ARCHIVED_AFTER, DAY, DELETED_AFTER, Trees
 from sluicegate.config.load import load
 from sluicegate.config.paths import Places
 from sluicegate.errors import UnknownTarget
@@ -188,6 +190,31 @@ async def test_subscribers_hear_of_changes(tmp_path: Path) -> None:
             await stage.do("node_create_text", tree=tree, content="new")
             update: Any = await anext(aiter(updates))
             assert update.uri == f"arbor://tree/{tree}"
+
+
+async def test_subscribers_hear_that_a_tree_is_archived(tmp_path: Path) -> None:
+    async with asyncio.timeout(30), opened(tmp_path / "arbor.db") as stage:
+        tree = (await stage.do("tree_create", owner="ada"))["id"]
+        await stage.do("tree_release", tree=tree, owner="ada")
+        async with sluicegate.connect(stage.server) as client, client.subscribe(f"arbor://tree/{tree}") as updates:
+            stage.clock.now += ARCHIVED_AFTER
+            assert (await stage.do("tree_get", tree=tree))["tree"]["condition"] == "archived"
+            update: Any = await anext(aiter(updates))
+            assert update.uri == f"arbor://tree/{tree}"
+
+
+def test_a_file_that_is_watched_again_is_watched_by_those_alone_who_have_it_open(tmp_path: Path) -> None:
+    file, told = str(tmp_path / "arbor.db"), [list[str](), list[str]()]
+    writer = Trees(file)
+    first = Trees(file, on_change=told[0].append)
+    one = writer.create({}, "ada").id
+    first.close()
+    assert os.path.realpath(file) not in vars(trees)["_watchers"]
+    second = Trees(file, on_change=told[1].append)
+    two = writer.create({}, "ada").id
+    assert told == [[one], [two]]
+    second.close()
+    writer.close()
 
 
 async def test_trees_that_others_make_and_change_in_the_same_file_are_resources_too(tmp_path: Path) -> None:

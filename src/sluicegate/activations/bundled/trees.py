@@ -84,21 +84,24 @@ class Trees:
         self.db.execute("PRAGMA journal_mode = WAL")
         self.db.execute("PRAGMA synchronous = NORMAL")
         self.db.executescript(_SCHEMA)
-        self._watchers = _watchers.setdefault(os.path.realpath(file), [])
+        self._file = os.path.realpath(file)
         self._on_change = on_change
         if on_change is not None:
-            self._watchers.append(on_change)
+            _watchers.setdefault(self._file, []).append(on_change)
         self._changed: set[str] = set()
 
     def close(self) -> None:
         self.db.close()
         if self._on_change is not None:
-            self._watchers.remove(self._on_change)
+            watchers = _watchers[self._file]
+            watchers.remove(self._on_change)
+            if not watchers:
+                del _watchers[self._file]
 
     def _tell(self) -> None:
         changed, self._changed = self._changed, set()
         for id in changed:
-            for watcher in list(self._watchers):
+            for watcher in list(_watchers.get(self._file, ())):
                 watcher(id)
 
     @contextmanager
@@ -125,10 +128,11 @@ class Trees:
             for table, column in (("nodes", "tree"), ("owners", "tree"), ("trees", "id")):
                 self.db.execute(f"DELETE FROM {table} WHERE {column} = ?", (id,))  # noqa: S608 - our own names
             self._changed.add(id)
-        self.db.execute(
-            "UPDATE trees SET condition = 'archived' WHERE condition = 'scheduled' AND since <= ?",
+        archived = self.db.execute(
+            "UPDATE trees SET condition = 'archived' WHERE condition = 'scheduled' AND since <= ? RETURNING id",
             (now - ARCHIVED_AFTER,),
-        )
+        ).fetchall()
+        self._changed.update(id for (id,) in archived)
         self._tell()
         return now
 
