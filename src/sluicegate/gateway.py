@@ -25,8 +25,8 @@ from sluicegate.hub.catalog import Offer, OfferLimits, Patterns, Profile
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, MountSettings, State
 from sluicegate.hub.search_step import SearchStep
-from sluicegate.protocol.message import Reply
-from sluicegate.protocol.types import HEALTH
+from sluicegate.protocol.message import Reply, as_object
+from sluicegate.protocol.types import HEALTH, ONLY_KEY
 from sluicegate.serve.control_protocol import LogLine, ServerStatus
 from sluicegate.serve.diagnose import explain
 from sluicegate.serve.early_start import command_of
@@ -175,9 +175,12 @@ class Gateway:
 
     def _answer_health(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
         """A step for `health.check`, which is in no list, unless the configuration names it or the list asks for it."""
-        asked = {"tools/call": exchange.params.get("name"), "tools/list": exchange.params.get("only")}
-        is_asked = asked.get(exchange.method) == HEALTH
-        if not is_asked or HEALTH in self.hub.catalog.tools:
+        asked = None
+        if exchange.method == "tools/call":
+            asked = exchange.params.get("name")
+        elif exchange.method == "tools/list":
+            asked = (as_object(exchange.params.get("_meta")) or {}).get(ONLY_KEY)
+        if asked != HEALTH or HEALTH in self.hub.catalog.tools:
             return proceed(exchange)
         if self._health is None:
             from sluicegate.load_activation import bundled  # Imported late: few clients ask.

@@ -13,7 +13,7 @@ from sluicegate.exchange import NOBODY, Caller, Exchange, Handler
 from sluicegate.protocol.message import Params, Result, as_array, as_object, opened
 from sluicegate.protocol.modern_era import SERVER_INFO_KEY
 from sluicegate.protocol.native import Methods, arguments_of
-from sluicegate.protocol.types import HEALTH, INNER_KEY, NAMESPACES_KEY
+from sluicegate.protocol.types import HEALTH, INNER_KEY, NAMESPACES_KEY, ONLY_KEY
 
 if TYPE_CHECKING:
     from jsonschema_rs import Validator
@@ -131,7 +131,7 @@ class NativeTools:
         if method == HEALTH and servers is not None:
             return ToolCall({"name": HEALTH, "arguments": arguments_of(params, {})})
         if servers is not None and method in _OF_HEALTH and HEALTH not in table.tools:
-            page = await self._page(caller, {"only": HEALTH}, None)
+            page = await self._page(caller, {"_meta": {ONLY_KEY: HEALTH}}, None)
             return Table(tool for tool in page.tools if tool["name"] == HEALTH).plan(method, params)
         info = as_object(meta.get(SERVER_INFO_KEY)) or {}
         inner = {name: {"description": text} for name, text in (as_object(meta.get(INNER_KEY)) or {}).items()}

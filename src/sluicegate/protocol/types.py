@@ -316,6 +316,8 @@ INNER_KEY: Final = "dev.sluicegate/inner"
 """In the `_meta` of `server/discover`: the descriptions of the namespaces inside that of a server, by name."""
 HEALTH: Final = "health.check"
 """The tool that every gateway answers, though it may be in no list."""
+ONLY_KEY: Final = "dev.sluicegate/only"
+"""In the `_meta` of `tools/list`: asks for the tool of this name alone, if it is in no list otherwise."""
 
 
 class DataEvent(ProgressEvent, frozen=True, omit_defaults=True):

@@ -55,6 +55,16 @@ async def test_every_gateway_answers_it_and_lists_it_if_it_is_named(
             assert (await native.request(3, "health.hash"))["result"] == schema["hash"]
 
 
+async def test_no_member_outside_our_metadata_adds_it_to_a_list(tmp_path: Path) -> None:
+    config = load(Places(root=str(tmp_path), home=str(tmp_path / "home"), environ={})).config
+    assert config is not None
+    async with asyncio.timeout(30), Gateway(config, load_file=load_file) as gateway:
+        await gateway.hub.settled()
+        async with raw_client(gateway.handler(), kind=NativePeer) as client:
+            result: Any = (await client.request(1, "tools/list", {"only": "health.check"}))["result"]
+            assert result["tools"] == []
+
+
 async def test_its_age_is_that_of_the_gateway_not_of_the_first_question(tmp_path: Path) -> None:
     config = load(Places(root=str(tmp_path), home=str(tmp_path / "home"), environ={})).config
     assert config is not None
