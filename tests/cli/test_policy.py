@@ -67,6 +67,21 @@ def test_explain_judges_as_the_gateway_does(ruled: Folder, words: list[str], act
     assert page["hidden"] is (words[0] == "mcp__notes__hidden")
 
 
+def test_explain_reads_files_and_stdin_as_a_call_does(ruled: Folder) -> None:
+    ruled.write("arguments.json", '{"title": "abc"}')
+    ruled.write("title.txt", "abc")
+    for words, stdin in (
+        (["--input", "@arguments.json"], ""),
+        (["--input", "-"], '{"title": "abc"}'),
+        (["title=@title.txt"], ""),
+        (["title=@-"], "abc"),
+    ):
+        done = ruled.run("policy", "explain", "notes__delete_note", *words, "--json", stdin=stdin)
+        assert json.loads(done.stdout)["action"] == "deny", done.stderr
+    both = ruled.invoke("policy", "explain", "notes__delete_note", "title=a", "--input", "{}")
+    assert both.returncode == 2 and "--input holds all arguments; leave the others out." in both.stderr
+
+
 def test_explain_says_that_a_general_rule_does_not_allow_bash(folder: Folder) -> None:
     rules = "".join(f'[[permissions]]\ntool = "{tool}"\naction = "allow"\n' for tool in ("*", "bash.other"))
     folder.write("sluicegate.toml", f'[activations.bash]\nbundled = "bash"\n{rules}')

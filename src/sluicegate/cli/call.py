@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from sluicegate.cli.command import Failure, places_of, with_places
 from sluicegate.cli.gateway_client import GatewayClient, any_gateway, explain_missing, own_name, run, servers_for
-from sluicegate.cli.key_values import Wrong, json_arguments, typed_arguments
+from sluicegate.cli.key_values import Read, Wrong, input_text, json_arguments, reader, typed_arguments
 from sluicegate.cli.output import clean, counted, first_line, on_terminal, one_line, say, show_json, show_text
 from sluicegate.cli.pieces import Pieces
 from sluicegate.cli.prompt import Terminal
@@ -104,22 +104,19 @@ def call(
     if text is not None and words:
         raise click.UsageError("--input holds all arguments; leave the others out.")
     # Read before the event loop starts: there, Ctrl+C would not interrupt it.
-    is_piped = text in ("-", "@-")
-    piped = _text_of_stdin() if is_piped or any(word.partition("=")[2] == "@-" for word in words) else ""
-    if text is not None and text.startswith("@") and not is_piped:
-        try:
-            text = text_of(text[1:])
-        except ValueError as problem:
-            raise click.UsageError(f"--input: {problem}") from None
-    run(_work(places_of(config, folder), tool, words, piped if is_piped else text, as_json, piped))
+    try:
+        text, read = None if text is None else input_text(text), reader(words)
+    except Wrong as problem:
+        raise click.UsageError(str(problem)) from None
+    run(_work(places_of(config, folder), tool, words, text, as_json, read))
 
 
-async def _work(places: Places, name: str, words: Sequence[str], text: str | None, as_json: bool, piped: str) -> int:
+async def _work(places: Places, name: str, words: Sequence[str], text: str | None, as_json: bool, read: Read) -> int:
     bar = Bar()
     terminal = Terminal(bar.pause, partial(_answered_elsewhere, places))
     async with any_gateway(places, choose=servers_for(name), elicit=terminal, on_log=bar.log) as gateway:
         tool = await _find(gateway, name)
-        arguments = _arguments(tool, words, text, piped)
+        arguments = _arguments(tool, words, text, read)
         bar.pieces.as_events = as_json and (tool.meta or {}).get(STREAMING_KEY) is True
         with bar:
             result = await _call(gateway, tool.name, arguments, bar, terminal)
@@ -193,32 +190,11 @@ async def _retry_servers(gateway: GatewayClient, name: str) -> bool:
     return bool(away)
 
 
-def _arguments(tool: Tool, words: Sequence[str], text: str | None, piped: str) -> Params:
-    def read(file: str) -> str:
-        return piped if file == "-" else text_of(file)
-
+def _arguments(tool: Tool, words: Sequence[str], text: str | None, read: Read) -> Params:
     try:
         return json_arguments(text) if text is not None else typed_arguments(words, tool.input_schema, read)
     except Wrong as problem:
         raise click.UsageError(str(problem)) from None
-
-
-def _text_of_stdin() -> str:
-    try:
-        return sys.stdin.read()
-    except UnicodeDecodeError:
-        raise click.UsageError("stdin is not text in UTF-8.") from None
-
-
-def text_of(file: str) -> str:
-    """The text of a file. Raises ValueError with a sentence if it has none."""
-    try:
-        with open(file, encoding="utf-8", newline="") as opened:
-            return opened.read()
-    except UnicodeDecodeError:
-        raise ValueError(f"{file} is not text in UTF-8.") from None
-    except OSError as problem:
-        raise ValueError(f"{file} cannot be read: {problem.strerror}.") from None
 
 
 async def _call(gateway: GatewayClient, name: str, arguments: Params, bar: "Bar", terminal: Terminal) -> ToolResult:

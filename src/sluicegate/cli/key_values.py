@@ -1,10 +1,11 @@
 """`key=value` words of a command line, converted to the types of the tool's schema.
 
-Pure except for `@file`, which is read by a function of the caller.
+Pure except for `reader` and what it uses, which read files and stdin.
 """
 
 import difflib
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, cast
 
@@ -20,6 +21,40 @@ _DEEPEST: Final = 16
 
 class Wrong(ValueError):
     """A word that does not fit the tool's schema; the message is a sentence."""
+
+
+def input_text(text: str) -> str:
+    """The JSON that `--input` names: `@FILE` is that of a file, `-` and `@-` that of stdin. Raises Wrong."""
+    if text in ("-", "@-"):
+        return _text_of_stdin()
+    try:
+        return text_of(text[1:]) if text.startswith("@") else text
+    except ValueError as problem:
+        raise Wrong(f"--input: {problem}") from None
+
+
+def reader(words: Sequence[str]) -> Read:
+    """Reads the files that words name. Stdin is read now, if a word names it; raises Wrong if it is no text."""
+    piped = _text_of_stdin() if any(word.partition("=")[2] == "@-" for word in words) else ""
+    return lambda file: piped if file == "-" else text_of(file)
+
+
+def text_of(file: str) -> str:
+    """The text of a file. Raises ValueError with a sentence if it has none."""
+    try:
+        with open(file, encoding="utf-8", newline="") as opened:
+            return opened.read()
+    except UnicodeDecodeError:
+        raise ValueError(f"{file} is not text in UTF-8.") from None
+    except OSError as problem:
+        raise ValueError(f"{file} cannot be read: {problem.strerror}.") from None
+
+
+def _text_of_stdin() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError:
+        raise Wrong("stdin is not text in UTF-8.") from None
 
 
 def typed_arguments(words: Sequence[str], schema: Params, read: Read) -> Params:

@@ -11,7 +11,7 @@ import msgspec
 from sluicegate.cli.command import Failure, Group, NotStarted, places_of, with_places
 from sluicegate.cli.configuration import loaded_from, show_problems
 from sluicegate.cli.files import text_of
-from sluicegate.cli.key_values import Wrong, json_arguments, typed_arguments
+from sluicegate.cli.key_values import Wrong, input_text, json_arguments, reader, typed_arguments
 from sluicegate.cli.output import counted, say, show_json, show_rows, tell
 from sluicegate.cli.policy_history import replay, suggest
 from sluicegate.config.foreign_rules import imported_rules
@@ -56,7 +56,11 @@ policy.add_command(replay)
 @click.argument("tool")
 @click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option(
-    "--input", "--args", "json_text", metavar="JSON", help="The arguments as a JSON object, instead of KEY=VALUE."
+    "--input",
+    "--args",
+    "json_text",
+    metavar="JSON",
+    help="All arguments as one JSON object; @FILE reads a file, - stdin.",
 )
 @click.option("--kind", type=click.Choice(["tool", "prompt", "resource"]), default="tool", help="What TOOL names.")
 @click.option("--caller", default="local", show_default=True, help="The caller.")
@@ -87,8 +91,13 @@ def explain(
     Exit status: 0 explained, 3 the rules have errors
     """
     catalog = Catalog.of(places_of(config, folder))
+    if json_text is not None and words:
+        raise click.UsageError("--input holds all arguments; leave the others out.")
     try:
-        arguments = typed_arguments(words, {}, _no_files) if json_text is None else json_arguments(json_text)
+        if json_text is None:
+            arguments = typed_arguments(words, {}, reader(words))
+        else:
+            arguments = json_arguments(input_text(json_text))
     except Wrong as problem:
         raise click.UsageError(str(problem)) from None
     target = catalog.target(tool, kind, arguments)
@@ -126,10 +135,6 @@ def _explain(rules: Rules, caller: Caller, target: Target, arguments: Params, *,
     said = {"allow": "is allowed", "deny": "is denied", "ask": "must be approved by a person"}[verdict.action]
     why = f": {verdict.why}" if verdict.why else "."
     say(f"{target} {said}{why}{' It is not listed either.' if hidden else ''}")
-
-
-def _no_files(name: str) -> str:
-    raise ValueError(f"@{name} is not read here; give the value itself.")
 
 
 class Catalog:

@@ -13,9 +13,8 @@ from typing import Any, Final
 import click
 import msgspec
 
-from sluicegate.cli.call import text_of
 from sluicegate.cli.command import INTERRUPTED, Failure, places_of, with_folder
-from sluicegate.cli.key_values import Wrong, json_arguments, typed_arguments
+from sluicegate.cli.key_values import Wrong, json_arguments, text_of, typed_arguments
 from sluicegate.cli.output import clean, counted, first_line, is_terminal, one_line, say, show_rows, show_text, tell
 from sluicegate.errors import SluicegateError
 from sluicegate.globs import BadGlob, name_glob
