@@ -4,6 +4,7 @@ import asyncio
 import re
 import shlex
 import sys
+import threading
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -47,9 +48,6 @@ _KINDS: Final[Mapping[type, str]] = {
 }
 """The kinds of content that a terminal cannot show."""
 _TOO_LONG: Final = re.compile(r"^The answer of .+ is (too long|larger than \d+ bytes)\b")
-_APPROVAL: Final = re.compile(r"sluicegate asks: may this call run\? \(question (\w+)\)")
-"""How the question begins whether a call may run; those of servers begin with their names."""
-_APPROVAL_POLL: Final = 0.5
 MOST_HELD: Final = 1000
 """Log lines, the last ones, that are held back while a person answers a question."""
 
@@ -135,25 +133,18 @@ async def _answered_elsewhere(places: Places, request: ElicitRequest) -> None:
 
     A client of 2026-07-28 is not told: its call is open again only when it sends an answer itself.
     """
-    asked = _APPROVAL.match(request.message)
-    if asked is None:
-        await asyncio.Event().wait()
-        return
-    while True:
-        if await in_thread(partial(_is_decided, places, asked[1])):
-            return
-        await asyncio.sleep(_APPROVAL_POLL)  # The record is a file, which other processes change.
+    # Imported late: few calls ask.
+    from sluicegate.cli.state import wait_decided
+    from sluicegate.gate.approval_text import ASKS
 
-
-def _is_decided(places: Places, question: str) -> bool:
-    from sluicegate.cli.state import opened_state  # Imported late: few calls are asked about.
-
+    if not request.message.startswith(ASKS):
+        await asyncio.Event().wait()  # Never set.
+    question = request.message.removeprefix(ASKS).partition(")")[0]
+    is_over = threading.Event()
     try:
-        with opened_state(places) as state:
-            found = state.find(question)
-    except Failure:
-        return False  # It can still be answered here.
-    return found is not None and found.state != "pending"
+        await in_thread(partial(wait_decided, places, question, is_over))
+    finally:
+        is_over.set()
 
 
 async def _find(gateway: GatewayClient, name: str) -> Tool:

@@ -298,8 +298,10 @@ class Field:
 
 def _asks(request: ElicitRequest) -> str:
     """The question, with its origin in front. Those of the gateway itself say so already."""
+    from sluicegate.gate.approval_text import ASKS  # Imported late: few calls ask.
+
     message = clean(request.message)
-    return message if message.startswith("sluicegate asks:") else f"The server asks: {message}"
+    return message if message.startswith(ASKS) else f"The server asks: {message}"
 
 
 def _choices(schema: Params) -> list[Choice]:

@@ -24,6 +24,11 @@ LONGEST_QUESTION: Final = 32 * 1024
 """Characters that a client is asked to show. Longer calls are shown by the command and the page only."""
 LONGEST_REASON: Final = 1000
 
+ASKS: Final = "sluicegate asks: may this call run? (question "
+"""How a question begins; its id and a bracket follow.
+
+Questions of servers begin with their name in brackets, so no server can ask in these words.
+"""
 ANSWERS: Final[dict[str, Scope | None]] = {
     "once": "once",
     "this tool for ten minutes": "minutes",
@@ -127,8 +132,7 @@ def outcome(question: Approval) -> str:
 
 def form(question: Approval, abandoned: Callable[[], None]) -> Question | None:
     """The question for a client; None if it is too long to be shown in full. `abandoned` as in `Question`."""
-    # Questions of servers begin with their name in brackets, so no server can ask in these words.
-    lines = [f"sluicegate asks: may this call run? (question {question.id})", "", *as_lines(question)]
+    lines = [f"{ASKS}{question.id})", "", *as_lines(question)]
     message = "\n".join(lines)
     if len(message) > LONGEST_QUESTION:
         return None
