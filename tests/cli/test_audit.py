@@ -89,6 +89,29 @@ def test_tools_are_found_by_the_names_that_clients_see(folder: Folder, requests:
     assert lines(folder, "list", "--json", "--tool", "other__write") == []
 
 
+def test_a_server_without_a_prefix_is_not_what_a_command_without_conditions_means(
+    folder: Folder, requests: list[str]
+) -> None:
+    folder.servers(other={"command": "other"})
+    folder.write("sluicegate.toml", f'{SETTINGS}\n[servers.other]\nprefix = ""\n')
+    assert len(lines(folder, "list", "--json")) == len(lines(folder, "export")) == 10
+    assert len(lines(folder, "list", "--json", "--tool", "__write")) == 0
+    done = folder.invoke("audit", "erase", "--yes")
+    assert done.returncode == 2 and "Say which values" in done.stderr
+
+
+def test_the_key_of_a_server_counts_more_than_the_name_or_prefix_of_another(
+    folder: Folder, requests: list[str]
+) -> None:
+    folder.servers(files={"command": "files"}, other={"command": "other"})
+    folder.write(
+        "sluicegate.toml", f'{SETTINGS}\n[servers.files]\nprefix = "other"\n[servers.other]\nprefix = "files"\n'
+    )
+    assert len(lines(folder, "list", "--json", "--server", "files")) == 8
+    assert lines(folder, "list", "--json", "--server", "other") == []
+    assert len(lines(folder, "list", "--json", "--tool", "files__write")) == 2
+
+
 def test_that_no_row_matches_is_said(folder: Folder, requests: list[str]) -> None:
     for words in (["list"], ["list", "--json"], ["tail"]):
         done = folder.invoke("audit", *words, "--caller", "eve")

@@ -37,15 +37,14 @@ class Log(msgspec.Struct, frozen=True):
     folder: str
     anchors: tuple[str, ...] = ()
     keys: Mapping[str, str] = {}
-    """The keys of servers, under which they are recorded, by their names and prefixes."""
+    """The keys of servers, under which they are recorded, by their keys, names and prefixes."""
 
     def recorded(self, where: Where) -> Where:
         """The conditions with the keys of servers in place of their names and prefixes."""
-        server, name = where.server or "", where.name or ""
-        prefix, rest = name.removeprefix("mcp__").partition("__")[::2]
+        prefix, rest = (where.name or "").removeprefix("mcp__").partition("__")[::2]
         return msgspec.structs.replace(
             where,
-            server=self.keys.get(server, where.server),
+            server=None if where.server is None else self.keys.get(where.server, where.server),
             name=f"{self.keys[prefix]}__{rest}" if rest and prefix in self.keys else where.name,
         )
 
@@ -119,7 +118,10 @@ def _configured(config: str | None, folder: str | None) -> Log:
     if loaded.config is None:
         show_problems(loaded.problems, notes=False)
         raise NotStarted("the configuration has errors, so the folder of the log is not known; give --audit-folder.")
-    keys = {name: server.key for server in loaded.config.servers.values() for name in (server.name, server.prefix)}
+    # A key stands for its own server, whatever others are called; a name counts more than a prefix.
+    servers = loaded.config.servers.values()
+    keys = {server.prefix: server.key for server in servers if server.prefix}
+    keys |= {server.name: server.key for server in servers} | {server.key: server.key for server in servers}
     return Log(audit_folder(loaded.config, places.environ), loaded.config.audit.anchors, keys)
 
 
