@@ -9,7 +9,7 @@ from sluicegate.gate.lock_file import read_lock, write_lock
 from sluicegate.gate.pins import Mode, PinnedDefinitions
 from sluicegate.hub.catalog import digest_of
 from sluicegate.protocol.message import Params
-from sluicegate.store.base import Row
+from sluicegate.store.base import Pin, Row
 from sluicegate.store.state import SqliteState
 
 PLAIN: Params = {"name": "read", "description": "Reads.", "inputSchema": {"type": "object"}}
@@ -155,6 +155,54 @@ def test_a_definition_that_is_the_same_for_clients_with_an_extension_has_no_pin_
     assert pins.review(variant({**PLAIN, "name": "page"})) == {}, (
         "another tool is approved at first sight, as elsewhere"
     )
+
+
+@pytest.mark.parametrize("extensions", [f"com.example/more,{PAGES}", ""])
+def test_t21_a_tool_that_was_seen_for_some_clients_is_not_seen_first_for_others(extensions: str) -> None:
+    store = SqliteState()
+    assert pinned(store).review(variant(PLAIN)) == {}
+    for _ in range(2):
+        [why] = pinned(store).review(variant(CHANGES["title"], extensions)).values()
+        assert "'sluicegate pins diff'" in why
+    assert pinned(store).review(variant(PLAIN)) == {}, "what was approved still is"
+
+
+def test_a_tool_that_stays_the_same_is_offered_to_clients_with_more_extensions_and_to_all_others() -> None:
+    store = SqliteState()
+    for extensions in (PAGES, f"com.example/more,{PAGES}", "", "com.example/other"):
+        assert pinned(store).review(variant(PLAIN, extensions)) == {}
+    assert waiting(store) == []
+
+
+def test_t21_definitions_that_are_seen_together_for_the_first_time_are_compared_with_the_usual_one() -> None:
+    store = SqliteState()
+    refused = pinned(store).review({**variant(CHANGES["title"]), **entry(PLAIN), **variant(PLAIN, "com.example/same")})
+    assert [target.variant for target in refused] == [PAGES]
+    assert waiting(store) == [(f"tool+{PAGES}", "read")]
+
+
+def test_t21_a_store_that_fails_for_a_moment_approves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SqliteState()
+    pins = pinned(store)
+    pins.review(entry(PLAIN))
+    read, problems = store.pins, [StateUnavailable("Another process writes.")]
+
+    def fail_once(server: str | None = None) -> list[Pin]:
+        if problems:
+            raise problems.pop()
+        return read(server)
+
+    monkeypatch.setattr(store, "pins", fail_once)
+    changed = variant(CHANGES["title"])
+    assert list(pins.review(changed).values()) == ["The record of approved definitions cannot be read."]
+    assert pins.forget_quarantined() and "is not the approved one" in str(pins.review(changed))
+
+
+def test_rows_about_definitions_for_clients_with_an_extension_name_it() -> None:
+    store, audit = SqliteState(), Notes()
+    pinned(store, audit=audit).review({**entry(PLAIN), **variant(CHANGES["title"])})
+    assert [row.body.get("variant") for row in audit.rows] == [None, PAGES]
+    assert "variant" not in audit.rows[0].body
 
 
 def test_a_lock_file_lists_definitions_for_clients_with_an_extension() -> None:

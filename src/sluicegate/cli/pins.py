@@ -155,10 +155,11 @@ def _state_of(pin: Pin, found: Sequence[Pin]) -> str:
 
 
 def _approved(pin: Pin, found: Sequence[Pin]) -> Pin | None:
-    """What is approved in place of a definition: for clients with the same extensions, else for all others."""
-    usual = (pin.server, pin.kind.partition("+")[0], pin.name)
-    approved = {_place(each): each for each in found if each.state == "approved"}
-    return approved.get(_place(pin)) or approved.get(usual)
+    """What is approved in place of a definition: for the same clients, else for those without extensions, else any."""
+    kind = pin.kind.partition("+")[0]
+    same = [each for each in found if each.state == "approved" and (each.server, each.name) == (pin.server, pin.name)]
+    approved = {each.kind: each for each in same if each.kind.partition("+")[0] == kind}
+    return approved.get(pin.kind) or approved.get(kind) or next(iter(approved.values()), None)
 
 
 def _reason(pin: Pin) -> str:

@@ -5,10 +5,11 @@ one, decides alone: what it does not list, or lists with another hash, waits for
 
 A server may define a tool differently for clients that declare an extension. Such a definition has a pin of its own,
 beside that of the usual one, and waits for approval if it differs from that; if it is the same, the usual pin counts.
+A tool that was seen for some clients is not seen for the first time when it is listed for others.
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -79,47 +80,56 @@ class PinnedDefinitions:
 
     def _decide(self, definitions: Mapping[Target, Params]) -> None:
         pinned: dict[Target, Pin] = {}
-        usual = self._usual_hashes() if any(target.variant for target in definitions) else {}
-        for target, definition in definitions.items():
-            mode = self._mode(target.server)
-            self._decided[target] = ""
+        self._decided |= dict.fromkeys(definitions, "")
+        watched = [target for target in definitions if self._mode(target.server) != "off"]
+        try:
+            known = self._known()
+        except StateUnavailable as problem:
+            self._fail(watched, problem)
+            return
+        for target in sorted(watched, key=lambda target: bool(target.variant)):
             place = (target.server, target.kind, target.name)
-            approved = usual if self.locked is None else self.locked
-            if mode == "off" or (target.variant and approved.get(place) == target.definition):
+            hashes = known.setdefault(place, {})
+            approved = hashes.get(target.kind) if self.locked is None else self.locked.get(place)
+            if target.variant and approved == target.definition:
                 continue
+            definition = definitions[target]
             findings = scan(target.name, definition)
             for hint in findings.hints if target not in self._hinted else ():
                 log.warning("%s: %s: %s.", target.server, _title(target), hint)
             self._hinted.add(target)
+            is_changed = target.kind in hashes or (bool(hashes) and target.definition not in hashes.values())
             pinned[target] = Pin(
                 server=target.server,
                 kind=_kind(target),
                 name=target.name,
                 hash=target.definition,
                 definition=_as_json(definition, self._secrets(target.server)),
-                state="pending" if findings.hidden or (target.variant and place in usual) else "approved",
+                state="pending" if findings.hidden or is_changed else "approved",
             )
+            hashes.setdefault(_kind(target), target.definition if pinned[target].state == "approved" else None)
             if findings.hidden:
                 self._decided[target] = f"{_sentence(findings.hidden[0])} {_remedy(target)}"
         self._compare(pinned)
 
-    def _usual_hashes(self) -> dict[tuple[str, str, str], str]:
-        """The hashes of all definitions in the store that are approved; empty for those that wait."""
-        try:
-            pins = self._store.pins()
-        except StateUnavailable:
-            return {}  # It is reported where the definitions are compared.
-        waiting = {(pin.server, pin.kind, pin.name): "" for pin in pins}
-        return waiting | {(pin.server, pin.kind, pin.name): pin.hash for pin in pins if pin.state == "approved"}
+    def _known(self) -> dict[tuple[str, str, str], dict[str, str | None]]:
+        """For each tool in the store the approved hashes, by the kind they are pinned under; None for what waits."""
+        found: dict[tuple[str, str, str], dict[str, str | None]] = {}
+        for pin in self._store.pins():
+            hashes = found.setdefault((pin.server, pin.kind.partition("+")[0], pin.name), {})
+            hashes[pin.kind] = pin.hash if pin.state == "approved" else hashes.get(pin.kind)
+        return found
+
+    def _fail(self, targets: Iterable[Target], problem: StateUnavailable) -> None:
+        """Refuse definitions that cannot be compared: they may have changed."""
+        log.error("%s %s", _STORE_FAILED, problem.message)
+        self._decided |= dict.fromkeys(targets, _STORE_FAILED)
 
     def _compare(self, pinned: Mapping[Target, Pin]) -> None:
         try:
             seen = self._store.see(list(pinned.values()))
         except StateUnavailable as problem:
-            # What cannot be compared may have changed.
-            log.error("%s %s", _STORE_FAILED, problem.message)
-            for target in pinned:
-                self._decided[target] = _STORE_FAILED
+            self._fail(pinned, problem)
             return
         for (target, pin), found in zip(pinned.items(), seen, strict=True):
             why = self._decided[target]
@@ -150,10 +160,12 @@ class PinnedDefinitions:
         )
 
     def _report(self, target: Target, pin: Pin, news: str, why: str) -> None:
-        if why and (news == "changed" or target.variant):
+        if why and (news == "changed" or pin.state == "pending"):
             log.warning("%s: not offered: %s. %s", target.server, _title(target), why)
         if self._audit is not None:
-            body = {"hash": pin.hash, "quarantined": why}
+            body: Params = {"hash": pin.hash, "quarantined": why}
+            if target.variant:
+                body["variant"] = target.variant
             row = Row(kind="tool_def", server=target.server, name=target.name, verdict=news, body=body)
             self._audit.note(row)
 
