@@ -30,12 +30,10 @@ Page = Callable[[State], AbstractAsyncContextManager[str]]
 class Stores:
     """What a gateway remembers beyond its end, and how people learn that they are asked."""
 
-    def __init__(self, audit: AuditLog, state: State, *, is_recorded: bool, is_shared: bool = True) -> None:
+    def __init__(self, audit: AuditLog, state: State, *, is_recorded: bool) -> None:
         self.audit = audit
         self.state = state
         self.is_recorded = is_recorded
-        self.is_shared = is_shared
-        """Whether others than this process can answer questions: with a command, or on the page."""
         self.notify: Notify | None = None
         self.may_run_unrecorded = False
         """Whether calls go on while the audit log cannot be written."""
@@ -44,7 +42,7 @@ class Stores:
 
 def stores_in_memory() -> Stores:
     """For a gateway inside another program, and for one that nothing is called through: nothing is kept."""
-    return Stores(Unrecorded(), SqliteState(), is_recorded=False, is_shared=False)
+    return Stores(Unrecorded(), SqliteState(), is_recorded=False)
 
 
 @asynccontextmanager
@@ -70,22 +68,21 @@ async def open_stores(config: GatewayConfig, environ: Mapping[str, str]) -> Asyn
                     anchors=settings.anchors,
                 )
             )
-        state, is_shared = _open_state(config, environ)
+        state = _open_state(config, environ)
         stack.callback(state.close)
-        stores = Stores(audit, state, is_recorded=config.audit.enabled, is_shared=is_shared)
+        stores = Stores(audit, state, is_recorded=config.audit.enabled)
         stores.may_run_unrecorded = config.audit.on_failure == "open"
         yield stores
 
 
-def _open_state(config: GatewayConfig, environ: Mapping[str, str]) -> tuple[SqliteState, bool]:
-    """The record of decisions, and whether other processes see it."""
+def _open_state(config: GatewayConfig, environ: Mapping[str, str]) -> SqliteState:
     try:
-        return SqliteState(state_file(config.root, environ)), True
+        return SqliteState(state_file(config.root, environ))
     except StateUnavailable as problem:
         if config.policy.rules or config.policy.can_ask or config.locked is not None:
             raise ConfigError(f"{problem.message} Rules cannot be enforced without it.") from None
         log.warning("%s Changed definitions of tools are noticed only while this gateway runs.", problem.message)
-        return SqliteState(), False
+        return SqliteState()
 
 
 class ApprovalsPage:
@@ -97,6 +94,8 @@ class ApprovalsPage:
         self._state = state
         self._page = page
         self._tasks = TaskScope()  # A reload runs in a task that ends; the page needs one of its own.
+        self._opening: asyncio.Future[str] | None = None
+        """While it is being opened: why that failed, or nothing. A reload that is cancelled leaves it to the next."""
 
     async def __aenter__(self) -> "ApprovalsPage":
         await self._tasks.__aenter__()
@@ -110,26 +109,28 @@ class ApprovalsPage:
         """Open it if there are rules that ask, and it is not open; sentences to report."""
         if self._page is None or self.url or not config.policy.can_ask:
             return []
-        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._tasks.start(self._keep(self._page(self._state), opened))
-        try:
-            await opened
-        except (OSError, StateUnavailable) as problem:
-            why = problem.message if isinstance(problem, StateUnavailable) else f"{problem.strerror}."
+        if not self._state.is_shared:
+            return [
+                "Rules ask for approval, but nobody except the client itself can be asked: the record of approvals "
+                "could not be used when this gateway was started."
+            ]
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_future()
+            self._tasks.start(self._keep(self._page(self._state), self._opening))
+        if why := await asyncio.shield(self._opening):
             return [f"The page for approvals cannot be opened: {why} `sluicegate approvals` works without it."]
         return ["Rules ask for approval: `sluicegate approvals` shows what waits, with --link on a page."]
 
-    async def _keep(self, page: AbstractAsyncContextManager[str], opened: asyncio.Future[None]) -> None:
+    async def _keep(self, page: AbstractAsyncContextManager[str], opening: asyncio.Future[str]) -> None:
         try:
             async with page as self.url:
-                if not opened.done():  # The reload may have been cancelled meanwhile.
-                    opened.set_result(None)
+                opening.set_result("")
                 await forever()
         except (OSError, StateUnavailable) as problem:
             if self.url:
                 raise
-            if not opened.done():
-                opened.set_exception(problem)
+            self._opening = None  # The next reload tries again.
+            opening.set_result(problem.message if isinstance(problem, StateUnavailable) else f"{problem.strerror}.")
 
 
 def governance_of(config: Callable[[], GatewayConfig], stores: Stores) -> Governance:
@@ -157,7 +158,7 @@ def governance_of(config: Callable[[], GatewayConfig], stores: Stores) -> Govern
         secrets=secrets,
         approvals=approval_settings(config()),
         is_recorded=stores.is_recorded,
-        is_shared=stores.is_shared,
+        is_shared=stores.state.is_shared,
         notify=stores.notify,
         ask=stores.ask,
     )

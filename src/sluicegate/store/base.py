@@ -278,6 +278,11 @@ class State(Approvals, Grants, Pins, Logins, Protocol):
         """The name of this process in `Approval.run`."""
         ...
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether others than this process can answer questions: with a command, or on the page."""
+        ...
+
     def version(self) -> object:
         """A value that differs after a change, by whichever process. Cheap enough to ask three times a second."""
         ...

@@ -98,6 +98,7 @@ class SqliteState:
             StateUnavailable: the file cannot be opened, or another version of sluicegate wrote it.
         """
         self.run = secrets.token_hex(8)
+        self.is_shared = path is not None
         self._clock = clock
         self._writes = 0
         self._runs = "" if path is None else f"{path}-runs"
