@@ -58,7 +58,7 @@ async def test_a_failure_is_logged_once_until_it_works_again(caplog: pytest.LogC
     hook.status = 500
     async with asyncio.timeout(10), http1.serve(hook) as listener:
         url = f"http://127.0.0.1:{listener.addresses[0][1]}/hook?secret=s3cr3t"
-        async with Webhook(url, str) as webhook:
+        async with Webhook(url, lambda: "") as webhook:
             with caplog.at_level(logging.WARNING):
                 await webhook(question())
                 await webhook(question())
@@ -72,7 +72,7 @@ async def test_a_failure_is_logged_once_until_it_works_again(caplog: pytest.LogC
 
 
 async def test_a_webhook_that_is_away_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async with asyncio.timeout(10), Webhook(f"http://127.0.0.1:{free_port()}/hook", str) as webhook:
+    async with asyncio.timeout(10), Webhook(f"http://127.0.0.1:{free_port()}/hook", lambda: "") as webhook:
         with caplog.at_level(logging.WARNING):
             await webhook(question())
     assert "nothing listens" in caplog.text

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 import msgspec
@@ -13,7 +13,10 @@ from sluicegate.gate.approval_text import name_of
 from sluicegate.protocol.message import Params, as_object
 from sluicegate.protocol.methods import METHODS
 from sluicegate.runtime.process_key import process_key
-from sluicegate.store.base import Approval, new_id
+from sluicegate.store.base import Answer, Approval, new_id
+
+Ask = Callable[[Exchange, Approval], Awaitable[Answer | Refused]]
+"""The answer to a question, or a refusal: given by the program that this gateway is part of, such as an agent."""
 
 LONGEST_CALL: Final = 1 << 20
 """Bytes of params of a call that a person is asked about. Nobody reads more."""
@@ -87,3 +90,10 @@ def question_of(exchange: Exchange, target: Target, verdict: Verdict, binding: s
 def _client_name(exchange: Exchange) -> str:
     info = exchange.profile.client_info or {}
     return " ".join(str(info[part])[:200] for part in ("name", "version") if part in info)
+
+
+def with_answer(question: Approval, answer: Answer) -> Approval:
+    """The question with an answer that its own call uses."""
+    state = "declined" if answer.scope is None else "approved"
+    values = msgspec.structs.asdict(answer)
+    return msgspec.structs.replace(question, **values, state=state, taken=True, decided=time.time_ns())

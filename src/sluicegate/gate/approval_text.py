@@ -55,12 +55,13 @@ Show = Callable[[str], str]
 
 def facts(question: Approval, show: Show = visible) -> list[tuple[str, str]]:
     """What a person needs to know beside the arguments: labels and values, each on one line."""
+    note = "no call waits now: its client has given up, and may make the same call again" if question.abandoned else ""
     found = [
         ("server", question.server),
         (question.kind, question.name),
         ("caller", question.caller),
         ("client", question.client),
-        ("note", "no call waits now: its client has given up, and may make the same call again" * question.abandoned),
+        ("note", note),
         ("rule", question.rule or "no rule names it; the default is to ask"),
         ("why", question.why),
         *((f"member {_json(name)}", _json(value)) for name, value in _decode(question.others).items()),

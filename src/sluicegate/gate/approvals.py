@@ -24,8 +24,7 @@ from sluicegate.errors import (
     UpstreamError,
 )
 from sluicegate.exchange import Exchange, Handler, Target, Verdict
-from sluicegate.gate.approval_ask import Ask, with_answer
-from sluicegate.gate.approval_question import bind, question_of
+from sluicegate.gate.approval_question import Ask, bind, question_of, with_answer
 from sluicegate.gate.approval_rows import covered_row, decided_row, granted_row
 from sluicegate.gate.approval_text import (
     Unanswered,
@@ -179,13 +178,13 @@ class ApprovalStep:
             refusal = await self._decision(exchange, hold, rules, ends)
             if refusal is not None:
                 found = self._state.find(question.id) or question
-                return await self._answered(exchange, target, found, refusal, proceed)
+                return await self._record_and_run(exchange, target, found, refusal, proceed)
             decided = self._state.find(question.id)
             if decided is None or not await self._take(question.id):
                 continue  # An equal call has used the answer, which is good for one.
             self._ends.pop(question.id, None)
             refusal = None if decided.state == "approved" else declined(target, decided)
-            return await self._answered(exchange, target, decided, refusal, proceed)
+            return await self._record_and_run(exchange, target, decided, refusal, proceed)
 
     async def _answered_here(
         self, ask: Ask, exchange: Exchange, target: Target, question: Approval, proceed: Handler
@@ -194,19 +193,19 @@ class ApprovalStep:
         rules = self._rules_version()
         answer = await ask(exchange, question)
         if isinstance(answer, Refused):
-            return await self._answered(exchange, target, question, answer, proceed)
+            return await self._record_and_run(exchange, target, question, answer, proceed)
         if self._rules_version() != rules:
-            return await self._answered(exchange, target, question, rules_changed(question), proceed)
+            return await self._record_and_run(exchange, target, question, rules_changed(question), proceed)
         if answer.scope in ("minutes", "always"):
             self._state.add_grant(question, answer)
         decided = with_answer(question, answer)
         refusal = None if decided.state == "approved" else declined(target, decided)
-        return await self._answered(exchange, target, decided, refusal, proceed)
+        return await self._record_and_run(exchange, target, decided, refusal, proceed)
 
-    async def _answered(
+    async def _record_and_run(
         self, exchange: Exchange, target: Target, question: Approval, refusal: Refused | None, proceed: Handler
     ) -> Reply:
-        """Record what became of a question, and do it."""
+        """Record what became of a question, and let the call run if it may."""
         await self._record(exchange, decided_row(exchange, target, question, refusal))
         if refusal is not None:
             return await _refusal(exchange, refusal)

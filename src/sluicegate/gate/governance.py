@@ -5,7 +5,7 @@ from typing import Final
 
 from sluicegate.errors import SluicegateError, UnknownTarget
 from sluicegate.exchange import Caller, Exchange, Handler, Step, Target, behind
-from sluicegate.gate.approval_ask import Ask
+from sluicegate.gate.approval_question import Ask
 from sluicegate.gate.approvals import ApprovalSettings, ApprovalStep
 from sluicegate.gate.audit import Audit
 from sluicegate.gate.judge import Rules, is_hidden

@@ -44,15 +44,15 @@ async def approvals_page(state: State, *, port: int = 4748, by: str) -> AsyncGen
         OSError: no port can be opened.
         StateUnavailable: the address cannot be noted for the command.
     """
-    page = ApprovalsPage(state, by)
+    requests = _Requests(state, by)
     limits = http1.Limits(body=16 * 1024, connections=100)
     async with AsyncExitStack() as stack:
         try:
-            listener = await stack.enter_async_context(http1.serve(page, port=port, limits=limits))
+            listener = await stack.enter_async_context(http1.serve(requests, port=port, limits=limits))
         except OSError:
             if not port:
                 raise
-            listener = await stack.enter_async_context(http1.serve(page, limits=limits))
+            listener = await stack.enter_async_context(http1.serve(requests, limits=limits))
         url = f"http://127.0.0.1:{listener.addresses[0][1]}{PATH}"
         state.set_page(url)
         yield url
@@ -68,7 +68,7 @@ class _Session(msgspec.Struct):
     ends: float
 
 
-class ApprovalsPage:
+class _Requests:
     """Answers the requests of browsers."""
 
     def __init__(self, state: State, by: str) -> None:
