@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 import sluicegate
 from sluicegate.exchange import NOBODY, Caller, Exchange, Handler, Sink, Target, Verdict, behind
@@ -11,7 +11,7 @@ from sluicegate.hub.hub import Hub
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_array, as_object, opened
 from sluicegate.protocol.modern_era import Profile
-from sluicegate.store.base import Answer, Approval, Row, State
+from sluicegate.store.base import Answer, Approval, Row
 from sluicegate.store.state import SqliteState
 from sluicegate.testing import MemoryUpstream
 
@@ -40,12 +40,26 @@ class Rows:
         return f"digest of {data.decode()}"
 
 
+class CountedState(SqliteState):
+    """A store that counts the calls that have come to wait for an answer."""
+
+    def __init__(self, path: str | None, news: asyncio.Event) -> None:
+        super().__init__(path, locked_for=20.0)
+        self.waiting = 0
+        self._news = news
+
+    def ask(self, question: Approval, most: int) -> Approval | None:
+        self.waiting += 1
+        self._news.set()
+        return super().ask(question, most)
+
+
 class Stage:
     """A hub with one server, and a governor whose rules a test sets."""
 
-    def __init__(self, state: State, settings: ApprovalSettings) -> None:
-        self.state = state
+    def __init__(self, path: str | None, settings: ApprovalSettings) -> None:
         self._news = asyncio.Event()
+        self.state = state = CountedState(path, self._news)
         self.audit = Rows(self._news)
         self.rules = "r1"
         self.verdicts: dict[str, Verdict] = {}
@@ -142,14 +156,11 @@ class Stage:
 
 @asynccontextmanager
 async def stage(path: str | None = None, **settings: object) -> AsyncGenerator[Stage]:
-    state = SqliteState(path, locked_for=20.0)
-    try:
-        made = Stage(state, ApprovalSettings(**settings))  # pyright: ignore[reportArgumentType]
+    made = Stage(path, ApprovalSettings(**settings))  # pyright: ignore[reportArgumentType]
+    with closing(made.state):
         async with asyncio.timeout(50), made.hub:
             await made.hub.settled()
             yield made
-    finally:
-        state.close()
 
 
 def text(result: Params) -> str:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from sluicegate.errors import ApprovalDeclined, AuditUnavailable, RateLimited, Refused, StateUnavailable
-from sluicegate.exchange import NOBODY, Caller, Exchange, Target, Verdict
+from sluicegate.exchange import NOBODY, Caller, Exchange, Sink, Target, Verdict
 from sluicegate.gate import approvals
 from sluicegate.gate.approval_question import bind
 from sluicegate.gate.approval_text import as_lines
@@ -168,7 +168,7 @@ async def test_a_client_that_calls_again_before_the_answer_waits_on() -> None:
         question = await here.question()
         await first.give_up()
         second = Calling(tasks, lambda: here.call(path="/a"))
-        await asyncio.sleep(0)
+        await here.until(lambda: here.state.waiting == 2)
         here.state.decide(question.id, YES)
         assert text(await second.result()) == "wrote /a"
         assert len(here.ran) == 1 and len(here.told) == 1
@@ -179,8 +179,7 @@ async def test_a_question_whose_clients_have_all_given_up_says_so() -> None:
         first = Calling(tasks, lambda: here.call(path="/a"))
         second = Calling(tasks, lambda: here.call(path="/a"))
         question = await here.question()
-        for _ in range(10):
-            await asyncio.sleep(0)  # Both calls wait.
+        await here.until(lambda: here.state.waiting == 2)
         await first.give_up()
         assert not (await here.question()).abandoned, "the second call waits"
         await second.give_up()
@@ -211,8 +210,7 @@ async def test_t18_of_two_equal_calls_one_answer_lets_one_run() -> None:
     async with stage() as here, TaskScope() as tasks:
         calls = [Calling(tasks, lambda: here.call(path="/a")) for _ in range(2)]
         question = await here.question()
-        for _ in range(10):
-            await asyncio.sleep(0)  # The second call finds the question of the first.
+        await here.until(lambda: here.state.waiting == 2)
         here.state.decide(question.id, YES)
         first, second = [await call.result() for call in calls]
         assert "was made again" in str(first["content"]) and first["isError"] is True
@@ -550,6 +548,18 @@ async def test_a_client_that_refuses_the_form_leaves_the_question_to_others() ->
         call = Calling(tasks, lambda: here.call(caller="local", profile=FORMS, path="/a"))
         here.state.decide((await here.question()).id, YES)
         assert text(await call.result()) == "wrote /a"
+
+
+@pytest.mark.parametrize(("sink", "said"), [(NOBODY, "asking this client failed"), (None, "this client closed")])
+async def test_a_call_that_is_up_to_its_client_ends_with_what_became_of_the_question(
+    sink: Sink | None, said: str
+) -> None:
+    async with stage() as here:
+        here.verdicts["write"] = Verdict("ask", needs_client=True)
+        client = answering({"action": "cancel"}) if sink is None else sink
+        result = await here.call(caller="local", sink=client, profile=FORMS, path="/a")
+        assert said in text(result) and "It runs without a question if a rule allows it" in text(result)
+        assert not here.state.open_questions()
 
 
 # ------------------------------------------------------------------------------------------------------- continued

@@ -193,13 +193,14 @@ def _how_to_allow(server: str) -> str:
     return f'It runs without a question if a rule allows it: tool = "mcp__{server}", action = "allow".'
 
 
-Unanswered = Literal["gone", "replaced", "waits", "closed", "unseen"]
+Unanswered = Literal["gone", "replaced", "waits", "closed", "failed", "unseen"]
 
 _UNANSWERED: Final[dict[Unanswered, str]] = {
     "gone": "The client did not come back with an answer to the question whether {name} may run; nothing was run.",
     "replaced": "The same call of {name} was made again and waits for the answer; this one ended and ran nothing.",
     "waits": "{name} needs the approval of a person, who has not answered yet; nothing was run.",
     "closed": "{name} asks before it runs, and this client closed the question; nothing was run.",
+    "failed": "{name} asks before it runs, and asking this client failed; nothing was run.",
     "unseen": "{name} asks before it runs, and is too long for this client to show; nothing was run.",
 }
 
@@ -207,7 +208,7 @@ _UNANSWERED: Final[dict[Unanswered, str]] = {
 def unanswered(why: Unanswered, question: Approval, *, is_open: bool) -> Refused:
     """The refusal of a call that ends before there is an answer; `is_open` if the question outlives it."""
     sentence = _UNANSWERED[why].format(name=name_of(question.server, question.name))
-    if why == "closed":
+    if why in ("closed", "failed"):
         sentence += f" {_how_to_allow(question.server)}"
     if is_open:
         sentence += f" Question {question.id} stays open: make the same call again to wait for the answer."
@@ -218,3 +219,11 @@ def rules_changed(question: Approval) -> Refused:
     """The refusal of a call whose answer came under other rules than its question."""
     name = name_of(question.server, question.name)
     return ApprovalExpired(f"The rules changed while {name} waited for approval; nothing was run.")
+
+
+def too_late(question: Approval, seconds: float) -> Refused:
+    """The refusal of a call whose question was not answered in time."""
+    name = name_of(question.server, question.name)
+    return ApprovalExpired(
+        f"{name} needs the approval of a person, who did not answer within {seconds:g} s; nothing was run."
+    )

@@ -34,6 +34,7 @@ from sluicegate.gate.approval_text import (
     not_allowed,
     read_answer,
     rules_changed,
+    too_late,
     unanswered,
     unaskable,
 )
@@ -72,6 +73,8 @@ class ApprovalSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Which clients may answer for their own calls: those of the local user, any, or none."""
     late: Literal["keep", "void"] = "keep"
     """Whether a question stays open when its client has given up."""
+    program_wait: float = 86_400.0
+    """Seconds until a question expires that the program around this gateway answers."""
 
 
 DEFAULTS: Final = ApprovalSettings()
@@ -168,7 +171,8 @@ class ApprovalStep:
                 sentence = f"{_name(target)} needs the approval of a person, who is asked only when it is used."
                 return await _refusal(exchange, Refused(sentence))
             if self._ask is not None:
-                question = question_of(exchange, target, verdict, binding, self._state.run, self.settings.wait)
+                wait = self.settings.program_wait
+                question = question_of(exchange, target, verdict, binding, self._state.run, wait)
                 return await self._answered_here(self._ask, exchange, target, question, proceed)
             is_up_to_client = verdict.needs_client or not self._is_shared
             if is_up_to_client and not self._may_ask(exchange):
@@ -190,23 +194,33 @@ class ApprovalStep:
         self, ask: Ask, exchange: Exchange, target: Target, question: Approval, proceed: Handler
     ) -> Reply:
         """Let this program answer. The call that waits is the only one that can use it, so the store has no part."""
-        rules = self._rules_version()
-        answer = await ask(exchange, question)
+        rules, wait = self._rules_version(), self.settings.program_wait
+        try:
+            async with asyncio.timeout(wait):
+                answer = await ask(exchange, question)
+        except TimeoutError:
+            answer = too_late(question, wait)
+        if not isinstance(answer, Refused) and self._rules_version() != rules:
+            answer = rules_changed(question)
         if isinstance(answer, Refused):
             return await self._record_and_run(exchange, target, question, answer, proceed)
-        if self._rules_version() != rules:
-            return await self._record_and_run(exchange, target, question, rules_changed(question), proceed)
-        if answer.scope in ("minutes", "always"):
-            self._state.add_grant(question, answer)
         decided = with_answer(question, answer)
         refusal = None if decided.state == "approved" else declined(target, decided)
-        return await self._record_and_run(exchange, target, decided, refusal, proceed)
+        return await self._record_and_run(exchange, target, decided, refusal, proceed, answer)
 
     async def _record_and_run(
-        self, exchange: Exchange, target: Target, question: Approval, refusal: Refused | None, proceed: Handler
+        self,
+        exchange: Exchange,
+        target: Target,
+        question: Approval,
+        refusal: Refused | None,
+        proceed: Handler,
+        answer: Answer | None = None,
     ) -> Reply:
-        """Record what became of a question, and let the call run if it may."""
+        """Record what became of a question, and let the call run if it may; `answer` if the store does not have it."""
         await self._record(exchange, decided_row(exchange, target, question, refusal))
+        if answer is not None and answer.scope in ("minutes", "always"):
+            self._state.add_grant(question, answer)
         if refusal is not None:
             return await _refusal(exchange, refusal)
         return await self._run(exchange, question.binding, proceed)
@@ -287,7 +301,7 @@ class ApprovalStep:
         """Note that a call ends without an answer; whether its question ends with it."""
         if len(self._holds[question.id]) > 1:
             return False
-        if self.settings.late == "void" or why in ("closed", "unseen"):
+        if self.settings.late == "void" or why in ("closed", "failed", "unseen"):
             return self._state.void(question.id)
         with suppress(StateUnavailable):
             self._state.abandon(question.id)
@@ -337,10 +351,7 @@ class ApprovalStep:
             now = time.monotonic()
             if now >= end:
                 state.void(question.id)
-                return ApprovalExpired(
-                    f"{name} needs the approval of a person, who did not answer within {self.settings.wait:g} s; "
-                    "nothing was run."
-                )
+                return too_late(question, self.settings.wait)
             if self._rules_version() != rules:
                 state.void(question.id)
                 return rules_changed(question)
@@ -383,13 +394,13 @@ async def _ask_client(exchange: Exchange, hold: _Hold, asked: Question) -> None:
     # The id cannot be guessed, so a client cannot send the answer along with the call, before it has shown anything.
     key = f"approval-{hold.question.id}"
     try:
-        said = read_answer((await exchange.request_input({key: asked})).get(key, {}), exchange.caller.id)
+        answers = await exchange.request_input({key: asked})
+        said: Answer | Unanswered = read_answer(answers.get(key, {}), exchange.caller.id) or "closed"
     except SluicegateError:
-        said = None
-    if said is not None:
+        said = "failed"
+    # Unless it is up to the client others may answer: a program perhaps closed it that has no person to ask.
+    if isinstance(said, Answer) or hold.is_up_to_client:
         hold.hear(said)
-    elif hold.is_up_to_client:  # Else others may answer: it was closed, by a program perhaps that has no person to ask.
-        hold.hear("closed")
 
 
 async def _notified(notify: Callable[[Approval], Awaitable[None]], question: Approval) -> None:

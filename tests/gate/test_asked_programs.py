@@ -1,0 +1,79 @@
+"""Questions that the program around a gateway answers: what is kept of the answer, and how long it may take."""
+
+import asyncio
+
+import pytest
+
+from sluicegate.errors import AuditUnavailable, Refused
+from sluicegate.exchange import NOBODY, Caller, Exchange, Target
+from sluicegate.gate.approval_question import Ask
+from sluicegate.gate.approvals import ApprovalSettings, ApprovalStep
+from sluicegate.protocol.message import Params, Reply, Result, opened
+from sluicegate.store.base import Answer, Approval, Row
+from sluicegate.store.state import SqliteState
+from tests.gate.approval_stage import ASK, Rows, reason, text
+
+
+class Stage:
+    """A step whose questions a function answers."""
+
+    def __init__(self, ask: Ask, **settings: float) -> None:
+        self.state = SqliteState()
+        self.audit = Rows(asyncio.Event())
+        self.has_run = False
+        given = ApprovalSettings(**settings)  # pyright: ignore[reportArgumentType]
+        self._step = ApprovalStep(self.state, self.audit, given, rules_version=lambda: "r1", ask=ask)
+
+    async def call(self) -> Params:
+        target = Target("files", "tool", "write", "d1")
+        params: Params = {"name": "files__write", "arguments": {}}
+        exchange = Exchange("tools/call", params, NOBODY, caller=Caller("ada"), target=target, verdict=ASK)
+        async with asyncio.timeout(10):
+            reply = await self._step(exchange, self._run)
+        assert isinstance(reply, Result)
+        return opened(reply)
+
+    async def _run(self, exchange: Exchange) -> Reply:
+        self.has_run = True
+        return Result({"content": []})
+
+
+async def always(exchange: Exchange, question: Approval) -> Answer | Refused:
+    return Answer(scope="always", by="ada", way="client")
+
+
+async def test_a_wider_yes_is_kept_only_if_it_is_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Stage(always)
+
+    async def fail(row: Row) -> None:
+        raise AuditUnavailable("The disk is full.")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(here.audit, "append", fail)
+        with pytest.raises(AuditUnavailable):
+            await here.call()
+    assert here.state.grants() == [] and not here.has_run
+    await here.call()
+    assert [grant.by for grant in here.state.grants()] == ["ada"] and here.has_run
+
+
+async def test_a_program_that_does_not_answer_in_time_refuses_the_call() -> None:
+    async def never(exchange: Exchange, question: Approval) -> Answer | Refused:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    here = Stage(never, program_wait=0.01)
+    result = await here.call()
+    assert reason(result) == "approval_expired" and "did not answer within 0.01 s; nothing was run" in text(result)
+    assert [row.verdict for row in here.audit.rows] == ["expired"] and not here.has_run
+
+
+async def test_a_program_has_more_time_than_the_people_of_a_gateway() -> None:
+    asked: list[Approval] = []
+
+    async def answer(exchange: Exchange, question: Approval) -> Answer | Refused:
+        asked.append(question)
+        return await always(exchange, question)
+
+    await Stage(answer, wait=1.0).call()
+    assert asked[0].deadline - asked[0].asked == 86_400 * 10**9
