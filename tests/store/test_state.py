@@ -163,12 +163,52 @@ def test_a_file_of_another_version_is_refused(path: str) -> None:
         SqliteState(path)
 
 
-def test_a_file_of_the_version_before_is_brought_up_to_date(path: str) -> None:
-    SqliteState(path).close()
-    other = sqlite3.connect(path)
-    other.execute("ALTER TABLE approvals DROP COLUMN abandoned")
-    other.execute("PRAGMA user_version = 1")
-    other.close()
+VERSION_1 = """
+CREATE TABLE approvals (
+    id TEXT PRIMARY KEY, run TEXT NOT NULL, binding TEXT NOT NULL, caller TEXT NOT NULL, client TEXT NOT NULL,
+    method TEXT NOT NULL, server TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, definition TEXT NOT NULL,
+    arguments TEXT NOT NULL, others TEXT NOT NULL, rule TEXT NOT NULL, why TEXT NOT NULL,
+    asked INTEGER NOT NULL, deadline INTEGER NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('pending', 'approved', 'declined', 'void')), taken INTEGER NOT NULL,
+    scope TEXT, "by" TEXT NOT NULL, way TEXT, reason TEXT NOT NULL, decided INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX approvals_by_binding ON approvals (run, binding);
+CREATE TABLE grants (
+    id TEXT PRIMARY KEY, caller TEXT NOT NULL, server TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL,
+    definition TEXT NOT NULL, since INTEGER NOT NULL, until INTEGER, "by" TEXT NOT NULL, way TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX grants_by_name ON grants (server, name);
+CREATE TABLE pins (
+    server TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, hash TEXT NOT NULL, definition TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('approved', 'pending')), seen INTEGER NOT NULL,
+    PRIMARY KEY (server, kind, name, state)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE pages (run TEXT PRIMARY KEY, url TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE logins (digest TEXT PRIMARY KEY, deadline INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+PRAGMA user_version = 1;
+"""
+INDEXES_OF_1 = """
+CREATE INDEX approvals_by_caller ON approvals (run, caller) WHERE state = 'pending';
+CREATE INDEX approvals_by_deadline ON approvals (deadline);
+"""
+"""Some files of version 1 have these."""
+
+
+def tables(path: str) -> set[tuple[str, ...]]:
+    """The statements that make a file what it is, without their blanks."""
+    with closing(sqlite3.connect(path)) as db:
+        return {(name, "".join((sql or "").split())) for name, sql in db.execute("SELECT name, sql FROM sqlite_master")}
+
+
+@pytest.mark.parametrize("more", ["", INDEXES_OF_1], ids=["without indexes", "with indexes"])
+def test_a_file_of_the_version_before_is_brought_up_to_date(path: str, more: str, tmp_path: Path) -> None:
+    os.mkdir(os.path.dirname(path))
+    with closing(sqlite3.connect(path)) as old:
+        old.executescript(VERSION_1 + more)
+    new = str(tmp_path / "new" / "state.db")
+    for each in (path, new):
+        SqliteState(each).close()
+    assert tables(path) == tables(new)
     clock = Clock()
     for _ in range(2):
         with closing(SqliteState(path, clock=clock)) as state:

@@ -40,7 +40,7 @@ CREATE TABLE approvals (
     asked INTEGER NOT NULL, deadline INTEGER NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('pending', 'approved', 'declined', 'void')), taken INTEGER NOT NULL,
     scope TEXT, "by" TEXT NOT NULL, way TEXT, reason TEXT NOT NULL, decided INTEGER NOT NULL,
-    abandoned INTEGER NOT NULL
+    abandoned INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX approvals_by_binding ON approvals (run, binding);
 CREATE INDEX approvals_by_caller ON approvals (run, caller) WHERE state = 'pending';
