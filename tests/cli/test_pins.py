@@ -4,6 +4,7 @@ import json
 from collections.abc import Generator
 from contextlib import contextmanager
 
+import pytest
 from msgspec.structs import replace
 
 from sluicegate.config.paths import state_file
@@ -52,6 +53,25 @@ def test_a_change_is_listed_shown_and_approved(folder: Folder) -> None:
     assert done.returncode == 0 and "approved 1 definition; a running gateway offers it within a second" in done.stderr
     assert [line.split("\t")[3] for line in folder.invoke("pins").stdout.splitlines()] == ["approved"]
     assert folder.invoke("pins", "approve").returncode == 1
+
+
+def test_what_is_said_of_approved_definitions_fits_their_number(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pin = Pin(server="files", kind="tool", name="read", hash="x", definition=json.dumps(READ), state="pending")
+    with state_of(folder) as state:
+        state.see([pin, replace(pin, name="list")])
+
+    def changed_again(*place: object) -> bool:
+        return False
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(SqliteState, "approve_pin", changed_again)
+        done = folder.invoke("pins", "approve", "--yes")
+        assert done.returncode == 1 and "nothing was approved: what waited has changed again" in done.stderr
+        assert "offers" not in done.stderr
+    done = folder.invoke("pins", "approve", "--yes")
+    assert done.returncode == 0 and "approved 2 definitions; a running gateway offers them within" in done.stderr
 
 
 def test_a_definition_for_clients_with_an_extension_is_compared_with_the_usual_one(folder: Folder) -> None:

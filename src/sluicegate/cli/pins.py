@@ -87,13 +87,14 @@ def approve(places: Places, server: str | None, name: str | None, is_yes: bool) 
             if not confirmed(f"Approve {counted(len(waiting), 'definition')}?", is_yes=False):
                 raise Failure("nothing was approved; look at the changes with `sluicegate pins diff`, then use --yes.")
         done = [pin for pin in waiting if state.approve_pin(pin.server, pin.kind, pin.name, pin.hash)]
-    is_locked = os.path.exists(os.path.join(places.root, LOCK_NAME))
-    offered = "a running gateway offers it within a second"
-    if is_locked:
-        offered = f"{LOCK_NAME} decides what is offered; write it again with `sluicegate pins lock`"
-    say(f"approved {counted(len(done), 'definition')}; {offered}.")
+    if done:
+        offered = f"a running gateway offers {'it' if len(done) == 1 else 'them'} within a second"
+        if os.path.exists(os.path.join(places.root, LOCK_NAME)):
+            offered = f"{LOCK_NAME} decides what is offered; write it again with `sluicegate pins lock`"
+        say(f"approved {counted(len(done), 'definition')}; {offered}.")
     if len(done) < len(waiting):
-        raise Failure("the others have changed again; look at them once more.")
+        others = "the others have" if done else "nothing was approved: what waited has"
+        raise Failure(f"{others} changed again; look once more with `sluicegate pins diff`.")
 
 
 @pins.command()
