@@ -73,7 +73,7 @@ class ToolSearch:
         if self._index is not None and self._catalog is not None and self._catalog.tools is catalog.tools:
             return self._index
         self.close()
-        self._index = sqlite3.connect(":memory:")
+        self._index = sqlite3.connect(":memory:", check_same_thread=False)  # It may be collected in another thread.
         self._index.execute(
             "CREATE VIRTUAL TABLE tools USING fts5(name, server, description, parameters, content='',"
             " tokenize='porter unicode61 remove_diacritics 2')"
