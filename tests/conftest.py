@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import hypothesis
 import pytest
@@ -56,7 +57,7 @@ def is_full_length(pytestconfig: pytest.Config) -> bool:
 @pytest.fixture
 def repeats(request: pytest.FixtureRequest, is_full_length: bool) -> int:
     """Return how often a test marked `soak` repeats what it does."""
-    marker = request.node.get_closest_marker("soak")
+    marker = cast(pytest.Item, request.node).get_closest_marker("soak")
     assert marker is not None, "only tests marked `soak` know how often"
     return marker.kwargs["full" if is_full_length else "short"]
 
