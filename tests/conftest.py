@@ -57,7 +57,8 @@ def is_full_length(pytestconfig: pytest.Config) -> bool:
 @pytest.fixture
 def repeats(request: pytest.FixtureRequest, is_full_length: bool) -> int:
     """Return how often a test marked `soak` repeats what it does."""
-    marker = cast(pytest.Item, request.node).get_closest_marker("soak")
+    item = cast(pytest.Item, request.node)  # pyright: ignore[reportUnknownMemberType] - pytest does not name it
+    marker = item.get_closest_marker("soak")
     assert marker is not None, "only tests marked `soak` know how often"
     return marker.kwargs["full" if is_full_length else "short"]
 
