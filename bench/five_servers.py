@@ -1,6 +1,6 @@
 """Five servers, of which one is broken, for an agent: the start, calls, and what happens after `kill -9`.
 
-CPU is that of the agent's process; the servers are the same for everybody.
+CPU is that of the agent's process; the servers are the same for all contestants.
 """
 
 import json
@@ -21,7 +21,7 @@ _ONE: Final = "five servers, one broken: a call, one in flight"
 _HUNDRED: Final = "five servers, one broken: a call, 100 in parallel"
 _RECOVERY: Final = "five servers, one broken: from kill -9 until a call works again, once"
 _PATIENCE: Final = 8
-"""Seconds that everybody gets for that."""
+"""Seconds that each contestant has to recover."""
 _LIMIT: Final = 30.0
 """Seconds for one turn of anybody. `ClientSessionGroup` sometimes goes round in circles and answers nothing."""
 _LEFT_OUT: Final = "a quick run leaves it out"

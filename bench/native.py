@@ -45,9 +45,9 @@ def run(effort: Effort) -> list[Row]:
     """The rows of this benchmark."""
     missing = "a quick run leaves it out" if effort == QUICK else _FASTMCP.missing()
     with ExitStack() as stack:
-        plain = stack.enter_context(_peer("plain"))
+        plain = stack.enter_context(our_server("native_server", "plain"))
         ours = stack.enter_context(our_server())
-        mount = stack.enter_context(_peer("mount", str(ours.port)))
+        mount = stack.enter_context(our_server("native_server", "mount", str(ours.port)))
         fastmcp = None if missing is not None else stack.enter_context(_fastmcp())
         counting = _lines(stack, plain, ours, mount, fastmcp, "count", {"to": EVENTS})
         contestants = [Contestant(name, _calls(line), EVENTS) for name, line in counting.items()]
@@ -121,18 +121,6 @@ def _read_until(line: Line, mark: bytes, tail: bytes = b"") -> bytes:
             raise RuntimeError("the server hung up")
         tail = tail[-100:] + data
     return tail
-
-
-@contextmanager
-def _peer(*words: str) -> Generator[Server]:
-    command = [sys.executable, "-m", "bench.peers.native_server", *words]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr
-        try:
-            line = process.stderr.readline()
-            yield Server(int(line.partition("127.0.0.1:")[2].partition("/")[0]), process.pid)
-        finally:
-            process.terminate()
 
 
 @contextmanager

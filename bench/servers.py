@@ -32,9 +32,9 @@ class Server(NamedTuple):
 
 
 @contextmanager
-def our_server() -> Generator[Server]:
-    """`sluicegate.run(server, http=True)`."""
-    command = [sys.executable, "-m", "bench.peers.our_http_server"]
+def our_server(module: str = "our_http_server", *words: str) -> Generator[Server]:
+    """A module of `peers/` that prints its address to stderr; by default `sluicegate.run(server, http=True)`."""
+    command = [sys.executable, "-m", f"bench.peers.{module}", *words]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr
         try:

@@ -122,7 +122,7 @@ def official_worker(kind: str) -> Generator[Worker]:
 
 @contextmanager
 def peer_worker(python: str, module: str, arguments: str, limit: float = LIMIT) -> Generator[Worker]:
-    """A module of `peers/` in somebody's environment."""
+    """A module of `peers/`, run by another environment's Python."""
     with _worker(python, f"bench.peers.{module}", arguments, limit) as worker:
         yield worker
 

@@ -1,4 +1,4 @@
-"""Somebody's way to use five servers, of which one is broken: `KIND FOLDER`. It takes turns.
+"""A client of the given kind with five servers, of which one is broken: `KIND FOLDER`. It takes turns.
 
 Runs in the environments of others too. The folder has a `.mcp.json`, and a folder for each server with its process id.
 """
@@ -148,7 +148,7 @@ async def main():
         cases["recover"] = lambda seconds: recover(call, folder, seconds)
         await take_turns({name: (work, None) for name, work in cases.items()})
         if kind != "toolbox":
-            os._exit(0)  # not everybody can end without a server that was killed
+            os._exit(0)  # some clients do not end after a server was killed
 
 
 if __name__ == "__main__":
