@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from sluicegate.globs import LARGEST, BadGlob, Glob, escape, glob, name_matches
+from sluicegate.globs import MAX_SIZE, BadGlob, Glob, escape, glob, name_matches
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_glob_matches_the_whole_text(source: str, matching: list[str], others:
         ("{a,b}" * 6, "more than 32 alternatives"),
         ("{" + "a," * 40 + "}", "more than 32 alternatives"),
         ("{" * 9 + "a" + "}" * 9, "nested too deeply"),
-        ("a" * (LARGEST + 1), "longer than"),
+        ("a" * (MAX_SIZE + 1), "longer than"),
         ("{" + ",".join(f"**{index:02}{'x' * 20}*y" for index in range(32)) + "}", "too long for its number"),
     ],
 )

@@ -22,7 +22,7 @@ ERAS: Final = {MODERN: "2026", SESSION: "2025"}
 
 ECHO: Final[dict[str, object]] = {"text": TEXT}
 LENGTHS: Final = 1000
-LONGEST: Final = 1500
+MAX_LENGTH: Final = 1500
 HEARD: Final = b'"text":"' + TEXT.encode()
 
 
@@ -44,7 +44,7 @@ class Entrant(NamedTuple):
 
     def echoes(self) -> Varied:
         """Calls of `echo` with words of all lengths: what is kept of one must serve the next."""
-        texts = (TEXT + "." * (step * 397 % LONGEST) for step in range(LENGTHS))
+        texts = (TEXT + "." * (step * 397 % MAX_LENGTH) for step in range(LENGTHS))
         return Varied([self.call("echo", {"text": text}, HEARD) for text in texts])
 
 

@@ -10,11 +10,11 @@ from functools import lru_cache
 from os.path import commonprefix
 from typing import Final
 
-LARGEST: Final = 1024
+MAX_SIZE: Final = 1024
 """Characters of a glob."""
-MOST_ALTERNATIVES: Final = 32
+MAX_ALTERNATIVES: Final = 32
 """Texts that all `{a,b}` of a glob may stand for together."""
-MOST_POSITIONS: Final = 512
+MAX_POSITIONS: Final = 512
 """Characters between the first and the last wildcard, in all alternatives together."""
 
 _SPECIAL: Final = frozenset("*?[]{}\\")
@@ -129,8 +129,8 @@ class _Parser:
     """Reads a glob into its alternatives, each a list of tokens."""
 
     def __init__(self, source: str, separator: str) -> None:
-        if len(source) > LARGEST:
-            raise BadGlob(f"is longer than {LARGEST} characters")
+        if len(source) > MAX_SIZE:
+            raise BadGlob(f"is longer than {MAX_SIZE} characters")
         self._source = source
         self._separator = separator
         self._place = 0
@@ -151,8 +151,8 @@ class _Parser:
             if char == "{":
                 choices = self._braces(depth)
                 found = [[*left, *right] for left in found for right in choices]
-                if len(found) > MOST_ALTERNATIVES:
-                    raise BadGlob(f"has more than {MOST_ALTERNATIVES} alternatives")
+                if len(found) > MAX_ALTERNATIVES:
+                    raise BadGlob(f"has more than {MAX_ALTERNATIVES} alternatives")
             else:
                 token = self._token(char)
                 for each in found:
@@ -168,8 +168,8 @@ class _Parser:
             found += self._sequence(depth + 1)
             if self._place == len(self._source):
                 raise BadGlob(r"has a { that is not closed; write \{ for the character")
-            if len(found) > MOST_ALTERNATIVES:
-                raise BadGlob(f"has more than {MOST_ALTERNATIVES} alternatives")
+            if len(found) > MAX_ALTERNATIVES:
+                raise BadGlob(f"has more than {MAX_ALTERNATIVES} alternatives")
             if self._source[self._place] == "}":
                 self._place += 1
                 return found
@@ -332,7 +332,7 @@ class _Automaton:
                         place += len(token)
             self._final |= 1 << place
             place += 1
-        if place > MOST_POSITIONS:
+        if place > MAX_POSITIONS:
             raise BadGlob("is too long for its number of wildcards and alternatives")
         self._moves = _Moves(moves)
 

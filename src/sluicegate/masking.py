@@ -6,7 +6,7 @@ from typing import Final, cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
 MASK: Final = "***"
-LONGEST_SHOWN: Final = 4096
+MAX_SHOWN: Final = 4096
 """Characters; longer texts are masked as a whole, since searching them for secrets takes too long."""
 
 _secret_name: Final = re.compile(
@@ -26,7 +26,7 @@ _assignment: Final = re.compile(r"(-{0,2}[A-Za-z][\w.-]*)(=)(.+)", re.DOTALL)
 
 def masked_url(url: str) -> str:
     """The URL with user and password, query values and token-like path segments masked."""
-    if len(url) > LONGEST_SHOWN:
+    if len(url) > MAX_SHOWN:
         return MASK
     try:
         parts = urlsplit(url)
@@ -54,7 +54,7 @@ def masked_args(args: list[str]) -> list[str]:
 
 def masked_text(text: str) -> str:
     """One argument with its secrets masked."""
-    if len(text) > LONGEST_SHOWN or _is_token(text):
+    if len(text) > MAX_SHOWN or _is_token(text):
         return MASK
     for form in (_assignment, _header):
         if (found := form.fullmatch(text)) and _secret_name.search(found[1]):

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sluicegate.activations.tool_call import LONGEST_STREAM
+from sluicegate.activations.tool_call import MAX_STREAM
 from sluicegate.activations.values import Data, Structured, ToolUse
 from sluicegate.downstream.duplex import serve_duplex
 from sluicegate.downstream.native import NativePeer
@@ -25,7 +25,7 @@ from tests.activations.helpers import Recorder, ask, call
 
 LINE = "a line with an é\n"
 EVENTS = 20_000
-COUNT = 2 * LONGEST_STREAM // len(LINE)
+COUNT = 2 * MAX_STREAM // len(LINE)
 
 
 class Line(msgspec.Struct, tag="line"):
@@ -48,7 +48,7 @@ class Long:
 
     async def blocks(self) -> AsyncIterator[Data | ToolUse]:
         yield Data("x")
-        yield Data(["y" * LONGEST_STREAM])
+        yield Data(["y" * MAX_STREAM])
         yield ToolUse("other", {"a": 1})
 
     async def endless(self) -> AsyncIterator[Data]:
@@ -58,7 +58,7 @@ class Long:
         await asyncio.Event().wait()
 
     async def failing(self) -> AsyncIterator[Data]:
-        yield Data("x" * LONGEST_STREAM + "rest")
+        yield Data("x" * MAX_STREAM + "rest")
         raise ValueError("lost")
 
 
@@ -86,7 +86,7 @@ async def test_the_head_is_in_the_result_and_the_rest_is_read_in_pages(tool: str
     sink = Recorder()
     result = await call(server, f"long.{tool}", sink=sink)
     text, link = result["content"]
-    assert LONGEST_STREAM - 2 <= len(text["text"].encode()) <= LONGEST_STREAM
+    assert MAX_STREAM - 2 <= len(text["text"].encode()) <= MAX_STREAM
     rest = await read_all(server, link["uri"])
     assert text["text"] + rest == LINE * COUNT + ('{"n":1}\n' if tool == "text" else "")
     assert (link["type"], link["size"]) == ("resource_link", len(rest.encode()))
@@ -100,7 +100,7 @@ async def test_blocks_that_do_not_fit_are_lines_of_the_rest() -> None:
     result = await call(server, "long.blocks")
     assert [block["type"] for block in result["content"]] == ["text", "resource_link"]
     first, second, end = (await read_all(server, result["content"][1]["uri"])).split("\n")
-    assert (len(first), second, end) == (LONGEST_STREAM + 4, '[Tool: other] {"a":1}', "")
+    assert (len(first), second, end) == (MAX_STREAM + 4, '[Tool: other] {"a":1}', "")
 
 
 async def test_a_failure_after_the_head_keeps_both() -> None:
@@ -193,5 +193,5 @@ async def test_a_long_stream_to_a_native_client_takes_little_memory(folder: Path
         ours.hang_up()
     assert reader.events == EVENTS
     (kept,) = os.listdir(folder)
-    assert os.stat(folder / kept).st_size == EVENTS * 1024 - LONGEST_STREAM
+    assert os.stat(folder / kept).st_size == EVENTS * 1024 - MAX_STREAM
     assert peak < EVENTS * 1024 // 2

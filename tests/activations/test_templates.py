@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.activations.templates import LONGEST_URI, Template
+from sluicegate.activations.templates import MAX_URI, Template
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_what_was_put_in_comes_out(first: str, path: list[str], last: str) -> No
 @pytest.mark.parametrize("template", ["{a}.{b}.{c}.{d}.{e}!", "{+a}/{b}/{c}/{d}!", "x{?a}"])
 @pytest.mark.parametrize("piece", [".", "/", "a.", "a/", "?a=&"])
 def test_no_uri_takes_long(template: str, piece: str) -> None:
-    uri = (piece * LONGEST_URI)[:LONGEST_URI]
+    uri = (piece * MAX_URI)[:MAX_URI]
     started = time.process_time()
     Template(template).match(uri)
     assert Template(template).match(uri * 1000) is None

@@ -19,7 +19,7 @@ import scenarios  # noqa: E402 - it is only there now
 
 CHANGED = "notifications/tools/list_changed"
 UPDATED = "notifications/resources/updated"
-LONGEST_STAY = 100
+MAX_STAY = 100
 
 
 def filled(field):
@@ -152,7 +152,7 @@ async def run(visits):
         sys.argv[1:] = [work["mode"]]  # where the SDK's client looks for it
         report = None
         try:
-            with anyio.fail_after(LONGEST_STAY):
+            with anyio.fail_after(MAX_STAY):
                 async with module.connect(work["place"]) as peer:
                     report = await stay(peer, **work)
         except BaseException:

@@ -21,7 +21,7 @@ Over = Literal["stdio", "/mcp", "/session", "/sse"]
 
 STRANGERS: Final = ROOT / ".strangers"
 PEERS: Final = ROOT / "tests" / "strangers" / "peers"
-LONGEST_VISITS: Final = 200.0
+MAX_VISITS: Final = 200.0
 
 VERSIONS: Final[Mapping[Sdk, str]] = {
     "mcp1": "Python 1.x",
@@ -241,7 +241,7 @@ async def visits(sdk: Sdk, works: Sequence[Json]) -> list[Json]:
         env=_environment(),
     )
     try:
-        async with asyncio.timeout(LONGEST_VISITS):
+        async with asyncio.timeout(MAX_VISITS):
             output, errors = await process.communicate(json.dumps(works).encode())
     finally:
         if process.returncode is None:

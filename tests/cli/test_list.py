@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from sluicegate.cli.list import DEEPEST, tool_page
+from sluicegate.cli.list import MAX_DEPTH, tool_page
 from sluicegate.serve.control_protocol import Offered
 from tests.cli.folders import COUNTING, NO_GATEWAY, NOTES, Folder
 
@@ -130,7 +130,7 @@ def test_references_in_the_schema_of_a_tool_are_resolved() -> None:
         "    day: string, one of monday, tuesday",
         "        A day.",
     ]
-    assert loop.count("next:") == DEEPEST - 1  # It refers to itself.
+    assert loop.count("next:") == MAX_DEPTH - 1  # It refers to itself.
 
 
 def test_a_narrow_terminal_has_the_description_below_the_name(gateway: Folder) -> None:

@@ -478,7 +478,7 @@ async def test_a_client_that_takes_nothing_for_too_long_is_given_up(monkeypatch:
 
 
 async def test_a_client_that_asks_more_than_it_reads_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asgi_request, "MOST_UNSENT_ANSWER", 1000)
+    monkeypatch.setattr(asgi_request, "MAX_UNSENT_ANSWER", 1000)
     async with running(Stage()) as (app, tasks):
         stream = Exchange(app, "GET", "/sse", [HOST, ("Accept", "text/event-stream")], b"")
         tasks.start(stream.run())
@@ -636,7 +636,7 @@ async def test_a_body_that_is_announced_as_too_large_is_not_waited_for(length: s
 
 async def test_headers_without_end_are_refused_and_not_kept() -> None:
     async with running(Stage()) as (app, _):
-        exchange = posted(app, stamped("echo", text="x"), headers=[HOST, *[("x", "")] * asgi_request.MOST_FIELDS])
+        exchange = posted(app, stamped("echo", text="x"), headers=[HOST, *[("x", "")] * asgi_request.MAX_FIELDS])
         assert await status_of(exchange) == 431
 
 
@@ -767,9 +767,9 @@ async def test_what_differs_in_one_header_alone_is_another_request_whatever_came
     assert asgi_request.read_headers([(b"host", b"localhost"), (b"accept", b"application/json")]) is first
     other = asgi_request.read_headers([(b"host", b"localhost"), (b"accept", b"text/event-stream")])
     assert (first.get("accept"), other.get("accept")) == ("application/json", "text/event-stream")
-    long = [(b"host", b"localhost"), (b"x", b"x" * asgi_request.LONGEST_KNOWN)]
+    long = [(b"host", b"localhost"), (b"x", b"x" * asgi_request.MAX_KNOWN)]
     assert asgi_request.read_headers(long) is not asgi_request.read_headers(long)
-    many = [(b"x", b"")] * (asgi_request.MOST_FIELDS + 1)  # Few bytes, and much memory.
+    many = [(b"x", b"")] * (asgi_request.MAX_FIELDS + 1)  # Few bytes, and much memory.
     assert asgi_request.read_headers(many) is not asgi_request.read_headers(many)
     for number in range(512):
         assert asgi_request.read_headers([(b"x", b"%d" % number)]).get("x") == str(number)

@@ -759,7 +759,7 @@ async def test_a_client_that_takes_nothing_is_cut_off_and_what_is_kept_for_it_st
         streams = kept._streams  # pyright: ignore[reportPrivateUsage]
         while not streams or kept.carried:  # noqa: ASYNC110 - nobody else wants to know
             await asyncio.sleep(0)
-        assert kept.buffer is not None and len(kept.buffer) <= resumable_stream.MOST_REMEMBERED
+        assert kept.buffer is not None and len(kept.buffer) <= resumable_stream.MAX_REMEMBERED
         assert not stage.cancelled.is_set()
         await session.notify("notifications/cancelled", {"requestId": 1})
         await stage.cancelled.wait()
@@ -1050,7 +1050,7 @@ async def test_sessions_that_are_opened_faster_than_there_is_room_are_all_answer
 
 
 async def test_too_many_calls_of_one_session_are_refused_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluicegate.protocol.server_connection.MOST_IN_PROGRESS", 2)
+    monkeypatch.setattr("sluicegate.protocol.server_connection.MAX_IN_PROGRESS", 2)
     stage = Stage()
     async with http_client(stage.server) as client, asyncio.timeout(10):
         session = await client.initialize()
@@ -1063,8 +1063,8 @@ async def test_too_many_calls_of_one_session_are_refused_and_the_others_go_on(mo
 
 
 def test_the_journal_forgets_the_oldest_by_number_and_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resumable_stream, "MOST_REMEMBERED", 3)
-    monkeypatch.setattr(resumable_stream, "MOST_REMEMBERED_BYTES", 10)
+    monkeypatch.setattr(resumable_stream, "MAX_REMEMBERED", 3)
+    monkeypatch.setattr(resumable_stream, "MAX_REMEMBERED_BYTES", 10)
     forgotten: list[int] = []
     memory = ReplayMemory(1 << 20)
     kept = ReplayBuffer(memory, forgotten.append)
@@ -1125,7 +1125,7 @@ async def test_the_session_that_said_nothing_for_longest_forgets_for_the_others(
 async def test_a_stream_that_is_over_and_forgotten_cannot_be_resumed_and_takes_no_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(resumable_stream, "MOST_REMEMBERED", 10)
+    monkeypatch.setattr(resumable_stream, "MAX_REMEMBERED", 10)
     async with http_client(Stage().server) as client:
         session = await client.initialize()
         old = await (await session.request(1, "tools/call", heard("count", to=5))).events()

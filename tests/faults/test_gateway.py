@@ -50,7 +50,7 @@ PATIENT = "[servers.bad]\nqueue_wait = 20\nstop_grace = 0.2\n"
 @pytest.fixture(autouse=True)
 def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let what failed be tried again sooner than a person would want."""
-    monkeypatch.setattr(plan, "SHORTEST_PAUSE", 0.05)
+    monkeypatch.setattr(plan, "MIN_PAUSE", 0.05)
     monkeypatch.setattr("sluicegate.gateway.StartupWait", BriefStartup)
 
 

@@ -41,7 +41,7 @@ pytestmark = [
 ]
 
 AT_ONCE: Final = 2
-LONGEST_LIFE: Final = 1.0
+MAX_LIFE: Final = 1.0
 """Seconds that a gateway lives at most: some are killed while they start, some while they serve."""
 
 
@@ -94,7 +94,7 @@ async def test_a_gateway_that_is_killed_at_any_moment_leaves_no_server_and_no_ob
             async with gateway_of(folder) as process:
                 assert process.stdout is not None
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(lots.uniform(0, LONGEST_LIFE)):
+                    async with asyncio.timeout(lots.uniform(0, MAX_LIFE)):
                         await process.wait()
                 assert process.returncode is None, "what the last one left is no obstacle"
                 process.kill()

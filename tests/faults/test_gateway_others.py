@@ -30,7 +30,7 @@ def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let what failed be tried again sooner than a person would want."""
     for module in (listening, lists):
         monkeypatch.setattr(module, "FIRST_RETRY", 0.05)
-    monkeypatch.setattr(plan, "SHORTEST_PAUSE", 0.05)
+    monkeypatch.setattr(plan, "MIN_PAUSE", 0.05)
 
 
 class Changing:

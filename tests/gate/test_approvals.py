@@ -388,7 +388,7 @@ async def test_nothing_runs_if_the_approval_cannot_be_recorded() -> None:
 
 
 async def test_only_so_many_questions_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(approvals, "MOST_QUESTIONS", 2)
+    monkeypatch.setattr(approvals, "MAX_QUESTIONS", 2)
     async with stage(hold=0.01) as here:
         await here.call(path="/1")
         await here.call(path="/2")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from sluicegate.exchange import Caller, Target, Verdict
-from sluicegate.gate.judge import LONGEST_ARGUMENT, Rules, is_hidden, judge, mismatch, possible_verdicts
+from sluicegate.gate.judge import MAX_ARGUMENT, Rules, is_hidden, judge, mismatch, possible_verdicts
 from sluicegate.gate.rules import Kind, Permission, PolicyConfig, Rule
 from tests.gate.rules_of import ADA, BOB, resource, rule, rules, tool
 
@@ -135,9 +135,9 @@ ODD: list[object] = [
     "/srv/%2E./etc",
     "/srv/%252e%252e/etc",
     "/srv%2fa",
-    "/srv/" + "a" * LONGEST_ARGUMENT,
-    "/srv/" + "\u00e9" * (LONGEST_ARGUMENT // 2),
-    ["/srv/a"] * LONGEST_ARGUMENT,
+    "/srv/" + "a" * MAX_ARGUMENT,
+    "/srv/" + "\u00e9" * (MAX_ARGUMENT // 2),
+    ["/srv/a"] * MAX_ARGUMENT,
     10**400,
 ]
 
@@ -319,7 +319,7 @@ def test_T15_a_look_alike_of_a_uri_is_not_allowed() -> None:
         "file://host/srv/a",
         "http:///srv/a",
     ]
-    outside += ["file:///srv/" + "a" * LONGEST_ARGUMENT, "file:///%73rv/a", "file:///srv/%61", "file://srv@/srv/a"]
+    outside += ["file:///srv/" + "a" * MAX_ARGUMENT, "file:///%73rv/a", "file:///srv/%61", "file://srv@/srv/a"]
     for uri in [*outside, *(chance.choice(outside).replace("/", "//", 1) for _ in range(500))]:
         assert action(made, resource(uri)) == "deny", uri
 

@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 AT_ONCE: Final = 12
-LONGEST: Final = 0.3
+MAX_LENGTH: Final = 0.3
 """Seconds of load before a gateway is killed, at most."""
 RULES: Final = """
 [[permissions]]
@@ -78,7 +78,7 @@ async def assert_kills_lose_nothing(tmp_path: Path, kills: int) -> None:
     folder = Governed(tmp_path, {"a": (), "b": ("session",)}, RULES, {"MARK": mark})
     try:
         for _ in range(kills):
-            await kill_once(folder, mark, nonces, seen, lots.uniform(0, LONGEST))
+            await kill_once(folder, mark, nonces, seen, lots.uniform(0, MAX_LENGTH))
         before = {row.request for row in folder.rows("outcome")}
         cut = {row.request for row in folder.rows("decision")} - before
         async with governing(folder) as gateway:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sluicegate.http1 import Limits
 from sluicegate.http1.headers import (
-    MOST_CACHED,
+    MAX_CACHED,
     AnswerHead,
     BadHead,
     HeadCache,
@@ -86,10 +86,10 @@ def test_a_known_head_means_what_it_means_when_it_is_read(before: list[bytes], r
 def test_memory_of_heads_is_bounded() -> None:
     known = HeadCache[RequestHead]()
     head = read_request(FIRST)
-    for number in range(3 * MOST_CACHED):
+    for number in range(3 * MAX_CACHED):
         known.learn(b"%d\r\nContent-Length: 5\r\n\r\n" % number, head)
         known.find(b"%d\r\nContent-Length: %d\r\n\r\n" % (number, number))
-        assert len(known.exact) <= MOST_CACHED
+        assert len(known.exact) <= MAX_CACHED
     known.learn(b"x" * 5000, head)
     assert known.find(b"x" * 5000) is None
 
@@ -98,7 +98,7 @@ def test_however_many_lengths_come_the_headers_are_those_that_were_read_once() -
     known = HeadCache[RequestHead]()
     first = read_request(FIRST)
     known.learn(FIRST, first)
-    for length in range(3 * MOST_CACHED):
+    for length in range(3 * MAX_CACHED):
         found = known.find(FIRST.replace(b": 5", b": %d" % length))
         assert found is not None and (found.length, found.headers) == (length, first.headers)
 

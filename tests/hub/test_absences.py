@@ -13,7 +13,7 @@ from sluicegate.hub import mount as mounts
 from sluicegate.hub import supervise as plan
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings, State
-from sluicegate.hub.supervise import MOST_RESTARTS
+from sluicegate.hub.supervise import MAX_RESTARTS
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_object, opened
 from sluicegate.protocol.modern_era import complete
@@ -234,7 +234,7 @@ class Late(Scripted):
 @asynccontextmanager
 async def hub_with_late(patch: pytest.MonkeyPatch, settings: MountSettings) -> AsyncGenerator[tuple[Hub, Late]]:
     """A hub whose one server has failed so often that it is tried once a minute."""
-    patch.setattr(plan, "SHORTEST_PAUSE", 0.001)
+    patch.setattr(plan, "MIN_PAUSE", 0.001)
 
     async def answer(exchange: Exchange) -> Reply:
         return tools("one") if exchange.method == "tools/list" else Result(complete({"content": []}))
@@ -257,7 +257,7 @@ async def test_whoever_calls_a_tool_of_a_failed_server_at_a_url_finds_it_once_it
     async with hub_with_late(monkeypatch, MountSettings(prefix="late", is_light=True)) as (hub, late):
         with pytest.raises(UnknownTarget, match="tried once a minute now, and when one of its tools is called"):
             await hub(call_of_one())
-        assert late.attempts == MOST_RESTARTS + 1
+        assert late.attempts == MAX_RESTARTS + 1
         late.is_there = True
         assert isinstance(await hub(call_of_one()), Result)
 
@@ -268,7 +268,7 @@ async def test_those_who_call_it_at_once_cause_one_try_together(monkeypatch: pyt
         for _ in range(10):
             with pytest.raises(UnknownTarget):
                 await hub(call_of_one())
-        assert late.attempts == MOST_RESTARTS
+        assert late.attempts == MAX_RESTARTS
 
 
 async def test_a_command_that_failed_is_started_by_no_call_and_says_what_starts_it(
@@ -281,4 +281,4 @@ async def test_a_command_that_failed_is_started_by_no_call_and_says_what_starts_
         told = r"once a minute now, the last time \d s ago; `sluicegate restart late` tries it at once\.$"
         with pytest.raises(UnknownTarget, match=told):
             await hub(call_of_one())
-        assert late.attempts == MOST_RESTARTS
+        assert late.attempts == MAX_RESTARTS

@@ -197,7 +197,7 @@ async def test_lines_that_a_slow_client_has_no_room_for_are_counted(monkeypatch:
             if notification.method != ACKNOWLEDGED:
                 await asyncio.Event().wait()
 
-    monkeypatch.setattr(background_log, "MOST_LINES", 2)
+    monkeypatch.setattr(background_log, "MAX_LINES", 2)
     async with staged() as stage:
         sink = await stage.listen("debug", sink=Slow())
         await stage.say("info")

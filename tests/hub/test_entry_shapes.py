@@ -8,7 +8,7 @@ import pytest
 from sluicegate.hub.catalog import OfferLimits
 from sluicegate.hub.fetch_catalog import LISTS, fetch_offer
 from sluicegate.protocol.message import Params
-from sluicegate.protocol.pagination import MOST_MALFORMED
+from sluicegate.protocol.pagination import MAX_MALFORMED
 from tests.hub.test_offers import Listing, as_clients_see, raw, tool
 
 OBJECT: Params = {"type": "object"}
@@ -175,7 +175,7 @@ async def test_of_a_schema_for_results_only_the_spelling_is_mended() -> None:
 
 
 async def test_a_list_ends_where_too_much_of_it_is_malformed() -> None:
-    seen, findings = await offered("tools", tool("first"), *[{"name": "bad"}] * (MOST_MALFORMED + 1), tool("last"))
+    seen, findings = await offered("tools", tool("first"), *[{"name": "bad"}] * (MAX_MALFORMED + 1), tool("last"))
     assert seen == [tool("first")]
     assert findings[0] == "s: more than 1000 of its tools are malformed; the rest is left out."
     assert findings[1].endswith(" and 996 more.")

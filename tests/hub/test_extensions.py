@@ -20,7 +20,7 @@ from sluicegate.hub.catalog import Profile as View
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
 from sluicegate.hub.saved_offer import decode_offer, encode_offer
-from sluicegate.protocol.extensions import LARGEST
+from sluicegate.protocol.extensions import MAX_SIZE
 from sluicegate.protocol.message import Params, Reply, Result, as_array, as_object, opened
 from sluicegate.protocol.modern_era import Profile, complete
 from tests.hub.scripted import Scripted, tools
@@ -113,7 +113,7 @@ async def test_without_extensions_none_are_declared() -> None:
     "declared",
     [
         {"io.modelcontextprotocol/oauth-client-credentials": {}},
-        {"com.example/large": {"text": "x" * LARGEST}},
+        {"com.example/large": {"text": "x" * MAX_SIZE}},
         {"com.example/malformed": True},
     ],
 )

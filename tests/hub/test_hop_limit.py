@@ -7,7 +7,7 @@ import pytest
 from sluicegate.errors import InvalidParams
 from sluicegate.exchange import NOBODY, Exchange
 from sluicegate.hub import router
-from sluicegate.hub.catalog import HOPS, MOST_HOPS
+from sluicegate.hub.catalog import HOPS, MAX_HOPS
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.message import Params, Reply, Result
@@ -32,10 +32,10 @@ async def test_two_gateways_that_mount_each_other_list_each_others_tools_a_limit
     first.mount("b", Scripted(second, BOTH), MountSettings(prefix="b", debounce=0.0))
     second.mount("a", Scripted(first, BOTH), MountSettings(prefix="a", debounce=0.0))
     async with asyncio.timeout(20), first, second:
-        await until(lambda: len(first.catalog.tools) == 1 + MOST_HOPS // 2)
+        await until(lambda: len(first.catalog.tools) == 1 + MAX_HOPS // 2)
         await asyncio.sleep(0.3)
-        assert len(first.catalog.tools) == 1 + MOST_HOPS // 2
-        assert len(second.catalog.tools) == MOST_HOPS // 2
+        assert len(first.catalog.tools) == 1 + MAX_HOPS // 2
+        assert len(second.catalog.tools) == MAX_HOPS // 2
 
 
 async def test_a_request_that_two_gateways_pass_to_each_other_is_refused_in_the_end() -> None:

@@ -41,7 +41,7 @@ class Stuck:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
     monkeypatch.setattr(calls, "PING_TIMEOUT", 0.05)
-    monkeypatch.setattr(supervise, "SHORTEST_PAUSE", 0.01)
+    monkeypatch.setattr(supervise, "MIN_PAUSE", 0.01)
 
 
 async def time_out(client: sluicegate.Client, count: int) -> None:

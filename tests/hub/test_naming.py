@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.hub.naming import LONGEST_TOOL_NAME, Naming, head_of, names_for
+from sluicegate.hub.naming import MAX_TOOL_NAME, Naming, head_of, names_for
 
 prefixes = st.from_regex(r"[a-z][a-z0-9-]{0,30}", fullmatch=True)
 own_names = st.text(min_size=1, max_size=150) | st.sampled_from(["push", "a__b", "b", "read file", "ſ", "..", "a\n"])
@@ -60,7 +60,7 @@ def test_what_is_split_differently_is_another_name() -> None:
 def test_a_long_or_illegal_name_gets_a_short_form_that_stays_the_same(own: str) -> None:
     first, second = Names().give("server", own), Names().give("server", own)
     assert first is not None and first == second
-    assert len(first) <= LONGEST_TOOL_NAME
+    assert len(first) <= MAX_TOOL_NAME
     assert re.fullmatch(r"[A-Za-z0-9_.-]+_[0-9a-f]{8}", first) or own == ""
 
 

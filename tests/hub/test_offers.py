@@ -8,11 +8,11 @@ import pytest
 
 from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, RemoteProtocolError, UpstreamProtocolError
 from sluicegate.exchange import Exchange
-from sluicegate.hub.catalog import GATEWAY, HOPS, MOST_HOPS, Offer, Offered, OfferLimits
+from sluicegate.hub.catalog import GATEWAY, HOPS, MAX_HOPS, Offer, Offered, OfferLimits
 from sluicegate.hub.fetch_catalog import changed_lists, fetch_offer, offered
 from sluicegate.protocol.message import Params, Reply, Result
 from sluicegate.protocol.modern_era import Discovery
-from sluicegate.protocol.pagination import MOST_COMMAS, MOST_MALFORMED
+from sluicegate.protocol.pagination import MAX_COMMAS, MAX_MALFORMED
 
 TOOLS, PROMPTS, RESOURCES = (f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources"))
 
@@ -143,10 +143,10 @@ async def test_an_entry_is_not_lost_for_pictures_and_notes_that_are_too_large(
 
 
 async def test_entries_of_a_gateway_count_the_gateways_and_are_left_out_beyond_the_limit() -> None:
-    tools = [tool("near"), tool("far", _meta={HOPS: MOST_HOPS - 1}), tool("looping", _meta={HOPS: MOST_HOPS})]
+    tools = [tool("near"), tool("far", _meta={HOPS: MAX_HOPS - 1}), tool("looping", _meta={HOPS: MAX_HOPS})]
     page: Params = {"tools": tools, "_meta": {GATEWAY: True}}
     offer = await fetch_offer("s", Listing({"tools": {}}, tools_list={None: raw(page)}), OfferLimits())
-    assert as_clients_see(offer.tools) == [tool("near", _meta={HOPS: 1}), tool("far", _meta={HOPS: MOST_HOPS})]
+    assert as_clients_see(offer.tools) == [tool("near", _meta={HOPS: 1}), tool("far", _meta={HOPS: MAX_HOPS})]
     assert offer.is_gateway
     assert "1 left out of its tools: they passed through more than 8 gateways" in offer.findings[0]
 
@@ -176,7 +176,7 @@ async def test_all_lists_together_have_a_limit_beyond_which_nothing_is_asked_for
 
 
 async def test_a_page_of_millions_of_pieces_is_not_opened() -> None:
-    page = b'{"tools": [' + b"1," * (MOST_COMMAS + 1) + b"1]}"
+    page = b'{"tools": [' + b"1," * (MAX_COMMAS + 1) + b"1]}"
     server = Listing({"tools": {}, "prompts": {}}, tools_list={None: msgspec.Raw(page)})
     offer = await fetch_offer("s", server, OfferLimits())
     assert offer.findings == ("s: its lists are larger than 8 MiB together; the rest, from its tools on, is left out.",)
@@ -223,7 +223,7 @@ async def test_an_entry_that_is_too_large_and_has_no_readable_name_does_not_cost
 
 
 async def test_too_many_entries_that_cannot_be_decoded_end_the_list() -> None:
-    entries = b", ".join([b'{"name": 1e999}'] * (MOST_MALFORMED + 1) + [bytes(raw(tool("last")))])
+    entries = b", ".join([b'{"name": 1e999}'] * (MAX_MALFORMED + 1) + [bytes(raw(tool("last")))])
     page = msgspec.Raw(b'{"tools": [' + entries + b"]}")
     offer = await fetch_offer("s", Listing({"tools": {}}, tools_list={None: page}), OfferLimits())
     assert names(offer) == []

@@ -423,7 +423,7 @@ async def test_t16_a_tool_that_rules_deny_meanwhile_is_told_of_no_more_and_may_n
 async def test_so_many_may_listen_to_a_server_at_a_time_and_whoever_is_beyond_is_told_that_it_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(task_news, "MOST_LISTENS", 2)
+    monkeypatch.setattr(task_news, "MAX_LISTENS", 2)
     teller = Teller()
     async with mounted(teller) as (hub, _, _), TaskScope() as scope:
         agreed: Params = {"notifications": {"taskIds": [task_of(hub)]}}

@@ -43,8 +43,8 @@ UNREACHED = (State.DEGRADED, f"{NOWHERE.message} It is tried again with the next
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (listening, lists):
         monkeypatch.setattr(module, "FIRST_RETRY", 0.01)
-        monkeypatch.setattr(module, "LONGEST_RETRY", 0.02)
-    monkeypatch.setattr(plan, "SHORTEST_PAUSE", 0.01)
+        monkeypatch.setattr(module, "MAX_RETRY", 0.02)
+    monkeypatch.setattr(plan, "MIN_PAUSE", 0.01)
 
 
 class Mute:

@@ -147,7 +147,7 @@ async def test_a_call_under_way_has_no_more_time_than_calls_have_when_its_server
 async def test_of_many_that_are_replaced_with_calls_under_way_the_oldest_is_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hubs, "MOST_DRAINING", 2)
+    monkeypatch.setattr(hubs, "MAX_DRAINING", 2)
     servers = [Slow(str(number)) for number in range(4)]
     async with serving(servers[0]) as (hub, calls):
         under_way: list[int] = []

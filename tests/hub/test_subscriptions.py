@@ -11,7 +11,7 @@ from sluicegate.exchange import Exchange
 from sluicegate.hub import subscriptions as module
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
-from sluicegate.hub.subscriptions import MOST_GROUPS, ListenSink, Subscriptions
+from sluicegate.hub.subscriptions import MAX_GROUPS, ListenSink, Subscriptions
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_array, as_object
 from sluicegate.protocol.modern_era import ACKNOWLEDGED, complete
 from sluicegate.runtime.task_scope import TaskScope, forever
@@ -151,11 +151,11 @@ async def test_what_is_named_together_is_asked_for_together_and_the_servers_word
 
 
 async def test_no_more_resources_are_in_one_subscription_than_a_server_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_URIS", 10)
+    monkeypatch.setattr(module, "MAX_URIS", 10)
     async with connected() as (own, server):
         asked = [own.watch(f"x://{number}") for number in range(100)]
         accepted = [await one for one in asked]
-        assert accepted.count(True) == 10 * MOST_GROUPS == 10 * server.most
+        assert accepted.count(True) == 10 * MAX_GROUPS == 10 * server.most
         assert max(map(len, server.uris)) == 10
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from sluicegate.hub import subscriptions as watches
-from sluicegate.hub.subscriptions import MOST_GROUPS, ListenSink, Subscriptions
+from sluicegate.hub.subscriptions import MAX_GROUPS, ListenSink, Subscriptions
 from sluicegate.protocol.message import Notification, Params
 from sluicegate.protocol.modern_era import ACKNOWLEDGED
 from sluicegate.runtime.task_scope import TaskScope, forever
@@ -136,7 +136,7 @@ async def trial(seed: int) -> list[str]:
             own.end(tasks)
             tasks.cancel_all()
         await asyncio.sleep(0.2)
-    if server.most > 3 * MOST_GROUPS:
+    if server.most > 3 * MAX_GROUPS:
         problems.append(f"there were {server.most} subscriptions")
     return problems
 
@@ -145,6 +145,6 @@ async def trial(seed: int) -> list[str]:
 def test_who_is_told_that_it_hears_of_a_resource_does_once_each_time(
     most_uris: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watches, "MOST_URIS", most_uris)
+    monkeypatch.setattr(watches, "MAX_URIS", most_uris)
     found = {seed: problems for seed in range(200) if (problems := run_in_own_time(trial(seed)))}
     assert found == {}

@@ -57,7 +57,7 @@ def test_a_task_of_a_replaced_server_does_not_take_the_id_of_another() -> None:
 
 
 def test_the_owner_of_the_oldest_task_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_ids, "MOST_OWNED", 2)
+    monkeypatch.setattr(task_ids, "MAX_OWNED", 2)
     owners = TaskOwners()
     for own in ("1", "2", "1", "3"):
         owners.add(own, BOB)

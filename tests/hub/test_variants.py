@@ -197,7 +197,7 @@ async def test_a_cursor_is_of_the_lists_that_it_was_given_for() -> None:
 
 
 async def test_t4_a_client_with_ever_other_settings_takes_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(variants, "MOST_VARIANTS", 2)
+    monkeypatch.setattr(variants, "MAX_VARIANTS", 2)
     server = Varying()
     async with mounted(server) as hub:
         for number in (*range(4), 3, 2, 0):

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
-from sluicegate.protocol.message import LARGEST_ID, Params, RequestId
+from sluicegate.protocol.message import MAX_ID, Params, RequestId
 from sluicegate.protocol.modern_era import CAPABILITIES_KEY, VERSION_KEY, Discovery
 from sluicegate.protocol.server_connection import Event, Outgoing, ServerConversation
 from sluicegate.protocol.versions import LATEST_SESSION_VERSION, LATEST_VERSION
@@ -91,7 +91,7 @@ def refusal(event: Event) -> tuple[RequestId | None, int]:
 # --- What may come ----------------------------------------------------------------------------------------------------
 
 request_ids: st.SearchStrategy[RequestId] = st.one_of(
-    st.integers(-LARGEST_ID, LARGEST_ID),
+    st.integers(-MAX_ID, MAX_ID),
     st.text(max_size=64),  # 256 bytes at most
 )
 

@@ -5,7 +5,7 @@ import logging
 import msgspec
 import pytest
 
-from sluicegate.protocol.pagination import MOST_ENTRIES, MOST_MALFORMED, MOST_PAGES, MOST_WARNINGS, Gathering, Kind
+from sluicegate.protocol.pagination import MAX_ENTRIES, MAX_MALFORMED, MAX_PAGES, MAX_WARNINGS, Gathering, Kind
 
 
 def read(entry: object) -> str:
@@ -30,12 +30,12 @@ def test_a_list_without_an_end_ends() -> None:
     while params is not None:
         params = gathering.add({"names": [f"n{pages}"], "nextCursor": f"{pages}"})
         pages += 1
-    assert pages == MOST_PAGES == len(gathering.items)
+    assert pages == MAX_PAGES == len(gathering.items)
 
 
 def test_no_more_entries_are_read_than_anybody_can_use() -> None:
     gathering = Gathering("The server", NAMES)
-    first = [f"a{n}" for n in range(MOST_ENTRIES - 1)]
+    first = [f"a{n}" for n in range(MAX_ENTRIES - 1)]
     assert gathering.add({"names": first, "nextCursor": "2"}) == {"cursor": "2"}
     assert gathering.add({"names": ["x", "y", "z"], "nextCursor": "3"}) is None
     assert gathering.items == [*first, "x"]
@@ -53,9 +53,9 @@ def test_a_flood_of_malformed_entries_is_neither_read_nor_told_to_its_end(caplog
     gathering = Gathering("The server", Kind("names/list", "names", count, lambda name: name))
     with caplog.at_level(logging.WARNING):
         assert gathering.add({"names": ["a", *[0] * 100_000, "b"], "nextCursor": "2"}) is None
-    assert gathering.items == ["a"] and seen == MOST_MALFORMED + 2
-    assert len(caplog.records) == MOST_WARNINGS + 2
-    assert "more faults" in caplog.text and f"more than {MOST_MALFORMED} malformed" in caplog.text
+    assert gathering.items == ["a"] and seen == MAX_MALFORMED + 2
+    assert len(caplog.records) == MAX_WARNINGS + 2
+    assert "more faults" in caplog.text and f"more than {MAX_MALFORMED} malformed" in caplog.text
 
 
 def test_a_name_is_never_told_in_all_its_length(caplog: pytest.LogCaptureFixture) -> None:

@@ -266,8 +266,8 @@ def test_marked_arguments_are_written_as_headers_and_let_pass() -> None:
     check(written_for(call()), call())
 
 
-MOST = 2**53 - 1
-scalars = st.none() | st.booleans() | st.integers(-MOST, MOST) | st.floats(-MOST, MOST)
+MAX_COUNT = 2**53 - 1
+scalars = st.none() | st.booleans() | st.integers(-MAX_COUNT, MAX_COUNT) | st.floats(-MAX_COUNT, MAX_COUNT)
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 
 
@@ -311,7 +311,9 @@ def test_integers_are_compared_by_number(said: str, size: object) -> None:
 
 
 def test_a_number_that_not_everybody_can_hold_equals_none() -> None:
-    mismatch(lambda: check([("mcp-param-size", str(MOST + 1))], {"name": "t", "arguments": {"size": MOST + 1}}))
+    mismatch(
+        lambda: check([("mcp-param-size", str(MAX_COUNT + 1))], {"name": "t", "arguments": {"size": MAX_COUNT + 1}})
+    )
 
 
 @pytest.mark.parametrize("said", ["42.5", "42e0", "0x2a", "+42", " 42", "4_2", "４２", "42.", "true", "1" * 5000])

@@ -27,7 +27,7 @@ from sluicegate.errors import (
 from sluicegate.protocol.message import Params, RequestId, Result, as_array
 from sluicegate.protocol.modern_era import CAPABILITIES_KEY, VERSION_KEY
 from sluicegate.protocol.server_connection import (
-    LONGEST_BACKLOG,
+    MAX_BACKLOG,
     Answered,
     Asked,
     Called,
@@ -190,9 +190,9 @@ def test_an_id_in_flight_cannot_wait_behind_the_handshake() -> None:
 
 def test_only_so_many_requests_wait_behind_the_handshake() -> None:
     conversation = opening("i")
-    assert conversation.receive(b"".join(request(n, "tools/list") for n in range(LONGEST_BACKLOG))) == []
+    assert conversation.receive(b"".join(request(n, "tools/list") for n in range(MAX_BACKLOG))) == []
     assert refused(conversation.receive(request("late", "tools/list"))) == [("late", OVERLOADED)]
-    assert len(conversation.welcome("i", OFFER)) == 1 + LONGEST_BACKLOG
+    assert len(conversation.welcome("i", OFFER)) == 1 + MAX_BACKLOG
 
 
 def test_we_speak_unasked_once_the_client_has_heard_our_welcome() -> None:

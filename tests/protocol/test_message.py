@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sluicegate.errors import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, ErrorObject, RemoteProtocolError
 from sluicegate.protocol.json_limits import Limits
 from sluicegate.protocol.message import (
-    LARGEST_CALL,
+    MAX_CALL,
     Message,
     Notification,
     Params,
@@ -447,7 +447,7 @@ def test_what_takes_much_memory_is_counted_before_it_is_built(piece: bytes) -> N
     # T4: less than four times the limit of a body, which is 4 MiB.
     marks_each = 1 + sum(piece.count(mark) for mark in b",:[{")
     fits = piece + (b"," + piece) * (99_990 // marks_each - 1)
-    too_much = piece + (b"," + piece) * (LARGEST_CALL // (len(piece) + 1))
+    too_much = piece + (b"," + piece) * (MAX_CALL // (len(piece) + 1))
     tracemalloc.start()
     try:
         assert isinstance(decode_strict(b'{"jsonrpc":"2.0","id":7,"method":"m","params":{"a":[%b]}}' % fits), Request)
@@ -455,7 +455,7 @@ def test_what_takes_much_memory_is_counted_before_it_is_built(piece: bytes) -> N
             INVALID_REQUEST,
             7,
         )
-        assert tracemalloc.get_traced_memory()[1] < 4 * LARGEST_CALL
+        assert tracemalloc.get_traced_memory()[1] < 4 * MAX_CALL
     finally:
         tracemalloc.stop()
 
@@ -847,7 +847,7 @@ def test_reading_a_value_twice_gives_the_same_message() -> None:
 
 
 def test_a_servers_call_that_would_be_gigabytes_of_objects_is_not_decoded() -> None:
-    params = b'{"a":[' + b"[]," * (LARGEST_CALL // 3) + b"[]]}"
+    params = b'{"a":[' + b"[]," * (MAX_CALL // 3) + b"[]]}"
     assert decode_tolerant(b'{"jsonrpc":"2.0","method":"notifications/x","params":%s}' % params) == Unreadable(
         "is too long for a request or a notification"
     )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sluicegate.protocol.message import LARGEST_CALL, Notification, Response, Result
+from sluicegate.protocol.message import MAX_CALL, Notification, Response, Result
 from sluicegate.protocol.parse_response import decode_tolerant, read_answer, read_progress
 from tests.protocol.strategies import json_objects, mutated
 
@@ -85,7 +85,7 @@ def test_progress_as_the_official_sdks_write_it_is_read_at_a_glance(line: bytes)
         b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"a":NaN}}',
         b'{"jsonrpc":"2.0","method":"notifications/progress","params":' + b'{"a":' * 9_000 + b"1" + b"}" * 9_001,
         b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"a":[%b0]}}' % (b"0," * 100_001),
-        b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"a":"%b"}}' % (b"x" * LARGEST_CALL),
+        b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"a":"%b"}}' % (b"x" * MAX_CALL),
         b'{"method":"notifications/progress","params":{},"params":{},"jsonrpc":"2.0"}',
         b'{"method":"notifications/progress","params":{},"jsonrpc":"2.0"',
         b'{"jsonrpc":"2.0","method":"notifications/progress2","params":{}}',

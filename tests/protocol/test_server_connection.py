@@ -19,10 +19,10 @@ from sluicegate.errors import (
 )
 from sluicegate.protocol.framing import encode_line
 from sluicegate.protocol.json_limits import Limits
-from sluicegate.protocol.message import LONGEST_BATCH, Params, Request, RequestId, Result
+from sluicegate.protocol.message import MAX_BATCH, Params, Request, RequestId, Result
 from sluicegate.protocol.parse_request import decode_strict, parse_strict
 from sluicegate.protocol.server_connection import (
-    MOST_IN_PROGRESS,
+    MAX_IN_PROGRESS,
     Answered,
     Asked,
     Event,
@@ -246,7 +246,7 @@ def test_ids_of_different_types_are_different_requests() -> None:
 
 def test_only_so_many_requests_are_under_way_and_the_next_may_come_later() -> None:
     conversation = operating()
-    assert len(asked(conversation.receive(b"".join(request(n, "tools/list") for n in range(MOST_IN_PROGRESS))))) == 1000
+    assert len(asked(conversation.receive(b"".join(request(n, "tools/list") for n in range(MAX_IN_PROGRESS))))) == 1000
     for late in (request("late", "tools/list"), modern("late", "tools/list")):
         (refusal,) = said(conversation.receive(late))
         assert (refusal["id"], refusal["error"]["code"]) == ("late", OVERLOADED)
@@ -330,7 +330,7 @@ def test_an_array_is_refused_before_the_handshake_is_done() -> None:
         batch(initialize("b", V2025_03_26)),
         batch(PING, initialize("b", V2025_03_26)),
         batch(PING, notification("initialize")),
-        batch(*[PING] * (LONGEST_BATCH + 1)),
+        batch(*[PING] * (MAX_BATCH + 1)),
     ],
 )
 def test_a_batch_that_is_empty_endless_or_holds_initialize_is_refused_as_a_whole(data: bytes) -> None:
@@ -339,8 +339,8 @@ def test_a_batch_that_is_empty_endless_or_holds_initialize_is_refused_as_a_whole
 
 
 def test_the_longest_batch_is_served() -> None:
-    events = operating(V2025_03_26).receive(batch(*(request(n, "ping") for n in range(LONGEST_BATCH))))
-    assert [len(answers) for answers in said(events)] == [LONGEST_BATCH]
+    events = operating(V2025_03_26).receive(batch(*(request(n, "ping") for n in range(MAX_BATCH))))
+    assert [len(answers) for answers in said(events)] == [MAX_BATCH]
 
 
 def test_each_message_of_a_batch_is_judged_singly() -> None:

@@ -14,8 +14,8 @@ from sluicegate.hub.hub import Hub
 from sluicegate.protocol.message import Notification
 from sluicegate.runtime.change_feed import (
     LISTS_PACE,
-    MOST_PENDING,
-    MOST_URIS,
+    MAX_PENDING,
+    MAX_URIS,
     RESOURCE_UPDATED,
     Changes,
     Filter,
@@ -138,13 +138,13 @@ async def test_who_listens_to_a_path_hears_of_all_that_extends_it_and_of_nothing
 async def test_who_listens_to_a_parent_and_its_child_is_told_once_and_when_too_much_waits_by_the_first() -> None:
     changes = Changes()
     with changes.listener(Filter(uris=("dir://a/b", "dir://a"))) as listener:
-        for n in range(MOST_PENDING):
+        for n in range(MAX_PENDING):
             changes.note(RESOURCE_UPDATED, f"dir://a/b/{n}")
         changes.note(RESOURCE_UPDATED, "dir://a/b/more")
         changes.note(RESOURCE_UPDATED, "dir://a/c")
         changes.close()
         seen = [notice async for notice in _all(listener)]
-    assert seen[MOST_PENDING:] == [updated("dir://a/b"), updated("dir://a")]
+    assert seen[MAX_PENDING:] == [updated("dir://a/b"), updated("dir://a")]
 
 
 async def test_who_listens_to_less_than_before_hears_no_more_of_the_rest_nor_of_what_waits_of_it() -> None:
@@ -240,7 +240,7 @@ async def test_pending_sub_resources_are_bounded(server: Server) -> None:
         for n in range(10_000):
             server.resource_updated(f"dir://a/{n}")
         sink.go.set()
-    assert len(sink.seen) == 1 + MOST_PENDING + 1
+    assert len(sink.seen) == 1 + MAX_PENDING + 1
     assert sink.seen[-1] == updated("dir://a")
 
 
@@ -372,7 +372,7 @@ async def test_closing_the_server_ends_listening_with_a_result(server: Server) -
 
 async def test_one_listener_subscribes_to_a_thousand_resources_and_no_more(server: Server) -> None:
     sink = Recorder()
-    uris = [f"note://{n}" for n in range(MOST_URIS)]
+    uris = [f"note://{n}" for n in range(MAX_URIS)]
     async with listening(server, {"resourceSubscriptions": uris}, sink):
         pass
     assert sink.params("notifications/subscriptions/acknowledged")[0]["notifications"]["resourceSubscriptions"] == uris

@@ -8,7 +8,7 @@ from sluicegate.protocol.input_required import Answers, Question, Questions, inp
 from sluicegate.protocol.message import Params, Reply, Result
 from sluicegate.protocol.modern_era import Profile
 from sluicegate.runtime import input_rounds as asking
-from sluicegate.runtime.input_rounds import MOST_ROUNDS, CapabilityMissing, check_capabilities, settle
+from sluicegate.runtime.input_rounds import MAX_ROUNDS, CapabilityMissing, check_capabilities, settle
 from tests.upstream.raw_server import Recorder
 
 DONE = Result({"resultType": "complete", "content": []})
@@ -76,11 +76,11 @@ async def test_a_refusal_ends_the_request_in_a_way_its_method_has(method: str) -
 
 
 async def test_a_server_that_never_has_enough_is_given_up() -> None:
-    answers: list[Params] = [{"roots": []} for _ in range(MOST_ROUNDS)]
+    answers: list[Params] = [{"roots": []} for _ in range(MAX_ROUNDS)]
     sink = Recorder(*answers)
     with pytest.raises(UpstreamProtocolError, match="more than 10 times"):
         await settle(Asker(input_required(ROOTS, None)), call(sink))
-    assert len(sink.questions) == MOST_ROUNDS
+    assert len(sink.questions) == MAX_ROUNDS
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from sluicegate.activations.invoke import SteppedGenerator
 from sluicegate.errors import ThreadsBusy, error_object
 from sluicegate.runtime import task_scope as concurrency
-from sluicegate.runtime.task_scope import MOST_THREADS, in_thread
+from sluicegate.runtime.task_scope import MAX_THREADS, in_thread
 from sluicegate.server import Server
 from tests.activations.helpers import ask, call, text
 
@@ -47,16 +47,16 @@ async def abandon(start: Start) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for a thread."""
-    monkeypatch.setattr(concurrency, "LONGEST_WAIT", 0.0)
+    monkeypatch.setattr(concurrency, "MAX_WAIT", 0.0)
 
 
 async def test_more_functions_than_threads_wait_their_turn_and_all_are_run() -> None:
-    results = await asyncio.gather(*(in_thread(lambda n=n: n) for n in range(10 * MOST_THREADS)))
-    assert results == list(range(10 * MOST_THREADS))
+    results = await asyncio.gather(*(in_thread(lambda n=n: n) for n in range(10 * MAX_THREADS)))
+    assert results == list(range(10 * MAX_THREADS))
 
 
 async def test_who_gives_up_waiting_for_a_thread_leaves_the_turn_to_others(release: threading.Event) -> None:
-    running = [asyncio.create_task(in_thread(release.wait)) for _ in range(MOST_THREADS)]
+    running = [asyncio.create_task(in_thread(release.wait)) for _ in range(MAX_THREADS)]
     await asyncio.sleep(0)
     waiting = [asyncio.create_task(in_thread(lambda: 1)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -70,12 +70,12 @@ async def test_who_gives_up_waiting_for_a_thread_leaves_the_turn_to_others(relea
 @pytest.mark.usefixtures("impatient")
 async def test_function_is_refused_when_too_many_threads_are_at_work_for_nobody(release: threading.Event) -> None:
     before = threading.active_count()
-    for _ in range(MOST_THREADS):
+    for _ in range(MAX_THREADS):
         await abandon(partial(in_thread, release.wait))
     for _ in range(500):
         with pytest.raises(ThreadsBusy, match=r"^All 64 threads for plain functions are busy; try again later\.$"):
             await asyncio.wait_for(in_thread(release.wait), 5)
-    assert threading.active_count() <= before + MOST_THREADS
+    assert threading.active_count() <= before + MAX_THREADS
     release.set()
     await all_are_free()
     assert await in_thread(lambda: 1) == 1
@@ -94,7 +94,7 @@ async def test_generators_count_as_well(release: threading.Event) -> None:
         finally:
             await generator.aclose()
 
-    for _ in range(MOST_THREADS):
+    for _ in range(MAX_THREADS):
         await abandon(step)
     with pytest.raises(ThreadsBusy):
         SteppedGenerator(steps())
@@ -118,7 +118,7 @@ async def test_call_without_a_thread_is_an_error_and_no_result(release: threadin
     server.add_resource("a://b", lambda: "", name="b")
     server.add_prompt(lambda: "", name="p")
     server.add_tool(asyncio.sleep, name="free", input_schema={"type": "object", "required": ["delay"]})
-    for _ in range(MOST_THREADS):
+    for _ in range(MAX_THREADS):
         await abandon(partial(call, server, "plain"))
     for method, params in (
         ("tools/call", {"name": "plain"}),
@@ -146,7 +146,7 @@ async def test_thread_is_free_before_its_caller_is_answered(release: threading.E
             assert [value async for value in SteppedGenerator(steps())] == [1]
 
     async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
-        for _ in range(MOST_THREADS):
+        for _ in range(MAX_THREADS):
             tasks.create_task(ask_again_and_again())
 
 

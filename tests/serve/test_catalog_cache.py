@@ -87,14 +87,14 @@ def test_the_same_offer_is_not_written_again(cache: CatalogCache, tmp_path: Path
 def test_files_that_were_not_used_for_longest_are_removed(
     cache: CatalogCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalog_cache, "MOST_FILES", 3)
+    monkeypatch.setattr(catalog_cache, "MAX_FILES", 3)
     for number in range(3):
         cache.save(server(str(number)), OFFER)
         age_all(tmp_path, 10)
     assert cache.load(server("0")) == OFFER  # Used now.
     cache.save(server("3"), OFFER)
     assert [cache.load(server(str(number))) is not None for number in range(4)] == [True, False, True, True]
-    monkeypatch.setattr(catalog_cache, "MOST_BYTES", 1)
+    monkeypatch.setattr(catalog_cache, "MAX_BYTES", 1)
     age_all(tmp_path, 10)
     cache.save(server("4"), OFFER)
     assert len(list((tmp_path / "state" / "catalogs").iterdir())) == 1 and cache.load(server("4")) == OFFER

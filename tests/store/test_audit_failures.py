@@ -23,7 +23,7 @@ SYNCS: list[Sync] = ["normal", "full"]
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that gives up a lock soon, and tries again soon."""
-    monkeypatch.setattr(sqlite_audit, "_LONGEST_LOCK", 0.05)
+    monkeypatch.setattr(sqlite_audit, "_MAX_LOCK", 0.05)
     monkeypatch.setattr(sqlite_audit, "_RETRY", 0.05)
 
 
@@ -141,7 +141,7 @@ async def test_r26_a_folder_that_cannot_be_created_is_used_when_it_can(tmp_path:
 async def test_r26_rows_wait_for_a_lock_that_is_held_for_a_moment(
     tmp_path: Path, sync: Sync, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_audit, "_LONGEST_LOCK", 30.0)
+    monkeypatch.setattr(sqlite_audit, "_MAX_LOCK", 30.0)
     async with asyncio.timeout(40), open_audit_log(str(tmp_path), sync=sync) as log:
         with database(tmp_path) as other:
             other.execute("BEGIN IMMEDIATE")
@@ -184,7 +184,7 @@ async def test_r26_open_lets_calls_pass_and_writes_their_number_first(tmp_path: 
 async def test_a7_rows_that_do_not_fit_into_the_queue_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_audit, "MOST_ROWS", 10)
+    monkeypatch.setattr(sqlite_audit, "MAX_ROWS", 10)
     async with asyncio.timeout(40), open_audit_log(str(tmp_path), on_failure="open") as log:
         for number in range(25):
             log.note(Row(kind="backend", name=f"b{number}"))
@@ -195,7 +195,7 @@ async def test_a7_rows_that_do_not_fit_into_the_queue_are_counted(
 
 
 async def test_a7_a_full_queue_refuses_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_audit, "MOST_ROWS", 10)
+    monkeypatch.setattr(sqlite_audit, "MAX_ROWS", 10)
     async with asyncio.timeout(40), open_audit_log(str(tmp_path)) as log:
         ends = await asyncio.gather(*(log.append(decision(f"r{n}")) for n in range(25)), return_exceptions=True)
         assert {type(end) for end in ends} == {AuditUnavailable}

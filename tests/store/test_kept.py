@@ -67,7 +67,7 @@ def test_it_is_gone_after_a_day(tmp_path: Path) -> None:
 
 
 def test_the_oldest_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "LARGEST_FOLDER", 10)
+    monkeypatch.setattr(kept, "MAX_FOLDER", 10)
     now = 1000.0
     files = KeptFiles(str(tmp_path), clock=lambda: now)
     first = keep(files, "123456")
@@ -79,7 +79,7 @@ def test_the_oldest_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_file_that_grows_too_large_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "LARGEST_FILE", 4)
+    monkeypatch.setattr(kept, "MAX_FILE", 4)
     writer = KeptFiles(str(tmp_path)).begin("ann")
     for text in ("abc", "de", "f"):
         writer.write(text)

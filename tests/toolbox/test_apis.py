@@ -22,7 +22,7 @@ from sluicegate.protocol.types import (
     UnknownContent,
 )
 from sluicegate.toolbox.apis import APIS, answers, define, news, problem_result, read_calls, tokens, tool_list
-from sluicegate.toolbox.apis.messages import LARGEST_IMAGE, Call
+from sluicegate.toolbox.apis.messages import MAX_IMAGE, Call
 from tests.toolbox.acceptance import breaches, is_object
 from tests.toolbox.corpus import recorded
 
@@ -381,7 +381,7 @@ def test_images_go_where_the_api_takes_them() -> None:
     [
         AudioContent(data=b"1234", mime_type="audio/wav"),
         ImageContent(data=b"<svg/>", mime_type="image/svg+xml"),
-        ImageContent(data=bytes(LARGEST_IMAGE), mime_type="image/png"),
+        ImageContent(data=bytes(MAX_IMAGE), mime_type="image/png"),
         EmbeddedResource(resource=ResourceContents(uri="x:y", blob=b"1234", mime_type="application/zip")),
     ],
 )

@@ -438,7 +438,7 @@ async def test_a_server_waits_for_a_slow_client_before_its_long_notices_fill_the
 async def test_a_caller_that_takes_nothing_holds_up_the_calls_of_others_for_a_moment_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sluicegate.upstream.inbox.LONGEST_READ_STOP", 0.01)
+    monkeypatch.setattr("sluicegate.upstream.inbox.MAX_READ_STOP", 0.01)
     lost: list[str] = []
     async with modern_bench() as table:
         monkeypatch.setattr(table.link.host, "on_loss", lost.append)
@@ -469,7 +469,7 @@ async def test_twenty_callers_that_take_nothing_delay_others_hardly_longer_than_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """R24: one after the other, they would need more time than the test has."""
-    monkeypatch.setattr("sluicegate.upstream.inbox.LONGEST_READ_STOP", 0.6)
+    monkeypatch.setattr("sluicegate.upstream.inbox.MAX_READ_STOP", 0.6)
     async with modern_bench() as table:
         pouring: list[Json] = []
         for _ in range(20):
@@ -489,7 +489,7 @@ async def test_twenty_callers_that_take_nothing_delay_others_hardly_longer_than_
 async def test_a_caller_whose_answer_is_here_already_holds_up_others_no_longer_than_any_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sluicegate.upstream.inbox.LONGEST_READ_STOP", 0.01)
+    monkeypatch.setattr("sluicegate.upstream.inbox.MAX_READ_STOP", 0.01)
     async with modern_bench() as table:
         sink = Stuck()
         slow = table.start(exchange(sink=sink, progress_token="t"))
@@ -516,8 +516,8 @@ async def test_a_caller_that_is_full_for_a_moment_now_and_then_loses_nothing(mon
             await asyncio.sleep(0)
 
     lost: list[str] = []
-    monkeypatch.setattr("sluicegate.upstream.inbox.MOST_ITEMS", 8)
-    monkeypatch.setattr("sluicegate.upstream.inbox.LONGEST_READ_STOP", 0.05)
+    monkeypatch.setattr("sluicegate.upstream.inbox.MAX_ITEMS", 8)
+    monkeypatch.setattr("sluicegate.upstream.inbox.MAX_READ_STOP", 0.05)
     async with modern_bench() as table:
         monkeypatch.setattr(table.link.host, "on_loss", lost.append)
         other, sink = table.start(exchange()), Slower()
@@ -544,7 +544,7 @@ async def test_a_caller_that_is_full_for_a_moment_now_and_then_loses_nothing(mon
 async def test_a_caller_that_takes_nothing_loses_nothing_while_nobody_else_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sluicegate.upstream.inbox.LONGEST_READ_STOP", 0.001)
+    monkeypatch.setattr("sluicegate.upstream.inbox.MAX_READ_STOP", 0.001)
     async with modern_bench() as table:
         sink = Stuck()
         outcome = table.start(exchange(sink=sink, progress_token="t"))

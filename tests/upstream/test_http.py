@@ -820,7 +820,7 @@ async def test_a_stream_that_is_cut_is_taken_up_again_behind_its_last_event() ->
 
 
 async def test_a_server_cannot_put_off_the_rest_of_its_answer_for_days(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_messages, "LONGEST_RETRY_FIELD", 0.05)
+    monkeypatch.setattr(http_messages, "MAX_RETRY_FIELD", 0.05)
     calls: list[object] = []
 
     async def handle(asked: Asked) -> None:

@@ -8,7 +8,7 @@ import pytest
 from sluicegate.http1 import Answer
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.upstream import http_messages
-from sluicegate.upstream.http_messages import LONGEST_CHUNK, Chunks
+from sluicegate.upstream.http_messages import MAX_CHUNK, Chunks
 
 
 class Flood:
@@ -39,5 +39,5 @@ async def test_a_stream_that_never_pauses_lets_other_tasks_run(monkeypatch: pyte
         while (chunk := await chunks.next()) is not None:
             sizes.append(len(chunk))
         tasks.cancel("count")
-    assert sum(sizes) == 900_000 and max(sizes) == LONGEST_CHUNK
+    assert sum(sizes) == 900_000 and max(sizes) == MAX_CHUNK
     assert turns >= len(sizes) - 1

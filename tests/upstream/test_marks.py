@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from sluicegate.protocol.message import Result, opened
-from sluicegate.protocol.pagination import MOST_COMMAS
+from sluicegate.protocol.pagination import MAX_COMMAS
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.upstream.http_modern import LARGEST_MARKED
+from sluicegate.upstream.http_modern import MAX_MARKED_BYTES
 from tests.upstream.http_server import Asked, Json, modern
 from tests.upstream.raw_server import exchange
 from tests.upstream.test_http import TEXT, opened_to
@@ -42,7 +42,7 @@ async def test_a_tool_too_large_to_look_at_has_no_marks_and_costs_the_others_not
     for _ in range(300):
         deep = [deep]
     tools = [
-        marked("huge", title="x" * LARGEST_MARKED),
+        marked("huge", title="x" * MAX_MARKED_BYTES),
         marked("deep", later=deep),
         marked("bad", "number"),
         marked("t"),
@@ -81,7 +81,7 @@ async def test_marks_that_a_tool_has_no_more_are_forgotten_beside_one_that_has_s
 
 
 async def test_a_list_of_millions_of_pieces_is_passed_on_unopened() -> None:
-    tools = [marked("bad", "number"), *[1] * MOST_COMMAS]
+    tools = [marked("bad", "number"), *[1] * MAX_COMMAS]
 
     async with opened_to(modern(lambda asked: asked.result({"tools": tools}))) as (connection, _, _):
         reply = await connection(exchange("tools/list", {}))

@@ -148,7 +148,7 @@ async def test_a_visit_that_is_waited_for_on_a_callers_behalf_is_not_lost() -> N
 
 async def test_of_pages_that_nobody_visits_only_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attribution, "NAMED_WITHIN", 0.0)
-    monkeypatch.setattr(attribution, "MOST_KEPT_PAGES", 2)
+    monkeypatch.setattr(attribution, "MAX_KEPT_PAGES", 2)
     async with session_bench() as table:
         lost, ada = counting(table), Recorder()
         outcome = start(table, ada)

@@ -559,7 +559,7 @@ def test_closed_stderr_is_no_sign_of_anything(run: Run) -> None:
 
 
 def test_a_flood_on_stderr_hides_no_answer_of_a_dying_server(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "MOST_AT_END", 64 * 1024)
+    monkeypatch.setattr(process, "MAX_AT_END", 64 * 1024)
     monkeypatch.setattr(process, "EXIT_SETTLE", 0.01)
 
     async def scenario(world: World) -> None:
@@ -611,7 +611,7 @@ def test_a_dead_guardian_whose_pipes_another_writes_to_without_end_keeps_nobody(
     guard = tmp_path / "guard.py"
     guard.write_text(OUTLIVED)
     monkeypatch.setattr(spawn, "GUARD", str(guard))
-    monkeypatch.setattr(process, "MOST_AT_END", 64 * 1024)
+    monkeypatch.setattr(process, "MAX_AT_END", 64 * 1024)
     monkeypatch.setattr(process, "PORTION", 1024)  # Then it is filled more quickly than we read.
 
     async def scenario(world: World) -> None:

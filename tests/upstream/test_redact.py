@@ -20,7 +20,7 @@ from sluicegate.exchange import NOBODY, Host
 from sluicegate.protocol.message import Notification
 from sluicegate.upstream import http
 from sluicegate.upstream.http import HttpUpstream
-from sluicegate.upstream.redact import SHORTEST_SECRET, Redactor
+from sluicegate.upstream.redact import MIN_SECRET, Redactor
 from tests.faults.gateway_stage import Stage, refusal, staged, until
 from tests.upstream.http_server import Answer, Asked, Json, message, modern, scripted, session
 from tests.upstream.raw_server import Recorder
@@ -50,7 +50,7 @@ def test_each_secret_is_masked_the_longest_first_and_line_by_line() -> None:
 
 @pytest.mark.parametrize("size", range(len(TOKEN) + 1))
 def test_of_a_secret_that_was_cut_no_more_is_seen_than_of_a_word(size: int) -> None:
-    shown = f"Invalid key {TOKEN[:size]}" if size < SHORTEST_SECRET else "Invalid key ***"
+    shown = f"Invalid key {TOKEN[:size]}" if size < MIN_SECRET else "Invalid key ***"
     assert Redactor([TOKEN]).redact_cut(f"Invalid key {TOKEN[:size]}") == shown
 
 
@@ -287,9 +287,7 @@ def simply_redacted(secrets: list[str], text: str) -> str:
     return "".join("*" if is_hidden else char for char, is_hidden in zip(text, hidden, strict=True))
 
 
-@given(
-    st.lists(st.text("ab", min_size=SHORTEST_SECRET, max_size=14), min_size=1, max_size=3), st.text("abc", max_size=80)
-)
+@given(st.lists(st.text("ab", min_size=MIN_SECRET, max_size=14), min_size=1, max_size=3), st.text("abc", max_size=80))
 @example(["abaaba"], "cabaabaabac")
 @example(["aabaaabaa"], "aabaaabaaabaabaaabaa")
 def test_all_of_every_secret_is_hidden_and_nothing_else(secrets: list[str], text: str) -> None:

@@ -11,7 +11,7 @@ from sluicegate.upstream.stderr import (
     FLOOD_LINES,
     LAST_CHARACTERS,
     LINES_A_SECOND,
-    LONGEST_LINE,
+    MAX_LINE,
     PROBE_NOTE,
     StderrLog,
 )
@@ -69,7 +69,7 @@ def test_line_that_is_too_long_is_cut_and_the_next_one_told(caplog: pytest.LogCa
     for _ in range(100):
         log.received(b"x" * 10_000)
     log.received(b"\nnext\n")
-    assert caplog.messages == ["demo: " + "x" * LONGEST_LINE, "demo: next"]
+    assert caplog.messages == ["demo: " + "x" * MAX_LINE, "demo: next"]
 
 
 @pytest.mark.usefixtures("clock")
@@ -77,10 +77,10 @@ def test_line_that_is_too_long_is_cut_and_the_next_one_told(caplog: pytest.LogCa
 def test_line_that_is_cut_in_the_middle_of_a_secret_shows_none_of_it(size: int) -> None:
     heard: list[str] = []
     log = StderrLog("demo", ["the-secret-of-the-server"], heard.extend)
-    data = b"x" * (LONGEST_LINE - 5) + b"the-secret-of-the-server" + b"y" * 2000 + b"\nnext\n"
+    data = b"x" * (MAX_LINE - 5) + b"the-secret-of-the-server" + b"y" * 2000 + b"\nnext\n"
     for start in range(0, len(data), size):
         log.received(data[start : start + size])
-    assert heard == ["x" * (LONGEST_LINE - 5) + "***yy", "next"]
+    assert heard == ["x" * (MAX_LINE - 5) + "***yy", "next"]
 
 
 @pytest.mark.usefixtures("clock")

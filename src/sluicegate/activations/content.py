@@ -29,7 +29,7 @@ from sluicegate.protocol.message import Params, as_array
 _encoder: Final = msgspec.json.Encoder(enc_hook=encode_hook)
 _decoder: Final = msgspec.json.Decoder()
 
-LONGEST_ECHO: Final = 200
+MAX_ECHO: Final = 200
 
 
 def clean_text(text: object) -> str:
@@ -46,7 +46,7 @@ def clean_text(text: object) -> str:
 
 def echo(text: str) -> str:
     """Text from the caller, shortened for use in a message."""
-    return clean_text(text if len(text) <= LONGEST_ECHO else f"{text[:LONGEST_ECHO]}…")
+    return clean_text(text if len(text) <= MAX_ECHO else f"{text[:MAX_ECHO]}…")
 
 
 def json_of(value: object) -> tuple[object, str]:

@@ -44,7 +44,7 @@ INJECTED: Final = frozenset({Call})
 _tool_name: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _uri: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S+")
 
-MOST_COMPLETIONS: Final = 100
+MAX_COMPLETIONS: Final = 100
 
 TAGS_KEY: Final = "dev.sluicegate/tags"
 
@@ -363,7 +363,7 @@ class Completer:
             if isinstance(proposed, str) or inspect.isgenerator(proposed):
                 raise TypeError("a completer returns a list of strings")
             values = [clean_text(item) for item in cast(Iterable[object], proposed or ())]
-        first = values[:MOST_COMPLETIONS]
+        first = values[:MAX_COMPLETIONS]
         return {"values": first, "total": len(values), "hasMore": len(values) > len(first)}
 
 

@@ -20,7 +20,7 @@ _NO_TOOLS: Final = frozenset({"children", "child", "connect", "extend"})
 _TAKEN: Final = frozenset({"schema", "hash"})
 """Names that every namespace has already."""
 
-DEEPEST: Final = 8
+MAX_DEPTH: Final = 8
 """Namespaces inside each other."""
 
 
@@ -71,8 +71,8 @@ def _methods(
         yield f"{namespace}.{name}", _called_on(find, name, method) if depth else method
     if not isinstance(thing, Parent):
         return
-    if depth == DEEPEST:
-        raise ConfigError(f"{namespace}: at most {DEEPEST} namespaces may be inside each other.")
+    if depth == MAX_DEPTH:
+        raise ConfigError(f"{namespace}: at most {MAX_DEPTH} namespaces may be inside each other.")
     for name in thing.children():
         check_name(name)
         if name in own:

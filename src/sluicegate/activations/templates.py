@@ -8,7 +8,7 @@ so there is no backtracking.
 import re
 from typing import Final
 
-LONGEST_URI: Final = 8192
+MAX_URI: Final = 8192
 
 _expression: Final = re.compile(r"\{([^{}]*)\}")
 _name: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -47,7 +47,7 @@ class Template:
 
     def match(self, uri: str) -> dict[str, str] | None:
         """The percent-decoded variables if the URI matches; else None."""
-        if len(uri) > LONGEST_URI:
+        if len(uri) > MAX_URI:
             return None
         query: dict[str, str] | None = {}
         if self._query:

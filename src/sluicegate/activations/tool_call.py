@@ -26,7 +26,7 @@ from sluicegate.store.base import Keeper, KeptText, KeptWriter
 
 log = logging.getLogger("sluicegate")
 
-LONGEST_STREAM: Final = 1024 * 1024
+MAX_STREAM: Final = 1024 * 1024
 """Bytes of what a stream sent early that are in its result; the rest is kept as a resource."""
 KEPT_SCHEME: Final = "kept:"
 
@@ -94,7 +94,7 @@ class Answer:
         """`keeper` keeps for the caller what is too long for the result; without one, all is in the result."""
         self._keeper = keeper
         self._caller = caller
-        self._room = LONGEST_STREAM
+        self._room = MAX_STREAM
         self._kept: KeptWriter | None = None
         self._content: list[Params] = []
         self._structured: Params | None = None

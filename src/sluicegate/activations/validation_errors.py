@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 Schema: TypeAlias = dict[str, Any]
 
-_MOST_PROBLEMS = 8
+_MAX_PROBLEMS = 8
 _SMALL = 200
-_LONGEST_NAME = 80
+_MAX_NAME = 80
 _JSON_TYPES: dict[type, str] = {
     bool: "boolean",
     int: "integer",
@@ -98,7 +98,7 @@ class Checker:
         if not errors:
             return ""
         sentences = dict.fromkeys(sentence for error in errors for sentence in self._sentences(error))
-        return "; ".join(list(sentences)[:_MOST_PROBLEMS])
+        return "; ".join(list(sentences)[:_MAX_PROBLEMS])
 
     def _sentences(self, error: "ValidationError") -> Iterable[str]:
         path, kind = error.instance_path, error.kind
@@ -107,7 +107,7 @@ class Checker:
             case "required":
                 return [f"missing required {self.noun} '{dotted([*path, kind.value])}'"]
             case "additionalProperties" | "unevaluatedProperties":
-                names: list[str] = kind.value[:_MOST_PROBLEMS]
+                names: list[str] = kind.value[:_MAX_PROBLEMS]
                 return [f"unknown {self.noun} '{dotted([*path, name])}'{self._hint(path, name)}" for name in names]
             case "type":
                 return [f"{subject} should be {_wanted(error)}, got {_json_type(error.instance)}"]
@@ -143,7 +143,7 @@ class Checker:
         import difflib
 
         # Comparing long names takes quadratic time.
-        known = () if path or len(name) > _LONGEST_NAME else self._schema.get("properties", ())
+        known = () if path or len(name) > _MAX_NAME else self._schema.get("properties", ())
         close = difflib.get_close_matches(name, known, n=1)
         return f" (did you mean '{close[0]}'?)" if close else ""
 
@@ -172,7 +172,7 @@ def _errors(validator: "Validator", value: dict[str, object]) -> list["Validatio
     if validator.is_valid(value):
         return []
     if _is_small(value):
-        return list(islice(validator.iter_errors(value), _MOST_PROBLEMS))
+        return list(islice(validator.iter_errors(value), _MAX_PROBLEMS))
     # `iter_errors` collects all errors first: a long list of invalid items would take seconds.
     try:
         validator.validate(value)
@@ -215,4 +215,4 @@ def _json_type(value: object) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}…"
+    return text if len(text) <= _MAX_NAME else f"{text[:_MAX_NAME]}…"

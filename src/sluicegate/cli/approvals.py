@@ -17,7 +17,7 @@ from sluicegate.cli.command import INTERRUPTED, Failure, Group, places_of, with_
 from sluicegate.cli.output import say, show_json, show_json_line, show_rows, show_text
 from sluicegate.cli.state import opened_state
 from sluicegate.config.paths import Places
-from sluicegate.gate.approval_text import LONGEST_REASON, as_lines, outcome
+from sluicegate.gate.approval_text import MAX_REASON, as_lines, outcome
 from sluicegate.gate.rules import GROUP
 from sluicegate.globs import escape
 from sluicegate.protocol.visible_text import HIDDEN
@@ -146,7 +146,7 @@ def deny(question: str, why: str, folder: str | None) -> None:
 
     Exit status: 0 this was the first answer, 1 it was not, or there is no such question
     """
-    answer = Answer(scope=None, by=getpass.getuser(), way="command", reason=why[:LONGEST_REASON])
+    answer = Answer(scope=None, by=getpass.getuser(), way="command", reason=why[:MAX_REASON])
     _decide(places_of(None, folder), question, answer)
 
 

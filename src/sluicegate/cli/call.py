@@ -48,7 +48,7 @@ _KINDS: Final[Mapping[type, str]] = {
 }
 """The kinds of content that a terminal cannot show."""
 _TOO_LONG: Final = re.compile(r"^The answer of .+ is (too long|larger than \d+ bytes)\b")
-MOST_HELD: Final = 1000
+MAX_HELD: Final = 1000
 """Log lines, the last ones, that are held back while a person answers a question."""
 
 
@@ -239,7 +239,7 @@ class Bar:
         self.pieces = Pieces()
         self._bar = None
         self._is_shown = self._is_paused = False
-        self._held: deque[str] = deque(maxlen=MOST_HELD)
+        self._held: deque[str] = deque(maxlen=MAX_HELD)
         if sys.stderr.isatty():
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -48,7 +48,7 @@ OPEN_TIMEOUT: Final = 3.0
 """Seconds for the handshake with a running gateway, which is local and waits for nothing else."""
 CONTROL_TIMEOUT: Final = 5.0
 """Seconds for a control request; a report may be long."""
-LONGEST_CALL: Final = 86_400.0
+MAX_CALL: Final = 86_400.0
 """Seconds that a command waits for a call: the gateway limits calls, and the user can press Ctrl+C."""
 _CREDENTIALS: Final = struct.Struct("iII")
 """Process, user and group of the peer of a Unix socket, as Linux reports them."""
@@ -203,7 +203,7 @@ async def running_gateway(
             try:
                 control = await stack.enter_async_context(_connect(path, CONTROL_TIMEOUT))
                 hub = await stack.enter_async_context(
-                    _connect(hub_socket(path), LONGEST_CALL, elicit=elicit, on_log=on_log)
+                    _connect(hub_socket(path), MAX_CALL, elicit=elicit, on_log=on_log)
                 )
             except UpstreamUnavailable:
                 if listening_process(path) is None:

@@ -16,7 +16,7 @@ Read = Callable[[str], str]
 
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
-_DEEPEST: Final = 16
+_MAX_DEPTH: Final = 16
 
 
 class Wrong(ValueError):
@@ -203,7 +203,7 @@ def _number(text: str, *, whole: bool) -> int | float | None:
 
 def resolved(schema: object, root: Params) -> Params:
     """The schema behind a chain of references within the same document."""
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         members = as_object(schema) or {}
         ref = members.get("$ref")
         if not isinstance(ref, str) or not ref.startswith("#/"):
@@ -223,7 +223,7 @@ def _types(schema: Params, root: Params, depth: int) -> frozenset[str]:
         return frozenset(str(each) for each in several)
     for key in ("anyOf", "oneOf"):
         choices = as_array(schema.get(key))
-        if choices is not None and depth < _DEEPEST:
+        if choices is not None and depth < _MAX_DEPTH:
             return frozenset[str]().union(*(_types(resolved(each, root), root, depth + 1) for each in choices))
     values = as_array(schema.get("enum")) or ([schema["const"]] if "const" in schema else [])
     return frozenset(_TYPE_NAMES[type(value)] for value in values)

@@ -42,7 +42,7 @@ _BOUNDS: Final = {
 
 DENIED_NAMES: Final = 3
 """How many of the denied tools are named."""
-DEEPEST: Final = 4
+MAX_DEPTH: Final = 4
 """How many levels of objects in objects are shown; a schema may refer to itself."""
 
 _server = click.option("--server", metavar="NAME", help="Only those of this server.")
@@ -234,7 +234,7 @@ def _fields(schema: Params, root: Params, depth: int) -> Iterator[str]:
         yield f"{indent}{key}: {', '.join([kinds, *notes])}"
         if text := " ".join(_text(field, "description").split()):
             yield f"{indent}    {text}"
-        if depth < DEEPEST:
+        if depth < MAX_DEPTH:
             for inner in (field, items, *_choices(field, root)):
                 yield from _fields(inner, root, depth + 1)
 

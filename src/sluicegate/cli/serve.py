@@ -36,7 +36,7 @@ from sluicegate.serve.early_start import Launches, check_address, claimed_for_co
 
 _HOST: Final = "127.0.0.1"
 _PORT: Final = 4747
-MOST_SHOWN: Final = 200
+MAX_SHOWN: Final = 200
 """Characters of a command that are printed when it is started; `sluicegate check` prints all."""
 
 
@@ -360,7 +360,7 @@ def _show_concerns(loaded: Loaded, *, notes: bool) -> None:
 
 def _shortened(command: str) -> str:
     command = " ".join(command.split())
-    return command if len(command) <= MOST_SHOWN else f"{command[:MOST_SHOWN]}…"
+    return command if len(command) <= MAX_SHOWN else f"{command[:MAX_SHOWN]}…"
 
 
 @contextmanager

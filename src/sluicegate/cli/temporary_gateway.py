@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from sluicegate.cli.command import NotStarted
 from sluicegate.cli.configuration import loaded_from, show_problems
-from sluicegate.cli.gateway_client import LONGEST_CALL, Choose, GatewayClient
+from sluicegate.cli.gateway_client import MAX_CALL, Choose, GatewayClient
 from sluicegate.cli.output import on_terminal, say
 from sluicegate.client.connect import connect
 from sluicegate.client.events import OnLog
@@ -59,7 +59,7 @@ async def temporary_gateway(
         async with (
             connect(control_server(gateway, "", _nothing_to_reload)) as control,
             connect(
-                InProcess(gateway.hub), timeout=LONGEST_CALL, max_timeout=LONGEST_CALL, elicit=elicit, on_log=on_log
+                InProcess(gateway.hub), timeout=MAX_CALL, max_timeout=MAX_CALL, elicit=elicit, on_log=on_log
             ) as hub,
         ):
             yield GatewayClient(control, hub, is_running=False, seconds=seconds)

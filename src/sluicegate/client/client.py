@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar, overload
 import msgspec
 
 from sluicegate.client.events import (
-    MOST_CHANGES,
+    MAX_CHANGES,
     Acknowledged,
     CallSink,
     Changes,
@@ -66,7 +66,7 @@ TEMPLATES: Final = Kind(
     lambda template: template.uri_template,
 )
 
-MOST_EVENTS: Final = 64
+MAX_EVENTS: Final = 64
 """Events of a stream that are buffered before the server has to wait."""
 
 
@@ -217,7 +217,7 @@ class Client:
         Leaving the loop cancels the call. If an exception may end the loop, use `contextlib.aclosing`: the exception's
         traceback would keep the stream open.
         """
-        box: Mailbox[StreamEvent] = Mailbox(MOST_EVENTS)
+        box: Mailbox[StreamEvent] = Mailbox(MAX_EVENTS)
 
         async def work() -> ToolResult:
             params = _named(name, arguments, more)
@@ -285,7 +285,7 @@ class Client:
             wanted["resourceSubscriptions"] = uris
         if not wanted:
             raise InvalidParams("Listening needs a list or a URI to listen to.")
-        box: Mailbox[Acknowledged | Change] = Mailbox(MOST_CHANGES)
+        box: Mailbox[Acknowledged | Change] = Mailbox(MAX_CHANGES)
         sink = ListenSink(self._inbox, box)
 
         async def work() -> None:

@@ -30,7 +30,7 @@ OnProgress = Callback[ProgressEvent]
 OnLog = Callback[LogEvent]
 OnNotification = Callback[Notification]
 
-MOST_CHANGES: Final = 1024
+MAX_CHANGES: Final = 1024
 """Different changes that are buffered. Only updates of resources can be that many."""
 
 

@@ -11,7 +11,7 @@ from typing import Final, NoReturn, cast
 import msgspec
 
 MAX_DEPTH: Final = 100
-LONGEST_NUMBER: Final = 256
+MAX_NUMBER: Final = 256
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -204,8 +204,8 @@ class _Parser:
             if mark == "'":
                 self._stop("Strings need double quotes, not single quotes.")
             self._stop("A value is missing here." if mark else "The file ends before a value; is it incomplete?")
-        if len(found[0]) > LONGEST_NUMBER:
-            self._stop(f"The number has more than {LONGEST_NUMBER} digits.")
+        if len(found[0]) > MAX_NUMBER:
+            self._stop(f"The number has more than {MAX_NUMBER} digits.")
         try:
             value = cast(int | float | bool | None, json.loads(found[0], parse_constant=_refuse))
         except ValueError:

@@ -14,13 +14,13 @@ import msgspec
 
 from sluicegate.config import commands, jsonc
 from sluicegate.config.jsonc import Array, Fault, Member, Node, Object, Scalar
-from sluicegate.config.model import LONGEST_TIME, Http, Source, Stdio, Transport
+from sluicegate.config.model import MAX_TIME, Http, Source, Stdio, Transport
 from sluicegate.config.problems import Problem, Severity, did_you_mean, glob_faults, read_text
 from sluicegate.config.secrets import Secret
 from sluicegate.config.variables import Variables, parse_dotenv
 from sluicegate.masking import masked_args, masked_text, masked_url
 
-LONGEST_STRING: Final = 128 * 1024
+MAX_STRING: Final = 128 * 1024
 """Characters; Linux accepts no longer argument."""
 
 DISABLED_BY_ENTRY: Final = "It is disabled in its file."
@@ -345,10 +345,10 @@ class _EntryReader:
                     # Claude Code and Gemini write milliseconds, Cline and Roo seconds. No timeout is meant to be
                     # shorter than a second or, in seconds, longer than a quarter of an hour.
                     seconds = float(number / 1000 if number >= 1000 else number)
-                    if seconds > LONGEST_TIME:
-                        most = f"{1000 * LONGEST_TIME:.0f} milliseconds (a year)"
+                    if seconds > MAX_TIME:
+                        most = f"{1000 * MAX_TIME:.0f} milliseconds (a year)"
                         self._report("warning", f'"timeout" is limited to {most}.', member.value, "timeout")
-                    found["timeout"] = min(seconds, LONGEST_TIME)
+                    found["timeout"] = min(seconds, MAX_TIME)
                 case _:
                     sentence = '"timeout" should be a number above zero; it is ignored.'
                     self._report("warning", sentence, member.value, "timeout")
@@ -370,8 +370,8 @@ class _EntryReader:
         if not isinstance(node, Scalar) or not isinstance(node.value, str):
             self._refuse(f'"{keys[0]}" should be a string.', node, *keys)
             return None
-        if len(node.value) > LONGEST_STRING:
-            self._refuse(f'"{keys[0]}" is longer than {LONGEST_STRING} characters.', node, *keys)
+        if len(node.value) > MAX_STRING:
+            self._refuse(f'"{keys[0]}" is longer than {MAX_STRING} characters.', node, *keys)
             return None
         expanded = self._variables.expand(node.value)
         for name in expanded.missing:

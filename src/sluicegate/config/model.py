@@ -15,10 +15,10 @@ from sluicegate.masking import hidden_parts, masked_text, masked_url
 
 OURSELVES: Final = "It is this gateway itself; a gateway does not call itself."
 
-LONGEST_TIME: Final = 31_536_000.0
+MAX_TIME: Final = 31_536_000.0
 """Seconds: a year."""
 
-Seconds = Annotated[float, Meta(gt=0, le=LONGEST_TIME)]
+Seconds = Annotated[float, Meta(gt=0, le=MAX_TIME)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 Size = Annotated[int, Meta(ge=1024, le=1 << 30)]
 Port = Annotated[int, Meta(ge=0, le=65535)]

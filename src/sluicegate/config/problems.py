@@ -12,7 +12,7 @@ from sluicegate.globs import BadGlob, name_glob
 Severity = Literal["error", "warning", "note"]
 """An error prevents the start, a warning disables one server or one file, a note has no effect."""
 
-LARGEST_FILE: Final = 4 * 1024 * 1024
+MAX_FILE: Final = 4 * 1024 * 1024
 SIMILARITY: Final = 0.75
 """The lowest `difflib` ratio that finds two swapped letters in a word of four."""
 
@@ -70,13 +70,13 @@ def read_text(file: str) -> str | None | Problem:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return _unreadable(file, "This is not a file.")
-        while len(data) <= LARGEST_FILE and (chunk := os.read(descriptor, LARGEST_FILE + 1 - len(data))):
+        while len(data) <= MAX_FILE and (chunk := os.read(descriptor, MAX_FILE + 1 - len(data))):
             data += chunk
     except OSError as error:
         return _unreadable(file, f"The file cannot be read: {error.strerror}.")
     finally:
         os.close(descriptor)
-    if len(data) > LARGEST_FILE:
+    if len(data) > MAX_FILE:
         return _unreadable(file, "The file is larger than 4 MiB.")
     try:
         return data.decode("utf-8-sig")

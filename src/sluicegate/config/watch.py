@@ -20,7 +20,7 @@ State = dict[str, tuple[int, ...] | None]
 QUIET_MS: Final = 100
 """Milliseconds without further events before a change counts: a program that writes in pieces has mostly finished."""
 
-LONGEST_WAIT_MS: Final = 2000
+MAX_WAIT_MS: Final = 2000
 """Milliseconds after which a file that keeps changing is read as it is."""
 
 ABSENCE: Final = 2.0
@@ -121,7 +121,7 @@ async def _wait_for_change(files: Sequence[str], seen: State, started: asyncio.E
     events = awatch(
         *sorted(folders),
         watch_filter=lambda _, path: os.path.basename(path) in names,
-        debounce=LONGEST_WAIT_MS,
+        debounce=MAX_WAIT_MS,
         step=QUIET_MS,
         stop_event=missed,
         rust_timeout=max(1, round(recheck * 1000)),

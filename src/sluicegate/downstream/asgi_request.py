@@ -16,12 +16,12 @@ Send = Callable[[dict[str, object]], Awaitable[None]]
 _LIMITS: Final = Limits()
 AT_ONCE: Final = 64 * 1024
 """Bytes handed to the server at once, so that the progress of a slow client can be seen."""
-MOST_UNSENT_ANSWER: Final = 16 * 1024 * 1024
+MAX_UNSENT_ANSWER: Final = 16 * 1024 * 1024
 """Bytes of one answer that may wait when more is written: a client further behind is cut off (R24)."""
 
-LONGEST_KNOWN: Final = 2048
+MAX_KNOWN: Final = 2048
 """Bytes of headers that are cached."""
-MOST_FIELDS: Final = 128
+MAX_FIELDS: Final = 128
 """Headers of one request, as in our own HTTP module: each takes a hundred bytes beside its text."""
 
 _TOO_LARGE: Final = Refusal(413, "body_too_large", "The request's body is too large.")
@@ -133,7 +133,7 @@ class AsgiRequest:
         self._news.set()
 
     def _add(self, data: bytes) -> None:
-        if self._unsent > MOST_UNSENT_ANSWER:
+        if self._unsent > MAX_UNSENT_ANSWER:
             self.leave()  # Not all writers can wait: pings are answered as fast as a client posts them.
         elif not self.disconnected:
             self._parts.append(data)
@@ -154,7 +154,7 @@ class AsgiRequest:
 
     async def read_body(self, receive: Receive) -> Refusal | None:
         """Read the body, or return why it is not read any further."""
-        if len(self.headers.items) > MOST_FIELDS:
+        if len(self.headers.items) > MAX_FIELDS:
             return _TOO_MANY
         told = self.headers.get("content-length") or ""
         if told.isdecimal() and (len(told) > 18 or int(told) > _LIMITS.body):
@@ -238,7 +238,7 @@ class AsgiRequest:
 def read_headers(given: Iterable[tuple[bytes, bytes]]) -> Headers:
     """The headers of a request: the same object for the same headers, so that what follows is computed once."""
     pairs = tuple([(name, value) for name, value in given])
-    is_usual = len(pairs) <= MOST_FIELDS and sum(len(name) + len(value) for name, value in pairs) <= LONGEST_KNOWN
+    is_usual = len(pairs) <= MAX_FIELDS and sum(len(name) + len(value) for name, value in pairs) <= MAX_KNOWN
     return _cached_headers(pairs) if is_usual else Headers(_fields(pairs))
 
 

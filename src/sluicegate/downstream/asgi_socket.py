@@ -10,7 +10,7 @@ from sluicegate.http1 import Limits
 from sluicegate.runtime.byte_channel import ClientWire
 from sluicegate.runtime.task_scope import TaskScope
 
-LARGEST = 4 * 1024 * 1024
+MAX_SIZE = 4 * 1024 * 1024
 """Bytes of one message."""
 
 MakePeer = Callable[[ClientWire, TaskScope, Callable[[], None]], NativePeer]
@@ -58,7 +58,7 @@ class AsgiSocket:
                 self._ended.set()
             elif text is None:
                 self._end(1003, "Send text messages.")
-            elif len(data := text.encode("utf-8", "surrogatepass")) > LARGEST:
+            elif len(data := text.encode("utf-8", "surrogatepass")) > MAX_SIZE:
                 self._end(1009, "The message is too large.")
             elif not self._is_leaving:
                 peer.received_message(data)

@@ -37,12 +37,12 @@ INPUT_TIMEOUT: Final = 300.0
 MESSAGES_A_TURN: Final = 32
 """Messages that one call may send before other tasks get a turn."""
 
-MOST_UNANSWERED: Final = 32 * 1024 * 1024
+MAX_UNANSWERED: Final = 32 * 1024 * 1024
 """Bytes of requests in progress of one client beyond which further ones are refused (T4)."""
 
 TOO_MANY_UNANSWERED: Final = "More than 32 MiB of requests of this client are in progress; wait for their answers."
 
-MOST_UNREAD: Final = 32 * 1024 * 1024
+MAX_UNREAD: Final = 32 * 1024 * 1024
 """Bytes that a client may leave unread before it gets errors in place of results (R24)."""
 
 LAST_ANSWERS: Final = 0.2
@@ -188,7 +188,7 @@ class DuplexServer:
         raise NotImplementedError
 
     def _start(self, asked: Asked) -> None:
-        if self._unanswered > MOST_UNANSWERED:
+        if self._unanswered > MAX_UNANSWERED:
             self.respond(asked.id, error_object(LimitExceeded(TOO_MANY_UNANSWERED)))
             return
         self._unanswered += self._share
@@ -218,7 +218,7 @@ class DuplexServer:
         stream = self._streams.pop(request_id, None)
         if stream is not None:
             self._unanswered -= stream.size
-        if self.wire.unsent > MOST_UNREAD:
+        if self.wire.unsent > MAX_UNREAD:
             reply = UNREAD
         message = self.conversation.respond(request_id, reply)
         if message is not None:

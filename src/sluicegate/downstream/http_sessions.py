@@ -15,7 +15,7 @@ from sluicegate.downstream.session_client import Replies
 from sluicegate.exchange import Caller, Handler
 from sluicegate.protocol.headers import VERSION
 from sluicegate.protocol.message import as_object
-from sluicegate.protocol.session_era import LARGEST_PROFILE
+from sluicegate.protocol.session_era import MAX_PROFILE
 from sluicegate.runtime.quota import Exceeded, Lease, Quota
 from sluicegate.runtime.task_scope import TaskScope
 
@@ -129,7 +129,7 @@ class Sessions:
 
     def _open(self, request: HttpRequest, value: object, takes: Accepted, caller: Caller) -> None:
         # A session keeps what its client says about itself; if that is longer, `initialize` is refused.
-        size = BYTES_OF_A_SESSION + BYTES_FOR_ONE * min(len(request.body), LARGEST_PROFILE)
+        size = BYTES_OF_A_SESSION + BYTES_FOR_ONE * min(len(request.body), MAX_PROFILE)
         lease = self._lease(caller, size)
         if isinstance(lease, Exceeded):
             refuse_message(request, value, too_many(lease, "sessions in use"))

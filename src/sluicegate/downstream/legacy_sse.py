@@ -16,7 +16,7 @@ from sluicegate.protocol.sse import encode_comment, encode_event
 from sluicegate.runtime.quota import Exceeded, Lease, Quota
 from sluicegate.runtime.task_scope import OneByOne, TaskScope
 
-MOST_UNREAD: Final = 1024 * 1024
+MAX_UNREAD: Final = 1024 * 1024
 """Bytes of its stream that a client may leave unread before its messages are refused (R24)."""
 
 _UNREAD: Final = Refusal(
@@ -75,7 +75,7 @@ class SseChannels:
         if channel is None or channel.receiver is None or channel.caller != caller:
             refuse(request, _UNKNOWN)
             return
-        if channel.unsent > MOST_UNREAD:
+        if channel.unsent > MAX_UNREAD:
             refuse(request, _UNREAD)
             return
         if len(request.body) > LARGE_BODY:

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from sluicegate.downstream.duplex import MESSAGES_A_TURN, MOST_UNANSWERED, TOO_MANY_UNANSWERED, DuplexServer
+from sluicegate.downstream.duplex import MAX_UNANSWERED, MESSAGES_A_TURN, TOO_MANY_UNANSWERED, DuplexServer
 from sluicegate.downstream.http_guard import Accepted
 from sluicegate.downstream.modern_client import RequestStream, failure
 from sluicegate.downstream.native_tools import NativeTools, ToolCall, Value
@@ -32,7 +32,7 @@ from sluicegate.protocol.native import (
     question_event,
     subscription_of,
 )
-from sluicegate.protocol.server_connection import MOST_IN_PROGRESS, UNENCODABLE, Called, Event, Withdrawn
+from sluicegate.protocol.server_connection import MAX_IN_PROGRESS, UNENCODABLE, Called, Event, Withdrawn
 from sluicegate.runtime.byte_channel import ClientWire
 from sluicegate.runtime.input_rounds import settle
 from sluicegate.runtime.task_scope import TaskScope
@@ -117,9 +117,9 @@ class NativePeer(DuplexServer):
             self._respond(call.id, self._take_answer(as_object(call.params) or {}))
         elif self._is_unsub_of_stream(call):
             self._unsubscribe(call)
-        elif len(self._calls) >= MOST_IN_PROGRESS or self._unanswered > MOST_UNANSWERED:
-            problem = f"More than {MOST_IN_PROGRESS} calls are in progress; wait for some to end."
-            is_many = len(self._calls) >= MOST_IN_PROGRESS
+        elif len(self._calls) >= MAX_IN_PROGRESS or self._unanswered > MAX_UNANSWERED:
+            problem = f"More than {MAX_IN_PROGRESS} calls are in progress; wait for some to end."
+            is_many = len(self._calls) >= MAX_IN_PROGRESS
             self._refuse(call.id, error_object(LimitExceeded(problem if is_many else TOO_MANY_UNANSWERED)))
         else:
             started = _NativeCall(self, next(self._numbers), call, self._share)

@@ -18,11 +18,11 @@ from sluicegate.protocol.types import HEALTH, INNER_KEY, NAMESPACES_KEY, ONLY_KE
 if TYPE_CHECKING:
     from jsonschema_rs import Validator
 
-MOST_PAGES: Final = 1000
-MOST_CALLERS: Final = 100
+MAX_PAGES: Final = 1000
+MAX_CALLERS: Final = 100
 """Callers whose methods are kept."""
 _OF_HEALTH: Final = tuple(f"{HEALTH.partition('.')[0]}.{member}" for member in ("schema", "hash"))
-_LONGEST_PROBLEM: Final = 300
+_MAX_PROBLEM: Final = 300
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -81,7 +81,7 @@ class Table(Methods):
             validator.validate(arguments)
             problem = "they do not fit the schema"
         except ValueError as error:
-            problem = str(getattr(error, "message", "they do not fit the schema"))[:_LONGEST_PROBLEM]
+            problem = str(getattr(error, "message", "they do not fit the schema"))[:_MAX_PROBLEM]
         raise RpcError(ErrorObject(INVALID_PARAMS, f"Invalid params: {problem}", {"schema": schema}))
 
 
@@ -154,7 +154,7 @@ class NativeTools:
         known, table = (_NO_PAGES, None) if kept is None else kept
         pages: list[_Page] = []
         cursor: object = None
-        while len(pages) < MOST_PAGES:
+        while len(pages) < MAX_PAGES:
             before = known[len(pages)] if len(pages) < len(known) else None
             page = await self._page(caller, {} if cursor is None else {"cursor": cursor}, before)
             pages.append(page)
@@ -165,7 +165,7 @@ class NativeTools:
             table = Table(tool for page in pages for tool in page.tools)
             self._known.pop(caller, None)
             self._known[caller] = pages, table
-            if len(self._known) > MOST_CALLERS:
+            if len(self._known) > MAX_CALLERS:
                 del self._known[next(iter(self._known))]
         return table
 

@@ -135,8 +135,8 @@ class ResumableStream:
             self.drop_carrier()
 
 
-MOST_REMEMBERED: Final = 1000
-MOST_REMEMBERED_BYTES: Final = 1 << 20
+MAX_REMEMBERED: Final = 1000
+MAX_REMEMBERED_BYTES: Final = 1 << 20
 _BESIDE_MESSAGE: Final = 200  # About what an event takes beside its bytes.
 
 
@@ -197,7 +197,7 @@ class ReplayBuffer:
         memory.size += len(message) + _BESIDE_MESSAGE
         memory.wrote(self)
         memory.make_room()
-        while len(events) > MOST_REMEMBERED or (self._size > MOST_REMEMBERED_BYTES and len(events) > 1):
+        while len(events) > MAX_REMEMBERED or (self._size > MAX_REMEMBERED_BYTES and len(events) > 1):
             self.forget_one()
 
     def forget_one(self) -> None:

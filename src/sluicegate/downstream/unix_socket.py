@@ -12,7 +12,7 @@ from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.runtime.unix_socket import SocketWire, listening
 
 FIRST_LINE_TIMEOUT: Final = 10.0
-LONGEST_FIRST_LINE: Final = 4096
+MAX_FIRST_LINE: Final = 4096
 
 Greet = Callable[[bytes], tuple[Handler | None, bytes]]
 """Returns the handler for a client by its first line, None if it is refused, and the line to answer it with."""
@@ -67,7 +67,7 @@ class _FirstLine:
 
     def received(self, data: bytes) -> None:
         self.data += data
-        if self.data.endswith(b"\n") or len(self.data) > LONGEST_FIRST_LINE:
+        if self.data.endswith(b"\n") or len(self.data) > MAX_FIRST_LINE:
             self.is_complete.set()
 
     def ended(self) -> None:

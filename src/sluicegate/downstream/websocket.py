@@ -24,7 +24,7 @@ from sluicegate.exchange import Caller, Handler
 from sluicegate.runtime.byte_channel import ClientWire
 from sluicegate.runtime.task_scope import OneByOne, TaskScope
 
-LARGEST: Final = 4 * 1024 * 1024
+MAX_SIZE: Final = 4 * 1024 * 1024
 """Bytes of one message."""
 PING: Final = 20.0
 """Seconds between two pings; a client that answered none of two is gone."""
@@ -120,7 +120,7 @@ class WebSocket:
     def __init__(self, request: Upgradable, sockets: Sockets) -> None:
         self._request = request
         self._sockets = sockets
-        self._frames = Frames(SERVER, state=State.OPEN, max_size=LARGEST, logger=log)
+        self._frames = Frames(SERVER, state=State.OPEN, max_size=MAX_SIZE, logger=log)
         self._message = bytearray()
         self._peer: NativePeer | None = None
         self._early: list[bytes] = []

@@ -18,7 +18,7 @@ from sluicegate.store.base import Answer, Approval, new_id
 Ask = Callable[[Exchange, Approval], Awaitable[Answer | Refused]]
 """The answer to a question, or a refusal: given by the program that this gateway is part of, such as an agent."""
 
-LONGEST_CALL: Final = 1 << 20
+MAX_CALL: Final = 1 << 20
 """Bytes of params of a call that a person is asked about. Nobody reads more."""
 _ROUNDS: Final = ("inputResponses", "requestState", "_meta")
 _PROTOCOL: Final = ("io.modelcontextprotocol/", "dev.sluicegate/")
@@ -64,7 +64,7 @@ def question_of(exchange: Exchange, target: Target, verdict: Verdict, binding: s
     if meta := _own_meta(exchange):
         rest["_meta"] = meta
     others = msgspec.json.encode(rest).decode()
-    if len(arguments) + len(others) > LONGEST_CALL:
+    if len(arguments) + len(others) > MAX_CALL:
         name = name_of(target.server, target.name)
         raise Refused(f"{name} needs the approval of a person, and is too long to be shown to one.")
     return Approval(

@@ -20,9 +20,9 @@ from sluicegate.store.base import Answer, Approval, Scope
 LONG: Final = 200
 """Characters from which on the length of a value is shown as well."""
 
-LONGEST_QUESTION: Final = 32 * 1024
+MAX_QUESTION: Final = 32 * 1024
 """Characters that a client is asked to show. Longer calls are shown by the command and the page only."""
-LONGEST_REASON: Final = 1000
+MAX_REASON: Final = 1000
 
 ASKS: Final = "sluicegate asks: may this call run? (question "
 """How a question begins; its id and a bracket follow.
@@ -135,7 +135,7 @@ def form(question: Approval, abandoned: Callable[[], None]) -> Question | None:
     """The question for a client; None if it is too long to be shown in full. `abandoned` as in `Question`."""
     lines = [f"{ASKS}{question.id})", "", *as_lines(question)]
     message = "\n".join(lines)
-    if len(message) > LONGEST_QUESTION:
+    if len(message) > MAX_QUESTION:
         return None
     schema: Params = {
         "type": "object",
@@ -158,7 +158,7 @@ def read_answer(answer: Params, by: str) -> Answer | None:
             return Answer(scope=None, by=by, way="client")
         case "accept" if isinstance(chosen, str) and chosen in ANSWERS:
             scope = ANSWERS[chosen]
-            said = reason[:LONGEST_REASON] if scope is None and isinstance(reason, str) else ""
+            said = reason[:MAX_REASON] if scope is None and isinstance(reason, str) else ""
             return Answer(scope=scope, by=by, way="client", reason=said)
         case _:
             return None

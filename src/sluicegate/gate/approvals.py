@@ -55,9 +55,9 @@ TRIES: Final = 5
 """Attempts to use an answer while another process writes to the store."""
 PROGRESS_EVERY: float = 10.0
 """Seconds between two notifications that say what is awaited."""
-MOST_QUESTIONS: Final = 50
+MAX_QUESTIONS: Final = 50
 """Open questions of one caller."""
-MOST_CONTINUED: Final = 1000
+MAX_CONTINUED: Final = 1000
 _SECOND: Final = 10**9
 _FORM: Final = Question("elicitation/create", {})
 
@@ -243,7 +243,7 @@ class ApprovalStep:
         """Let it pass. If the server asks for input, one retry of this very call belongs to it."""
         reply = await proceed(exchange)
         if _asks_for_input(exchange.method, reply):
-            if len(self._continued) >= MOST_CONTINUED:
+            if len(self._continued) >= MAX_CONTINUED:
                 del self._continued[next(iter(self._continued))]
             self._continued.setdefault(binding, []).append(time.monotonic() + 3600.0)
         return reply
@@ -260,9 +260,9 @@ class ApprovalStep:
     def _question(self, exchange: Exchange, target: Target, verdict: Verdict, binding: str) -> Approval:
         """The open question about this call, or a new one, of which people are told."""
         new = question_of(exchange, target, verdict, binding, self._state.run, self.settings.wait)
-        found = self._state.ask(new, MOST_QUESTIONS)
+        found = self._state.ask(new, MAX_QUESTIONS)
         if found is None:
-            raise RateLimited(f"{MOST_QUESTIONS} of your calls wait for approval already; try again later.")
+            raise RateLimited(f"{MAX_QUESTIONS} of your calls wait for approval already; try again later.")
         if found.id == new.id:
             ended = [id for id, end in self._ends.items() if end < time.monotonic()]
             for id in ended:

@@ -20,9 +20,9 @@ from sluicegate.protocol.canonical_json import canonical_json
 from sluicegate.protocol.message import Params, Reply, Result, ToolText, as_object, may_escape_names
 from sluicegate.store.base import AuditLog, Row
 
-_LONGEST: Final = 200
+_MAX_LENGTH: Final = 200
 """Characters of a name that a client chooses."""
-_MOST_NAMES: Final = 32
+_MAX_NAMES: Final = 32
 """Arguments whose names are recorded."""
 _NOTHING: Final[Params] = {}
 REFUSAL: Final = "dev.sluicegate/reason"
@@ -107,8 +107,8 @@ class Audit:
         arguments = as_object(params.get("arguments")) or _NOTHING
         if arguments:
             data = canonical_json(arguments)
-            names = [name[:_LONGEST] for name in arguments]
-            body["arguments"] = names if len(names) <= _MOST_NAMES else [*names[:_MOST_NAMES], "…"]
+            names = [name[:_MAX_LENGTH] for name in arguments]
+            body["arguments"] = names if len(names) <= _MAX_NAMES else [*names[:_MAX_NAMES], "…"]
             body["bytes"] = len(data)
             body["digest"] = self._log.digest(data)
         if verdict.rule:
@@ -149,7 +149,7 @@ def _outcome(exchange: Exchange, request: str, verdict: str, began: int, body: P
 
 def _client(info: Mapping[str, object]) -> str:
     """Name and version of a client, as it gives them."""
-    return f"{info.get('name', '')} {info.get('version', '')}".strip()[:_LONGEST]
+    return f"{info.get('name', '')} {info.get('version', '')}".strip()[:_MAX_LENGTH]
 
 
 def _trace_id(params: Params) -> str:

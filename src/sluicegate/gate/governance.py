@@ -16,7 +16,7 @@ from sluicegate.gate.policy import Policy
 from sluicegate.protocol.message import Params, Reply
 from sluicegate.store.base import Approval, AuditLog, Row, State
 
-LONGEST_NOTED: Final = 200
+MAX_NOTED: Final = 200
 """Characters of a text that a client or a server chose, in a row."""
 
 
@@ -110,7 +110,7 @@ class Governance:
     def note_refusal(self, exchange: Exchange, problem: SluicegateError) -> None:
         """Record a request that was refused before it was decided on."""
         name = exchange.name
-        body: Params = {"method": exchange.method[:LONGEST_NOTED], "code": problem.code}
+        body: Params = {"method": exchange.method[:MAX_NOTED], "code": problem.code}
         hidden = problem.hidden if isinstance(problem, UnknownTarget) else None
         caller, verdict = exchange.caller.id, problem.reason
         if isinstance(hidden, Target):
@@ -118,7 +118,7 @@ class Governance:
             self.audit.note(row)
             return
         if name is not None:
-            body["name"] = name[:LONGEST_NOTED]
+            body["name"] = name[:MAX_NOTED]
         self.audit.note(Row(kind="reject", caller=caller, verdict=verdict, body=body))
 
     def note_reject(self, reason: str, source: str) -> None:
@@ -127,4 +127,4 @@ class Governance:
 
     def note_backend(self, server: str, state: str, sentence: str) -> None:
         """Record that a server is in another state."""
-        self.audit.note(Row(kind="backend", server=server, verdict=state, body={"sentence": sentence[:LONGEST_NOTED]}))
+        self.audit.note(Row(kind="backend", server=server, verdict=state, body={"sentence": sentence[:MAX_NOTED]}))

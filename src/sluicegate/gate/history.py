@@ -9,7 +9,7 @@ import msgspec
 from sluicegate.exchange import Action, Caller, Target
 from sluicegate.gate.judge import Rules, judge, possible_verdicts
 from sluicegate.gate.rules import Kind, Permission, full_name
-from sluicegate.globs import LARGEST, escape
+from sluicegate.globs import MAX_SIZE, escape
 from sluicegate.protocol.methods import JUDGED, Judged
 
 _KINDS: Final[Mapping[Judged, Kind]] = {
@@ -77,7 +77,7 @@ def suggestions(rows: Iterable[Recorded]) -> list[Suggestion]:
     found: list[Suggestion] = []
     for target, each in callers.items():
         written = full_name(target.server, escape(target.name))
-        if len(written) <= LARGEST and "%" not in written:
+        if len(written) <= MAX_SIZE and "%" not in written:
             permission = msgspec.convert({target.kind: written, "action": "allow"}, Permission)
             found.append(Suggestion(permission, each.total(), tuple(sorted(each))))
     return sorted(found, key=lambda each: -each.calls)

@@ -16,11 +16,11 @@ from sluicegate.gate.rules import GROUP, KINDS, PolicyConfig, Rule, Subject, spe
 from sluicegate.globs import Glob, glob, name_glob
 from sluicegate.protocol.uri_normalize import plain
 
-LONGEST_ARGUMENT: Final = 16 * 1024
+MAX_ARGUMENT: Final = 16 * 1024
 """Bytes of an argument that a glob reads; of a list, of all its elements together."""
 _REMEMBERED: Final = 10_000
 """Callers and targets for which the matching rules are remembered."""
-_LARGEST_NUMBER: Final = 1024
+_MAX_NUMBER: Final = 1024
 """Bits of a number that is compared as text."""
 
 _DOTS: Final = re.compile(r"(?:^|/)\.\.?(?:/|$)")
@@ -261,7 +261,7 @@ def forms_of(target: Target) -> tuple[str, ...]:
     if target.kind != "resource":
         return spellings(target.server, target.name)
     uri = target.name
-    if _size(uri) > LONGEST_ARGUMENT:
+    if _size(uri) > MAX_ARGUMENT:
         return ()
     decoded = plain(uri)
     if decoded.startswith("file://localhost/"):
@@ -276,7 +276,7 @@ def forms_of(target: Target) -> tuple[str, ...]:
 def texts_of(arguments: Mapping[str, object], path: Sequence[str]) -> list[str] | None:
     """The argument as texts, one for each element of a list; None if it is missing, nested, or too long."""
     if len(path) == 1 and path[0] != "*" and type(text := arguments.get(path[0])) is str:  # The usual case.
-        return [text] if _size(text) <= LONGEST_ARGUMENT else None
+        return [text] if _size(text) <= MAX_ARGUMENT else None
     found: list[object] = [arguments]
     for part in path:
         inner: list[object] = []
@@ -298,7 +298,7 @@ def texts_of(arguments: Mapping[str, object], path: Sequence[str]) -> list[str] 
             return None
         texts += known
     # Each element counts, also if it is empty.
-    is_short = len(texts) + sum(map(_size, texts)) <= LONGEST_ARGUMENT + 1
+    is_short = len(texts) + sum(map(_size, texts)) <= MAX_ARGUMENT + 1
     return texts if texts and is_short else None
 
 
@@ -313,7 +313,7 @@ def _text(value: object) -> str | None:
             return repr(value)
         case int() | float():
             number = int(value)
-            return str(number) if number.bit_length() <= _LARGEST_NUMBER else None
+            return str(number) if number.bit_length() <= _MAX_NUMBER else None
         case _:
             return None
 

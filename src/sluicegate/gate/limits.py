@@ -15,7 +15,7 @@ from sluicegate.protocol.message import Reply, Result
 _RATE: Final = re.compile(r"([1-9][0-9]{0,8})/(s|m|h|d)")
 _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
-MOST_BUCKETS: Final = 10_000
+MAX_BUCKETS: Final = 10_000
 """Buckets that are kept; the ones that are full again go first."""
 
 
@@ -135,7 +135,7 @@ class RateLimit:
         return found
 
     def _forget_full(self, now: float) -> None:
-        if len(self._buckets) >= MOST_BUCKETS:
+        if len(self._buckets) >= MAX_BUCKETS:
             self._buckets = {key: bucket for key, bucket in self._buckets.items() if not bucket.is_full(now)}
 
 

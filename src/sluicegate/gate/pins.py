@@ -26,7 +26,7 @@ log = logging.getLogger("sluicegate")
 Mode = Literal["pin", "warn", "off"]
 """What a changed definition means: it waits for approval, it is reported, nothing."""
 
-MOST_DECIDED: Final = 50_000
+MAX_DECIDED: Final = 50_000
 """Definitions that are remembered: a server may change its own all the time."""
 
 _STORE_FAILED: Final = "The record of approved definitions cannot be read."
@@ -59,7 +59,7 @@ class PinnedDefinitions:
 
     def review(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
         """Which of these may not be used, and why."""
-        if len(self._decided) > MOST_DECIDED:
+        if len(self._decided) > MAX_DECIDED:
             self._decided.clear()
             self._hinted.clear()
         new = {target: definition for target, definition in definitions.items() if target not in self._decided}

@@ -20,7 +20,7 @@ STRICTEST: Final[tuple[Action, ...]] = ("deny", "ask", "allow")
 """From the strictest to the most generous."""
 GROUP: Final = "group:"
 _HEAD: Final = "mcp__"
-_MOST_COMPARISONS: Final = 50_000
+_MAX_COMPARISONS: Final = 50_000
 
 
 class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -208,7 +208,7 @@ def unreachable(rules: Sequence[Rule]) -> Iterator[tuple[Rule, Rule]]:
     seen: dict[bytes, Rule] = {}
     wide: dict[str | None, list[tuple[Rule, Subject]]] = {}
     """By the server that they are for; None for those that name several."""
-    left = _MOST_COMPARISONS
+    left = _MAX_COMPARISONS
     for rule in rules:
         subject = subject_of(rule.written)
         server = subject.server.literal

@@ -26,7 +26,7 @@ _INSTRUCTION: Final = re.compile(
 _ALIKE: Final = frozenset({"Latin", "Greek", "Cyrillic", "Armenian", "Cherokee", "Coptic", "Lisu"})
 """Scripts whose letters are easily confused."""
 
-MOST_FINDINGS: Final = 5
+MAX_FINDINGS: Final = 5
 """Findings about one definition."""
 
 
@@ -44,9 +44,9 @@ def scan(name: str, definition: Params) -> Findings:
     if not name.isascii() and (odd := lookalike(name)):
         hidden.append(odd)
     for place, text in _texts(definition):
-        if len(hidden) < MOST_FINDINGS and (char := hidden_character(text)):
+        if len(hidden) < MAX_FINDINGS and (char := hidden_character(text)):
             hidden.append(f"its {place} contains the invisible character {_named(char)}")
-        if len(hints) < MOST_FINDINGS and _INSTRUCTION.search(text):
+        if len(hints) < MAX_FINDINGS and _INSTRUCTION.search(text):
             hints.append(f"its {place} reads like an instruction to a model")
     return Findings(tuple(hidden), tuple(hints))
 

@@ -17,7 +17,7 @@ from sluicegate.protocol.headers import Marks, marks_of
 from sluicegate.protocol.message import Params, as_object
 from sluicegate.protocol.types import EVENTS_KEY, STREAMING_KEY
 
-LONGEST_NAME: Final = 80
+MAX_NAME: Final = 80
 
 _RESERVED: Final = frozenset(
     {
@@ -52,7 +52,7 @@ class Names:
 
     def take(self, wanted: str) -> str:
         """The wanted name, or one that is like it and free."""
-        wanted = wanted[:LONGEST_NAME]
+        wanted = wanted[:MAX_NAME]
         name, number = wanted, self._last.get(wanted, 1)
         while name.lower() in self._taken:
             number += 1

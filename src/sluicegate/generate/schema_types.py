@@ -17,9 +17,9 @@ import msgspec
 from sluicegate.protocol.canonical_json import canonical_json
 from sluicegate.protocol.message import Params, as_array, as_object
 
-DEEPEST: Final = 40
+MAX_DEPTH: Final = 40
 """Schemas inside each other; below that, any value is allowed."""
-MOST_NODES: Final = 20_000
+MAX_NODES: Final = 20_000
 """Schemas read for one root, each as often as it is used."""
 
 PlainName = Literal["string", "integer", "number", "boolean", "null"]
@@ -185,7 +185,7 @@ class _Root:
         self._schema = schema
         self._prefix = prefix
         self._names: dict[str, str] = {}
-        self._left = MOST_NODES
+        self._left = MAX_NODES
 
     def declared_as(self, wanted: str) -> Ref:
         name = self._names[""] = self._types.take(wanted)
@@ -212,7 +212,7 @@ class _Root:
         members = as_object(schema)
         if members is None:
             return Never() if schema is False else Unknown()
-        if depth > DEEPEST or self._left < 0:
+        if depth > MAX_DEPTH or self._left < 0:
             return Unknown()
         if isinstance(reference := members.get("$ref"), str):
             return self._reference(reference, depth)

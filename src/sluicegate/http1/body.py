@@ -14,11 +14,11 @@ _QUOTED: Final = rb'"[\t\x20\x21\x23-\x5b\x5d-\x7e]*"'
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})((?:;" + _TOKEN + rb"(?:=(?:" + _TOKEN + rb"|" + _QUOTED + rb"))?)*)")
 _PLAIN_SIZE: Final = re.compile(rb"[0-9A-Fa-f]{1,15}\r\n")
 _TRAILER: Final = re.compile(_TOKEN + rb":[\t\x20-\x7e\x80-\xff]*")
-_LONGEST_LINE: Final = 1024
+_MAX_LINE: Final = 1024
 INFLATED_AT_ONCE: Final = 256 * 1024
-MOST_INFLATION: Final = 100  # Event streams of JSON have 10 to 40, zeros a thousand.
-MOST_MEMBERS: Final = 256  # Of one gzip stream: each costs a copy of all that follows, and may be empty.
-_MOST_ASIDE: Final = 8 * 1024  # Extensions and trailers are not used, so few are allowed.
+MAX_INFLATION: Final = 100  # Event streams of JSON have 10 to 40, zeros a thousand.
+MAX_MEMBERS: Final = 256  # Of one gzip stream: each costs a copy of all that follows, and may be empty.
+_MAX_ASIDE: Final = 8 * 1024  # Extensions and trailers are not used, so few are allowed.
 
 
 class BadChunk(Exception):
@@ -78,7 +78,7 @@ class ChunkDecoder:
                 self._after_data = not self._missing
                 continue
             end = data.find(b"\r\n", at)
-            if end < 0 or end - at > _LONGEST_LINE:
+            if end < 0 or end - at > _MAX_LINE:
                 self._held = data[at:]
                 self._check_beginning()
                 return parts
@@ -111,7 +111,7 @@ class ChunkDecoder:
     def _check_beginning(self) -> None:
         """Refuse the beginning of a line that cannot become valid, instead of waiting for its end."""
         held = self._held
-        limit = 1 if self._after_data else _LONGEST_LINE
+        limit = 1 if self._after_data else _MAX_LINE
         if (
             len(held) > limit
             or b"\n" in held
@@ -122,14 +122,14 @@ class ChunkDecoder:
 
     def _set_aside(self, text: bytes) -> None:
         self._aside += len(text)
-        if self._aside > _MOST_ASIDE:
+        if self._aside > _MAX_ASIDE:
             raise BadChunk
 
 
 class Inflater:
     """Decompresses gzip and deflate in portions, as a protection against decompression bombs.
 
-    After `limit` bytes, what comes out must be less than `MOST_INFLATION` times what came in. A body is cut there
+    After `limit` bytes, what comes out must be less than `MAX_INFLATION` times what came in. A body is cut there
     anyway; an event stream may be longer.
     """
 
@@ -155,7 +155,7 @@ class Inflater:
         Raises:
             zlib.error: the input is invalid, or a bomb.
         """
-        if self._made > self._limit and self._made > MOST_INFLATION * self._received:
+        if self._made > self._limit and self._made > MAX_INFLATION * self._received:
             raise zlib.error("a decompression bomb")
         while self._input or self._holds_back:
             if self._stream is None:
@@ -170,7 +170,7 @@ class Inflater:
                 if not self._is_gzip:
                     raise zlib.error("bytes behind the end")
                 self._members += 1
-                if self._members > MOST_MEMBERS:
+                if self._members > MAX_MEMBERS:
                     raise zlib.error("too many members")
                 self._stream = zlib.decompressobj(31)  # gzip may have several members
             data = self._stream.decompress(self._input, INFLATED_AT_ONCE)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .client import OriginPool, Pool
 
 READ_AHEAD: Final = 256 * 1024  # Unread bytes of an answer before the server has to wait.
-MOST_INTERIM: Final = 8
+MAX_INTERIM: Final = 8
 
 
 # A Struct because it is created faster than a class with `__init__`, once per answer.
@@ -331,7 +331,7 @@ class Connection(asyncio.Protocol):
             if head.status >= 200:
                 break
             self._interim += 1
-            if head.status == 101 or self._interim > MOST_INTERIM:
+            if head.status == 101 or self._interim > MAX_INTERIM:
                 raise BadHead(502, "it changes to a protocol that was not asked for")
         rest = bytes(buffer)
         buffer.clear()

@@ -21,7 +21,7 @@ Fields = tuple[tuple[str, str], ...]
 
 CHUNKED: Final = -1
 UNTIL_CLOSE: Final = -2
-MOST_FIELDS: Final = 128
+MAX_FIELDS: Final = 128
 DEFAULT_KEEP: Final = 4.0
 """Seconds for which a connection is reused if its server does not say how long: most close it after five, and a
 request that is sent at that moment is lost."""
@@ -247,7 +247,7 @@ def _split(
         raise BadHead(501, "The request's method is unknown.") from None
     except httptools.HttpParserError:
         raise BadHead(400, "The request's head is malformed.") from None
-    if len(collector.items) + len(collector.lengths) > MOST_FIELDS:
+    if len(collector.items) + len(collector.lengths) > MAX_FIELDS:
         raise BadHead(431, "The request has too many headers.")
     return Headers(tuple(collector.items)), collector.lengths
 
@@ -325,8 +325,8 @@ def is_plain(headers: Headers) -> bool:
 
 H = TypeVar("H", RequestHead, AnswerHead)
 
-LONGEST_CACHED: Final = 2048
-MOST_CACHED: Final = 512
+MAX_CACHED_LENGTH: Final = 2048
+MAX_CACHED: Final = 512
 
 _LENGTHS: Final = (b"\r\nContent-Length: ", b"\r\ncontent-length: ")
 """As nearly all programs write it. A head with another spelling is found only by all its bytes."""
@@ -360,7 +360,7 @@ class HeadCache(Generic[H]):
 
     def learn(self, raw: bytes, head: H) -> None:
         """Cache a head, and those that differ only in Content-Length."""
-        if len(raw) <= LONGEST_CACHED:
+        if len(raw) <= MAX_CACHED_LENGTH:
             self._keep(self.exact, raw, head)
             model, _ = _apart(raw)
             if model:
@@ -368,7 +368,7 @@ class HeadCache(Generic[H]):
 
     def _keep(self, heads: dict[bytes, H], raw: bytes, head: H) -> H:
         # Each dict has its own limit, so that many lengths do not evict the few models.
-        if len(heads) >= MOST_CACHED:
+        if len(heads) >= MAX_CACHED:
             heads.clear()  # Simpler than LRU; the few in use are back at once.
         heads[raw] = head
         return head

@@ -223,7 +223,7 @@ answered, or will be by other code."""
 
 # -------------------------------------------------------------------------------------------------- reading requests
 
-MOST_EMPTY_LINES: Final = 4
+MAX_EMPTY_LINES: Final = 4
 
 
 class BadBody(BadHead):
@@ -280,7 +280,7 @@ class RequestReader:
             del buffer[:2]
             self._scanned = 0
             self._empty_lines += 1
-            if self._empty_lines > MOST_EMPTY_LINES:
+            if self._empty_lines > MAX_EMPTY_LINES:
                 raise BadHead(400, "The request's head is malformed.")
         end = buffer.find(b"\r\n\r\n", max(0, self._scanned - 3)) + 4
         if end < 4:

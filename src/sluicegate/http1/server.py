@@ -22,10 +22,10 @@ ACCEPT_RETRY: Final = 0.5
 # File descriptors that client connections leave free: a quarter of the limit of the process, within these bounds. The
 # operator must be able to connect, and servers to restart, when there are too many clients (R33).
 LEAST_RESERVE: Final = 32
-MOST_RESERVE: Final = 1024
+MAX_RESERVE: Final = 1024
 # Connections that are always accepted, even if servers use nearly all descriptors.
 ALWAYS_ACCEPTED: Final = 8
-MOST_AT_ONCE: Final = 64  # Connections accepted in one turn of the loop.
+MAX_AT_ONCE: Final = 64  # Connections accepted in one turn of the loop.
 # Without this, the kernel buffers up to 4 MiB for each client that does not read, which our limits do not count.
 UNSENT_IN_KERNEL: Final = 128 * 1024
 _LOW_WATER: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
@@ -195,7 +195,7 @@ class Listener:
 
     def _accept(self, listening: socket.socket) -> None:
         """Accept waiting connections, as long as there is room."""
-        for _ in range(MOST_AT_ONCE):
+        for _ in range(MAX_AT_ONCE):
             if self._open >= self.limits.connections:
                 self._pause_accepting()  # Until one is released.
                 return
@@ -275,7 +275,7 @@ def _highest_descriptor() -> int | None:
     if most == resource.RLIM_INFINITY:
         return None
     # At most half of them, so that some clients can connect.
-    return most - min(max(LEAST_RESERVE, most // 4), MOST_RESERVE, most // 2)
+    return most - min(max(LEAST_RESERVE, most // 4), MAX_RESERVE, most // 2)
 
 
 def serve(

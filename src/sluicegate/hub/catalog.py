@@ -15,7 +15,7 @@ from sluicegate.errors import InvalidParams
 from sluicegate.exchange import Target
 from sluicegate.globs import name_matches
 from sluicegate.hub.naming import (
-    LONGEST_TOOL_NAME,
+    MAX_TOOL_NAME,
     Naming,
     definition_rewritten,
     exposed_uri,
@@ -186,7 +186,7 @@ class Catalog(msgspec.Struct, frozen=True):
     """For each mount the other name that profiles may use."""
     findings: Sequence[str] = ()
     """What was left out, and why: sentences for the operator."""
-    rule: tuple[Naming, int] = ("prefix", LONGEST_TOOL_NAME)
+    rule: tuple[Naming, int] = ("prefix", MAX_TOOL_NAME)
     """How names were made, and how long they may be."""
     awaited: frozenset[str] = frozenset()
     """The mounts whose first offer was still to come."""
@@ -236,7 +236,7 @@ def build_catalog(
     shares: Iterable[Share],
     *,
     naming: Naming = "prefix",
-    longest_name: int = LONGEST_TOOL_NAME,
+    longest_name: int = MAX_TOOL_NAME,
     known: Catalog = EMPTY,
     review: Review | None = None,
 ) -> Catalog:
@@ -431,7 +431,7 @@ GATEWAY: Final = "dev.sluicegate/gateway"
 """In `_meta` of every page of our lists: marks us as a gateway."""
 HOPS: Final = "dev.sluicegate/hops"
 """In `_meta` of list entries and requests: the number of gateways that they passed."""
-MOST_HOPS: Final = 8
+MAX_HOPS: Final = 8
 """Gateways that mount each other would otherwise list each other's entries, and forward requests, without end."""
 
 
@@ -443,9 +443,9 @@ def with_hop(value: Params) -> Params:
     """
     meta = as_object(value.get("_meta")) or {}
     hops = meta.get(HOPS, 0)
-    if not isinstance(hops, int) or hops >= MOST_HOPS:
+    if not isinstance(hops, int) or hops >= MAX_HOPS:
         raise InvalidParams(
-            f"The request passed through {MOST_HOPS} gateways already. They probably mount each other;"
+            f"The request passed through {MAX_HOPS} gateways already. They probably mount each other;"
             " remove one of these entries from its configuration."
         )
     return {**value, "_meta": {**meta, HOPS: hops + 1}}

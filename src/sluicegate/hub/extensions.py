@@ -30,7 +30,7 @@ from sluicegate.protocol.input_required import read_input_required
 from sluicegate.protocol.json_limits import is_deep
 from sluicegate.protocol.message import Params, Reply, Result, as_array, as_object, opened
 from sluicegate.protocol.modern_era import complete
-from sluicegate.protocol.pagination import MOST_PAGES
+from sluicegate.protocol.pagination import MAX_PAGES
 from sluicegate.protocol.translate.results import error_to_pass
 from sluicegate.runtime.task_scope import TaskScope
 
@@ -179,7 +179,7 @@ class Extensions:
         limits = mount.settings.offers
         params, cursors, entries, size = exchange.params, set[str](), 0, 0
         find = partial(_method_target, mount, exchange.method)
-        while len(pages) < MOST_PAGES and entries <= limits.entries and size <= limits.whole:
+        while len(pages) < MAX_PAGES and entries <= limits.entries and size <= limits.whole:
             try:
                 reply = await self._ask(exchange, mount, params, find)
             except SluicegateError as problem:

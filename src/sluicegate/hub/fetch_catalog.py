@@ -24,7 +24,7 @@ from sluicegate.errors import (
 from sluicegate.exchange import NOBODY, Connection, Exchange
 from sluicegate.hub.catalog import (
     GATEWAY,
-    MOST_HOPS,
+    MAX_HOPS,
     REST,
     Entries,
     Offer,
@@ -36,15 +36,15 @@ from sluicegate.hub.catalog import (
 )
 from sluicegate.hub.mount_settings import MountSettings
 from sluicegate.hub.subscriptions import ListChanges, listen
-from sluicegate.hub.supervise import FIRST_RETRY, LONGEST_RETRY, Reachability
+from sluicegate.hub.supervise import FIRST_RETRY, MAX_RETRY, Reachability
 from sluicegate.protocol.extensions import offered_by
 from sluicegate.protocol.headers import Marks, marks_of
 from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.protocol.methods import LIST_CHANGES
 from sluicegate.protocol.modern_era import Discovery, Profile
 from sluicegate.protocol.pagination import (
-    MOST_ENTRIES,
-    MOST_MALFORMED,
+    MAX_ENTRIES,
+    MAX_MALFORMED,
     Gathering,
     Kind,
     entries_of,
@@ -65,7 +65,7 @@ REST_FACTOR: Final = 10
 """The pause before lists are fetched again, in multiples of the CPU time that they took before: a server with long
 lists that always change gets a tenth of the time. For most servers `debounce` is longer."""
 
-MOST_NAMED: Final = 5
+MAX_NAMED: Final = 5
 """Faulty entries that are named in a finding."""
 
 _SCHEMAS: Final = ("inputSchema", "outputSchema")
@@ -153,14 +153,14 @@ class _Faults(msgspec.Struct):
         }
         sentences = [f"{what}: {_named(entries)}." for what, entries in kinds.items() if entries]
         if self.looping:
-            why = f"they passed through more than {MOST_HOPS} gateways, which probably mount each other"
+            why = f"they passed through more than {MAX_HOPS} gateways, which probably mount each other"
             sentences.append(f"{self.looping} left out of its {which}: {why}.")
         return sentences
 
 
 def _named(entries: list[str]) -> str:
-    more = f" and {len(entries) - MOST_NAMED} more" if len(entries) > MOST_NAMED else ""
-    return ", ".join(entries[:MOST_NAMED]) + more
+    more = f" and {len(entries) - MAX_NAMED} more" if len(entries) > MAX_NAMED else ""
+    return ", ".join(entries[:MAX_NAMED]) + more
 
 
 async def fetch_offer(name: str, connection: Connection, limits: OfferLimits, turns: Turns | None = None) -> Offer:
@@ -240,8 +240,8 @@ class _Fetching:
             if len(gathering.items) > most:
                 self._leave_out(f"it has more than {most} {which}; the rest is left out.")
                 break
-            if len(faults.malformed) > MOST_MALFORMED:
-                self._leave_out(f"more than {MOST_MALFORMED} of its {which} are malformed; the rest is left out.")
+            if len(faults.malformed) > MAX_MALFORMED:
+                self._leave_out(f"more than {MAX_MALFORMED} of its {which} are malformed; the rest is left out.")
                 break
         for sentence in faults.sentences(which):
             self._leave_out(sentence)
@@ -256,7 +256,7 @@ class _Fetching:
     async def _fitting(self, each: _List, entries: list[msgspec.Raw], faults: _Faults) -> list[Offered]:
         """The valid entries of a page."""
         taken: list[Offered] = []
-        for data in entries[: MOST_ENTRIES + 1]:
+        for data in entries[: MAX_ENTRIES + 1]:
             await self._turns.share()
             size = len(memoryview(data))
             self._room -= min(size, self._limits.entry)  # One huge entry does not push out all others.
@@ -271,7 +271,7 @@ class _Fetching:
             except RemoteProtocolError:
                 # A number out of range, for example: pages are split without decoding their entries.
                 faults.malformed.append(f"{_name_in(data, each.member)} (it cannot be decoded)")
-                if len(faults.malformed) > MOST_MALFORMED:
+                if len(faults.malformed) > MAX_MALFORMED:
                     break
                 continue
             if is_beyond_limits(data, entry):
@@ -287,7 +287,7 @@ class _Fetching:
                 read = shaped(entry, each.shape)
             except msgspec.ValidationError as problem:
                 faults.malformed.append(f"{_name_in(data, each.member)} ({problem})")
-                if len(faults.malformed) > MOST_MALFORMED:
+                if len(faults.malformed) > MAX_MALFORMED:
                     break
                 continue
             found = offered(each.member, read.entry)
@@ -413,7 +413,7 @@ class Lists:
                 self._notices |= notices
                 self._stale.set()
                 await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_RETRY)
+                pause = min(pause * 2, MAX_RETRY)
                 continue
             pause = FIRST_RETRY
             if problems:

@@ -17,7 +17,7 @@ from sluicegate.hub.catalog import Catalog, Offer, Profile, Share, build_catalog
 from sluicegate.hub.input_requests import RequestStates
 from sluicegate.hub.instructions import instructions_of
 from sluicegate.hub.mount import Mount, MountSettings, State
-from sluicegate.hub.naming import LONGEST_TOOL_NAME, Naming
+from sluicegate.hub.naming import MAX_TOOL_NAME, Naming
 from sluicegate.hub.router import Router
 from sluicegate.hub.subscriptions import Subscriptions
 from sluicegate.hub.tasks.ids import TaskIds
@@ -33,10 +33,10 @@ GRACE: Final = 30.0
 """Seconds that the tools of an unreachable server stay in the lists."""
 DRAIN: Final = 10.0
 """Seconds that calls have to finish when their server is removed; otherwise they have the longest call besides."""
-MOST_DRAINING: Final = 4
+MAX_DRAINING: Final = 4
 """Replaced servers of one name that may have calls in progress; the calls of older ones are ended."""
-LONGEST_INSTRUCTIONS: Final = 4096
-MOST_LOGGED: Final = 5
+MAX_INSTRUCTIONS: Final = 4096
+MAX_LOGGED: Final = 5
 """Findings that are logged at a time: a server may have thousands."""
 
 _prefix: Final = re.compile(r"[A-Za-z0-9_-]{1,31}")
@@ -59,10 +59,10 @@ class Hub:
         *,
         version: str = __version__,
         naming: Naming = "prefix",
-        longest_name: int = LONGEST_TOOL_NAME,
+        longest_name: int = MAX_TOOL_NAME,
         page_size: int = PAGE_SIZE,
         grace: float = GRACE,
-        longest_instructions: int = LONGEST_INSTRUCTIONS,
+        longest_instructions: int = MAX_INSTRUCTIONS,
         steps: Sequence[Step] = (),
     ) -> None:
         self.info: Mapping[str, object] = {"name": name, "version": version}
@@ -268,7 +268,7 @@ class Hub:
             return
         # Each may be a process, and a changing configuration file may replace one every second.
         others = [other for other in self._draining if other.name == mount.name]
-        if len(others) >= MOST_DRAINING:
+        if len(others) >= MAX_DRAINING:
             self._tasks.cancel((self, others[0]))
             self._end(others[0])
         self._draining[mount] = None
@@ -430,10 +430,10 @@ class Hub:
         before = frozenset(self.catalog.findings)
         self.catalog = self._built(shares)
         news = [finding for finding in self.catalog.findings if finding not in before]
-        for finding in news[:MOST_LOGGED]:
+        for finding in news[:MAX_LOGGED]:
             log.warning("%s", finding)
-        if len(news) > MOST_LOGGED:
-            log.warning("%d more findings are not shown.", len(news) - MOST_LOGGED)
+        if len(news) > MAX_LOGGED:
+            log.warning("%d more findings are not shown.", len(news) - MAX_LOGGED)
         for router in self._routers.values():
             router.set_catalog(self.catalog)
         self._set_log_levels()

@@ -56,7 +56,7 @@ class _Wrapped(msgspec.Struct, array_like=True):
     number: int
 
 
-MOST_USED: Final = 10_000
+MAX_USED: Final = 10_000
 """States that are known to have been used."""
 
 
@@ -105,7 +105,7 @@ class RequestStates:
         rest = {key: value for key, value in params.items() if key != "requestState"}
         is_first = wrapped.number not in self._used
         self._used[wrapped.number] = None
-        if len(self._used) > MOST_USED:
+        if len(self._used) > MAX_USED:
             del self._used[next(iter(self._used))]
         return (rest if wrapped.state is None else {**rest, "requestState": wrapped.state}), is_first
 

@@ -20,10 +20,10 @@ _RULES: Final[Mapping[Naming, str]] = {
     "collide": "Tools and prompts of several servers; where two have the same name, one is SERVER__NAME.",
 }
 """Precedes the instructions of the servers."""
-_MOST_INNER: Final = 256
+_MAX_INNER: Final = 256
 """Namespaces inside that of a server whose descriptions are passed on."""
 _namespace: Final = re.compile(r"(?:[A-Za-z0-9_-]{1,31}\.){0,8}[A-Za-z0-9_-]{1,31}")
-_LONGEST: Final[Mapping[str, int]] = {"version": 100, "description": 2000}
+_MAX_LENGTH: Final[Mapping[str, int]] = {"version": 100, "description": 2000}
 
 
 def instructions_of(
@@ -72,14 +72,16 @@ def _about(prefix: str, discovery: Discovery, *, is_described: bool) -> Params:
     # Prefixes have no dots, so none of these is the entry of a server.
     inner = {
         name if name.startswith(f"{prefix}.") else f"{prefix}.{name}": _given({"description": text})
-        for name, text in itertools.islice(discovery.inner.items(), _MOST_INNER)
+        for name, text in itertools.islice(discovery.inner.items(), _MAX_INNER)
         if _namespace.fullmatch(name)
     }
-    return {**inner, prefix: _given({name: discovery.server_info.get(name) for name in _LONGEST})}
+    return {**inner, prefix: _given({name: discovery.server_info.get(name) for name in _MAX_LENGTH})}
 
 
 def _given(texts: Params) -> Params:
     # Cut before as well: a server may send megabytes.
     return {
-        name: visible(text[: _LONGEST[name]])[: _LONGEST[name]] for name, text in texts.items() if isinstance(text, str)
+        name: visible(text[: _MAX_LENGTH[name]])[: _MAX_LENGTH[name]]
+        for name, text in texts.items()
+        if isinstance(text, str)
     }

@@ -17,7 +17,7 @@ from sluicegate.protocol.message import Params, Reply, Result, ToolText, as_arra
 
 Naming = Literal["prefix", "collide", "claude"]
 
-LONGEST_TOOL_NAME: Final = 64
+MAX_TOOL_NAME: Final = 64
 """Model APIs refuse longer names, though the specification allows 128."""
 
 _scheme: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
@@ -27,7 +27,7 @@ _SEPARATOR: Final = "__"
 _DIGEST_STEP: Final = 8
 
 
-def names_for(prefix: str, name: str, naming: Naming = "prefix", longest: int = LONGEST_TOOL_NAME) -> Iterator[str]:
+def names_for(prefix: str, name: str, naming: Naming = "prefix", longest: int = MAX_TOOL_NAME) -> Iterator[str]:
     """The names under which a server's own one may be exposed, the best first.
 
     `prefix` is the server's; an empty one leaves its names as they are.

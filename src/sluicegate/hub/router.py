@@ -57,7 +57,7 @@ CAPABILITIES: Final[Params] = {
     "logging": {},
 }
 
-MOST_DECISIONS: Final = 3
+MAX_DECISIONS: Final = 3
 """How often a request is decided on if rules or definitions keep changing before it can be sent."""
 
 _NO_ARGUMENTS: Final[Params] = {}
@@ -312,7 +312,7 @@ class Router:
         find: FindTarget,
         check: Check | None,
     ) -> Reply:
-        for _ in range(MOST_DECISIONS):
+        for _ in range(MAX_DECISIONS):
             version = governor.version
             target = exchange.target = find()
 

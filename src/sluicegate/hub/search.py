@@ -9,12 +9,12 @@ from typing import Final
 from sluicegate.hub.catalog import Catalog, Entry
 from sluicegate.protocol.message import Params, as_array, as_object
 
-LONGEST_QUERY: Final = 1_000
-MOST_WORDS: Final = 32
+MAX_QUERY: Final = 1_000
+MAX_WORDS: Final = 32
 """Of one query; further ones are ignored."""
-LONGEST_PARAMETERS: Final = 4_000
+MAX_PARAMETERS: Final = 4_000
 """Characters of names and descriptions of parameters that are indexed for one tool."""
-_DEEPEST: Final = 6
+_MAX_DEPTH: Final = 6
 _WEIGHTS: Final = "8.0, 3.0, 2.0, 1.0"
 # `CreateIssue`, `createIssue` and `HTTPServer` are several words; other separators are left to SQLite.
 _humps: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[A-Za-z])(?=[0-9])")
@@ -56,7 +56,7 @@ class ToolSearch:
         exact = query.strip().lower()
         yield from (name for name in catalog.tools if name.lower() == exact)
         yield from (name for name, entry in catalog.tools.items() if entry.own.lower() == exact)
-        words = list(dict.fromkeys(_words.findall(_split(query[:LONGEST_QUERY]).lower())))[:MOST_WORDS]
+        words = list(dict.fromkeys(_words.findall(_split(query[:MAX_QUERY]).lower())))[:MAX_WORDS]
         if not words:
             return
         index = self._indexed(catalog)
@@ -100,7 +100,7 @@ def _columns(name: str, entry: Entry) -> tuple[str, str, str, str]:
         _split(entry.own if entry.own in name else f"{name} {entry.own}"),
         _split(entry.mount),
         "\n".join(about),
-        " ".join(_parameters(schema))[:LONGEST_PARAMETERS],
+        " ".join(_parameters(schema))[:MAX_PARAMETERS],
     )
 
 
@@ -113,7 +113,7 @@ def _split(text: str) -> str:
 def _parameters(schema: Params) -> Iterator[str]:
     """Names and descriptions of the parameters, those of the first level first."""
     level, size = [schema], 0
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         following: list[Params] = []
         for entry in level:
             for name, inner in (as_object(entry.get("properties")) or {}).items():
@@ -127,6 +127,6 @@ def _parameters(schema: Params) -> Iterator[str]:
             for keyword in ("anyOf", "oneOf", "allOf"):
                 parts += as_array(entry.get(keyword)) or ()
             following += [part for part in map(as_object, parts) if part is not None]
-            if size > LONGEST_PARAMETERS:
+            if size > MAX_PARAMETERS:
                 return
         level = following

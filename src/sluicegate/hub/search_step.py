@@ -18,7 +18,7 @@ from sluicegate.protocol.modern_era import complete
 
 SEARCH: Final = "search_tools"
 CALL: Final = "call_tool"
-MOST_FOUND: Final = 50
+MAX_FOUND: Final = 50
 
 TOOLS: Final[tuple[Params, ...]] = (
     {
@@ -28,7 +28,7 @@ TOOLS: Final[tuple[Params, ...]] = (
             "type": "object",
             "properties": {
                 "query": {"type": "string", "description": "Words, or the name of a tool."},
-                "limit": {"type": "integer", "minimum": 1, "maximum": MOST_FOUND, "default": 5},
+                "limit": {"type": "integer", "minimum": 1, "maximum": MAX_FOUND, "default": 5},
             },
             "required": ["query"],
         },
@@ -60,8 +60,8 @@ def read_query(arguments: Mapping[str, object]) -> tuple[str, int]:
         raise InvalidParams("A search needs a query: words, or the name of a tool.")
     if isinstance(limit, float) and limit.is_integer():
         limit = int(limit)  # JSON Schema calls 5.0 an integer.
-    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MOST_FOUND:
-        raise InvalidParams(f"The limit of a search is a number from 1 to {MOST_FOUND}.")
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MAX_FOUND:
+        raise InvalidParams(f"The limit of a search is a number from 1 to {MAX_FOUND}.")
     return query, limit
 
 

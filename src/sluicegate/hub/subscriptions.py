@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, InputRefused, UpstreamError, UpstreamUnavailable
 from sluicegate.exchange import Connection, Exchange, Sink
-from sluicegate.hub.supervise import FIRST_RETRY, LONGEST_RETRY, Reachability
+from sluicegate.hub.supervise import FIRST_RETRY, MAX_RETRY, Reachability
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, as_array, as_object
 from sluicegate.protocol.modern_era import ACKNOWLEDGED, Profile
@@ -22,9 +22,9 @@ from sluicegate.runtime.task_scope import TaskScope
 log = logging.getLogger("sluicegate")
 
 LISTEN: Final = "subscriptions/listen"
-MOST_URIS: Final = 1000
+MAX_URIS: Final = 1000
 """Resources in one subscription: servers made with this toolkit allow no more."""
-MOST_GROUPS: Final = 8
+MAX_GROUPS: Final = 8
 """Subscriptions to resources of one server; beyond that, listeners are refused."""
 
 SUBSCRIBE_DEBOUNCE: Final = 0.02
@@ -38,7 +38,7 @@ RESUBSCRIBES_AFTER: Final = 10.0
 OVERLAP: Final = 0.25
 """Seconds that a replaced subscription stays open: a notification may still be in transit there."""
 
-MOST_REPLACED: Final = 2
+MAX_REPLACED: Final = 2
 """Replaced subscriptions that stay open at a time."""
 
 UNKNOWN_UPDATES: Final = "updates of resources that were not asked for"
@@ -69,10 +69,10 @@ async def listen(owner: Reachability, connection: Connection, wanted: Params, si
             if isinstance(problem, UpstreamUnavailable) and "status" not in problem.data:
                 owner.unreachable(problem)
         sink.ended()
-        if loop.time() - began >= LONGEST_RETRY:
+        if loop.time() - began >= MAX_RETRY:
             pause = FIRST_RETRY
         await asyncio.sleep(pause)
-        pause = min(pause * 2, LONGEST_RETRY)
+        pause = min(pause * 2, MAX_RETRY)
 
 
 class _Reporting:
@@ -162,8 +162,8 @@ class Subscriptions:
         return watch.accepted
 
     def _place(self, uri: str, watch: _Watch) -> None:
-        group = next((group for group in self._groups if len(group.uris) < MOST_URIS), None)
-        if group is None and len(self._groups) < MOST_GROUPS:
+        group = next((group for group in self._groups if len(group.uris) < MAX_URIS), None)
+        if group is None and len(self._groups) < MAX_GROUPS:
             group = _Group(self)
             self._groups.append(group)
         if group is None:
@@ -303,7 +303,7 @@ class _Group:
                 # After a subscription that has ended, its resources may have changed without notice.
                 before = () if old.has_lapsed else old.honoured
                 self._replaced.append(old)
-                for stream_before in self._replaced[:-MOST_REPLACED]:
+                for stream_before in self._replaced[:-MAX_REPLACED]:
                     self._end_replaced(stream_before)
                 asyncio.get_running_loop().call_later(OVERLAP, self._end_replaced, old)
         elif stream is not self._current:

@@ -11,23 +11,23 @@ import msgspec
 
 from sluicegate.errors import UpstreamError, UpstreamTimeout
 
-SHORTEST_PAUSE: Final = 0.5
-LONGEST_PAUSE: Final = 30.0
+MIN_PAUSE: Final = 0.5
+MAX_PAUSE: Final = 30.0
 SPREAD: Final = 0.2
-MOST_RESTARTS: Final = 5
+MAX_RESTARTS: Final = 5
 RESTARTS_WITHIN: Final = 60.0
 PROBE_PAUSE: Final = 60.0
 REQUESTED_RETRY_PAUSE: Final = 2.0
 """Seconds between two attempts that requests cause."""
 
 FIRST_RETRY: Final = 1.0
-LONGEST_RETRY: Final = 30.0
+MAX_RETRY: Final = 30.0
 """Seconds before a subscription that ended is opened again, or lists that could not be fetched are fetched again."""
 
 CIRCUIT_FAILURES: Final = 5
 FAILURES_WITHIN: Final = 10.0
 CIRCUIT_PAUSE: Final = 10.0
-LONGEST_RETRY_AFTER: Final = 60.0
+MAX_RETRY_AFTER: Final = 60.0
 """Seconds of `retryAfter` that are respected; after that, one call tests the server."""
 
 
@@ -42,7 +42,7 @@ class Backoff:
     """Computes the pause before the next attempt from the recent ends of connections."""
 
     def __init__(self) -> None:
-        self._ends: deque[float] = deque(maxlen=MOST_RESTARTS)
+        self._ends: deque[float] = deque(maxlen=MAX_RESTARTS)
         self._has_failed = False
 
     def ended(self, now: float, jitter: float, *, lived: float = 0.0) -> Pause:
@@ -55,10 +55,10 @@ class Backoff:
         self._ends.append(now)
         recent = [end for end in self._ends if now - end <= RESTARTS_WITHIN]
         # Once it has failed there is one attempt a minute until it runs: else the long pause would reset the count.
-        if self._has_failed or len(recent) >= MOST_RESTARTS:
+        if self._has_failed or len(recent) >= MAX_RESTARTS:
             self._has_failed = True
             return Pause(PROBE_PAUSE, is_failed=True)
-        pause = min(SHORTEST_PAUSE * 2 ** (len(recent) - 1), LONGEST_PAUSE)
+        pause = min(MIN_PAUSE * 2 ** (len(recent) - 1), MAX_PAUSE)
         return Pause(pause * (1 + SPREAD * (2 * jitter - 1)))
 
     def forget(self) -> None:
@@ -132,7 +132,7 @@ class CircuitBreaker:
         self._failures.append(now)
         many = len(self._failures) == CIRCUIT_FAILURES and now - self._failures[0] <= FAILURES_WITHIN
         after = problem.data.get("retryAfter")
-        asked = min(float(after), LONGEST_RETRY_AFTER) if isinstance(after, int | float) else 0.0
+        asked = min(float(after), MAX_RETRY_AFTER) if isinstance(after, int | float) else 0.0
         if many or self._open_until is not None or asked > 0:
             # `retryAfter` decides, unless the server fails call after call.
             self.pause = asked if asked > 0 and not many else max(CIRCUIT_PAUSE, asked)
@@ -274,7 +274,7 @@ def fetching(name: str, program: str, seconds: float, limit: float) -> str:
 
 def tried_singly(seconds: float, restarted_by: str, *, is_light: bool) -> str:
     """The sentence for a failed server that is tried once a minute; the last attempt was so many seconds ago."""
-    tried = f"It failed {MOST_RESTARTS} times within a minute and is tried once a minute now"
+    tried = f"It failed {MAX_RESTARTS} times within a minute and is tried once a minute now"
     if is_light:
         return f"{tried}, and when one of its tools is called."
     way_out = f"; `{restarted_by}` tries it at once" if restarted_by else ""
@@ -283,7 +283,7 @@ def tried_singly(seconds: float, restarted_by: str, *, is_light: bool) -> str:
 
 def without_lists(name: str, problem: UpstreamError, explain: Explain, since: float) -> Condition:
     """The state of a server that is reachable but whose lists cannot be fetched."""
-    again = f"Its lists stay as they were and are fetched again within {LONGEST_RETRY:g} s."
+    again = f"Its lists stay as they were and are fetched again within {MAX_RETRY:g} s."
     return Condition(State.DEGRADED, f"{told_of(name, explain(problem))} {again}", since, problem)
 
 

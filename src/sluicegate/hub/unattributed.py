@@ -24,7 +24,7 @@ from sluicegate.protocol.versions import SESSION_VERSIONS
 
 SETS_LEVEL_WITHIN: Final = 10.0
 """Seconds that a server has to answer `logging/setLevel`."""
-MOST_KNOWN_VISITS: Final = 1000
+MAX_KNOWN_VISITS: Final = 1000
 """Completed visits that are remembered until a call waits for them."""
 
 
@@ -39,7 +39,7 @@ class Visits:
         """Remember that a visit is completed."""
         async with self._changed:
             self._ids[elicitation] = None
-            if len(self._ids) > MOST_KNOWN_VISITS:
+            if len(self._ids) > MAX_KNOWN_VISITS:
                 del self._ids[next(iter(self._ids))]
             self._changed.notify_all()
 
@@ -84,7 +84,7 @@ class Unattributed:
 
 _LEVELS: Final[list[object]] = [*LOG_LEVELS]
 
-MOST_LINES: Final = 256
+MAX_LINES: Final = 256
 """Lines that wait for one slow client; further ones are dropped."""
 
 
@@ -161,7 +161,7 @@ class _Listener:
         """Queue a line unless its level is too low; False if there is no room for it."""
         if LOG_LEVELS.index(cast(str, line.params["level"])) < LOG_LEVELS.index(self.level):
             return True
-        if len(self._lines) >= MOST_LINES:
+        if len(self._lines) >= MAX_LINES:
             return False
         self._lines.append(line)
         self._woken.set()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluicegate")
 
-MOST_VARIANTS: Final = 16
+MAX_VARIANTS: Final = 16
 """Sets of extensions, with their settings, whose lists are kept."""
 
 FETCHES_WITHIN: Final = 5.0
@@ -93,7 +93,7 @@ class Variants:
         offers = self._offers(key)
         if offers is not None and self._make is not None:
             self._routers[key] = self._make(self._catalog(offers)) if offers else None
-        if len(self._routers) > MOST_VARIANTS:
+        if len(self._routers) > MAX_VARIANTS:
             self._drop(next(iter(self._routers)))
         kept = {declared for known in self._routers for declared in known}
         self._fetched = {declared: found for declared, found in self._fetched.items() if declared in kept}

@@ -12,7 +12,7 @@ from sluicegate.protocol.methods import LIST_CHANGES
 if TYPE_CHECKING:
     from sluicegate.hub.hub import Hub
 
-MOST_VIEWS: Final = 100
+MAX_VIEWS: Final = 100
 """Classes of callers whose lists are kept."""
 
 _NOTICES: Final = {
@@ -67,7 +67,7 @@ class Views:
         view = self._views.get(key)
         if view is None:
             view = self._views[key] = View(self._hub, caller, self._visible(caller))
-            if len(self._views) > MOST_VIEWS:
+            if len(self._views) > MAX_VIEWS:
                 del self._views[next(iter(self._views))]
         return view
 

@@ -10,7 +10,7 @@ from sluicegate.protocol.modern_era import Discovery, Profile
 from sluicegate.protocol.tasks import EXTENSION as TASKS
 from sluicegate.protocol.tasks import offers_tasks
 
-LARGEST: Final = 16 * 1024
+MAX_SIZE: Final = 16 * 1024
 """Bytes of all extensions that one server declares, with their settings."""
 
 _OF_ONE_CONNECTION: Final = frozenset(
@@ -34,7 +34,7 @@ def offered_by(discovery: Discovery) -> Params:
     others = {name: value for name, value in found.items() if name not in _OF_ONE_CONNECTION and name != TASKS}
     if offers_tasks(discovery):
         others[TASKS] = found[TASKS]
-    return others if len(msgspec.json.encode(others)) <= LARGEST else {}
+    return others if len(msgspec.json.encode(others)) <= MAX_SIZE else {}
 
 
 def common(profile: Profile, offered: Params) -> Params:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from sluicegate.errors import HEADER_MISMATCH, RemoteProtocolError
-from sluicegate.protocol.message import LARGEST_ID, Params, RequestId, as_array, as_object
+from sluicegate.protocol.message import MAX_ID, Params, RequestId, as_array, as_object
 from sluicegate.protocol.methods import METHODS
 
 VERSION: Final = "mcp-protocol-version"
@@ -192,9 +192,7 @@ def _same(said: str, expected: object) -> bool:
         return said == ("true" if expected else "false")
     if isinstance(expected, int):
         # Compared as numbers: `42.0` is `42`.
-        return (
-            _decimal.fullmatch(said) is not None and int(said.split(".")[0]) == expected and abs(expected) <= LARGEST_ID
-        )
+        return _decimal.fullmatch(said) is not None and int(said.split(".")[0]) == expected and abs(expected) <= MAX_ID
     return said == expected
 
 

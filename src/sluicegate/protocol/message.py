@@ -11,10 +11,10 @@ from sluicegate.protocol.json_limits import DEFAULT_LIMITS, has_many_marks, is_d
 
 RequestId = str | int
 Params = dict[str, object]
-LARGEST_ID: Final = 2**53 - 1
-LARGEST_CALL: Final = 4 << 20
+MAX_ID: Final = 2**53 - 1
+MAX_CALL: Final = 4 << 20
 """Bytes of params in a request or notification of a server. The body of a client has the same limit."""
-LONGEST_BATCH: Final = 1000
+MAX_BATCH: Final = 1000
 """Messages in one JSON array."""
 
 

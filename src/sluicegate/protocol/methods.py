@@ -122,9 +122,9 @@ def requestable(method: str, version: str) -> bool:
 
 
 _method: Final = re.compile(r"(?!notifications/)[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)+")
-LONGEST_METHOD: Final = 128
+MAX_METHOD: Final = 128
 
 
 def may_be_of_extension(method: str) -> bool:
     """Whether a request may be one of an extension that we do not know. Whether it is, only a handler knows."""
-    return method not in METHODS and len(method) <= LONGEST_METHOD and _method.fullmatch(method) is not None
+    return method not in METHODS and len(method) <= MAX_METHOD and _method.fullmatch(method) is not None

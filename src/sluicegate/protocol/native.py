@@ -28,7 +28,7 @@ START: Final[Params] = {"type": "start"}
 _OURS: Final = frozenset({"start", "request", "complete", "error"})
 """Types of events that only we send: a tool that could would end its stream twice, or ask in our name."""
 
-MOST_NAMED: Final = 50
+MAX_NAMED: Final = 50
 """Methods that an error lists."""
 
 
@@ -149,7 +149,7 @@ class Methods:
         import difflib  # Imported late: only errors need it.
 
         names = sorted(self._native)
-        data: Params = {"available": names[:MOST_NAMED], "did_you_mean": difflib.get_close_matches(method, names, n=3)}
+        data: Params = {"available": names[:MAX_NAMED], "did_you_mean": difflib.get_close_matches(method, names, n=3)}
         return ErrorObject(METHOD_NOT_FOUND, f"Method not found: {method[:100]}", data)
 
     def namespaces(self) -> set[str]:

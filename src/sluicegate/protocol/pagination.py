@@ -38,10 +38,10 @@ def page(items: Sequence[T], cursor: object, kind: str, size: int, sealer: Seale
 
 # ------------------------------------------------------------------------------------------------- one page of a server
 
-MOST_COMMAS: Final = 1_000_000
+MAX_COMMAS: Final = 1_000_000
 """Commas in a page. One with more is not decoded: two bytes of JSON (`1,`) take sixty bytes of memory."""
 
-LONGEST_ENTRY_NAME: Final = 64 * 1024
+MAX_ENTRY_NAME: Final = 64 * 1024
 """Bytes of the name of an entry that is not decoded otherwise."""
 
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -55,7 +55,7 @@ def page_of(reply: Result) -> dict[str, msgspec.Raw] | None:
         RemoteProtocolError: it is not an object.
     """
     data = as_raw(reply.value)
-    if bytes(data).count(b",") > MOST_COMMAS:
+    if bytes(data).count(b",") > MAX_COMMAS:
         return None
     with _decoding():
         return _members.decode(data)
@@ -94,7 +94,7 @@ def own_name(data: msgspec.Raw, member: str) -> str:
     """The name of a raw entry, or a question mark if it has none."""
     with _decoding():
         name = _members.decode(data).get(member) if bytes(memoryview(data)[:1]) == b"{" else None
-        if name is None or len(memoryview(name)) > LONGEST_ENTRY_NAME:
+        if name is None or len(memoryview(name)) > MAX_ENTRY_NAME:
             return "?"
         return str(msgspec.json.decode(name))
 
@@ -109,16 +109,16 @@ def _decoding() -> Generator[None]:
 
 # -------------------------------------------------------------------------------------- a server's list, from its pages
 
-MOST_PAGES: Final = 64
+MAX_PAGES: Final = 64
 """A list with more pages is taken for endless."""
 
-MOST_ENTRIES: Final = 20_000
+MAX_ENTRIES: Final = 20_000
 """Entries of a list that are read, valid or not."""
 
-MOST_MALFORMED: Final = 1000
+MAX_MALFORMED: Final = 1000
 """Malformed entries after which the rest of a list is not read."""
 
-MOST_WARNINGS: Final = 5
+MAX_WARNINGS: Final = 5
 """Faults of a list that are logged."""
 
 
@@ -161,7 +161,7 @@ class Gathering(Generic[T]):
                 f"The answer of {self._server} to {self._kind.method} has no list of {self._kind.member}."
             )
         self._pages += 1
-        left = MOST_ENTRIES - self._entries
+        left = MAX_ENTRIES - self._entries
         items = self._readable(entries[:left])
         # Some servers end a list with an empty cursor, and send the first page again when they get it back.
         if items and all(self._kind.key(item) in self._found for item in items):
@@ -169,10 +169,10 @@ class Gathering(Generic[T]):
         for item in items:
             if self._found.setdefault(self._kind.key(item), item) is not item:
                 self._warn(f"has {self._kind.key(item)[:100]!r} twice; the first one is kept")
-        if self._malformed > MOST_MALFORMED:
-            return self._stop(f"has more than {MOST_MALFORMED} malformed entries")
+        if self._malformed > MAX_MALFORMED:
+            return self._stop(f"has more than {MAX_MALFORMED} malformed entries")
         if len(entries) > left:
-            return self._stop(f"has more than {MOST_ENTRIES} entries")
+            return self._stop(f"has more than {MAX_ENTRIES} entries")
         cursor = page.get("nextCursor")
         if cursor is None:
             return None
@@ -180,8 +180,8 @@ class Gathering(Generic[T]):
             return self._stop("has a cursor that is no string")
         if cursor in self._cursors:
             return self._stop("sent a cursor again")
-        if self._pages >= MOST_PAGES:
-            return self._stop(f"has more than {MOST_PAGES} pages")
+        if self._pages >= MAX_PAGES:
+            return self._stop(f"has more than {MAX_PAGES} pages")
         self._cursors.add(cursor)
         return {"cursor": cursor}
 
@@ -192,7 +192,7 @@ class Gathering(Generic[T]):
                 items.append(self._kind.read(entry))
             except msgspec.ValidationError as problem:
                 self._malformed += 1
-                if self._malformed > MOST_MALFORMED:
+                if self._malformed > MAX_MALFORMED:
                     break
                 self._warn(f"has a malformed entry, number {self._entries}, which is skipped: {problem}")
             self._entries += 1
@@ -203,7 +203,7 @@ class Gathering(Generic[T]):
 
     def _warn(self, problem: str) -> None:
         self._warnings += 1
-        if self._warnings <= MOST_WARNINGS:
+        if self._warnings <= MAX_WARNINGS:
             log.warning("%s: %s %s.", self._server, self._kind.method, problem)
-        elif self._warnings == MOST_WARNINGS + 1:
+        elif self._warnings == MAX_WARNINGS + 1:
             log.warning("%s: %s has more faults, which are not logged.", self._server, self._kind.method)

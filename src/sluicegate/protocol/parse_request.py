@@ -26,7 +26,7 @@ from sluicegate.protocol.json_limits import (
     outside_strings,
 )
 from sluicegate.protocol.message import (
-    LARGEST_ID,
+    MAX_ID,
     Message,
     Notification,
     Params,
@@ -173,7 +173,7 @@ def _id_problem(request_id: object, limits: Limits) -> str | None:
             return f"an id is no longer than {limits.id_bytes} bytes"
     elif type(request_id) is not int:
         return "an id is a string or an integer"
-    elif not -LARGEST_ID <= request_id <= LARGEST_ID:
+    elif not -MAX_ID <= request_id <= MAX_ID:
         return "an integer id is within ±(2^53−1)"
     return None
 
@@ -234,7 +234,7 @@ def folded_member(members: Mapping[str, object], known: frozenset[str]) -> str |
 def _folded(name: str) -> str:
     visible = _UNSEEN.sub("", name)
     # Folding never makes a name shorter, and normalizing a long run of combining marks takes quadratic time (T4).
-    if len(visible) > _LONGEST_MEMBER:
+    if len(visible) > _MAX_MEMBER:
         return ""
     return visible.lower() if visible.isascii() else unicodedata.normalize("NFKC", visible).casefold()
 
@@ -244,7 +244,7 @@ _UNSEEN: Final = re.compile(
     "[\\s\x00-\x20\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]+"
 )
-_LONGEST_MEMBER: Final = max(map(len, ENVELOPE_MEMBERS.union(_PARAM_MEMBERS, *_INNER_MEMBERS.values())))
+_MAX_MEMBER: Final = max(map(len, ENVELOPE_MEMBERS.union(_PARAM_MEMBERS, *_INNER_MEMBERS.values())))
 
 
 @cache
@@ -261,7 +261,7 @@ _request_in_front: Final = re.compile(_VERSION + rb'(?:"method"\s*+:\s*+"[^"\\]*
 _answer_in_front: Final = re.compile(_VERSION + _ID + rb',\s*+(?:"jsonrpc"\s*+:\s*+"2\.0"\s*+,\s*+)?"(?:result|error)"')
 _answer_begins: Final = re.compile(_VERSION + rb'"(?:result|error)"')
 _id_at_end: Final = re.compile(rb",\s*+" + _ID + rb"\}\s*+$")
-_MOST_STRINGS: Final = 20_000
+_MAX_STRINGS: Final = 20_000
 _integer: Final = re.compile(rb"-?(?:0|[1-9][0-9]{0,15})")
 
 
@@ -298,7 +298,7 @@ def _is_balanced(data: bytes) -> bool:
     """Whether all brackets are closed; False if there are too many strings to find out quickly."""
     braces = brackets = 0
     for count, piece in enumerate(outside_strings(data)):
-        if count > _MOST_STRINGS:
+        if count > _MAX_STRINGS:
             return False
         braces += piece.count(b"{") - piece.count(b"}")
         brackets += piece.count(b"[") - piece.count(b"]")
@@ -312,4 +312,4 @@ def read_id(raw: bytes) -> RequestId | None:
     if not _integer.fullmatch(raw):
         return None
     value = int(raw)
-    return value if -LARGEST_ID <= value <= LARGEST_ID else None
+    return value if -MAX_ID <= value <= MAX_ID else None

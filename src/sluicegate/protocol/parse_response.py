@@ -11,9 +11,9 @@ import msgspec
 from sluicegate.errors import ErrorObject
 from sluicegate.protocol.json_limits import DEFAULT_LIMITS, has_many_marks
 from sluicegate.protocol.message import (
-    LARGEST_CALL,
-    LARGEST_ID,
-    LONGEST_BATCH,
+    MAX_BATCH,
+    MAX_CALL,
+    MAX_ID,
     Message,
     Notification,
     Params,
@@ -68,7 +68,7 @@ def decode_batch_tolerant(data: bytes) -> list[Message | Unreadable]:
         members = cast(tuple[msgspec.Raw, ...], msgspec.structs.astuple(_batch_decoder().decode(data)))
     except (msgspec.DecodeError, RecursionError) as error:
         if isinstance(error, msgspec.ValidationError) and data.lstrip()[:1] == b"[":
-            return [Unreadable(f"is a batch of more than {LONGEST_BATCH} messages")]
+            return [Unreadable(f"is a batch of more than {MAX_BATCH} messages")]
         return [Unreadable("is not a readable JSON array")]
     return [decode_tolerant(bytes(member)) for member in members if member]
 
@@ -76,7 +76,7 @@ def decode_batch_tolerant(data: bytes) -> list[Message | Unreadable]:
 @cache
 def _batch_decoder() -> msgspec.json.Decoder[msgspec.Struct]:
     # A Struct fails at the first member too many; a list would be parsed to its end.
-    members = [(f"member{n}", msgspec.Raw, msgspec.Raw()) for n in range(LONGEST_BATCH)]
+    members = [(f"member{n}", msgspec.Raw, msgspec.Raw()) for n in range(MAX_BATCH)]
     return msgspec.json.Decoder(msgspec.defstruct("Batch", members, array_like=True, forbid_unknown_fields=True))
 
 
@@ -108,7 +108,7 @@ def _read_envelope(data: bytes, envelope: _Envelope) -> Message | Unreadable:
 
 def _read_call(envelope: _Envelope, request_id: RequestId | None) -> Message | Unreadable:
     # Unlike results, params are decoded, and a byte of JSON can take thirty bytes of memory.
-    if len(envelope.params) > LARGEST_CALL or has_many_marks(bytes(envelope.params)):
+    if len(envelope.params) > MAX_CALL or has_many_marks(bytes(envelope.params)):
         return Unreadable("is too long for a request or a notification")
     try:
         method = msgspec.json.decode(envelope.method, type=str)
@@ -152,7 +152,7 @@ def _top_level_names(data: bytes) -> list[str]:
 
 class _Answer(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     jsonrpc: Literal["2.0"]
-    id: Annotated[int, msgspec.Meta(ge=-LARGEST_ID, le=LARGEST_ID)]
+    id: Annotated[int, msgspec.Meta(ge=-MAX_ID, le=MAX_ID)]
     result: msgspec.Raw
 
 

@@ -21,7 +21,7 @@ from sluicegate.errors import (
 from sluicegate.protocol.framing import DEFAULT_CEILING, Frame, LineDecoder, TooLong
 from sluicegate.protocol.json_limits import DEFAULT_LIMITS, Limits, Steps, finished
 from sluicegate.protocol.message import (
-    LONGEST_BATCH,
+    MAX_BATCH,
     Notification,
     Params,
     Pending,
@@ -45,13 +45,13 @@ from sluicegate.protocol.parse_request import (
 )
 from sluicegate.protocol.session_era import ServerSession, Stage
 
-MOST_IN_PROGRESS: Final = 1000
+MAX_IN_PROGRESS: Final = 1000
 """Requests of one peer at once."""
 
-LARGEST_BATCH_ANSWER: Final = 32 * 1024 * 1024
+MAX_BATCH_ANSWER: Final = 32 * 1024 * 1024
 """Bytes of the answers to a batch beyond which further results are dropped."""
 
-LONGEST_BACKLOG: Final = 256
+MAX_BACKLOG: Final = 256
 """Requests that wait for the end of the handshake."""
 
 
@@ -124,7 +124,7 @@ class _Batch:
 
     def add(self, request_id: RequestId | None, reply: Reply) -> None:
         """Add a response; once there are too many bytes, an error in its place (T4)."""
-        response = _encoded(request_id, reply if self._size <= LARGEST_BATCH_ANSWER else UNREAD)
+        response = _encoded(request_id, reply if self._size <= MAX_BATCH_ANSWER else UNREAD)
         self._responses.append(response)
         self._size += len(response)
 
@@ -220,8 +220,8 @@ class ServerConversation:
             raise RemoteProtocolError("Invalid request: only revision 2025-03-26 has batches; send one message a line.")
         if not items:
             raise RemoteProtocolError("Invalid request: a batch holds at least one message.")
-        if len(items) > LONGEST_BATCH:
-            raise RemoteProtocolError(f"Invalid request: a batch holds no more than {LONGEST_BATCH} messages.")
+        if len(items) > MAX_BATCH:
+            raise RemoteProtocolError(f"Invalid request: a batch holds no more than {MAX_BATCH} messages.")
         if any((as_object(item) or {}).get("method") == "initialize" for item in items):
             raise RemoteProtocolError("Invalid request: initialize cannot be in a batch.")
         batch = _Batch()
@@ -297,8 +297,8 @@ class ServerConversation:
             self._start(Asked(request.id, request.method, params, profile, False), batch, events)
 
     def _start(self, asked: Asked, batch: _Batch | None, events: list[Event]) -> None:
-        if len(self._in_progress) >= MOST_IN_PROGRESS:
-            problem = f"More than {MOST_IN_PROGRESS} requests are in progress; wait for some to be answered."
+        if len(self._in_progress) >= MAX_IN_PROGRESS:
+            problem = f"More than {MAX_IN_PROGRESS} requests are in progress; wait for some to be answered."
             raise RemoteProtocolError(problem, code=OVERLOADED, request_id=asked.id)
         self._in_progress[asked.id] = batch
         if batch is not None:
@@ -323,8 +323,8 @@ class ServerConversation:
         self._say(batch, Response(error.request_id, error_object(error)), events)
 
     def _postpone(self, request: Request) -> None:
-        if len(self._backlog) >= LONGEST_BACKLOG:
-            problem = f"More than {LONGEST_BACKLOG} requests wait behind the handshake; send them after its answer."
+        if len(self._backlog) >= MAX_BACKLOG:
+            problem = f"More than {MAX_BACKLOG} requests wait behind the handshake; send them after its answer."
             raise RemoteProtocolError(problem, code=OVERLOADED, request_id=request.id)
         self._backlog[request.id] = request
 

@@ -26,10 +26,10 @@ DEFAULT_LOG_LEVEL: Final = "info"
 """The level of a session before `logging/setLevel`, which the specification leaves to the server."""
 
 
-LARGEST_PROFILE: Final = 16 * 1024
+MAX_PROFILE: Final = 16 * 1024
 """Bytes of `clientInfo` and capabilities that a session keeps (T4)."""
 
-_LONGEST_NAME: Final = 256
+_MAX_NAME: Final = 256
 _encode: Final = msgspec.json.encode
 
 
@@ -85,9 +85,9 @@ class ServerSession:
         version = negotiate(params["protocolVersion"])
         # Some clients declare capabilities that the negotiated revision does not have.
         askable = capabilities_for(cast(Params, capabilities), REVISIONS[version])
-        about = _shortened(cast(Params, info or {}), LARGEST_PROFILE - len(_encode(askable)))
+        about = _shortened(cast(Params, info or {}), MAX_PROFILE - len(_encode(askable)))
         if about is None:
-            message = f"Invalid params: capabilities must not be larger than {LARGEST_PROFILE // 1024} KiB."
+            message = f"Invalid params: capabilities must not be larger than {MAX_PROFILE // 1024} KiB."
             raise RemoteProtocolError(message, code=INVALID_PARAMS, request_id=request.id)
         self.version, self.revision = version, REVISIONS[version]
         self.profile = Profile(version, askable, None if info is None else about)
@@ -252,7 +252,7 @@ def _shortened(info: Params, room: int) -> Params | None:
     if len(_encode(info)) <= room:
         return info
     names = {key: info[key] for key in ("name", "title", "version") if isinstance(info.get(key), str)}
-    short: Params = {key: str(text)[:_LONGEST_NAME] for key, text in names.items()}
+    short: Params = {key: str(text)[:_MAX_NAME] for key, text in names.items()}
     return short if len(_encode(short)) <= room else None
 
 

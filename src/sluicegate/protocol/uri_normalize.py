@@ -11,7 +11,7 @@ _shape: Final = re.compile(r"([^:/?#]+:)(//[^/?#]*)?(.*)", re.DOTALL)
 _escapes: Final = re.compile(r"(?:%(?!2[3Ff5]|3[Ff])[0-9A-Fa-f]{2})+")
 _kept: Final = re.compile(r"%[23]f")
 
-_LONGEST_ESCAPE: Final = 12
+_MAX_ESCAPE: Final = 12
 """Characters for one escaped character: four bytes of UTF-8, each as %F0."""
 
 
@@ -50,7 +50,7 @@ class Spellings:
         if not self._by_plain:
             self._compare()
         # It may be a megabyte of escapes: only as much is decoded as can matter.
-        name = plain(uri[: (self._lengths[0] + 2) * _LONGEST_ESCAPE])
+        name = plain(uri[: (self._lengths[0] + 2) * _MAX_ESCAPE])
         for length in self._lengths:
             whole = name[:length]
             if len(whole) == length and (found := self._by_plain.get(whole)) and _ends_at(whole, name):

@@ -367,7 +367,7 @@ def _lacks_content(value: Params) -> bool:
     return value.get("content") is None and not is_other
 
 
-MOST_COMPLETIONS: Final = 100
+MAX_COMPLETIONS: Final = 100
 
 
 def shortened_completion(result: Result) -> Result:
@@ -375,6 +375,6 @@ def shortened_completion(result: Result) -> Result:
     value = opened(result)
     completion = as_object(value.get("completion")) or {}
     values = as_array(completion.get("values")) or []
-    if len(values) <= MOST_COMPLETIONS:
+    if len(values) <= MAX_COMPLETIONS:
         return result
-    return Result({**value, "completion": {**completion, "values": values[:MOST_COMPLETIONS], "hasMore": True}})
+    return Result({**value, "completion": {**completion, "values": values[:MAX_COMPLETIONS], "hasMore": True}})

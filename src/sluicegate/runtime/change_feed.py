@@ -21,10 +21,10 @@ RESOURCE_UPDATED: Final = "notifications/resources/updated"
 
 T = TypeVar("T")
 
-MOST_URIS: Final = 1000
+MAX_URIS: Final = 1000
 """Resources that one listener may subscribe to."""
 
-MOST_PENDING: Final = 256
+MAX_PENDING: Final = 256
 """Sub-resources that wait in a listener; beyond that, the subscribed resource is named in their place."""
 
 LISTS_PACE: Final = 1.0
@@ -59,8 +59,8 @@ def read_filter(params: Mapping[str, object]) -> Filter:
     uris: object = members.get("resourceSubscriptions", [])
     if not isinstance(uris, list) or not all(isinstance(uri, str) for uri in cast(list[object], uris)):
         raise InvalidParams("Invalid params: resourceSubscriptions must be a list of URIs.")
-    if len(cast(list[str], uris)) > MOST_URIS:
-        raise InvalidParams(f"Invalid params: resourceSubscriptions holds no more than {MOST_URIS} URIs.")
+    if len(cast(list[str], uris)) > MAX_URIS:
+        raise InvalidParams(f"Invalid params: resourceSubscriptions holds no more than {MAX_URIS} URIs.")
     lists = frozenset(method for flag, method in LIST_CHANGES.items() if members.get(flag))
     return Filter(lists, tuple(dict.fromkeys(cast(list[str], uris))))
 
@@ -170,7 +170,7 @@ class Listener:
     def note(self, method: str, uri: str | None = None, subscribed: str | None = None) -> None:
         """Add a notice; for a resource also the subscribed URI. From any thread."""
         with self._lock:
-            self._pending[method, subscribed if len(self._pending) >= MOST_PENDING else uri] = None
+            self._pending[method, subscribed if len(self._pending) >= MAX_PENDING else uri] = None
         self._wake()
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ from sluicegate.protocol.input_required import (
 from sluicegate.protocol.message import Params, Reply, Result, as_object
 from sluicegate.protocol.modern_era import complete
 
-MOST_ROUNDS: Final = 10
+MAX_ROUNDS: Final = 10
 """The specification does not limit the rounds of a request, so we do."""
 
 _PAUSES: Final = (0.05, 0.1, 0.25)
@@ -61,7 +61,7 @@ async def settle(handler: Handler, exchange: Exchange, first: Reply | None = Non
 
     `first` is the handler's first reply, if there is one already.
     """
-    for round_number in range(MOST_ROUNDS):
+    for round_number in range(MAX_ROUNDS):
         reply, first = await handler(exchange) if first is None else first, None
         needed = read_input_required(exchange.method, reply)
         if needed is None:
@@ -81,7 +81,7 @@ async def settle(handler: Handler, exchange: Exchange, first: Reply | None = Non
             # Only a state, which means "try again". Without a pause this would be a busy loop between two machines.
             await asyncio.sleep(_PAUSES[min(round_number, len(_PAUSES) - 1)])
         exchange = exchange.again(with_answers(exchange.params, answers, needed.state))
-    raise UpstreamProtocolError(f"The server asked for input more than {MOST_ROUNDS} times for one request.")
+    raise UpstreamProtocolError(f"The server asked for input more than {MAX_ROUNDS} times for one request.")
 
 
 def refused_reply(method: str, refusal: InputRefused) -> Reply:

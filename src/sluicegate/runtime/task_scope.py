@@ -172,7 +172,7 @@ async def _start_when_free(work: Work) -> None:
         ThreadsBusy: no thread became free in time.
     """
     loop = asyncio.get_running_loop()
-    end = loop.time() + LONGEST_WAIT
+    end = loop.time() + MAX_WAIT
     while True:
         try:
             start_in_thread(work)
@@ -205,8 +205,8 @@ def start_in_thread(work: Work) -> None:
             cancels could start any number.
     """
     with _lock:
-        if len(_busy) >= MOST_THREADS:
-            raise ThreadsBusy(f"All {MOST_THREADS} threads for plain functions are busy; try again later.")
+        if len(_busy) >= MAX_THREADS:
+            raise ThreadsBusy(f"All {MAX_THREADS} threads for plain functions are busy; try again later.")
         worker = _idle.pop() if _idle else _Worker()
         _busy.add(worker)
     worker.jobs.put(work)
@@ -245,7 +245,7 @@ class _Worker:
             tell_waiter = self.jobs.get()()
             with _lock:
                 _busy.discard(self)
-                stays = len(_idle) < _MOST_IDLE
+                stays = len(_idle) < _MAX_IDLE
                 if stays:
                     _idle.append(self)
             _wake_next()
@@ -262,13 +262,13 @@ def _wake_next() -> None:
         settle_from_thread(turn, None, None)
 
 
-MOST_THREADS: Final = 64
+MAX_THREADS: Final = 64
 """Threads that may be busy at once, including those whose callers were cancelled."""
 
-LONGEST_WAIT: float = 5.0
+MAX_WAIT: float = 5.0
 """Seconds that a function waits for a thread before `ThreadsBusy` is raised."""
 
-_MOST_IDLE: Final = 16
+_MAX_IDLE: Final = 16
 _waiting: Final[deque[asyncio.Future[None]]] = deque()
 _idle: Final[list[_Worker]] = []
 _busy: Final[set[_Worker]] = set()

@@ -17,10 +17,10 @@ import msgspec
 from sluicegate.runtime.lock import is_private
 
 CHUNK: Final = 65536
-MOST_DESCRIPTORS: Final = 65536
+MAX_DESCRIPTORS: Final = 65536
 WELCOME_TIMEOUT: Final = 10.0
 """Seconds for the gateway to accept a client; it is local and waits for nothing."""
-LONGEST_WELCOME: Final = 65536
+MAX_WELCOME: Final = 65536
 LAST_ANSWERS: Final = 5.0
 """Seconds for the gateway to end the connection after the client has hung up; it needs a fraction of one."""
 LAST_WRITE: Final = 2.0
@@ -103,7 +103,7 @@ def _line(connection: socket.socket) -> bytes:
     """The first line. Nothing follows it before we write again."""
     data = b""
     while not data.endswith(b"\n"):
-        more = connection.recv(LONGEST_WELCOME - len(data))
+        more = connection.recv(MAX_WELCOME - len(data))
         if not more:
             raise ConnectionResetError
         data += more
@@ -221,7 +221,7 @@ def _detach(work: Callable[[], None], stderr: int) -> NoReturn:
     for descriptor, copy in enumerate((nothing, nothing, stderr)):
         os.dup2(copy, descriptor)
     most = os.sysconf("SC_OPEN_MAX")
-    os.closerange(3, most if 0 < most < MOST_DESCRIPTORS else MOST_DESCRIPTORS)
+    os.closerange(3, most if 0 < most < MAX_DESCRIPTORS else MAX_DESCRIPTORS)
     # A first client that does not read its stderr must not stop the others; what it does not read is dropped.
     os.set_blocking(2, False)
     work()

@@ -25,10 +25,10 @@ from sluicegate.masking import masked_text
 
 log = logging.getLogger("sluicegate")
 
-LARGEST: Final = 16 * 1024 * 1024
+MAX_SIZE: Final = 16 * 1024 * 1024
 """Bytes of one file."""
-MOST_FILES: Final = 256
-MOST_BYTES: Final = 64 * 1024 * 1024
+MAX_FILES: Final = 256
+MAX_BYTES: Final = 64 * 1024 * 1024
 """Files of one gateway, and their size together. Those that were not used for longest are removed."""
 UNUSED_SECONDS: Final = 90 * 86_400.0
 """Seconds after which unused files of other gateways, whose folders may be gone, are removed."""
@@ -45,21 +45,21 @@ class CatalogCache:
         path = self._path(server)
         try:
             with open(path, "rb") as file:
-                data = file.read(LARGEST + 1)
+                data = file.read(MAX_SIZE + 1)
             _mark_used(path)
         except OSError:
             return None
-        return decode_offer(data) if len(data) <= LARGEST else None
+        return decode_offer(data) if len(data) <= MAX_SIZE else None
 
     def save(self, server: ServerConfig, offer: Offer) -> None:
         """Remember an offer. A disk that is full or read-only only costs the memory."""
         data, path = encode_offer(offer), self._path(server)
-        if len(data) > LARGEST or _has_secret(server, data):
+        if len(data) > MAX_SIZE or _has_secret(server, data):
             return
         try:
             is_new = True
             with suppress(FileNotFoundError), open(path, "rb") as file:
-                if file.read(LARGEST + 1) == data:
+                if file.read(MAX_SIZE + 1) == data:
                     _mark_used(path)
                     return
                 is_new = False
@@ -83,7 +83,7 @@ class CatalogCache:
         files, size = _newest_first(glob.glob(os.path.join(glob.escape(self._folder), "*.json"))), 0
         for number, (_, path, bytes_) in enumerate(files, 1):
             size += bytes_
-            if number > MOST_FILES or (number > 1 and size > MOST_BYTES):
+            if number > MAX_FILES or (number > 1 and size > MAX_BYTES):
                 _remove(path)
         folder, last = os.path.split(self._folder)
         others = glob.glob(os.path.join(glob.escape(os.path.dirname(folder)), "*", last, "*.json"))

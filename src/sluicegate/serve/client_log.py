@@ -10,7 +10,7 @@ from sluicegate.hub.hub import Hub
 from sluicegate.masking import masked_line
 from sluicegate.protocol.message import Notification, Params
 
-LONGEST_RECORD: Final = 2000
+MAX_RECORD: Final = 2000
 """Characters of a record that clients get."""
 
 _LEVELS: Final = ((logging.CRITICAL, "critical"), (logging.ERROR, "error"), (logging.WARNING, "warning"))
@@ -54,7 +54,7 @@ class _ClientLog(logging.Handler):
             self.handleError(record)
 
     def _pass_on(self, record: logging.LogRecord) -> None:
-        text = masked_line(record.getMessage()[:LONGEST_RECORD].encode(errors="replace").decode())
+        text = masked_line(record.getMessage()[:MAX_RECORD].encode(errors="replace").decode())
         params: Params = {"level": _level(record.levelno), "logger": "sluicegate", "data": text}
         # Some records come from other threads.
         self._loop.call_soon_threadsafe(self._send, Notification("notifications/message", params), record)

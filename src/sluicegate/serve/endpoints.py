@@ -13,7 +13,7 @@ from sluicegate.gateway import Gateway
 from sluicegate.runtime.quota import Quota
 from sluicegate.runtime.task_scope import TaskScope
 
-_LONGEST_SHOWN: Final = 64
+_MAX_SHOWN: Final = 64
 
 
 class Endpoints:
@@ -118,7 +118,7 @@ class Endpoints:
         refusal = _host_policy(self._http).check(request.headers) or NOT_FOUND
         if refusal is NOT_FOUND and not self._http.anyone_may_connect:
             known = f"there are: {', '.join(config.profiles)}" if config.profiles else "sluicegate.toml has none"
-            name = request.path[len(self._path) + 1 :][:_LONGEST_SHOWN]
+            name = request.path[len(self._path) + 1 :][:_MAX_SHOWN]
             refusal = Refusal(404, "not_found", f"There is no profile {name!r}; {known}.")
         refuse(request, refusal)
 

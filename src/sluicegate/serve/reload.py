@@ -25,7 +25,7 @@ log = logging.getLogger("sluicegate")
 WATCH_DELAY: Final = 0.5
 """Seconds between the end of start-up and the start of the file watch, which would delay the first calls."""
 
-MOST_RECORDED: Final = 10
+MAX_RECORDED: Final = 10
 """Problems that one row of the audit log names."""
 
 Say = Callable[[str], None]
@@ -100,7 +100,7 @@ class Reloader:
         """Note in the audit log that the files were read, and why they are not applied."""
         body: dict[str, object] = {"rules": self._gateway.config.policy.version}
         if not is_applied:
-            body["problems"] = [f"line {problem.line}: {problem.sentence}" for problem in problems[:MOST_RECORDED]]
+            body["problems"] = [f"line {problem.line}: {problem.sentence}" for problem in problems[:MAX_RECORDED]]
         verdict = "applied" if is_applied else "rejected"
         self._gateway.stores.audit.note(Row(kind="config", verdict=verdict, body=body))
 

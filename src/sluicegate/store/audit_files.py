@@ -20,7 +20,7 @@ import msgspec
 
 from sluicegate.store.chain import Checkpoint, Head, Signer, StoredRow, Verifier, split_notes
 
-MOST_WRITERS: Final = 1000
+MAX_WRITERS: Final = 1000
 
 _NAME: Final = re.compile(r"(\d{4}-\d{2})-writer(\d+)(?:-(\d+))?\.db")
 _SCHEMA: Final = """

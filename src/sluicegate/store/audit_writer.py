@@ -11,7 +11,7 @@ from typing import Final
 from sluicegate.protocol.canonical_json import canonical_json
 from sluicegate.runtime.lock import try_lock
 from sluicegate.store.audit_files import (
-    MOST_WRITERS,
+    MAX_WRITERS,
     Keys,
     LogFile,
     append_note,
@@ -354,11 +354,11 @@ class Journal:
                 writer.write([(removed, self._clock())])
 
     def _free_writer(self) -> tuple[int, int]:
-        for number in range(1, MOST_WRITERS):
+        for number in range(1, MAX_WRITERS):
             lock = try_lock(os.path.join(self._folder, f"writer{number}.lock"))
             if lock is not None:
                 return number, lock
-        raise OSError(f"More than {MOST_WRITERS} processes write this audit log")
+        raise OSError(f"More than {MAX_WRITERS} processes write this audit log")
 
     def _note(self, verdict: str, body: dict[str, object]) -> Timed:
         return Row(kind="audit", verdict=verdict, body=body), self._clock()

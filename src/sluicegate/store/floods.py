@@ -9,7 +9,7 @@ from sluicegate.store.base import Row
 
 PER_SECOND: Final = 10
 """Rows of one source in one second."""
-MOST_SOURCES: Final = 10_000
+MAX_SOURCES: Final = 10_000
 """Sources that are counted on their own; all others count as one."""
 
 _FLOODED: Final = frozenset({"reject", "auth_fail"})
@@ -37,7 +37,7 @@ class Floods:
         if row.kind not in _FLOODED:
             return row
         source = str(row.body.get("source", row.caller))
-        if source not in self._windows and len(self._windows) >= MOST_SOURCES:
+        if source not in self._windows and len(self._windows) >= MAX_SOURCES:
             source = ""
         window = self._windows.get(source)
         if window is None:

@@ -14,9 +14,9 @@ LIFETIME: Final = 86_400.0
 """Seconds that a file is kept."""
 PAGE: Final = 256 * 1024
 """Bytes of one page, but for the rest of its last character."""
-LARGEST_FILE: Final = 64 * 1024 * 1024
+MAX_FILE: Final = 64 * 1024 * 1024
 """Bytes of one file; what comes after them is dropped."""
-LARGEST_FOLDER: Final = 1024 * 1024 * 1024
+MAX_FOLDER: Final = 1024 * 1024 * 1024
 """Bytes of all files; the oldest are deleted first."""
 
 _ID: Final = re.compile(r"[0-9a-f]{32}")
@@ -74,7 +74,7 @@ class KeptFiles:
         files = sorted(self._files())
         total = sum(size for _, size, _ in files)
         for modified, size, path in files:
-            if modified + LIFETIME > self._clock() and total <= LARGEST_FOLDER:
+            if modified + LIFETIME > self._clock() and total <= MAX_FOLDER:
                 return
             total -= size
             with suppress(OSError):
@@ -102,7 +102,7 @@ class KeptFile:
     def write(self, text: str) -> None:
         """Add a text. What does not fit, or cannot be written, is dropped."""
         data = text.encode("utf-8", "replace")
-        if self._is_cut or self._size + len(data) > LARGEST_FILE:
+        if self._is_cut or self._size + len(data) > MAX_FILE:
             self._is_cut = True
             return
         try:

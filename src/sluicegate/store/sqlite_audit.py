@@ -30,11 +30,11 @@ log = logging.getLogger("sluicegate")
 Sync = Literal["normal", "full"]
 OnFailure = Literal["closed", "open"]
 
-MOST_ROWS: Final = 10_000
+MAX_ROWS: Final = 10_000
 """Rows that wait to be written."""
 _ROWS_AT_ONCE: Final = 1000
 _LOCK_RETRY: Final = 0.01
-_LONGEST_LOCK: Final = 1.0
+_MAX_LOCK: Final = 1.0
 """Seconds that rows wait for another process to release the file."""
 _RETRY: Final = 1.0
 """Seconds between two attempts to use a log again that has failed."""
@@ -118,7 +118,7 @@ class SqliteAudit:
         timed = (admitted, now)
         if self.problem:
             self._miss([timed], [waiter])
-        elif len(self._queue) >= MOST_ROWS:
+        elif len(self._queue) >= MAX_ROWS:
             self._fail("more rows wait than may", [timed], [waiter])
         else:
             self._queue.append(timed)
@@ -172,7 +172,7 @@ class SqliteAudit:
     def _is_locked_for_long(self) -> bool:
         now = self._loop.time()
         self._locked_since = self._locked_since or now
-        return now - self._locked_since > _LONGEST_LOCK
+        return now - self._locked_since > _MAX_LOCK
 
     # ------------------------------------------------------------------------------------------- failure and return
 
@@ -197,7 +197,7 @@ class SqliteAudit:
             self._missed_count += 1
             # A call whose decision is refused does not run. All else has happened.
             has_happened = self._is_open or timed[0].kind != "decision"
-            if has_happened and len(self._missed) < MOST_ROWS:
+            if has_happened and len(self._missed) < MAX_ROWS:
                 self._missed.append(_without_values(timed))
             refusal = "The audit log cannot be written, so nothing may run; try again later."
             _settle(waiter, None if self._is_open else AuditUnavailable(refusal))

@@ -30,8 +30,8 @@ from sluicegate.toolbox.permission import with_changes
 from sluicegate.toolbox.results import Files, LongTexts
 from sluicegate.toolbox.updates import Watched, Watches, new_watch
 
-LONGEST_RESULT: Final = 100_000
-SHORTEST_INTERVAL: Final = 1000
+MAX_RESULT: Final = 100_000
+MIN_INTERVAL: Final = 1000
 """Milliseconds between two polls."""
 NO_LIMIT: Final = 7 * 86_400.0
 """Seconds. Servers have their own limits, which do not count the time that a person takes to answer."""
@@ -57,7 +57,7 @@ class ManagementTools:
     """The six tools, and what they need. `server` is mounted in the hub that `router` belongs to."""
 
     def __init__(self, name: str, router: Callable[[], Router], handler: Callable[[], Handler]) -> None:
-        self.texts = LongTexts(name, LONGEST_RESULT)
+        self.texts = LongTexts(name, MAX_RESULT)
         self.files = Files("")
         self.watches = Watches(self._updated)
         self._router = router
@@ -195,8 +195,8 @@ class ManagementTools:
             intervalMs: milliseconds between two polls, at least 1000.
             reason: why, repeated with each update.
         """
-        if intervalMs < SHORTEST_INTERVAL:
-            raise ToolError(f"intervalMs is at least {SHORTEST_INTERVAL}, not {intervalMs}.")
+        if intervalMs < MIN_INTERVAL:
+            raise ToolError(f"intervalMs is at least {MIN_INTERVAL}, not {intervalMs}.")
         target = toolName if type == "tool" else uri
         if not target:
             raise ToolError(f"A poll of a {type} needs {'toolName' if type == 'tool' else 'uri'}.")

@@ -25,7 +25,7 @@ log = logging.getLogger("sluicegate")
 
 T = TypeVar("T")
 
-MOST_CHANGES: Final = 10
+MAX_CHANGES: Final = 10
 """How often the arguments of one call may be changed."""
 
 Remember = Literal["once", "session", "always"]
@@ -114,7 +114,7 @@ async def with_changes(call: Callable[[Params], Awaitable[T]], arguments: Params
         Refused: they were changed too often.
     """
     change: Amended | None = None
-    for _ in range(MOST_CHANGES):
+    for _ in range(MAX_CHANGES):
         token = amended.set(change)
         try:
             return await call(arguments)

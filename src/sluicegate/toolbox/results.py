@@ -15,7 +15,7 @@ from sluicegate.protocol.types import TextContent, ToolResult
 from sluicegate.toolbox.apis import blocks
 from sluicegate.toolbox.apis.messages import Keep, cannot_show, text_of
 
-MOST_KEPT: Final = 32 * 1024 * 1024
+MAX_KEPT: Final = 32 * 1024 * 1024
 """Characters of all long results that are kept; the oldest are dropped."""
 
 
@@ -115,7 +115,7 @@ class LongTexts:
         key = secrets.token_hex(6)
         self._texts[key] = (caller, text)
         self._size += len(text)
-        while self._size > MOST_KEPT and len(self._texts) > 1:
+        while self._size > MAX_KEPT and len(self._texts) > 1:
             _, (_, dropped) = self._texts.popitem(last=False)
             self._size -= len(dropped)
         return key

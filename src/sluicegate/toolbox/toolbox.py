@@ -31,7 +31,7 @@ from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.serve.governance import open_stores
 from sluicegate.serve.reload import Reloader
 from sluicegate.server import Server
-from sluicegate.toolbox.management_tools import LONGEST_RESULT, ManagementTools
+from sluicegate.toolbox.management_tools import MAX_RESULT, ManagementTools
 from sluicegate.toolbox.narrowing import Narrowing, NarrowingGovernor
 from sluicegate.toolbox.permission import OnPermission, Permissions
 from sluicegate.toolbox.view import Shared, View
@@ -40,7 +40,7 @@ log = logging.getLogger("sluicegate")
 
 FUNCTIONS: Final = "functions"
 """The server that has the functions of the program."""
-LONGEST_INSTRUCTIONS: Final = 2048
+MAX_INSTRUCTIONS: Final = 2048
 
 Tools = Upstream | LocalHub | Callable[..., object]
 
@@ -93,7 +93,7 @@ class Toolbox(View):
         on_permission: OnPermission | None = None,
         search: bool | Literal["auto"] = "auto",
         pinned: Sequence[str] = (),
-        max_result: int = LONGEST_RESULT,
+        max_result: int = MAX_RESULT,
     ) -> Self:
         """The toolbox of a folder: `async with Toolbox.load() as box`. Reads what `sluicegate serve` reads.
 
@@ -189,7 +189,7 @@ class Toolbox(View):
         for name in self._added:
             key = next(key for key in (name, *(f"{name}-{n}" for n in range(2, 1000))) if key not in servers)
             servers[key] = ServerConfig(name=key, key=key, source=PythonFile(file=name))
-        longest = min(config.catalog.instructions, LONGEST_INSTRUCTIONS)
+        longest = min(config.catalog.instructions, MAX_INSTRUCTIONS)
         config = replace(
             config,
             naming="claude",

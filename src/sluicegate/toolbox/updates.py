@@ -13,14 +13,14 @@ from sluicegate.errors import SluicegateError
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.store.base import new_id
 
-MOST_WAITING: Final = 256
+MAX_WAITING: Final = 256
 """Updates of one caller that wait to be read; the newest of each subscription is kept."""
-MOST_WATCHED: Final = 200
+MAX_WATCHED: Final = 200
 """Subscriptions and polls of one caller."""
-LONGEST_UPDATE: Final = 10_000
-MOST_COMPARED: Final = 1_000
+MAX_UPDATE: Final = 10_000
+MAX_COMPARED: Final = 1_000
 """Lines of a text that are compared with those before."""
-LONGEST_LINE: Final = 1_000
+MAX_LINE: Final = 1_000
 SLOWEST: Final = 300.0
 """Seconds between two polls of something that fails, unless the interval is longer."""
 
@@ -62,7 +62,7 @@ class Waiting:
         """Keep an update in place of an older one of the same subscription."""
         self._updates.pop(update.subscription, None)
         self._updates[update.subscription] = update
-        if len(self._updates) > MOST_WAITING:
+        if len(self._updates) > MAX_WAITING:
             self._updates.popitem(last=False)
         self._filled.set()
 
@@ -121,8 +121,8 @@ class Watches:
 
     def add(self, watched: Watched, work: Callable[[], Awaitable[None]]) -> None:
         """Keep one, and run its work until it ends. Raises ValueError if the caller has too many."""
-        if len(self.of(watched.caller)) >= MOST_WATCHED:
-            raise ValueError(f"there are {MOST_WATCHED} subscriptions already; end some first")
+        if len(self.of(watched.caller)) >= MAX_WATCHED:
+            raise ValueError(f"there are {MAX_WATCHED} subscriptions already; end some first")
         self._watched[watched.id] = watched
         self._tasks.start(self._run(watched, work), key=watched.id)
 
@@ -151,8 +151,8 @@ class Watches:
         """Pass an update on to its owner."""
         head = f"{watched.server}: {watched.target} ({watched.kind} {watched.id}"
         head += f", {watched.reason})" if watched.reason else ")"
-        rest = "\n[The rest is left out.]" if len(text) > LONGEST_UPDATE else ""
-        watched.last = f"{head}\n{text[:LONGEST_UPDATE]}{rest}"
+        rest = "\n[The rest is left out.]" if len(text) > MAX_UPDATE else ""
+        watched.last = f"{head}\n{text[:MAX_UPDATE]}{rest}"
         update = Update(subscription=watched.id, server=watched.server, target=watched.target, text=watched.last)
         self.waiting(watched.caller).add(update)
         self._on_update(watched)
@@ -186,9 +186,9 @@ def changes(before: str, now: str) -> str:
     old, new = old[start:], new[start:]
     end = max(_alike(old[::-1], new[::-1]) - 1, 0)
     old, new = old[: len(old) - end], new[: len(new) - end]
-    is_cut = max(len(old), len(new)) > MOST_COMPARED
+    is_cut = max(len(old), len(new)) > MAX_COMPARED
     # Comparing takes the square of their number and more, and may not keep all others waiting.
-    old, new = old[:MOST_COMPARED], new[:MOST_COMPARED]
+    old, new = old[:MAX_COMPARED], new[:MAX_COMPARED]
     groups = list(difflib.SequenceMatcher(None, old, new).get_grouped_opcodes(1))
     if is_cut and len(groups) > 1:
         del groups[-1]  # What looks like a change may go on where it was cut.
@@ -214,7 +214,7 @@ def _lines(text: str) -> list[str]:
     """The lines of a text; long ones, as of JSON, in parts that end at commas."""
     out: list[str] = []
     for line in text.splitlines():
-        out += [line] if len(line) <= LONGEST_LINE else re.findall(r"[^,]{0,1000},?", line)[:-1]
+        out += [line] if len(line) <= MAX_LINE else re.findall(r"[^,]{0,1000},?", line)[:-1]
     return out
 
 

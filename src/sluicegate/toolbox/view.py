@@ -27,7 +27,7 @@ from sluicegate.toolbox.apis.messages import Call, read_call
 from sluicegate.toolbox.management_tools import NO_LIMIT, CallerConnection, ManagementTools
 from sluicegate.toolbox.narrowing import Narrowing
 from sluicegate.toolbox.permission import (
-    MOST_CHANGES,
+    MAX_CHANGES,
     Amended,
     ArgumentsChanged,
     Batch,
@@ -340,7 +340,7 @@ class View:
             return
         change: Amended | None = None
         before = batch.get()
-        for _ in range(MOST_CHANGES):
+        for _ in range(MAX_CHANGES):
             amended.set(change)
             batch.set(Batch())
             events = self.client.stream(call.name, call.arguments)

@@ -46,13 +46,13 @@ Most servers wait that long for an answer."""
 TOGETHER: Final = 0.05
 """Seconds between two calls that count as made at the same time."""
 
-LONGEST_TASK: Final = 3600.0
+MAX_TASK: Final = 3600.0
 """Seconds after which a task counts as finished although its result was never fetched and it was never cancelled."""
-MOST_TASK_CALLS: Final = 1024
+MAX_TASK_CALLS: Final = 1024
 
-MOST_KEPT_PAGES: Final = 256
+MAX_KEPT_PAGES: Final = 256
 """Pages per server that are remembered until the server reports the visit; many servers never do."""
-LONGEST_PAGE_ID: Final = 1024
+MAX_PAGE_ID: Final = 1024
 NAMED_WITHIN: Final = 5.0
 """Seconds by which the reply that names a page may follow the report of the visit: over HTTP they use two streams."""
 
@@ -85,7 +85,7 @@ class TaskCall:
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
         self.task_id: str | None = None
-        self.until = monotonic() + LONGEST_TASK
+        self.until = monotonic() + MAX_TASK
 
 
 class TaskCalls:
@@ -107,7 +107,7 @@ class TaskCalls:
 
     def begin(self, exchange: Exchange) -> TaskCall:
         """Note a call that asks for a task."""
-        del self._open[: len(self._open) - MOST_TASK_CALLS + 1]
+        del self._open[: len(self._open) - MAX_TASK_CALLS + 1]
         call = TaskCall(exchange)
         self._open.append(call)
         return call
@@ -342,7 +342,7 @@ class Pages:
         if page is not None:
             return self._notify(page)
         # The reply that names it may still be on its way.
-        if elicitation in self._early or len(self._early) >= MOST_KEPT_PAGES:
+        if elicitation in self._early or len(self._early) >= MAX_KEPT_PAGES:
             self._host.on_loss(UNOWNED)
             return None
         self._early[elicitation] = asyncio.get_running_loop().create_future()
@@ -352,9 +352,9 @@ class Pages:
         early = self._early.get(elicitation)
         if early is not None and not early.done():
             early.set_result(page)
-        elif len(elicitation) <= LONGEST_PAGE_ID:
+        elif len(elicitation) <= MAX_PAGE_ID:
             self._pages[elicitation] = page
-            if len(self._pages) > MOST_KEPT_PAGES:
+            if len(self._pages) > MAX_KEPT_PAGES:
                 del self._pages[next(iter(self._pages))]
 
     async def _notify_when_named(self, elicitation: str) -> None:

@@ -18,7 +18,7 @@ from sluicegate.errors import RemoteProtocolError, SluicegateError, UpstreamClos
 from sluicegate.exchange import NOBODY, Connection, Exchange
 from sluicegate.protocol.message import Params, Reply, Result, as_object
 from sluicegate.protocol.modern_era import Discovery, complete
-from sluicegate.protocol.pagination import MOST_ENTRIES, MOST_PAGES, entries_of, own_name, page_of, value_of
+from sluicegate.protocol.pagination import MAX_ENTRIES, MAX_PAGES, entries_of, own_name, page_of, value_of
 from sluicegate.protocol.translate.content import without
 from sluicegate.protocol.versions import SESSION_VERSIONS
 from sluicegate.runtime.task_scope import TaskScope, Turns
@@ -235,13 +235,13 @@ async def _tools_of(session: Session) -> frozenset[str]:
     turns = Turns()
     turns.begin()
     cursor: object = None
-    for _ in range(MOST_PAGES):
+    for _ in range(MAX_PAGES):
         reply = await session(Exchange("tools/list", {} if cursor is None else {"cursor": cursor}, NOBODY))
         try:
             page = page_of(reply) if isinstance(reply, Result) else None
             await turns.share()
             for tool in entries_of((page or {}).get("tools")) or []:
-                if len(names) >= MOST_ENTRIES:
+                if len(names) >= MAX_ENTRIES:
                     return frozenset(names)
                 if not _has_to_be_a_task(tool):
                     names.add(own_name(tool, "name"))

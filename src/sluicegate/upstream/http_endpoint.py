@@ -34,15 +34,15 @@ EVENT_STREAM: Final = "text/event-stream"
 ACCEPT_BOTH: Final[Fields] = (("Accept", f"{JSON}, {EVENT_STREAM}"), ("Content-Type", JSON))
 ACCEPT_EVENTS: Final[Fields] = (("Accept", EVENT_STREAM),)
 
-LARGEST_REFUSAL: Final = 64 * 1024
+MAX_REFUSAL: Final = 64 * 1024
 """Bytes that are read of an error response."""
 
-LARGEST_RETRY_AFTER: Final = 999_999
+MAX_RETRY_AFTER: Final = 999_999
 """Seconds. Larger values are cut to this."""
 
-MOST_REDIRECTS: Final = 3
+MAX_REDIRECTS: Final = 3
 
-LONGEST_URL: Final = 8 * 1024
+MAX_URL: Final = 8 * 1024
 """Bytes of a URL that a server names."""
 
 _header_name: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -178,7 +178,7 @@ class HttpEndpoint:
         resend: bool = False,
     ) -> Answer:
         """As `send`, given the first answer."""
-        for left in reversed(range(MOST_REDIRECTS + 1)):
+        for left in reversed(range(MAX_REDIRECTS + 1)):
             status = answer.head.status
             if not 300 <= status < 400:
                 return answer
@@ -194,12 +194,12 @@ class HttpEndpoint:
             template = request_template(template.method, target, template.headers)
             if left:
                 answer = await self.send_once(template, body, first_byte=first_byte, resend=resend)
-        problem = f"{self.name} redirects more than {MOST_REDIRECTS} times."
+        problem = f"{self.name} redirects more than {MAX_REDIRECTS} times."
         raise UpstreamProtocolError(problem, delivered="no", data={"status": answer.head.status})
 
     def within_origin(self, base: str, reference: str | None) -> str | None:
         """The URL that a server names, if it is of our own origin."""
-        if reference is None or len(reference) > LONGEST_URL:
+        if reference is None or len(reference) > MAX_URL:
             return None
         try:
             target = urljoin(base, reference)
@@ -227,7 +227,7 @@ class HttpEndpoint:
         # Not of 401, 403 and Retry-After: their bodies are not for the caller.
         if (is_json or may_be_lost) and status not in (401, 403) and retry_after(answer) is None:
             with suppress(UpstreamError):
-                body = await self.read_body(answer, LARGEST_REFUSAL)
+                body = await self.read_body(answer, MAX_REFUSAL)
         answer.close()
         message = decode_tolerant(body) if is_json and body else None
         if isinstance(message, Response) and isinstance(message.reply, ErrorObject):
@@ -289,7 +289,7 @@ def retry_after(answer: Answer) -> int | None:
     if answer.status not in (429, 503) or not value.isascii():
         return None
     if value.isdecimal():
-        return min(int(value[:20]), LARGEST_RETRY_AFTER)
+        return min(int(value[:20]), MAX_RETRY_AFTER)
     from email.utils import parsedate_to_datetime  # Here because it is slow to load and rarely needed.
 
     try:
@@ -301,4 +301,4 @@ def retry_after(answer: Answer) -> int | None:
         seconds = (parsedate_to_datetime(value) - now).total_seconds()
     except (ValueError, OverflowError, TypeError):  # No date, or only one of the two has a time zone.
         return None
-    return min(max(math.ceil(seconds), 0), LARGEST_RETRY_AFTER)
+    return min(max(math.ceil(seconds), 0), MAX_RETRY_AFTER)

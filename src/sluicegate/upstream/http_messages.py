@@ -34,11 +34,11 @@ log = logging.getLogger("sluicegate")
 
 END_TIMEOUT: Final = 1.0
 """Seconds for an answer to end after its reply came, so that the connection can be reused."""
-MOST_BODY_LINES: Final = 1000
+MAX_BODY_LINES: Final = 1000
 """Lines of a body that is not JSON but may be lines of JSON."""
-LONGEST_RETRY_FIELD: Final = 60.0
+MAX_RETRY_FIELD: Final = 60.0
 """Seconds. With a longer `retry` of the server, the rest of its answer would not be fetched in time."""
-LONGEST_CHUNK: Final = 16 * 1024
+MAX_CHUNK: Final = 16 * 1024
 """Bytes of a stream that are read at once: five thousand of the shortest events."""
 FOREVER: Final = math.inf
 
@@ -87,12 +87,12 @@ class Chunks:
             self._began = before = monotonic()
         if not self._rest:
             chunk = await self._answer.next_chunk()
-            if chunk is None or len(chunk) <= LONGEST_CHUNK:
+            if chunk is None or len(chunk) <= MAX_CHUNK:
                 if monotonic() - before > TURN:
                     self._began = monotonic()  # It waited, so that other tasks have had their turn.
                 return chunk
             self._rest = chunk
-        chunk, self._rest = self._rest[:LONGEST_CHUNK], self._rest[LONGEST_CHUNK:]
+        chunk, self._rest = self._rest[:MAX_CHUNK], self._rest[MAX_CHUNK:]
         return chunk
 
 
@@ -145,7 +145,7 @@ class Events:
                 if event.id is not None:
                     self._id = event.id
                 if event.retry is not None:
-                    self.retry = min(event.retry / 1000, LONGEST_RETRY_FIELD)
+                    self.retry = min(event.retry / 1000, MAX_RETRY_FIELD)
         return events
 
 
@@ -265,7 +265,7 @@ class Messages:
 
 def _lines_of(body: bytes) -> list[Message] | None:
     """The messages of a body that is lines of JSON; None if it is not."""
-    if not 0 < body.count(b"\n") <= MOST_BODY_LINES:
+    if not 0 < body.count(b"\n") <= MAX_BODY_LINES:
         return None
     found: list[Message] = []
     for line in filter(None, body.split(b"\n")):

@@ -45,7 +45,7 @@ from sluicegate.protocol.modern_era import (
     subscription_of,
     with_profile,
 )
-from sluicegate.protocol.pagination import MOST_PAGES, as_raw, entries_of, is_beyond_limits, own_name, page_of, value_of
+from sluicegate.protocol.pagination import MAX_PAGES, as_raw, entries_of, is_beyond_limits, own_name, page_of, value_of
 from sluicegate.protocol.tasks import REQUESTS
 from sluicegate.runtime.task_scope import TaskScope, Turns
 from sluicegate.upstream.http_endpoint import ACCEPT_BOTH, HttpEndpoint, is_about_session
@@ -53,11 +53,11 @@ from sluicegate.upstream.http_messages import END_TIMEOUT, Messages, ended_early
 
 log = logging.getLogger("sluicegate")
 
-MOST_MARKED: Final = 10_000
-LARGEST_MARKED: Final = 640 * 1024
+MAX_MARKED: Final = 10_000
+MAX_MARKED_BYTES: Final = 640 * 1024
 """Bytes of a tool whose header marks are read. The hub offers no larger tools."""
-MOST_TEMPLATES: Final = 512
-LONGEST_TEMPLATE: Final = 2048
+MAX_TEMPLATES: Final = 512
+MAX_TEMPLATE: Final = 2048
 """Bytes of a request head that is cached: a URI may be as long as a request."""
 
 _LISTEN: Final = "subscriptions/listen"
@@ -173,8 +173,8 @@ class ModernHttp:
         if template is None:
             template = self._template(self.discovery.version, method, exchange.params, _NO_MARKS)
             # Not of tasks: each has its own name and few requests, and would only evict the others.
-            if len(template.head) <= LONGEST_TEMPLATE and method not in REQUESTS:
-                if len(self._templates) >= MOST_TEMPLATES:
+            if len(template.head) <= MAX_TEMPLATE and method not in REQUESTS:
+                if len(self._templates) >= MAX_TEMPLATES:
                     self._templates.clear()  # Simpler than LRU, and the few in use come back at once.
                 self._templates[method, name] = template
         return template
@@ -291,7 +291,7 @@ class ModernHttp:
 
     def _learn_of(self, tool: msgspec.Raw) -> bool:
         """Whether a tool's marks are valid; they are remembered. Tools that are too large count as unmarked."""
-        if not _may_be_marked(tool) or len(memoryview(tool)) > LARGEST_MARKED:
+        if not _may_be_marked(tool) or len(memoryview(tool)) > MAX_MARKED_BYTES:
             if self._marks:
                 self._marks.pop(own_name(tool, "name"), None)
             return True
@@ -311,7 +311,7 @@ class ModernHttp:
     def _remember(self, name: str, marks: Marks) -> None:
         if not marks:
             self._marks.pop(name, None)
-        elif len(self._marks) < MOST_MARKED or name in self._marks:
+        elif len(self._marks) < MAX_MARKED or name in self._marks:
             self._marks[name] = marks
 
     async def _relearn(self, exchange: Exchange) -> None:
@@ -319,7 +319,7 @@ class ModernHttp:
         wanted = exchange.name or ""
         self._marks.pop(wanted, None)
         cursor: object = None
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_PAGES):
             params: Params = {} if cursor is None else {"cursor": cursor}
             profile = Profile(exchange.profile.version, exchange.profile.capabilities)
             reply = await self._learn(await self._ask(Exchange("tools/list", params, exchange.sink, profile)))

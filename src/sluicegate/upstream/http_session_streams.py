@@ -28,14 +28,14 @@ from sluicegate.upstream.http_endpoint import ACCEPT_EVENTS, EVENT_STREAM, HttpE
 from sluicegate.upstream.http_messages import END_TIMEOUT, Events, Messages, decoded, ended_early
 from sluicegate.upstream.http_modern import wants_log
 from sluicegate.upstream.inbox import Inbox
-from sluicegate.upstream.server_messages import BAD_MESSAGES_A_MINUTE, FLOODED, MOST_QUESTIONS, RateCounter
+from sluicegate.upstream.server_messages import BAD_MESSAGES_A_MINUTE, FLOODED, MAX_QUESTIONS, RateCounter
 from sluicegate.upstream.session_server import SessionServer
 
 log = logging.getLogger("sluicegate")
 
-LONGEST_STREAM_RETRY: Final = 30.0
-SHORTEST_RETRY: Final = 0.05
-MOST_GET_FAILURES: Final = 3
+MAX_STREAM_RETRY: Final = 30.0
+MIN_RETRY: Final = 0.05
+MAX_GET_FAILURES: Final = 3
 """Attempts in a row that a server may refuse before we do something else."""
 
 
@@ -150,8 +150,8 @@ class SessionStreams:
         """
         timeouts = self._endpoint.timeouts
         fields = self._session.fields((*ACCEPT_EVENTS, ("Last-Event-ID", last_id)))
-        pause = timeouts.retry if retry is None else max(retry, SHORTEST_RETRY)
-        for _ in range(MOST_GET_FAILURES):
+        pause = timeouts.retry if retry is None else max(retry, MIN_RETRY)
+        for _ in range(MAX_GET_FAILURES):
             await asyncio.sleep(pause)
             try:
                 answer = await self._endpoint.ask("GET", fields, first_byte=timeouts.silence)
@@ -163,7 +163,7 @@ class SessionStreams:
             if answer.status not in (409, 429) and answer.status < 500:
                 break
             # 409: it has not noticed yet that the stream is cut. The others are overloaded.
-            pause = min(max(pause, retry_after(answer) or 0), LONGEST_STREAM_RETRY)
+            pause = min(max(pause, retry_after(answer) or 0), MAX_STREAM_RETRY)
         raise Truncated(f"{self._endpoint.name} cut its event stream before the answer and does not resume it.")
 
     # ------------------------------------------------------------------------------------------------- the GET stream
@@ -201,7 +201,7 @@ class SessionStreams:
                             last_id, retry = events.last_id, events.retry
                     else:
                         failures += 1
-                        pause = min(pause * 2, LONGEST_STREAM_RETRY)
+                        pause = min(pause * 2, MAX_STREAM_RETRY)
                         if not await self._retries(answer, was_open, failures):
                             return
                 finally:
@@ -210,21 +210,21 @@ class SessionStreams:
                 log.debug("%s: the GET stream ended: %s", self._endpoint.name, problem.message)
                 if isinstance(problem, UpstreamUnavailable):  # A cut stream is nothing unusual.
                     self._host.on_unreachable(problem)
-                pause = min(pause * 2, LONGEST_STREAM_RETRY)
+                pause = min(pause * 2, MAX_STREAM_RETRY)
             finally:
                 self._settled.set()
-            await asyncio.sleep(pause if retry is None else max(retry, SHORTEST_RETRY))
+            await asyncio.sleep(pause if retry is None else max(retry, MIN_RETRY))
 
     async def _retries(self, answer: Answer, was_open: bool, failures: int) -> bool:
         """Whether to ask again after a refusal. A session that had its stream before gets another in any case."""
         status = answer.status
         if was_open and status in (400, 404) and await self._lost_session(answer):
             await self._session.replace(unless_busy=False)
-        elif status == 409 and was_open and failures > MOST_GET_FAILURES:
+        elif status == 409 and was_open and failures > MAX_GET_FAILURES:
             # The server still holds a stream of ours that has long ended, and gives us no other (protocol §6.39).
             await self._session.replace(unless_busy=True)
         elif status in (409, 429) or status >= 500:
-            return was_open or failures < MOST_GET_FAILURES
+            return was_open or failures < MAX_GET_FAILURES
         else:
             return False  # 405: the server pushes nothing. 404 to the first GET: it does not know the method at all.
         return True
@@ -285,7 +285,7 @@ class SessionStreams:
             self._count_bad()
         if self.is_closed:
             return
-        if len(self._tasks) >= MOST_QUESTIONS:
+        if len(self._tasks) >= MAX_QUESTIONS:
             # Posted here and not in a task: a server that keeps asking has to wait for our answers.
             await self._session.tell(Response(request.id, ErrorObject(OVERLOADED, "Too many questions are open.")))
         elif request.method == "ping":

@@ -13,13 +13,13 @@ from sluicegate.protocol.message import Notification, Reply
 from sluicegate.protocol.uri_normalize import Spellings
 from sluicegate.runtime.byte_channel import Wire
 
-MOST_ITEMS: Final = 4096
+MAX_ITEMS: Final = 4096
 """Notifications that wait for one slow client before we stop reading from the server."""
 
-MOST_BYTES: Final = 1 << 20
+MAX_BYTES: Final = 1 << 20
 """The same in bytes, because a thousand notifications can be a gigabyte."""
 
-LONGEST_READ_STOP: Final = 0.5
+MAX_READ_STOP: Final = 0.5
 """Seconds that other calls wait for a slow client. Then its notifications are dropped (threats R24)."""
 
 SHORT_READ_STOP: Final = 0.02
@@ -64,7 +64,7 @@ class Inbox:
                 return False
         self.items.append((item, size))
         self._size += size
-        return self._size >= MOST_BYTES or len(self.items) >= MOST_ITEMS
+        return self._size >= MAX_BYTES or len(self.items) >= MAX_ITEMS
 
     def get_nowait(self) -> Item:
         """The oldest item. Raises IndexError if there is none."""
@@ -88,11 +88,11 @@ class Inbox:
 
     @property
     def is_full(self) -> bool:
-        return self._size >= MOST_BYTES or len(self.items) >= MOST_ITEMS
+        return self._size >= MAX_BYTES or len(self.items) >= MAX_ITEMS
 
     @property
     def is_half_empty(self) -> bool:
-        return len(self.items) <= MOST_ITEMS // 2 and self._size <= MOST_BYTES // 2
+        return len(self.items) <= MAX_ITEMS // 2 and self._size <= MAX_BYTES // 2
 
     def wants(self, notification: Notification) -> bool:
         """Whether a change belongs to this subscription; its URI may name a sub-resource or be spelled otherwise."""
@@ -132,7 +132,7 @@ class Backpressure:
 
     @property
     def _patience(self) -> float:
-        return SHORT_READ_STOP if monotonic() < self._short_until else LONGEST_READ_STOP
+        return SHORT_READ_STOP if monotonic() < self._short_until else MAX_READ_STOP
 
     def _check_later(self) -> None:
         self._check = asyncio.get_running_loop().call_later(self._patience, self._drop_slow)

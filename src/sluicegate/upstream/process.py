@@ -30,7 +30,7 @@ PORTION: Final = 16 * 1024  # Read from a pipe per turn of the event loop, so th
 CAPACITY: Final = 256 * 1024
 STDERR_KEPT: Final = 64 * 1024
 WRITE_HIGH: Final = 64 * 1024
-MOST_AT_END: Final = 1024 * 1024  # Read from each pipe after the exit; a descendant may write for ever.
+MAX_AT_END: Final = 1024 * 1024  # Read from each pipe after the exit; a descendant may write for ever.
 EXIT_SETTLE: Final = 0.25  # From the first sign of an exit until it is certain; output and exit status may follow.
 KILL_LIMIT: Final = 3.0  # KILL takes milliseconds, but longer on an overloaded machine.
 
@@ -123,7 +123,7 @@ class Child:
         self._guardian = Guardian(process, launched.control, self)
         self._stdout = PipeReader(process.stdout, receiver.received, self._dying)
         self._stderr = PipeReader(process.stderr, self._heard_stderr, self._stderr_ended, is_log=True)
-        self._left_to_read = {self._stdout: MOST_AT_END, self._stderr: MOST_AT_END}
+        self._left_to_read = {self._stdout: MAX_AT_END, self._stderr: MAX_AT_END}
         # There is nothing to read, but this reports when the server closes its end, even if we are not writing.
         self._loop.add_reader(self._stdin, self._stdin_lost)
 

@@ -15,7 +15,7 @@ from sluicegate.exchange import NOBODY, Carried, Connection, Exchange, Host, Sin
 from sluicegate.protocol.message import Notification, Params, Reply
 from sluicegate.protocol.modern_era import Discovery
 
-SHORTEST_SECRET: Final = 6
+MIN_SECRET: Final = 6
 """Shorter values are words like "debug", which would be redacted everywhere."""
 
 
@@ -26,7 +26,7 @@ class Redactor:
         self.values = frozenset(secrets)
         # A key of several lines is printed line by line.
         parts = {part for value in self.values for part in (value, *value.splitlines())}
-        spelled = {each for part in parts if len(part) >= SHORTEST_SECRET for each in _spellings(part)}
+        spelled = {each for part in parts if len(part) >= MIN_SECRET for each in _spellings(part)}
         self.spellings = sorted(spelled, key=len, reverse=True)
         """The secrets as they are, and quoted for JSON and URLs; the longest first."""
 
@@ -58,7 +58,7 @@ class Redactor:
 
 def _beginning_at_end(secret: str, text: str) -> int:
     """How many characters of the secret the text ends with; 0 if they are too few to tell."""
-    sizes = range(min(len(secret), len(text)), SHORTEST_SECRET - 1, -1)
+    sizes = range(min(len(secret), len(text)), MIN_SECRET - 1, -1)
     return next((size for size in sizes if text.endswith(secret[:size])), 0)
 
 

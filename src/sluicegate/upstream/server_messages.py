@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluicegate")
 
-MOST_UNREAD: Final = 64 * 1024
+MAX_UNREAD: Final = 64 * 1024
 """Bytes of our answers that a server may leave unread before we stop reading its requests."""
 
-MOST_QUESTIONS: Final = 1024
+MAX_QUESTIONS: Final = 1024
 """Questions of one server that may be open at once."""
 
 BAD_MESSAGES_A_MINUTE: Final = 1000
@@ -180,7 +180,7 @@ class ServerRequests:
             self.respond(request.id, Result({}))
         elif request.method not in QUESTIONS or session is None:
             self.respond(request.id, ErrorObject(METHOD_NOT_FOUND, f"Method not found: {request.method}"))
-        elif len(self._tasks) >= MOST_QUESTIONS:
+        elif len(self._tasks) >= MAX_QUESTIONS:
             self.respond(request.id, ErrorObject(OVERLOADED, "Too many questions are open; wait for their answers."))
         else:
             self._open[request.id] = session
@@ -202,7 +202,7 @@ class ServerRequests:
             self._unread += self._send(
                 Response(request_id, ErrorObject(INTERNAL_ERROR, "The answer cannot be written as JSON."))
             )
-        if self._unread > MOST_UNREAD and self._backpressure.hold(self._answers):
+        if self._unread > MAX_UNREAD and self._backpressure.hold(self._answers):
             self._tasks.start(self._wait_until_read())
 
     async def _wait_until_read(self) -> None:

@@ -23,7 +23,7 @@ SUBSCRIBE_TIMEOUT: Final = 3.0
 UNSUBSCRIBE_TIMEOUT: Final = 4.0
 """Seconds for the answer to an unsubscription. A new listener of the same resource waits for it."""
 
-MOST_PARALLEL: Final = 64
+MAX_PARALLEL: Final = 64
 """Resources that one listener subscribes to at a time."""
 
 
@@ -134,7 +134,7 @@ class SessionSubscriptions:
 
         with suppress(TimeoutError):
             async with asyncio.timeout(SUBSCRIBE_TIMEOUT), TaskScope() as tasks:
-                for _ in range(min(MOST_PARALLEL, len(uris))):
+                for _ in range(min(MAX_PARALLEL, len(uris))):
                     tasks.start(work())
         if problems and not accepted:
             raise problems[0]

@@ -11,8 +11,8 @@ from sluicegate.upstream.redact import Redactor
 log: Final = logging.getLogger("sluicegate.stderr")
 
 LINES_A_SECOND: Final = 100
-LONGEST_LINE: Final = 1000
-MOST_LINES_A_CHUNK: Final = 1000
+MAX_LINE: Final = 1000
+MAX_LINES_A_CHUNK: Final = 1000
 """Lines that are passed on of one chunk: as many as the gateway keeps."""
 
 FLOOD: Final = 2000
@@ -30,7 +30,7 @@ LAST_CHARACTERS: Final = 600
 APART: Final = 10.0
 """Seconds of silence after which earlier lines have most likely nothing to do with the failure."""
 
-_LONGEST_SECRET: Final = 4096
+_MAX_SECRET: Final = 4096
 """Bytes that are read beyond the cut of a long line, so that a secret at the cut is recognised."""
 
 # Terminal escape sequences, and characters that reverse or break a line.
@@ -52,7 +52,7 @@ class StderrLog:
         self._on_lines = on_lines
         self._redactor = Redactor(secrets)
         longest = max((len(os.fsencode(part)) for part in self._redactor.spellings), default=0)
-        self._most_held = LONGEST_LINE + min(longest, _LONGEST_SECRET)
+        self._most_held = MAX_LINE + min(longest, _MAX_SECRET)
         self._held = b""  # the beginning of a line
         self._is_cut = False  # whether the rest of the current line is dropped, because it was too long
         self._second = 0
@@ -104,14 +104,14 @@ class StderrLog:
         now = int(time.monotonic())
         if now != self._second:
             self._second, self._count = now, 0
-        most = MOST_LINES_A_CHUNK if self._count < FLOOD else FLOOD_LINES
+        most = MAX_LINES_A_CHUNK if self._count < FLOOD else FLOOD_LINES
         lines = data.rsplit(b"\n", most + 1)[-most - 1 :]
         # Lines are cut first, and redacted together, which takes a tenth of the time. A cut may be inside a secret.
         text = self._redactor(visible(b"\n".join([line[: self._most_held] for line in lines])))
         whole = [line for line in text.split("\n") if line and not line.isspace()]
         if any(len(line) >= self._most_held for line in lines):
             whole = [self._redactor.redact_cut(line) for line in whole]
-        shown = [line[:LONGEST_LINE] for line in whole]
+        shown = [line[:MAX_LINE] for line in whole]
         if self._on_lines is not None:
             begins = self._count < FLOOD <= self._count + len(shown)
             self._on_lines([*shown, _LEFT_OUT] if begins else shown)

@@ -23,7 +23,7 @@ from sluicegate.upstream.process import Child
 from sluicegate.upstream.redact import RedactedConnection, Redactor
 from sluicegate.upstream.skipped_lines import SkippedLines
 from sluicegate.upstream.spawn import Launched
-from sluicegate.upstream.stderr import LONGEST_LINE, StderrLog, visible
+from sluicegate.upstream.stderr import MAX_LINE, StderrLog, visible
 
 log: Final = logging.getLogger("sluicegate")
 
@@ -97,7 +97,7 @@ class StdioUpstream:
 
     def _printed(self, line: bytes) -> None:
         """Report a line that the server printed to stdout: in the log the first one only, since most print more."""
-        text = self._redactor.redact_cut(visible(line[:LONGEST_LINE])).strip()
+        text = self._redactor.redact_cut(visible(line[:MAX_LINE])).strip()
         if self._on_printed is not None:
             self._on_printed(text)
         if not self._has_printed:

@@ -20,14 +20,14 @@ import msgspec
 from sluicegate import http1
 from sluicegate.downstream.http_guard import HostPolicy
 from sluicegate.errors import StateUnavailable
-from sluicegate.gate.approval_text import ANSWERS, LONGEST_REASON, outcome
+from sluicegate.gate.approval_text import ANSWERS, MAX_REASON, outcome
 from sluicegate.store.base import Answer, State
 from sluicegate.web.html import HEADERS, document, notice, question_form, questions_list
 
 PATH: Final = "/approvals"
 SESSION: Final = 12 * 3600.0
 """Seconds until a person has to log in again."""
-MOST_SESSIONS: Final = 100
+MAX_SESSIONS: Final = 100
 _COOKIE: Final = "sluicegate_approvals"
 _LOGIN: Final = "To answer questions here, open the link that this command prints:"
 _COMMAND: Final = "sluicegate approvals --link"
@@ -113,7 +113,7 @@ class _Requests:
         now = time.monotonic()
         for token in [token for token, session in self._sessions.items() if session.ends <= now]:
             del self._sessions[token]
-        if len(self._sessions) >= MOST_SESSIONS:
+        if len(self._sessions) >= MAX_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
         token = secrets.token_urlsafe(32)
         self._sessions[token] = _Session(secrets.token_urlsafe(32), now + SESSION)
@@ -155,7 +155,7 @@ class _Requests:
             _respond(request, 400, notice("That is none of the answers."))
             return
         scope = ANSWERS[chosen]
-        reason = form.get("reason", "")[:LONGEST_REASON] if scope is None else ""
+        reason = form.get("reason", "")[:MAX_REASON] if scope is None else ""
         # Whether it was the first answer is seen on the page that follows.
         self._state.decide(question_id, Answer(scope=scope, by=self._by, way="page", reason=reason))
         _respond(request, 303, b"", ("Location", f"{PATH}?{urlencode({'answered': question_id})}"))

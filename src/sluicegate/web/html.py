@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from sluicegate.gate.approval_text import ANSWERS, LONGEST_REASON, facts, shown_arguments
+from sluicegate.gate.approval_text import ANSWERS, MAX_REASON, facts, shown_arguments
 from sluicegate.protocol.visible_text import HIDDEN
 from sluicegate.store.base import Approval
 
@@ -115,7 +115,7 @@ def question_form(question: Approval, csrf: str, seconds: int) -> str:
 {buttons}
 </form>
 <form method="post" action="/approvals">{hidden}
-<input name="reason" maxlength="{LONGEST_REASON}" placeholder="Reason, for the model" aria-label="Reason">
+<input name="reason" maxlength="{MAX_REASON}" placeholder="Reason, for the model" aria-label="Reason">
 <button name="answer" value="no">No</button>
 </form>
 </section>"""

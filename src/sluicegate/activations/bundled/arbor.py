@@ -15,7 +15,7 @@ from sluicegate.activations.values import ToolError
 TREE: Final = "arbor://tree/{tree}"
 NODE: Final = "arbor://tree/{tree}/node/{node}"
 _JSON: Final = "application/json"
-LONGEST_SHOWN: Final = 80
+MAX_SHOWN: Final = 80
 """Characters of a node in a drawing."""
 
 Count = Annotated[int, Meta(ge=1, le=1000)]
@@ -204,7 +204,7 @@ class Arbor:
                     read = f"(could not be read: {problem})"
             text = f"{node.content}: {read}"
         line = " ".join(text.split())
-        return line if len(line) <= LONGEST_SHOWN else f"{line[: LONGEST_SHOWN - 1]}…"
+        return line if len(line) <= MAX_SHOWN else f"{line[: MAX_SHOWN - 1]}…"
 
     # ----------------------------------------------------------------------------------------------------------- nodes
 

@@ -13,9 +13,9 @@ from msgspec import Meta
 
 from sluicegate.activations.values import Error, Structured, ToolError
 
-LONGEST_LINE: Final = 64 * 1024
+MAX_LINE: Final = 64 * 1024
 """Bytes of one event; longer lines come in several."""
-MOST_WAITING: Final = 64
+MAX_WAITING: Final = 64
 """Events that wait for the client; then the command waits, too."""
 SHELLS: Final = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh")
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -182,11 +182,11 @@ class _Output:
         """Take output; the command waits while there are too many lines."""
         part = self._parts[stream]
         part += data
-        while part and ((end := part.find(b"\n") + 1) or len(part) >= LONGEST_LINE):
-            end = min(end or LONGEST_LINE, LONGEST_LINE)
+        while part and ((end := part.find(b"\n") + 1) or len(part) >= MAX_LINE):
+            end = min(end or MAX_LINE, MAX_LINE)
             self._add(stream, part[: _whole_characters(part, end)])
             del part[: _whole_characters(part, end)]
-        if len(self._events) >= MOST_WAITING and self._command is not None:
+        if len(self._events) >= MAX_WAITING and self._command is not None:
             self._command.pause()
 
     def ended(self, status: int | OSError) -> None:

@@ -24,7 +24,7 @@ from sluicegate.errors import SluicegateError
 from sluicegate.http1 import Answer, ClientLimits, Pool
 from sluicegate.protocol.sse import SseDecoder, SseEvent
 
-LONGEST_ANSWER: Final = 4 * 1024 * 1024
+MAX_ANSWER: Final = 4 * 1024 * 1024
 """Characters of one answer."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SCHEMA: Final = """
@@ -240,7 +240,7 @@ class Cone:
                 for event in decoder.feed(chunk):
                     text = reader.text_of(event) if isinstance(event, SseEvent) else ""
                     length += len(text)
-                    if length > LONGEST_ANSWER:
+                    if length > MAX_ANSWER:
                         raise ToolError("The answer is too long.")
                     if text:
                         yield text

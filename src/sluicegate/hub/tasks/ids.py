@@ -9,7 +9,7 @@ from sluicegate.exchange import Caller
 from sluicegate.protocol.sealed_tokens import Sealer
 from sluicegate.runtime.process_key import process_key
 
-MOST_OWNED: Final = 10_000
+MAX_OWNED: Final = 10_000
 """Tasks of one server whose owner is remembered; an older task has no owner any more."""
 
 
@@ -57,7 +57,7 @@ class TaskOwners:
             return
         self._callers.pop(key, None)
         self._callers[key] = caller.id
-        if len(self._callers) > MOST_OWNED:
+        if len(self._callers) > MAX_OWNED:
             del self._callers[next(iter(self._callers))]
 
     def owns(self, caller: Caller, own: str) -> bool:

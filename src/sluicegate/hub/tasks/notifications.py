@@ -23,7 +23,7 @@ from sluicegate.runtime.task_scope import TaskScope
 
 log = logging.getLogger("sluicegate")
 
-MOST_LISTENS: Final = 64
+MAX_LISTENS: Final = 64
 """Subscriptions to tasks of one server at a time: over HTTP each takes a connection that calls may need."""
 
 
@@ -72,7 +72,7 @@ class TaskNotifications:
         params: Params = {"notifications": {WANTED: list(sink.left)}}
         try:
             connection = mount.connection or await mount.wait_until_ready()
-            if offers_tasks(connection.discovery) and mount.task_listens < MOST_LISTENS:
+            if offers_tasks(connection.discovery) and mount.task_listens < MAX_LISTENS:
                 mount.task_listens += 1
                 try:
                     await connection(Exchange(LISTEN, params, sink, profile, exchange.caller))

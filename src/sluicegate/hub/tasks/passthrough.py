@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sluicegate.hub.hub import Hub
     from sluicegate.hub.router import Router
 
-MOST_TASK_IDS: Final = 1000
+MAX_TASK_IDS: Final = 1000
 """Tasks that one subscription may name."""
 
 Names = Mapping[str, str]
@@ -225,8 +225,8 @@ def _wanted_ids(params: Params) -> list[str]:
     ids = [item for item in wanted or () if isinstance(item, str)]
     if wanted is None or len(ids) < len(wanted):
         raise InvalidParams(f"Invalid params: {WANTED} must be a list of task ids.")
-    if len(ids) > MOST_TASK_IDS:
-        raise InvalidParams(f"Invalid params: {WANTED} holds no more than {MOST_TASK_IDS} ids.")
+    if len(ids) > MAX_TASK_IDS:
+        raise InvalidParams(f"Invalid params: {WANTED} holds no more than {MAX_TASK_IDS} ids.")
     return ids
 
 

@@ -58,7 +58,7 @@ def tool_result_for_session(result: Params, revision: Revision) -> Params:
     return {**rest, "content": [*content, {"type": "text", "text": msgspec.json.format(said, indent=-1).decode()}]}
 
 
-_LARGEST_COMPARED: Final = 1024 * 1024
+_MAX_COMPARED: Final = 1024 * 1024
 
 
 def _values(structured: bytes) -> list[object]:
@@ -66,7 +66,7 @@ def _values(structured: bytes) -> list[object]:
 
     Nothing if there is too much to compare.
     """
-    if len(structured) > _LARGEST_COMPARED or has_many_marks(structured):
+    if len(structured) > _MAX_COMPARED or has_many_marks(structured):
         return []
     try:
         value: object = msgspec.json.decode(structured)

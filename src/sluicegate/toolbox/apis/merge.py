@@ -20,8 +20,8 @@ _SMALLER: Final = frozenset(
 _NOTES: Final = frozenset({"title", "description", "default", "examples", "deprecated"})
 # Keywords that are read together: they are merged as a whole, or not at all.
 _GROUPS: Final = (frozenset({"if", "then", "else"}), frozenset({"contains", "minContains", "maxContains"}))
-_MOST_NESTED: Final = 12
-_MOST_FORMS: Final = 20
+_MAX_NESTED: Final = 12
+_MAX_FORMS: Final = 20
 _FORM: Final = frozenset({"title", "description", "type", "properties", "required", "additionalProperties", "$defs"})
 
 
@@ -114,7 +114,7 @@ def flattened(schema: Params, definitions: Params, budget: Budget, inside: tuple
     """
     if "$ref" not in schema and "allOf" not in schema:
         return schema
-    if len(inside) > _MOST_NESTED:
+    if len(inside) > _MAX_NESTED:
         raise TooComplex
     out = {keyword: value for keyword, value in schema.items() if keyword not in ("$ref", "allOf")}
     parts = [as_object(part) or {} for part in as_array(schema.get("allOf")) or ()]
@@ -151,7 +151,7 @@ def as_one_object(schema: Params, definitions: Params, budget: Budget, depth: in
     Raises:
         TooComplex: it needs too much work.
     """
-    if depth > _MOST_NESTED:
+    if depth > _MAX_NESTED:
         raise TooComplex
     out = dict(flattened(schema, definitions, budget))
     left: Params = {}
@@ -186,7 +186,7 @@ def _with_forms(base: Params, forms: Sequence[Params], budget: Budget) -> Params
         if (all(_speaks_of(form, name) for form in forms) if name in known else not is_closed)
     }
     out = both(base, united, budget)
-    described = dict.fromkeys(_described(form) for form in forms[:_MOST_FORMS])
+    described = dict.fromkeys(_described(form) for form in forms[:_MAX_FORMS])
     if len(described) > 1:
         lines = [f"{number}. {text}" for number, text in enumerate(described, 1)]
         add_description(out, "\n".join(["The arguments have one of these forms:", *lines]))

@@ -22,9 +22,9 @@ from sluicegate.protocol.types import (
 )
 from sluicegate.toolbox.apis.schema import Rules, Translation
 
-LARGEST_IMAGE: Final = 5 * 1024 * 1024
+MAX_IMAGE: Final = 5 * 1024 * 1024
 """Bytes in base64; Anthropic refuses more, the others accept more."""
-LONGEST_NEWS: Final = 20_000
+MAX_NEWS: Final = 20_000
 """Characters of new tools that are described; of more, only the names are told."""
 EMPTY: Final = "The tool returned nothing."
 
@@ -154,7 +154,7 @@ def text_of(block: Content) -> str | None:
 
 def _bytes(data: bytes, mime_type: str, images: frozenset[str], keep: Keep) -> Shown:
     kind = mime_type.lower().partition(";")[0].strip()
-    if kind in images and len(data) * 4 // 3 + 4 <= LARGEST_IMAGE:
+    if kind in images and len(data) * 4 // 3 + 4 <= MAX_IMAGE:
         return Image(kind, base64.b64encode(data).decode())
     return keep(data, mime_type)
 
@@ -181,7 +181,7 @@ def news_text(removed: Sequence[str], added: Sequence[object]) -> str:
         lines.append(f"These tools are no longer available: {', '.join(gone)}.")
     for title, is_changed in (("These tools are new", False), ("These tools have changed", True)):
         found = [_told(new) for name, new in told.items() if (name in removed) is is_changed]
-        if sum(map(len, found)) > LONGEST_NEWS:
+        if sum(map(len, found)) > MAX_NEWS:
             names = ", ".join(name for name in told if (name in removed) is is_changed)
             lines.append(f"{title}; they are too many to describe: {names}.")
         elif found:

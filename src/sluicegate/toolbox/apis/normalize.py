@@ -15,14 +15,14 @@ import msgspec
 
 from sluicegate.protocol.message import Params, as_array, as_object
 
-MOST_NODES: Final = 5_000
+MAX_NODES: Final = 5_000
 """Subschemas that one translation may look at. The largest of 400 public tools has about 600."""
 _PATTERN_COST: Final = 5
 """What compiling a pattern takes, in subschemas."""
-DEEPEST: Final = 48
+MAX_DEPTH: Final = 48
 """Levels of a schema or of a value in it."""
-LONGEST_PATTERN: Final = 1_000
-LONGEST_STATEMENT: Final = 600
+MAX_PATTERN: Final = 1_000
+MAX_STATEMENT: Final = 600
 
 TYPES: Final = ("string", "number", "integer", "boolean", "array", "object", "null")
 ONE: Final = frozenset(
@@ -44,7 +44,7 @@ class TooComplex(Exception):
 class Budget:
     """The work that is left for one schema."""
 
-    def __init__(self, steps: int = MOST_NODES) -> None:
+    def __init__(self, steps: int = MAX_NODES) -> None:
         self._left = steps
 
     def spend(self, steps: int = 1) -> None:
@@ -63,7 +63,7 @@ def state(schema: Params, left_out: Params) -> None:
     if not left_out:
         return
     text = msgspec.json.encode(left_out, order="deterministic").decode()
-    if len(text) <= LONGEST_STATEMENT:
+    if len(text) <= MAX_STATEMENT:
         sentence = f"Also applies (JSON Schema): {text}"
     else:
         sentence = f"The server also checks: {', '.join(sorted(left_out))}."
@@ -132,7 +132,7 @@ class _Normalizer:
         if raw is False:
             return {"not": {}}
         given = as_object(raw)
-        if given is None or depth > DEEPEST:
+        if given is None or depth > MAX_DEPTH:
             if raw is not True:
                 self._find("A part of the schema is no schema, or is nested too deep; it accepts everything.")
             return {}
@@ -163,7 +163,7 @@ class _Normalizer:
         if keyword == "pattern" and isinstance(value, str):
             self._budget.spend(_PATTERN_COST)
             if not is_regex(value):
-                stated[keyword] = value[:LONGEST_PATTERN]
+                stated[keyword] = value[:MAX_PATTERN]
                 return
         read = _READ[keyword](value)
         if read is not None:
@@ -225,7 +225,7 @@ class _Normalizer:
 
     def _collect_anchors(self, raw: object, path: tuple[str, ...], depth: int) -> None:
         inner = as_object(raw)
-        if depth > DEEPEST or (inner is None and as_array(raw) is None):
+        if depth > MAX_DEPTH or (inner is None and as_array(raw) is None):
             return
         self._budget.spend()
         if inner is not None and self._anchors is not None:
@@ -241,13 +241,13 @@ class _Normalizer:
 def _at(root: object, pointer: tuple[str, ...]) -> object:
     """What a JSON pointer leads to, or None."""
     found = root
-    for part in pointer[:DEEPEST]:
+    for part in pointer[:MAX_DEPTH]:
         array = as_array(found)
         if array is not None:
             found = array[int(part)] if part.isascii() and part.isdigit() and int(part[:9]) < len(array) else None
         else:
             found = (as_object(found) or {}).get(part)
-    return found if len(pointer) <= DEEPEST else None
+    return found if len(pointer) <= MAX_DEPTH else None
 
 
 def _modern(given: Params) -> Params:
@@ -287,7 +287,7 @@ def _allow_null(out: Params) -> None:
 
 def is_regex(pattern: str) -> bool:
     """Whether APIs that check patterns as Python does accept this one."""
-    if len(pattern) > LONGEST_PATTERN:
+    if len(pattern) > MAX_PATTERN:
         return False
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -347,7 +347,7 @@ def _count(value: object) -> _Read:
 
 
 def _data(value: object) -> _Read:
-    return (value,) if _is_plain(value, DEEPEST) else None
+    return (value,) if _is_plain(value, MAX_DEPTH) else None
 
 
 def _examples(value: object) -> _Read:
@@ -356,7 +356,7 @@ def _examples(value: object) -> _Read:
 
 def _choices(value: object) -> _Read:
     array = as_array(value)
-    if not array or not _is_plain(array, DEEPEST):
+    if not array or not _is_plain(array, MAX_DEPTH):
         return None
     distinct = {msgspec.json.encode(entry, order="deterministic"): entry for entry in array}
     return (list(distinct.values()),)

@@ -9,10 +9,10 @@ from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.toolbox.apis.merge import types_of
 from sluicegate.toolbox.apis.normalize import ordered
 
-MOST_PROPERTIES: Final = 5_000
-MOST_LEVELS: Final = 10
-MOST_CHOICES: Final = 1_000
-MOST_CHARACTERS: Final = 120_000
+MAX_PROPERTIES: Final = 5_000
+MAX_LEVELS: Final = 10
+MAX_CHOICES: Final = 1_000
+MAX_CHARACTERS: Final = 120_000
 """Of the names of properties and definitions, and of all choices."""
 
 
@@ -45,10 +45,10 @@ class _Closing:
             self._characters += sum(map(len, self._definitions))
             definitions = {name: self._schema(as_object(d) or {}, name) for name, d in self._definitions.items()}
             out["$defs"] = definitions
-        if self._properties > MOST_PROPERTIES or self._choices > MOST_CHOICES or self._characters > MOST_CHARACTERS:
+        if self._properties > MAX_PROPERTIES or self._choices > MAX_CHOICES or self._characters > MAX_CHARACTERS:
             raise NotStrict("the schema has too many properties or choices.")
-        if self._levels(top) > MOST_LEVELS:
-            raise NotStrict(f"the schema has more than {MOST_LEVELS} levels.")
+        if self._levels(top) > MAX_LEVELS:
+            raise NotStrict(f"the schema has more than {MAX_LEVELS} levels.")
         return ordered(out)
 
     def _schema(self, schema: Params, where: str, *, is_root: bool = False) -> Params:

@@ -8,9 +8,9 @@ from typing import Final
 
 from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.toolbox.apis.merge import choices_of, types_of
-from sluicegate.toolbox.apis.normalize import DEEPEST, Budget, TooComplex, target
+from sluicegate.toolbox.apis.normalize import MAX_DEPTH, Budget, TooComplex, target
 
-_MOST_NESTED: Final = 12
+_MAX_NESTED: Final = 12
 
 
 class Undo:
@@ -36,7 +36,7 @@ class Undo:
 def renamed_keys(value: object, names: Mapping[str, str], depth: int = 0) -> object:
     """The value with the keys of all its objects replaced."""
     inner = as_object(value)
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         return value
     if inner is not None:
         return {names.get(key, key): renamed_keys(entry, names, depth + 1) for key, entry in inner.items()}
@@ -47,7 +47,7 @@ def renamed_keys(value: object, names: Mapping[str, str], depth: int = 0) -> obj
 def _has_null(value: object, depth: int) -> bool:
     inner = as_object(value)
     entries = inner.values() if inner is not None else as_array(value) or ()
-    return value is None or (depth < DEEPEST and any(_has_null(entry, depth + 1) for entry in entries))
+    return value is None or (depth < MAX_DEPTH and any(_has_null(entry, depth + 1) for entry in entries))
 
 
 class _Nulls:
@@ -57,7 +57,7 @@ class _Nulls:
 
     def dropped(self, value: object, schema: Params, depth: int) -> object:
         inner, array = as_object(value), as_array(value)
-        if depth > DEEPEST or not schema:
+        if depth > MAX_DEPTH or not schema:
             return value
         if inner is not None:
             return {
@@ -78,7 +78,7 @@ class _Nulls:
     def _refuses(self, schema: Params, name: str, within: Params, nested: int) -> bool:
         """Whether no valid object has null for this name."""
         self._budget.spend()
-        if nested > _MOST_NESTED:
+        if nested > _MAX_NESTED:
             return False
         own = (as_object(schema.get("properties")) or {}).get(name)
         if own is not None:
@@ -95,7 +95,7 @@ class _Nulls:
         return False
 
     def _requires(self, schema: Params, name: str, nested: int) -> bool:
-        if nested > _MOST_NESTED:
+        if nested > _MAX_NESTED:
             return False
         required = as_array(schema.get("required")) or ()
         self._budget.spend(1 + len(required) // 100)
@@ -106,7 +106,7 @@ class _Nulls:
     def _excludes_null(self, schema: Params, nested: int) -> bool:
         """Whether null is certainly not valid."""
         self._budget.spend()
-        if nested > _MOST_NESTED:
+        if nested > _MAX_NESTED:
             return False
         kinds, choices = types_of(schema), choices_of(schema)
         if (kinds and "null" not in kinds) or (choices is not None and None not in choices) or schema.get("not") == {}:
@@ -118,7 +118,7 @@ class _Nulls:
     def _may_match(self, schema: Params, value: Params, nested: int) -> bool:
         """Whether an object might be valid, once nulls are dropped."""
         self._budget.spend()
-        if nested > _MOST_NESTED:
+        if nested > _MAX_NESTED:
             return True
         if "object" not in (types_of(schema) or ["object"]):
             return False
@@ -143,7 +143,7 @@ class _Nulls:
     ) -> Params:
         """The schema of one property or item: what all parts say about it, and what one of each union says."""
         self._budget.spend()
-        if nested > _MOST_NESTED:
+        if nested > _MAX_NESTED:
             return {}
         found = [as_object(step(schema)) or {}]
         found += [self._child(part, step, within, nested + 1) for part in self._parts(schema)]
