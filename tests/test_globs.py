@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from sluicegate.globs import MAX_SIZE, BadGlob, Glob, escape, glob, name_matches
+from sluicegate.text.globs import MAX_SIZE, BadGlob, Glob, escape, glob, name_matches
 
 
 @pytest.mark.parametrize(

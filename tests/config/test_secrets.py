@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sluicegate.config.model import Http, ServerConfig, Stdio
 from sluicegate.config.secrets import Secret, shown
-from sluicegate.masking import masked_args, masked_line, masked_text, masked_url
+from sluicegate.text.masking import masked_args, masked_line, masked_text, masked_url
 
 CANARY = "canary-5f2a"
 

@@ -5,7 +5,7 @@ import pytest
 from sluicegate.errors import InvalidParams, RateLimited, UpstreamProtocolError
 from sluicegate.exchange import NOBODY, Caller, Exchange, Target
 from sluicegate.gate.limits import Ceilings, Rate, RateLimit, RateLimits, SizeLimit, parse_rate
-from sluicegate.globs import glob
+from sluicegate.text.globs import glob
 from sluicegate.protocol.message import Reply, Result
 
 MINUTE = Rate(2, 60.0)

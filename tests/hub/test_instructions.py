@@ -11,7 +11,7 @@ from sluicegate.hub import instructions
 from sluicegate.hub.hub import Hub
 from sluicegate.protocol.message import Params, Result, opened
 from sluicegate.protocol.types import NAMESPACES_KEY
-from sluicegate.protocol.visible_text import visible
+from sluicegate.text.visible_text import visible
 
 
 async def told(**inner: dict[str, str]) -> dict[str, dict[str, str]]:

@@ -4,7 +4,7 @@ import unicodedata
 
 import pytest
 
-from sluicegate.protocol.visible_text import CONTROLS, HIDDEN, visible
+from sluicegate.text.visible_text import CONTROLS, HIDDEN, visible
 
 
 @pytest.mark.parametrize(

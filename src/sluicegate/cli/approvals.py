@@ -19,8 +19,8 @@ from sluicegate.cli.state import opened_state
 from sluicegate.config.paths import Places
 from sluicegate.gate.approval_text import MAX_REASON, as_lines, outcome
 from sluicegate.gate.rules import GROUP
-from sluicegate.globs import escape
-from sluicegate.protocol.visible_text import HIDDEN
+from sluicegate.text.globs import escape
+from sluicegate.text.visible_text import HIDDEN
 from sluicegate.store.base import Answer, Approval, Grant, Scope
 from sluicegate.store.state import SqliteState
 

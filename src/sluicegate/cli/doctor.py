@@ -34,7 +34,7 @@ from sluicegate.config.paths import Places
 from sluicegate.config.problems import Problem
 from sluicegate.errors import UpstreamError
 from sluicegate.gate.rules import unknown_names
-from sluicegate.globs import name_matches
+from sluicegate.text.globs import name_matches
 from sluicegate.hub.naming import head_of
 from sluicegate.protocol.versions import MODERN_VERSIONS
 from sluicegate.runtime.standard_streams import columns_of, wrapped

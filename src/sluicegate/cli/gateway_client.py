@@ -33,7 +33,7 @@ from sluicegate.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from sluicegate.globs import name_matches
+from sluicegate.text.globs import name_matches
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.types import ToolResult
 from sluicegate.serve.control_protocol import Kind, LogLine, Offered, OwnTools, Report, ServerStatus, hub_socket

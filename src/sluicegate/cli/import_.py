@@ -21,7 +21,7 @@ from sluicegate.config.clients import (
 )
 from sluicegate.config.jsonc import Fault
 from sluicegate.config.paths import Places
-from sluicegate.masking import masked_args, masked_url
+from sluicegate.text.masking import masked_args, masked_url
 from sluicegate.protocol.message import as_array, as_object
 
 _ADDED: Final = "is added"

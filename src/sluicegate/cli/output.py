@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from sluicegate.protocol.visible_text import CONTROLS
+from sluicegate.text.visible_text import CONTROLS
 from sluicegate.runtime import standard_streams
 from sluicegate.runtime.standard_streams import columns_of, has_colours, wrapped, write_line
 

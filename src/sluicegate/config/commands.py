@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Sequence
 from typing import Final
 
-from sluicegate.masking import masked_args
+from sluicegate.text.masking import masked_args
 
 _REMEDIES: Final = {
     **dict.fromkeys(("npx", "npm", "node", "pnpm", "yarn"), "install Node.js, or give its full path"),

@@ -23,7 +23,7 @@ from sluicegate.config.problems import Problem, Severity, did_you_mean
 from sluicegate.config.secrets import Secret
 from sluicegate.config.self_reference import is_ourselves
 from sluicegate.config.settings_toml import Table, line_of
-from sluicegate.globs import name_matches
+from sluicegate.text.globs import name_matches
 
 DISABLED_BY_SETTINGS: Final = "It is disabled in sluicegate.toml."
 

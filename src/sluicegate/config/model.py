@@ -10,8 +10,8 @@ from sluicegate.config.commands import fetching
 from sluicegate.config.secrets import Secret
 from sluicegate.errors import ConfigError
 from sluicegate.gate.rules import Permission, PolicyConfig, PolicySettings
-from sluicegate.globs import name_matches
-from sluicegate.masking import hidden_parts, masked_text, masked_url
+from sluicegate.text.globs import name_matches
+from sluicegate.text.masking import hidden_parts, masked_text, masked_url
 
 OURSELVES: Final = "It is this gateway itself; a gateway does not call itself."
 

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from sluicegate.globs import BadGlob, name_glob
+from sluicegate.text.globs import BadGlob, name_glob
 
 Severity = Literal["error", "warning", "note"]
 """An error prevents the start, a warning disables one server or one file, a note has no effect."""

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import msgspec
 
-from sluicegate.masking import MASK
+from sluicegate.text.masking import MASK
 
 
 class Secret:

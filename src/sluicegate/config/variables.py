@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from sluicegate.masking import MASK
+from sluicegate.text.masking import MASK
 
 MAX_DEFAULT_DEPTH: Final = 8
 """Nesting of defaults."""

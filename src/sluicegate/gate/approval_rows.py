@@ -2,7 +2,7 @@
 
 from sluicegate.errors import ApprovalDeclined, Refused
 from sluicegate.exchange import Exchange, Target
-from sluicegate.masking import masked_url
+from sluicegate.text.masking import masked_url
 from sluicegate.protocol.message import Params
 from sluicegate.store.base import Approval, Grant, Row
 

@@ -14,7 +14,7 @@ from sluicegate.errors import ApprovalDeclined, ApprovalExpired, Refused
 from sluicegate.exchange import Target, Verdict
 from sluicegate.protocol.input_required import Question
 from sluicegate.protocol.message import Params, as_object
-from sluicegate.protocol.visible_text import visible
+from sluicegate.text.visible_text import visible
 from sluicegate.store.base import Answer, Approval, Scope
 
 LONG: Final = 200

@@ -15,7 +15,7 @@ import msgspec
 
 from sluicegate.errors import AuditUnavailable, ErrorObject, SluicegateError
 from sluicegate.exchange import Exchange, Handler, Target, Verdict
-from sluicegate.masking import masked_members, masked_url
+from sluicegate.text.masking import masked_members, masked_url
 from sluicegate.protocol.canonical_json import canonical_json
 from sluicegate.protocol.message import Params, Reply, Result, ToolText, as_object, may_escape_names
 from sluicegate.store.base import AuditLog, Row

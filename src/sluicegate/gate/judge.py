@@ -13,7 +13,7 @@ import msgspec
 
 from sluicegate.exchange import Action, Caller, Target, Verdict
 from sluicegate.gate.rules import GROUP, KINDS, PolicyConfig, Rule, Subject, spellings, subject_of
-from sluicegate.globs import Glob, glob, name_glob
+from sluicegate.text.globs import Glob, glob, name_glob
 from sluicegate.protocol.uri_normalize import plain
 
 MAX_ARGUMENT: Final = 16 * 1024

@@ -9,7 +9,7 @@ import msgspec
 
 from sluicegate.errors import InvalidParams, RateLimited, UpstreamProtocolError
 from sluicegate.exchange import Exchange, Handler, Target
-from sluicegate.globs import Glob
+from sluicegate.text.globs import Glob
 from sluicegate.protocol.message import Reply, Result
 
 _RATE: Final = re.compile(r"([1-9][0-9]{0,8})/(s|m|h|d)")

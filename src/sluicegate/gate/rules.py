@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from sluicegate.globs import BadGlob, Glob, glob, name_glob
+from sluicegate.text.globs import BadGlob, Glob, glob, name_glob
 
 Action = Literal["allow", "deny", "ask"]
 Kind = Literal["tool", "prompt", "resource"]

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from sluicegate.protocol.message import Params, as_array, as_object
-from sluicegate.protocol.visible_text import HIDDEN
+from sluicegate.text.visible_text import HIDDEN
 
 _JOINERS: Final = frozenset("\u200c\u200d\u2800") | {chr(code) for code in range(0xFE00, 0xFE10)}
 """Needed in emoji and in some scripts, so only suspicious behind ASCII."""

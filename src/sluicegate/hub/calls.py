@@ -18,7 +18,7 @@ from sluicegate.errors import (
     UpstreamUnavailable,
 )
 from sluicegate.exchange import NOBODY, Caller, Connection, Exchange, Handler
-from sluicegate.globs import name_matches
+from sluicegate.text.globs import name_matches
 from sluicegate.hub.call_sink import PROGRESS, CallSink
 from sluicegate.hub.mount_settings import Figures, MountSettings
 from sluicegate.hub.supervise import CircuitBreaker, is_away, is_undelivered, out_of_reach

@@ -13,7 +13,7 @@ import msgspec
 
 from sluicegate.errors import InvalidParams
 from sluicegate.exchange import Target
-from sluicegate.globs import name_matches
+from sluicegate.text.globs import name_matches
 from sluicegate.hub.naming import (
     MAX_TOOL_NAME,
     Naming,

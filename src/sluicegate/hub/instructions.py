@@ -12,7 +12,7 @@ from sluicegate.hub.naming import Naming, head_of
 from sluicegate.protocol.message import Params, as_object
 from sluicegate.protocol.modern_era import Discovery
 from sluicegate.protocol.types import NAMESPACES_KEY
-from sluicegate.protocol.visible_text import visible
+from sluicegate.text.visible_text import visible
 
 _RULES: Final[Mapping[Naming, str]] = {
     "prefix": "The name of each tool and prompt begins with that of its server: SERVER__NAME.",

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from sluicegate.errors import UpstreamError
-from sluicegate.globs import name_matches
+from sluicegate.text.globs import name_matches
 from sluicegate.hub.catalog import OfferLimits, Patterns
 from sluicegate.protocol.message import Params
 from sluicegate.runtime.quota import CONCURRENCY, QUEUE, QUEUE_WAIT

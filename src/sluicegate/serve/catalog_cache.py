@@ -21,7 +21,7 @@ from sluicegate.config.model import Http, Installed, PythonFile, ServerConfig, S
 from sluicegate.gateway import Gateway
 from sluicegate.hub.catalog import Offer
 from sluicegate.hub.saved_offer import decode_offer, encode_offer
-from sluicegate.masking import masked_text
+from sluicegate.text.masking import masked_text
 
 log = logging.getLogger("sluicegate")
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from sluicegate.hub.hub import Hub
-from sluicegate.masking import masked_line
+from sluicegate.text.masking import masked_line
 from sluicegate.protocol.message import Notification, Params
 
 MAX_RECORD: Final = 2000

@@ -13,7 +13,7 @@ from sluicegate.client.events import OnProgress
 from sluicegate.config.problems import did_you_mean
 from sluicegate.errors import InvalidParams, SluicegateError
 from sluicegate.exchange import Caller, Handler
-from sluicegate.globs import name_matches
+from sluicegate.text.globs import name_matches
 from sluicegate.hub.catalog import Catalog
 from sluicegate.hub.router import Router
 from sluicegate.hub.search import ToolSearch

@@ -7,7 +7,7 @@ from html import escape
 from typing import Final
 
 from sluicegate.gate.approval_text import ANSWERS, MAX_REASON, facts, shown_arguments
-from sluicegate.protocol.visible_text import HIDDEN
+from sluicegate.text.visible_text import HIDDEN
 from sluicegate.store.base import Approval
 
 _STYLE: Final = """
