@@ -131,7 +131,7 @@ def bundled(name: str, services: Services) -> FoundActivation:
     if name not in BUNDLED:
         raise ConfigError(f"there is no bundled activation {name!r}; there are: {', '.join(BUNDLED)}.")
     # Imported late: most gateways use none of them.
-    module = import_module(f"sluicegate.activations.bundled.{name}")
+    module = import_module(f"sluicegate.bundled.{name}")
     where, given, defaults = f"The activation {name}", _given(name, services), _defaults(name, services)
     return FoundActivation(getattr(module, BUNDLED[name]), name, where, given, defaults)
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import sluicegate
-from sluicegate.activations.bundled import trees
-from sluicegate.activations.bundled.arbor import Arbor
-from sluicegate.activations.bundled.cone import Cone
-from sluicegate.activations.bundled.trees import ARCHIVED_AFTER, DAY, DELETED_AFTER, Trees
+from sluicegate.bundled import trees
+from sluicegate.bundled.arbor import Arbor
+from sluicegate.bundled.cone import Cone
+from sluicegate.bundled.trees import ARCHIVED_AFTER, DAY, DELETED_AFTER, Trees
 from sluicegate.config.load import load
 from sluicegate.config.paths import Places
 from sluicegate.errors import UnknownTarget
@@ -249,7 +249,7 @@ async def test_all_is_there_after_a_restart(tmp_path: Path) -> None:
 
 SCRIPT = """
 import sys
-from sluicegate.activations.bundled.trees import Trees
+from sluicegate.bundled.trees import Trees
 trees = Trees(sys.argv[1])
 tree = trees.create({}, "me")
 while True:

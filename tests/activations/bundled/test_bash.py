@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import sluicegate
-from sluicegate.activations.bundled.bash import Bash, Receiver, Stderr, Stdout
+from sluicegate.bundled.bash import Bash, Receiver, Stderr, Stdout
 from sluicegate.activations.values import Error, Structured
 from sluicegate.config.load import load
 from sluicegate.config.paths import Places
@@ -207,7 +207,7 @@ async def test_a_slow_reader_stops_the_command_and_loses_nothing() -> None:
 
 SCRIPT = """
 import asyncio, sys
-from sluicegate.activations.bundled.bash import Bash
+from sluicegate.bundled.bash import Bash
 from sluicegate.upstream.guarded_command import start_command
 async def main():
     async for event in Bash(start_command).execute("setsid sleep 1000 & echo $!; wait"):

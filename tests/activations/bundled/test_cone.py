@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 import sluicegate
-from sluicegate.activations.bundled.chat_apis import Endpoint
-from sluicegate.activations.bundled.cone import Cone
-from sluicegate.activations.bundled.trees import Trees
+from sluicegate.bundled.chat_apis import Endpoint
+from sluicegate.bundled.cone import Cone
+from sluicegate.bundled.trees import Trees
 from sluicegate.config.load import load
 from sluicegate.config.paths import Places
 from sluicegate.gateway import Gateway

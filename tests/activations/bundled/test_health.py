@@ -9,7 +9,7 @@ import pytest
 
 import sluicegate
 from sluicegate import __version__
-from sluicegate.activations.bundled.health import Health
+from sluicegate.bundled.health import Health
 from sluicegate.config.load import load
 from sluicegate.config.paths import Places
 from sluicegate.downstream.native import NativePeer

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Protocol
 import msgspec
 from msgspec import Meta
 
-from sluicegate.activations.bundled.trees import PAGE_SIZE, Metadata, Node, Tree, Trees
+from sluicegate.bundled.trees import PAGE_SIZE, Metadata, Node, Tree, Trees
 from sluicegate.activations.call import Call
 from sluicegate.activations.values import ToolError
 

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Protocol
 import msgspec
 from msgspec import Meta
 
-from sluicegate.activations.bundled.chat_apis import (
+from sluicegate.bundled.chat_apis import (
     AnswerReader,
     Endpoint,
     Message,
@@ -18,7 +18,7 @@ from sluicegate.activations.bundled.chat_apis import (
     chat_request,
     error_message,
 )
-from sluicegate.activations.bundled.trees import Node, Trees
+from sluicegate.bundled.trees import Node, Trees
 from sluicegate.activations.values import AssistantMessage, Data, Structured, ToolError, UserMessage
 from sluicegate.errors import SluicegateError
 from sluicegate.http1 import Answer, ClientLimits, Pool
