@@ -21,8 +21,8 @@ from sluicegate.protocol.types import (
     ToolResult,
     UnknownContent,
 )
-from sluicegate.toolbox.apis import APIS, answers, define, news, problem_result, read_calls, tokens, tool_list
-from sluicegate.toolbox.apis.messages import MAX_IMAGE, Call
+from sluicegate.schemas.apis import APIS, answers, define, news, problem_result, read_calls, tokens, tool_list
+from sluicegate.schemas.apis.messages import MAX_IMAGE, Call
 from tests.toolbox.acceptance import breaches, is_object
 from tests.toolbox.corpus import recorded
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from sluicegate.toolbox.apis import APIS
-from sluicegate.toolbox.apis.messages import Api
-from sluicegate.toolbox.apis.schema import Rules
+from sluicegate.schemas.apis import APIS
+from sluicegate.schemas.apis.messages import Api
+from sluicegate.schemas.apis.schema import Rules
 
 PAGE = (Path(__file__).parents[2] / "docs" / "agents.md").read_text(encoding="utf-8")
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicegate.protocol.types import Tool
-from sluicegate.toolbox.apis import APIS, define
-from sluicegate.toolbox.apis.schema import Translation, translate
+from sluicegate.schemas.apis import APIS, define
+from sluicegate.schemas.apis.schema import Translation, translate
 from tests.toolbox.acceptance import breaches, is_object, is_valid, nodes
 from tests.toolbox.corpus import recorded
 from tests.toolbox.schemas import PLAIN_NAMES, fitting, schemas, tool_schemas

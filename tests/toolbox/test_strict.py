@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from sluicegate.toolbox.apis import APIS
-from sluicegate.toolbox.apis.schema import Translation, translate
+from sluicegate.schemas.apis import APIS
+from sluicegate.schemas.apis.schema import Translation, translate
 from tests.toolbox.acceptance import is_valid
 
 Json = Any

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from sluicegate.generate.schema_types import Declared, Map, SchemaTypes, Type
+from sluicegate.schemas.types import Declared, Map, SchemaTypes, Type
 from sluicegate.hub.catalog import digest_of
 from sluicegate.protocol.headers import Marks, marks_of
 from sluicegate.protocol.message import Params, as_object

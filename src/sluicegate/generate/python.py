@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from sluicegate.generate.model import Function, Module
-from sluicegate.generate.schema_types import (
+from sluicegate.schemas.types import (
     Array,
     Const,
     Declared,

@@ -7,7 +7,7 @@ from importlib import resources
 from typing import Final
 
 from sluicegate.generate.model import Function, Module
-from sluicegate.generate.schema_types import (
+from sluicegate.schemas.types import (
     Array,
     Const,
     Declared,

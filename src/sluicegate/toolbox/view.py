@@ -22,8 +22,8 @@ from sluicegate.protocol.message import Params
 from sluicegate.protocol.read_types import read_tool
 from sluicegate.protocol.types import TextContent, Tool, ToolResult
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.toolbox.apis import APIS, Defined, answers, api_named, define, news, read_calls, tokens, tool_list
-from sluicegate.toolbox.apis.messages import Call, read_call
+from sluicegate.schemas.apis import APIS, Defined, answers, api_named, define, news, read_calls, tokens, tool_list
+from sluicegate.schemas.apis.messages import Call, read_call
 from sluicegate.toolbox.management_tools import NO_LIMIT, CallerConnection, ManagementTools
 from sluicegate.toolbox.narrowing import Narrowing
 from sluicegate.toolbox.permission import (

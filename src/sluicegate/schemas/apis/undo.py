@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from sluicegate.protocol.message import Params, as_array, as_object
-from sluicegate.toolbox.apis.merge import choices_of, types_of
-from sluicegate.toolbox.apis.normalize import MAX_DEPTH, Budget, TooComplex, target
+from sluicegate.schemas.apis.merge import choices_of, types_of
+from sluicegate.schemas.normalize import MAX_DEPTH, Budget, TooComplex, target
 
 _MAX_NESTED: Final = 12
 

@@ -9,9 +9,9 @@ from typing import Final
 import msgspec
 
 from sluicegate.protocol.message import Params, as_array, as_object
-from sluicegate.toolbox.apis.merge import as_one_object, choices_of, flattened, references, types_of
-from sluicegate.toolbox.apis.names import accepted_names
-from sluicegate.toolbox.apis.normalize import (
+from sluicegate.schemas.apis.merge import as_one_object, choices_of, flattened, references, types_of
+from sluicegate.schemas.apis.names import accepted_names
+from sluicegate.schemas.normalize import (
     MANY,
     NAMED,
     ONE,
@@ -22,8 +22,8 @@ from sluicegate.toolbox.apis.normalize import (
     ordered,
     state,
 )
-from sluicegate.toolbox.apis.strict import NotStrict, closed
-from sluicegate.toolbox.apis.undo import Undo, renamed_keys
+from sluicegate.schemas.apis.strict import NotStrict, closed
+from sluicegate.schemas.apis.undo import Undo, renamed_keys
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):

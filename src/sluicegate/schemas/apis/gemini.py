@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from sluicegate.protocol.message import Params
-from sluicegate.toolbox.apis.messages import (
+from sluicegate.schemas.apis.messages import (
     Api,
     Call,
     Image,
@@ -17,7 +17,7 @@ from sluicegate.toolbox.apis.messages import (
     read_call,
     text_field,
 )
-from sluicegate.toolbox.apis.schema import Rules, Translation
+from sluicegate.schemas.apis.schema import Rules, Translation
 
 
 def _define(name: str, description: str, translation: Translation) -> Params:

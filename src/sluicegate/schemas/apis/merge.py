@@ -9,7 +9,7 @@ from typing import Final, cast
 import msgspec
 
 from sluicegate.protocol.message import Params, as_array, as_object
-from sluicegate.toolbox.apis.normalize import Budget, TooComplex, add_description, ordered, state, target
+from sluicegate.schemas.normalize import Budget, TooComplex, add_description, ordered, state, target
 
 _LARGER: Final = frozenset(
     {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"},

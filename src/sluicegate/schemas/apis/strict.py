@@ -6,8 +6,8 @@ OpenAI generates arguments that fit such a schema exactly. A schema for which th
 from typing import Final
 
 from sluicegate.protocol.message import Params, as_array, as_object
-from sluicegate.toolbox.apis.merge import types_of
-from sluicegate.toolbox.apis.normalize import ordered
+from sluicegate.schemas.apis.merge import types_of
+from sluicegate.schemas.normalize import ordered
 
 MAX_PROPERTIES: Final = 5_000
 MAX_LEVELS: Final = 10

@@ -10,12 +10,12 @@ import msgspec
 
 from sluicegate.protocol.message import Params, as_object
 from sluicegate.protocol.types import TextContent, Tool, ToolResult
-from sluicegate.toolbox.apis.anthropic import ANTHROPIC
-from sluicegate.toolbox.apis.gemini import GEMINI
-from sluicegate.toolbox.apis.messages import Api, Call, Keep, cannot_show, entries, field, shown
-from sluicegate.toolbox.apis.names import accepted_names
-from sluicegate.toolbox.apis.openai import CHAT, RESPONSES
-from sluicegate.toolbox.apis.schema import Translation, translate
+from sluicegate.schemas.apis.anthropic import ANTHROPIC
+from sluicegate.schemas.apis.gemini import GEMINI
+from sluicegate.schemas.apis.messages import Api, Call, Keep, cannot_show, entries, field, shown
+from sluicegate.schemas.apis.names import accepted_names
+from sluicegate.schemas.apis.openai import CHAT, RESPONSES
+from sluicegate.schemas.apis.schema import Translation, translate
 
 APIS: Final[Mapping[str, Api]] = {
     "anthropic": ANTHROPIC,
