@@ -16,7 +16,7 @@ from sluicegate.config.model import Catalog, GatewayConfig, Limits, Profile, Pyt
 from sluicegate.config.paths import Places
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Upstream
-from sluicegate.gateway import Gateway
+from sluicegate.gateway.gateway import Gateway
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.serve.process import Running
 from sluicegate.testing import MemoryUpstream

@@ -16,7 +16,7 @@ from sluicegate.config.commands import fetching
 from sluicegate.config.model import GatewayConfig, ServerConfig, ServerSettings, Stdio
 from sluicegate.config.secrets import Secret
 from sluicegate.errors import RpcError
-from sluicegate.gateway import Gateway, ServerStatus
+from sluicegate.gateway.gateway import Gateway, ServerStatus
 from sluicegate.hub import mount as mount_module
 from sluicegate.protocol.message import as_object
 from sluicegate.serve.control_api import statuses

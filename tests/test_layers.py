@@ -172,9 +172,9 @@ def test_what_the_picture_allows_is_not_a_breach(tmp_path: Path, file: str, sour
 @pytest.mark.parametrize(
     "source",
     [
-        "def f():\n    from sluicegate import gateway",
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from sluicegate.gateway import Gateway",
-        "try:\n    import sluicegate.gateway as g\nexcept ImportError:\n    g = None",
+        "def f():\n    from sluicegate.gateway import gateway",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from sluicegate.gateway.gateway import Gateway",
+        "try:\n    import sluicegate.gateway.gateway as g\nexcept ImportError:\n    g = None",
     ],
 )
 def test_import_is_found_wherever_it_hides(tmp_path: Path, source: str) -> None:

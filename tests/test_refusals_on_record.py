@@ -10,9 +10,9 @@ import pytest
 from sluicegate.config.model import GatewayConfig, PythonFile, ServerConfig
 from sluicegate.errors import ShuttingDown, SluicegateError
 from sluicegate.exchange import NOBODY, Exchange
-from sluicegate.gateway import Gateway
+from sluicegate.gateway.gateway import Gateway
 from sluicegate.serve.endpoints import Endpoints
-from sluicegate.serve.governance import Stores
+from sluicegate.gateway.governance import Stores
 from sluicegate.server import Server
 from sluicegate.store.memory import MemoryAudit
 from sluicegate.store.state import SqliteState

@@ -16,7 +16,7 @@ from sluicegate.config.model import GatewayConfig, PythonFile, ServerConfig
 from sluicegate.downstream.http import HttpEndpoint
 from sluicegate.errors import ConfigError, Refused, RpcError
 from sluicegate.exchange import Exchange, Handler
-from sluicegate.gateway import Gateway
+from sluicegate.gateway.gateway import Gateway
 from sluicegate.hub.hub import Hub
 from sluicegate.protocol.message import Reply, Result
 from sluicegate.protocol.types import ToolResult

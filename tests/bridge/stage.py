@@ -13,7 +13,7 @@ from sluicegate.config.load import load
 from sluicegate.config.model import HttpFront
 from sluicegate.config.paths import Places
 from sluicegate.exchange import Handler
-from sluicegate.gateway import Gateway
+from sluicegate.gateway.gateway import Gateway
 from sluicegate.http1 import Pool
 from sluicegate.hub.mount import Mount
 from sluicegate.runtime.task_scope import TaskScope

@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from sluicegate.exchange import Exchange
-from sluicegate.gateway import Gateway
+from sluicegate.gateway.gateway import Gateway
 from sluicegate.protocol.input_required import Question, input_required
 from sluicegate.protocol.message import Reply, Result
 from sluicegate.protocol.modern_era import complete

@@ -19,7 +19,7 @@ import pytest
 
 from sluicegate.config.model import GatewayConfig, Secret, ServerConfig, ServerSettings, Stdio
 from sluicegate.config.paths import control_socket
-from sluicegate.gateway import Gateway, ServerStatus
+from sluicegate.gateway.gateway import Gateway, ServerStatus
 from sluicegate.runtime.lock import locked
 from sluicegate.serve.control_api import statuses
 from tests.cli.folders import COUNTING, NOTES, PROMPTLY, Folder, lines_until
@@ -52,10 +52,10 @@ FOR_LATER = {
     "sluicegate.downstream.http",
     "sluicegate.exchange",
     "sluicegate.serve.process",
-    "sluicegate.gateway",
+    "sluicegate.gateway.gateway",
     "sluicegate.http1",
     "sluicegate.hub.hub",
-    "sluicegate.load_file",
+    "sluicegate.gateway.load_file",
     "sluicegate.protocol.message",
     "sluicegate.server",
     "sluicegate.run_server",

@@ -16,7 +16,7 @@ from sluicegate import http1
 from sluicegate.config.load import load
 from sluicegate.config.paths import Places
 from sluicegate.downstream.http import HttpEndpoint
-from sluicegate.gateway import Gateway
+from sluicegate.gateway.gateway import Gateway
 from tests.conformance import client
 from tests.conformance.through import configure
 

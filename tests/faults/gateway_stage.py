@@ -28,7 +28,7 @@ from sluicegate.config.model import GatewayConfig, HttpFront
 from sluicegate.config.paths import Places, control_socket
 from sluicegate.errors import ErrorObject
 from sluicegate.gate.startup import StartupWait
-from sluicegate.gateway import Gateway, ServerStatus
+from sluicegate.gateway.gateway import Gateway, ServerStatus
 from sluicegate.hub.mount import Mount
 from sluicegate.serve.process import Running
 from sluicegate.serve.reload import as_loaded

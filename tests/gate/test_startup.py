@@ -10,7 +10,7 @@ import pytest
 import sluicegate
 from sluicegate.config.model import Catalog, GatewayConfig, PythonFile, ServerConfig
 from sluicegate.exchange import NOBODY, Connection, Exchange, Handler, Host, Upstream
-from sluicegate.gateway import Gateway
+from sluicegate.gateway.gateway import Gateway
 from sluicegate.protocol.message import Params, Reply, Result, opened
 from sluicegate.protocol.modern_era import Profile, complete
 from sluicegate.testing import MemoryUpstream

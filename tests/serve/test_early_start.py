@@ -11,7 +11,7 @@ import pytest
 import sluicegate
 from sluicegate.client.in_process import InProcess
 from sluicegate.config.model import GatewayConfig, Http, HttpFront, Secret, ServerConfig, Stdio
-from sluicegate.gateway import Gateway
+from sluicegate.gateway.gateway import Gateway
 from sluicegate.serve.early_start import Launches, check_address, command_of
 from tests.cli.folders import NOTES
 from tests.descriptors import descriptors

@@ -12,7 +12,7 @@ import sluicegate
 from sluicegate import http1
 from sluicegate.config.model import GatewayConfig, HttpFront, Limits, Profile, PythonFile, ServerConfig
 from sluicegate.exchange import Upstream
-from sluicegate.gateway import Gateway
+from sluicegate.gateway.gateway import Gateway
 from sluicegate.serve.endpoints import Endpoints
 from sluicegate.testing import MemoryUpstream
 

@@ -10,7 +10,7 @@ import pytest
 
 from sluicegate.config.model import GatewayConfig
 from sluicegate.gate.rules import PolicyConfig
-from sluicegate.serve.governance import ApprovalsPage
+from sluicegate.gateway.governance import ApprovalsPage
 from sluicegate.store.base import State
 from sluicegate.store.state import SqliteState
 

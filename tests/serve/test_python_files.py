@@ -11,8 +11,8 @@ import pytest
 import sluicegate
 from sluicegate.config.load import load
 from sluicegate.config.paths import Places
-from sluicegate.gateway import Gateway
-from sluicegate.load_file import load_server
+from sluicegate.gateway.gateway import Gateway
+from sluicegate.gateway.load_file import load_server
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.serve.control_api import statuses
 from sluicegate.serve.process import Running

@@ -11,7 +11,7 @@ import pytest
 
 from sluicegate.config.load import EMPTIED, load
 from sluicegate.config.paths import Places
-from sluicegate.gateway import Gateway
+from sluicegate.gateway.gateway import Gateway
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.serve.process import Running
 from sluicegate.serve.reload import Reloader, as_loaded

@@ -21,7 +21,7 @@ from sluicegate.errors import (
     UpstreamTimeout,
 )
 from sluicegate.exchange import NOBODY, Exchange, Host
-from sluicegate.gateway import Gateway
+from sluicegate.gateway.gateway import Gateway
 from sluicegate.protocol.message import Params, Reply, Result, as_array, as_object, opened
 from sluicegate.protocol.modern_era import complete
 from sluicegate.runtime.task_scope import TaskScope

@@ -8,7 +8,7 @@ import pytest
 
 import sluicegate
 from sluicegate.config.model import Catalog, GatewayConfig, PythonFile, ServerConfig
-from sluicegate.gateway import Gateway
+from sluicegate.gateway.gateway import Gateway
 from sluicegate.testing import MemoryUpstream
 from sluicegate.toolbox.view import View
 from tests.toolbox.box import Folder, folder

@@ -39,7 +39,7 @@ from sluicegate.hub.naming import head_of
 from sluicegate.protocol.versions import MODERN_VERSIONS
 from sluicegate.runtime.standard_streams import columns_of, wrapped
 from sluicegate.serve.control_protocol import Offered, Report, ServerStatus
-from sluicegate.serve.diagnose import LAST_OUTPUT_MARK
+from sluicegate.gateway.diagnose import LAST_OUTPUT_MARK
 
 _SIGNS: Final = {"error": ("✗", "bold red"), "warning": ("!", "yellow"), "note": ("·", "dim")}
 SLOW_SECONDS: Final = 5.0

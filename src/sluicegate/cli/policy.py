@@ -26,7 +26,7 @@ from sluicegate.gate.rules import KINDS, Kind, to_toml
 from sluicegate.hub.catalog import SALIENT, Offer
 from sluicegate.protocol.message import Params
 from sluicegate.serve.catalog_cache import CatalogCache
-from sluicegate.serve.governance import rules_of
+from sluicegate.gateway.governance import rules_of
 
 
 @click.group(cls=Group)

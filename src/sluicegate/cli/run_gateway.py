@@ -26,7 +26,7 @@ from sluicegate.serve.process import Running, serve_gateway
 from sluicegate.store.base import State
 
 if TYPE_CHECKING:
-    from sluicegate.load_activation import FoundActivation
+    from sluicegate.gateway.load_activation import FoundActivation
 
 
 def run_gateway(
@@ -111,7 +111,7 @@ def _reported(loaded: Loaded) -> set[str]:
 
 def _load_file(file: str) -> "Upstream | Hub | FoundActivation":
     # Imported here: most gateways have no Python file, and it would delay the start.
-    from sluicegate.load_file import load_file
+    from sluicegate.gateway.load_file import load_file
 
     return load_file(file)
 

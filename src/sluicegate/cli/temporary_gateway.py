@@ -20,12 +20,12 @@ from sluicegate.config.model import GatewayConfig
 from sluicegate.config.paths import Places, catalogs_folder
 from sluicegate.errors import UpstreamUnavailable
 from sluicegate.exchange import Connection, Host
-from sluicegate.gateway import Gateway
+from sluicegate.gateway.gateway import Gateway
 from sluicegate.hub.mount import State
-from sluicegate.load_file import load_file
+from sluicegate.gateway.load_file import load_file
 from sluicegate.serve.catalog_cache import CatalogCache
 from sluicegate.serve.control_api import SLOW_START, control_server
-from sluicegate.serve.governance import open_stores
+from sluicegate.gateway.governance import open_stores
 from sluicegate.serve.reload import blocking_problems
 
 EXTRA_SECONDS: Final = 5.0

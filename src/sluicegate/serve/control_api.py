@@ -14,9 +14,9 @@ from sluicegate.activations.values import Structured, ToolError
 from sluicegate.config.model import Stdio
 from sluicegate.config.problems import Problem
 from sluicegate.exchange import Caller
-from sluicegate.gateway import Gateway
+from sluicegate.gateway.gateway import Gateway
 from sluicegate.serve.control_protocol import Kind, Offered, OwnTools, Report, ServerStatus
-from sluicegate.serve.diagnose import explain
+from sluicegate.gateway.diagnose import explain
 from sluicegate.server import Server
 
 Reload = Callable[[], Awaitable[list[str]]]

@@ -9,7 +9,7 @@ from sluicegate.downstream.http import HttpEndpoint
 from sluicegate.downstream.http_guard import LOOPBACK, NOT_FOUND, HostPolicy, HttpLimits, Refusal
 from sluicegate.downstream.http_response import HttpRequest, refuse
 from sluicegate.errors import ConfigError
-from sluicegate.gateway import Gateway
+from sluicegate.gateway.gateway import Gateway
 from sluicegate.runtime.quota import Quota
 from sluicegate.runtime.task_scope import TaskScope
 

@@ -15,7 +15,7 @@ from sluicegate.downstream.stdio import serve_stdio
 from sluicegate.downstream.unix_socket import serve_socket
 from sluicegate.errors import ConfigError, StateUnavailable
 from sluicegate.exchange import Handler, Upstream
-from sluicegate.gateway import Gateway
+from sluicegate.gateway.gateway import Gateway
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, State
 from sluicegate.runtime.task_scope import TaskScope
@@ -25,12 +25,12 @@ from sluicegate.serve.client_log import records_to_clients
 from sluicegate.serve.control_api import control_server
 from sluicegate.serve.control_protocol import hub_socket
 from sluicegate.serve.early_start import Launches, check_address, claimed_for_commands
-from sluicegate.serve.governance import ApprovalsPage, Page, open_stores
+from sluicegate.gateway.governance import ApprovalsPage, Page, open_stores
 from sluicegate.serve.reload import Adjust, Reloader, Say, as_loaded
 from sluicegate.serve.stopping import ExitTimer, Signals, UntilIdle
 
 if TYPE_CHECKING:
-    from sluicegate.load_activation import FoundActivation
+    from sluicegate.gateway.load_activation import FoundActivation
     from sluicegate.serve.endpoints import Endpoints
 
 log = logging.getLogger("sluicegate")

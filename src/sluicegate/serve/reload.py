@@ -17,7 +17,7 @@ from sluicegate.config.paths import Places
 from sluicegate.config.problems import Problem, read_text
 from sluicegate.config.watch import watch
 from sluicegate.errors import ConfigError
-from sluicegate.gateway import Gateway
+from sluicegate.gateway.gateway import Gateway
 from sluicegate.store.base import Row
 
 log = logging.getLogger("sluicegate")

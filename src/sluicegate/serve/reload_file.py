@@ -11,7 +11,7 @@ from sluicegate.errors import ConfigError
 from sluicegate.exchange import Exchange, Handler
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
-from sluicegate.load_file import file_of, load_server
+from sluicegate.gateway.load_file import file_of, load_server
 from sluicegate.protocol.message import Reply
 from sluicegate.runtime.task_scope import TaskScope
 

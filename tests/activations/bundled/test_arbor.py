@@ -20,8 +20,8 @@ from sluicegate.bundled.trees import ARCHIVED_AFTER, DAY, DELETED_AFTER, Trees
 from sluicegate.config.load import load
 from sluicegate.config.paths import Places
 from sluicegate.errors import UnknownTarget
-from sluicegate.gateway import Gateway
-from sluicegate.load_file import load_file
+from sluicegate.gateway.gateway import Gateway
+from sluicegate.gateway.load_file import load_file
 from sluicegate.server import Server, activated
 from sluicegate.testing import MemoryUpstream
 from tests.activations.helpers import ask, call, failure, text

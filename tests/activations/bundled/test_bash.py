@@ -15,8 +15,8 @@ from sluicegate.bundled.bash import Bash, Receiver, Stderr, Stdout
 from sluicegate.activations.values import Error, Structured
 from sluicegate.config.load import load
 from sluicegate.config.paths import Places
-from sluicegate.gateway import Gateway
-from sluicegate.load_file import load_file
+from sluicegate.gateway.gateway import Gateway
+from sluicegate.gateway.load_file import load_file
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.server import activated
 from sluicegate.testing import MemoryUpstream

@@ -13,8 +13,8 @@ from sluicegate.bundled.health import Health
 from sluicegate.config.load import load
 from sluicegate.config.paths import Places
 from sluicegate.downstream.native import NativePeer
-from sluicegate.gateway import Gateway
-from sluicegate.load_file import load_file
+from sluicegate.gateway.gateway import Gateway
+from sluicegate.gateway.load_file import load_file
 from sluicegate.testing import MemoryUpstream
 from tests.downstream.raw_client import RawClient, error_of, raw_client
 

@@ -28,15 +28,15 @@ from sluicegate.hub.search_step import SearchStep
 from sluicegate.protocol.message import Reply, as_object
 from sluicegate.protocol.types import HEALTH, ONLY_KEY
 from sluicegate.serve.control_protocol import LogLine, ServerStatus
-from sluicegate.serve.diagnose import explain
+from sluicegate.gateway.diagnose import explain
 from sluicegate.serve.early_start import command_of
-from sluicegate.serve.governance import Stores, adjust, governance_of, stores_in_memory
-from sluicegate.serve.server_logs import ServerLog, ServerLogs
+from sluicegate.gateway.governance import Stores, adjust, governance_of, stores_in_memory
+from sluicegate.gateway.server_logs import ServerLog, ServerLogs
 from sluicegate.upstream.spawn import Launched
 from sluicegate.upstream.stdio import StdioUpstream
 
 if TYPE_CHECKING:
-    from sluicegate.load_activation import FoundActivation, Services
+    from sluicegate.gateway.load_activation import FoundActivation, Services
     from sluicegate.toolbox.management_tools import ManagementTools
 
 log = logging.getLogger("sluicegate")
@@ -183,7 +183,7 @@ class Gateway:
         if asked != HEALTH or HEALTH in self.hub.catalog.tools:
             return proceed(exchange)
         if self._health is None:
-            from sluicegate.load_activation import bundled  # Imported late: few clients ask.
+            from sluicegate.gateway.load_activation import bundled  # Imported late: few clients ask.
 
             self._health = bundled("health", self._services()).server()
         return self._health(exchange)
@@ -335,7 +335,7 @@ class Gateway:
                 if self._load_file is None:
                     raise ConfigError("This gateway does not load Python files.")
                 # Imported late: it is needed only for what runs in this process.
-                from sluicegate.load_activation import in_process
+                from sluicegate.gateway.load_activation import in_process
 
                 return in_process(source, server.prefix, self._load_file, self._services())
             case None:
@@ -349,7 +349,7 @@ class Gateway:
         return self.management
 
     def _services(self) -> "Services":
-        from sluicegate.load_activation import Services
+        from sluicegate.gateway.load_activation import Services
 
         return Services(self.states, self._since, activations_folder(self.config.root, os.environ), self.hub)
 

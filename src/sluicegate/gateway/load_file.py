@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from sluicegate import run_server
 from sluicegate.errors import ConfigError
-from sluicegate.load_activation import FoundActivation, as_activation
+from sluicegate.gateway.load_activation import FoundActivation, as_activation
 from sluicegate.server import Server
 
 if TYPE_CHECKING:
