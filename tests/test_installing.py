@@ -19,7 +19,7 @@ from sluicegate.errors import RpcError
 from sluicegate.gateway.gateway import Gateway, ServerStatus
 from sluicegate.hub import mount as mount_module
 from sluicegate.protocol.message import as_object
-from sluicegate.serve.control_api import statuses
+from sluicegate.control.control_api import statuses
 from sluicegate.testing import MemoryUpstream
 
 DEMO = Path(__file__).parents[1] / "examples" / "demo.py"

@@ -10,7 +10,7 @@ import pytest
 from sluicegate import http1
 from sluicegate.activations.call import Call
 from sluicegate.activations.values import ToolError
-from sluicegate.asgi import AsgiApp
+from sluicegate.serve.asgi import AsgiApp
 from sluicegate.client import Client, connect
 from sluicegate.config.model import GatewayConfig, PythonFile, ServerConfig
 from sluicegate.downstream.http import HttpEndpoint

@@ -8,7 +8,7 @@ import sluicegate
 from sluicegate import http1
 from sluicegate.downstream.http import HttpEndpoint
 from sluicegate.downstream.http_response import HttpRequest
-from sluicegate.run_server import run_in_loop
+from sluicegate.serve.run_server import run_in_loop
 
 SERVERS = 20
 TOOLS = 50

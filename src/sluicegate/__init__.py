@@ -45,7 +45,7 @@ _HOMES = {
     "client.handlers": ("ElicitAnswer", "ElicitRequest", "SampleRequest"),
     "client.client": ("Client",),
     "client.connect": ("Era", "connect"),
-    "asgi": ("AsgiApp",),
+    "serve.asgi": ("AsgiApp",),
     "errors": (
         "ConfigError",
         "InputRefused",
@@ -79,7 +79,7 @@ _HOMES = {
     "server": ("Server", "activation"),
     "toolbox.permission": ("Allow", "Deny"),
     "toolbox.toolbox": ("Toolbox",),
-    "run_server": ("run",),
+    "serve.run_server": ("run",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -4,7 +4,7 @@ import sys
 
 from sluicegate.config.load import load
 from sluicegate.config.paths import Places
-from sluicegate.run_server import run_in_loop
+from sluicegate.serve.run_server import run_in_loop
 from sluicegate.serve.process import serve_gateway
 
 places = Places(root=sys.argv[1], home=sys.argv[1])

@@ -21,7 +21,7 @@ from sluicegate.config.model import GatewayConfig, Secret, ServerConfig, ServerS
 from sluicegate.config.paths import control_socket
 from sluicegate.gateway.gateway import Gateway, ServerStatus
 from sluicegate.runtime.lock import locked
-from sluicegate.serve.control_api import statuses
+from sluicegate.control.control_api import statuses
 from tests.cli.folders import COUNTING, NOTES, PROMPTLY, Folder, lines_until
 from tests.marks import new_mark, processes_with
 
@@ -47,7 +47,7 @@ FOR_LATER = {
     "uvloop",
     "sluicegate.activations.definitions",
     "sluicegate.client.client",
-    "sluicegate.serve.control_api",
+    "sluicegate.control.control_api",
     "sluicegate.downstream.duplex",
     "sluicegate.downstream.http",
     "sluicegate.exchange",
@@ -58,7 +58,7 @@ FOR_LATER = {
     "sluicegate.gateway.load_file",
     "sluicegate.protocol.message",
     "sluicegate.server",
-    "sluicegate.run_server",
+    "sluicegate.serve.run_server",
     "sluicegate.runtime.unix_socket",
     "sluicegate.upstream.http",
     "sluicegate.upstream.stdio",
@@ -273,7 +273,7 @@ async def starting(gateway: Gateway) -> ServerStatus:
 
 
 async def test_one_that_is_silent_is_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluicegate.serve.control_api.SLOW_START", 0.0)
+    monkeypatch.setattr("sluicegate.control.control_api.SLOW_START", 0.0)
     async with Gateway(silent()) as gateway:
         (server,) = statuses(gateway)
     assert re.fullmatch(r"mute has not answered for \d+ s; is it an MCP server on stdio\?", server.sentence)

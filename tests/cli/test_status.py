@@ -12,7 +12,7 @@ import pytest
 
 from sluicegate.cli.status import Lines
 from sluicegate.hub.supervise import tried_singly
-from sluicegate.serve.control_protocol import Report, ServerStatus
+from sluicegate.control.control_protocol import Report, ServerStatus
 from tests.cli.folders import COUNTING, ENDED, ENDING, NO_GATEWAY, NOTES, PROMPTLY, Folder, lines_until
 
 

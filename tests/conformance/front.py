@@ -6,7 +6,7 @@ import sys
 from sluicegate.config.load import load
 from sluicegate.config.model import HttpFront
 from sluicegate.config.paths import Places
-from sluicegate.run_server import run_in_loop
+from sluicegate.serve.run_server import run_in_loop
 from sluicegate.serve.process import Running, serve_gateway
 
 

@@ -52,7 +52,7 @@ def main(folder: str) -> None:
     from sluicegate.config.paths import Places
     from sluicegate.downstream import http_sessions
     from sluicegate.gateway.load_file import load_server
-    from sluicegate.run_server import run_in_loop
+    from sluicegate.serve.run_server import run_in_loop
     from sluicegate.serve.process import Running, serve_gateway
 
     def opened(running: Running) -> None:

@@ -206,7 +206,7 @@ from sluicegate.config.load import load
 from sluicegate.config.model import HttpFront
 from sluicegate.config.paths import Places
 from sluicegate.serve.process import serve_gateway
-from sluicegate.run_server import run_in_loop
+from sluicegate.serve.run_server import run_in_loop
 
 logging.basicConfig(level=logging.ERROR)
 root, stdio = sys.argv[1:]

@@ -22,7 +22,7 @@ from sluicegate.downstream.http_response import HttpRequest
 from sluicegate.exchange import Caller, chain
 from sluicegate.gate.admission import Admission
 from sluicegate.http1 import Limits, serve
-from sluicegate.run_server import run_in_loop
+from sluicegate.serve.run_server import run_in_loop
 
 WORDS = "word " * 4000
 LONG_URI = "note://" + "long" * 4000

@@ -11,9 +11,9 @@ from tests.faults.load import Answer, LoadServer, Wire, call_of, post_of
 from tests.faults.load_server import LONG_URI
 
 PROGRAM = """
-import sluicegate, sluicegate.run_server
+import sluicegate, sluicegate.serve.run_server
 from tests.faults.load_server import make_server
-sluicegate.run_server.DRAIN = 4.0
+sluicegate.serve.run_server.DRAIN = 4.0
 sluicegate.run(make_server(), http=True, port=0)
 """
 

@@ -15,7 +15,7 @@ import pytest
 
 import sluicegate
 from sluicegate.protocol.types import ProgressEvent, ToolResult
-from sluicegate.serve.control_protocol import hub_socket
+from sluicegate.control.control_protocol import hub_socket
 from sluicegate.upstream.duplex import SocketUpstream
 from tests.config import test_broken_files
 from tests.downstream.raw_client import Json, modern

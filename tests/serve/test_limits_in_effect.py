@@ -26,7 +26,7 @@ from sluicegate.gateway.load_file import load_server
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Result, as_array, as_object, opened
 from sluicegate.protocol.modern_era import Profile
-from sluicegate.serve.control_protocol import hub_socket
+from sluicegate.control.control_protocol import hub_socket
 from sluicegate.serve.process import Running
 from sluicegate.serve.reload import as_loaded
 from sluicegate.upstream.duplex import SocketUpstream

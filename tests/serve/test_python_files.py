@@ -14,7 +14,7 @@ from sluicegate.config.paths import Places
 from sluicegate.gateway.gateway import Gateway
 from sluicegate.gateway.load_file import load_server
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.serve.control_api import statuses
+from sluicegate.control.control_api import statuses
 from sluicegate.serve.process import Running
 from sluicegate.serve.reload import as_loaded
 from sluicegate.testing import MemoryUpstream

@@ -38,7 +38,7 @@ from sluicegate.text.globs import name_matches
 from sluicegate.hub.naming import head_of
 from sluicegate.protocol.versions import MODERN_VERSIONS
 from sluicegate.runtime.standard_streams import columns_of, wrapped
-from sluicegate.serve.control_protocol import Offered, Report, ServerStatus
+from sluicegate.control.control_protocol import Offered, Report, ServerStatus
 from sluicegate.gateway.diagnose import LAST_OUTPUT_MARK
 
 _SIGNS: Final = {"error": ("✗", "bold red"), "warning": ("!", "yellow"), "note": ("·", "dim")}

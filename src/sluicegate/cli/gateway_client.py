@@ -36,7 +36,7 @@ from sluicegate.errors import (
 from sluicegate.text.globs import name_matches
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.types import ToolResult
-from sluicegate.serve.control_protocol import Kind, LogLine, Offered, OwnTools, Report, ServerStatus, hub_socket
+from sluicegate.control.control_protocol import Kind, LogLine, Offered, OwnTools, Report, ServerStatus, hub_socket
 from sluicegate.upstream.duplex import SocketUpstream
 
 T = TypeVar("T")

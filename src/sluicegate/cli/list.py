@@ -23,7 +23,7 @@ from sluicegate.cli.output import (
 from sluicegate.config.paths import Places
 from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.runtime.standard_streams import columns_of, wrapped
-from sluicegate.serve.control_protocol import Kind, Offered
+from sluicegate.control.control_protocol import Kind, Offered
 
 Row = Callable[[Offered], Sequence[str]]
 

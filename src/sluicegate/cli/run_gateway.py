@@ -17,10 +17,10 @@ from sluicegate.config.paths import Places
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Upstream
 from sluicegate.hub.hub import Hub
-from sluicegate.run_server import LABEL, client_lines, run_in_loop
+from sluicegate.serve.run_server import LABEL, client_lines, run_in_loop
 from sluicegate.runtime.standard_streams import drawn
-from sluicegate.serve.control_api import statuses
-from sluicegate.serve.control_protocol import ServerStatus
+from sluicegate.control.control_api import statuses
+from sluicegate.control.control_protocol import ServerStatus
 from sluicegate.serve.early_start import Launches
 from sluicegate.serve.process import Running, serve_gateway
 from sluicegate.store.base import State

@@ -13,7 +13,7 @@ from sluicegate.cli.output import as_sentence, is_terminal, say, show_json, show
 from sluicegate.config.paths import Places
 from sluicegate.errors import UpstreamUnavailable
 from sluicegate.protocol.versions import MODERN_VERSIONS
-from sluicegate.serve.control_protocol import Report, ServerStatus
+from sluicegate.control.control_protocol import Report, ServerStatus
 
 COLUMNS: Final = ("server", "state", "protocol", "transport", "tools", "calls", "errors", "latency")
 NO_GATEWAY: Final = "no gateway runs for this folder; waiting for `sluicegate serve` to start one."

@@ -24,7 +24,7 @@ from sluicegate.gateway.gateway import Gateway
 from sluicegate.hub.mount import State
 from sluicegate.gateway.load_file import load_file
 from sluicegate.serve.catalog_cache import CatalogCache
-from sluicegate.serve.control_api import SLOW_START, control_server
+from sluicegate.control.control_api import SLOW_START, control_server
 from sluicegate.gateway.governance import open_stores
 from sluicegate.serve.reload import blocking_problems
 

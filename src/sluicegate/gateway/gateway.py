@@ -27,7 +27,7 @@ from sluicegate.hub.mount import Mount, MountSettings, State
 from sluicegate.hub.search_step import SearchStep
 from sluicegate.protocol.message import Reply, as_object
 from sluicegate.protocol.types import HEALTH, ONLY_KEY
-from sluicegate.serve.control_protocol import LogLine, ServerStatus
+from sluicegate.control.control_protocol import LogLine, ServerStatus
 from sluicegate.gateway.diagnose import explain
 from sluicegate.serve.early_start import command_of
 from sluicegate.gateway.governance import Stores, adjust, governance_of, stores_in_memory

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, TypeGuard
 
-from sluicegate import run_server
+from sluicegate.serve import run_server
 from sluicegate.errors import ConfigError
 from sluicegate.gateway.load_activation import FoundActivation, as_activation
 from sluicegate.server import Server

@@ -22,8 +22,8 @@ from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.serve.attach import Hello, Welcome, client_socket
 from sluicegate.serve.catalog_cache import CatalogCache
 from sluicegate.serve.client_log import records_to_clients
-from sluicegate.serve.control_api import control_server
-from sluicegate.serve.control_protocol import hub_socket
+from sluicegate.control.control_api import control_server
+from sluicegate.control.control_protocol import hub_socket
 from sluicegate.serve.early_start import Launches, check_address, claimed_for_commands
 from sluicegate.gateway.governance import ApprovalsPage, Page, open_stores
 from sluicegate.serve.reload import Adjust, Reloader, Say, as_loaded
@@ -330,7 +330,7 @@ async def serve_gateway(
         approvals = await stack.enter_async_context(ApprovalsPage(stores.state, page))
         if loaded.config.approvals.webhook:
             # Imported late: few gateways have one, and it needs the HTTP client.
-            from sluicegate.gate.webhook import Webhook
+            from sluicegate.control.webhook import Webhook
 
             webhook = Webhook(loaded.config.approvals.webhook, lambda: approvals.url)
             stores.notify = await stack.enter_async_context(webhook)

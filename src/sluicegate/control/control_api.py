@@ -15,7 +15,7 @@ from sluicegate.config.model import Stdio
 from sluicegate.config.problems import Problem
 from sluicegate.exchange import Caller
 from sluicegate.gateway.gateway import Gateway
-from sluicegate.serve.control_protocol import Kind, Offered, OwnTools, Report, ServerStatus
+from sluicegate.control.control_protocol import Kind, Offered, OwnTools, Report, ServerStatus
 from sluicegate.gateway.diagnose import explain
 from sluicegate.server import Server
 
