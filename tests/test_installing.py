@@ -15,11 +15,11 @@ import sluicegate
 from sluicegate.config.commands import fetching
 from sluicegate.config.model import GatewayConfig, ServerConfig, ServerSettings, Stdio
 from sluicegate.config.secrets import Secret
+from sluicegate.control.control_api import statuses
 from sluicegate.errors import RpcError
 from sluicegate.gateway.gateway import Gateway, ServerStatus
 from sluicegate.hub import mount as mount_module
 from sluicegate.protocol.message import as_object
-from sluicegate.control.control_api import statuses
 from sluicegate.testing import MemoryUpstream
 
 DEMO = Path(__file__).parents[1] / "examples" / "demo.py"

@@ -13,9 +13,9 @@ from sluicegate.config.load import load
 from sluicegate.config.paths import Places
 from sluicegate.errors import ConfigError
 from sluicegate.gateway.gateway import Gateway
-from sluicegate.hub.hub import Hub
 from sluicegate.gateway.load_activation import BUNDLED, Services, bundled
 from sluicegate.gateway.load_file import load_file, load_server
+from sluicegate.hub.hub import Hub
 from sluicegate.protocol.message import as_array, as_object
 from sluicegate.server import Server, activated
 from sluicegate.testing import MemoryUpstream

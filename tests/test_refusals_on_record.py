@@ -11,8 +11,8 @@ from sluicegate.config.model import GatewayConfig, PythonFile, ServerConfig
 from sluicegate.errors import ShuttingDown, SluicegateError
 from sluicegate.exchange import NOBODY, Exchange
 from sluicegate.gateway.gateway import Gateway
-from sluicegate.serve.endpoints import Endpoints
 from sluicegate.gateway.governance import Stores
+from sluicegate.serve.endpoints import Endpoints
 from sluicegate.server import Server
 from sluicegate.store.memory import MemoryAudit
 from sluicegate.store.state import SqliteState

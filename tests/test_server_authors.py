@@ -10,7 +10,6 @@ import pytest
 from sluicegate import http1
 from sluicegate.activations.call import Call
 from sluicegate.activations.values import ToolError
-from sluicegate.serve.asgi import AsgiApp
 from sluicegate.client import Client, connect
 from sluicegate.config.model import GatewayConfig, PythonFile, ServerConfig
 from sluicegate.downstream.http import HttpEndpoint
@@ -20,6 +19,7 @@ from sluicegate.gateway.gateway import Gateway
 from sluicegate.hub.hub import Hub
 from sluicegate.protocol.message import Reply, Result
 from sluicegate.protocol.types import ToolResult
+from sluicegate.serve.asgi import AsgiApp
 from sluicegate.server import Server
 from sluicegate.testing import MemoryUpstream
 from tests.activations.helpers import ask

@@ -17,7 +17,6 @@ from sluicegate.activations.values import Structured as Structured
 from sluicegate.activations.values import Text as Text
 from sluicegate.activations.values import ToolUse as ToolUse
 from sluicegate.activations.values import UserMessage as UserMessage
-from sluicegate.serve.asgi import AsgiApp as AsgiApp
 from sluicegate.client.client import Client as Client
 from sluicegate.client.connect import Era as Era
 from sluicegate.client.connect import connect as connect
@@ -52,6 +51,7 @@ from sluicegate.protocol.types import LogEvent as LogEvent
 from sluicegate.protocol.types import OwnEvent as OwnEvent
 from sluicegate.protocol.types import ProgressEvent as ProgressEvent
 from sluicegate.protocol.types import ToolResult as ToolResult
+from sluicegate.serve.asgi import AsgiApp as AsgiApp
 from sluicegate.serve.run_server import run as run
 from sluicegate.server import Server as Server
 from sluicegate.server import activation as activation

@@ -19,9 +19,9 @@ import pytest
 
 from sluicegate.config.model import GatewayConfig, Secret, ServerConfig, ServerSettings, Stdio
 from sluicegate.config.paths import control_socket
+from sluicegate.control.control_api import statuses
 from sluicegate.gateway.gateway import Gateway, ServerStatus
 from sluicegate.runtime.lock import locked
-from sluicegate.control.control_api import statuses
 from tests.cli.folders import COUNTING, NOTES, PROMPTLY, Folder, lines_until
 from tests.marks import new_mark, processes_with
 

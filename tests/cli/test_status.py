@@ -11,8 +11,8 @@ from typing import cast
 import pytest
 
 from sluicegate.cli.status import Lines
-from sluicegate.hub.supervise import tried_singly
 from sluicegate.control.control_protocol import Report, ServerStatus
+from sluicegate.hub.supervise import tried_singly
 from tests.cli.folders import COUNTING, ENDED, ENDING, NO_GATEWAY, NOTES, PROMPTLY, Folder, lines_until
 
 

@@ -6,8 +6,8 @@ import sys
 from sluicegate.config.load import load
 from sluicegate.config.model import HttpFront
 from sluicegate.config.paths import Places
-from sluicegate.serve.run_server import run_in_loop
 from sluicegate.serve.process import Running, serve_gateway
+from sluicegate.serve.run_server import run_in_loop
 
 
 def say(sentence: str) -> None:

@@ -52,8 +52,8 @@ def main(folder: str) -> None:
     from sluicegate.config.paths import Places
     from sluicegate.downstream import http_sessions
     from sluicegate.gateway.load_file import load_server
-    from sluicegate.serve.run_server import run_in_loop
     from sluicegate.serve.process import Running, serve_gateway
+    from sluicegate.serve.run_server import run_in_loop
 
     def opened(running: Running) -> None:
         print(running.address, flush=True)

@@ -14,8 +14,8 @@ from typing import cast
 import pytest
 
 import sluicegate
-from sluicegate.protocol.types import ProgressEvent, ToolResult
 from sluicegate.control.control_protocol import hub_socket
+from sluicegate.protocol.types import ProgressEvent, ToolResult
 from sluicegate.upstream.duplex import SocketUpstream
 from tests.config import test_broken_files
 from tests.downstream.raw_client import Json, modern

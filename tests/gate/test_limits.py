@@ -5,8 +5,8 @@ import pytest
 from sluicegate.errors import InvalidParams, RateLimited, UpstreamProtocolError
 from sluicegate.exchange import NOBODY, Caller, Exchange, Target
 from sluicegate.gate.limits import Ceilings, Rate, RateLimit, RateLimits, SizeLimit, parse_rate
-from sluicegate.text.globs import glob
 from sluicegate.protocol.message import Reply, Result
+from sluicegate.text.globs import glob
 
 MINUTE = Rate(2, 60.0)
 

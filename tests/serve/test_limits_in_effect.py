@@ -18,6 +18,7 @@ from sluicegate import http1
 from sluicegate.config.load import load
 from sluicegate.config.model import HttpFront
 from sluicegate.config.paths import Places, control_socket
+from sluicegate.control.control_protocol import hub_socket
 from sluicegate.downstream.http import HttpEndpoint
 from sluicegate.errors import InputRefused, SluicegateError
 from sluicegate.exchange import Exchange
@@ -26,7 +27,6 @@ from sluicegate.gateway.load_file import load_server
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Result, as_array, as_object, opened
 from sluicegate.protocol.modern_era import Profile
-from sluicegate.control.control_protocol import hub_socket
 from sluicegate.serve.process import Running
 from sluicegate.serve.reload import as_loaded
 from sluicegate.upstream.duplex import SocketUpstream

@@ -8,9 +8,9 @@ from typing import Annotated, Final, Protocol
 import msgspec
 from msgspec import Meta
 
-from sluicegate.bundled.trees import PAGE_SIZE, Metadata, Node, Tree, Trees
 from sluicegate.activations.call import Call
 from sluicegate.activations.values import ToolError
+from sluicegate.bundled.trees import PAGE_SIZE, Metadata, Node, Tree, Trees
 
 TREE: Final = "arbor://tree/{tree}"
 NODE: Final = "arbor://tree/{tree}/node/{node}"

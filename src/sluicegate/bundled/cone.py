@@ -10,6 +10,7 @@ from typing import Annotated, Final, Protocol
 import msgspec
 from msgspec import Meta
 
+from sluicegate.activations.values import AssistantMessage, Data, Structured, ToolError, UserMessage
 from sluicegate.bundled.chat_apis import (
     AnswerReader,
     Endpoint,
@@ -19,7 +20,6 @@ from sluicegate.bundled.chat_apis import (
     error_message,
 )
 from sluicegate.bundled.trees import Node, Trees
-from sluicegate.activations.values import AssistantMessage, Data, Structured, ToolError, UserMessage
 from sluicegate.errors import SluicegateError
 from sluicegate.http1 import Answer, ClientLimits, Pool
 from sluicegate.protocol.sse import SseDecoder, SseEvent

@@ -19,10 +19,10 @@ from sluicegate.cli.state import opened_state
 from sluicegate.config.paths import Places
 from sluicegate.gate.approval_text import MAX_REASON, as_lines, outcome
 from sluicegate.gate.rules import GROUP
-from sluicegate.text.globs import escape
-from sluicegate.text.visible_text import HIDDEN
 from sluicegate.store.base import Answer, Approval, Grant, Scope
 from sluicegate.store.state import SqliteState
+from sluicegate.text.globs import escape
+from sluicegate.text.visible_text import HIDDEN
 
 _POLL: Final = 0.3
 _LOGIN: Final = 300.0

@@ -32,14 +32,14 @@ from sluicegate.config.load import Loaded
 from sluicegate.config.model import GatewayConfig, HttpFront, ServerConfig
 from sluicegate.config.paths import Places
 from sluicegate.config.problems import Problem
+from sluicegate.control.control_protocol import Offered, Report, ServerStatus
 from sluicegate.errors import UpstreamError
 from sluicegate.gate.rules import unknown_names
-from sluicegate.text.globs import name_matches
+from sluicegate.gateway.diagnose import LAST_OUTPUT_MARK
 from sluicegate.hub.naming import head_of
 from sluicegate.protocol.versions import MODERN_VERSIONS
 from sluicegate.runtime.standard_streams import columns_of, wrapped
-from sluicegate.control.control_protocol import Offered, Report, ServerStatus
-from sluicegate.gateway.diagnose import LAST_OUTPUT_MARK
+from sluicegate.text.globs import name_matches
 
 _SIGNS: Final = {"error": ("✗", "bold red"), "warning": ("!", "yellow"), "note": ("·", "dim")}
 SLOW_SECONDS: Final = 5.0

@@ -25,6 +25,7 @@ from sluicegate.client.events import OnLog
 from sluicegate.client.handlers import Elicit
 from sluicegate.config.model import GatewayConfig
 from sluicegate.config.paths import Places, control_socket
+from sluicegate.control.control_protocol import Kind, LogLine, Offered, OwnTools, Report, ServerStatus, hub_socket
 from sluicegate.errors import (
     RpcError,
     SluicegateError,
@@ -33,10 +34,9 @@ from sluicegate.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from sluicegate.text.globs import name_matches
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.types import ToolResult
-from sluicegate.control.control_protocol import Kind, LogLine, Offered, OwnTools, Report, ServerStatus, hub_socket
+from sluicegate.text.globs import name_matches
 from sluicegate.upstream.duplex import SocketUpstream
 
 T = TypeVar("T")

@@ -21,8 +21,8 @@ from sluicegate.config.clients import (
 )
 from sluicegate.config.jsonc import Fault
 from sluicegate.config.paths import Places
-from sluicegate.text.masking import masked_args, masked_url
 from sluicegate.protocol.message import as_array, as_object
+from sluicegate.text.masking import masked_args, masked_url
 
 _ADDED: Final = "is added"
 _NAME_TAKEN: Final = "the name is taken; left out"

@@ -21,9 +21,9 @@ from sluicegate.cli.output import (
     show_rows,
 )
 from sluicegate.config.paths import Places
+from sluicegate.control.control_protocol import Kind, Offered
 from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.runtime.standard_streams import columns_of, wrapped
-from sluicegate.control.control_protocol import Kind, Offered
 
 Row = Callable[[Offered], Sequence[str]]
 

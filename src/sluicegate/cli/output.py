@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from sluicegate.text.visible_text import CONTROLS
 from sluicegate.runtime import standard_streams
 from sluicegate.runtime.standard_streams import columns_of, has_colours, wrapped, write_line
+from sluicegate.text.visible_text import CONTROLS
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -14,8 +14,8 @@ from sluicegate.config.paths import Places
 from sluicegate.errors import ConfigError
 from sluicegate.gate.lock_file import LOCK_NAME, read_lock, write_lock
 from sluicegate.gate.scan import scan
-from sluicegate.text.visible_text import visible
 from sluicegate.store.base import Pin
+from sluicegate.text.visible_text import visible
 
 
 @click.group(cls=Group, invoke_without_command=True)

@@ -23,10 +23,10 @@ from sluicegate.config.settings_toml import lines_of, parse_toml
 from sluicegate.exchange import Action, Caller, Target
 from sluicegate.gate.judge import CompiledRule, Rules, is_hidden, judge, mismatch
 from sluicegate.gate.rules import KINDS, Kind, to_toml
+from sluicegate.gateway.governance import rules_of
 from sluicegate.hub.catalog import SALIENT, Offer
 from sluicegate.protocol.message import Params
 from sluicegate.serve.catalog_cache import CatalogCache
-from sluicegate.gateway.governance import rules_of
 
 
 @click.group(cls=Group)

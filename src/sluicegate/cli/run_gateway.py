@@ -14,15 +14,15 @@ from sluicegate.cli.output import about, clean, counted, one_line, say, tell
 from sluicegate.cli.serve import Overrides, ServeOptions, cannot_listen
 from sluicegate.config.load import Loaded
 from sluicegate.config.paths import Places
+from sluicegate.control.control_api import statuses
+from sluicegate.control.control_protocol import ServerStatus
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Upstream
 from sluicegate.hub.hub import Hub
-from sluicegate.serve.run_server import LABEL, client_lines, run_in_loop
 from sluicegate.runtime.standard_streams import drawn
-from sluicegate.control.control_api import statuses
-from sluicegate.control.control_protocol import ServerStatus
 from sluicegate.serve.early_start import Launches
 from sluicegate.serve.process import Running, serve_gateway
+from sluicegate.serve.run_server import LABEL, client_lines, run_in_loop
 from sluicegate.store.base import State
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from sluicegate.cli.command import INTERRUPTED, Failure, places_of, with_folder
 from sluicegate.cli.key_values import Wrong, json_arguments, text_of, typed_arguments
 from sluicegate.cli.output import clean, counted, first_line, is_terminal, one_line, say, show_rows, show_text, tell
 from sluicegate.errors import SluicegateError
-from sluicegate.text.globs import BadGlob, name_glob
 from sluicegate.hub.catalog import Entry
 from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.protocol.types import LogEvent, ProgressEvent, ToolResult
 from sluicegate.runtime.task_scope import TaskScope, in_thread
+from sluicegate.text.globs import BadGlob, name_glob
 from sluicegate.toolbox.permission import Allow, Ask, Deny, ask_on_terminal
 from sluicegate.toolbox.toolbox import Toolbox
 

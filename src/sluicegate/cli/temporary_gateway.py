@@ -18,14 +18,14 @@ from sluicegate.client.handlers import Elicit
 from sluicegate.client.in_process import InProcess
 from sluicegate.config.model import GatewayConfig
 from sluicegate.config.paths import Places, catalogs_folder
+from sluicegate.control.control_api import SLOW_START, control_server
 from sluicegate.errors import UpstreamUnavailable
 from sluicegate.exchange import Connection, Host
 from sluicegate.gateway.gateway import Gateway
-from sluicegate.hub.mount import State
-from sluicegate.gateway.load_file import load_file
-from sluicegate.serve.catalog_cache import CatalogCache
-from sluicegate.control.control_api import SLOW_START, control_server
 from sluicegate.gateway.governance import open_stores
+from sluicegate.gateway.load_file import load_file
+from sluicegate.hub.mount import State
+from sluicegate.serve.catalog_cache import CatalogCache
 from sluicegate.serve.reload import blocking_problems
 
 EXTRA_SECONDS: Final = 5.0

@@ -2,9 +2,9 @@
 
 from sluicegate.errors import ApprovalDeclined, Refused
 from sluicegate.exchange import Exchange, Target
-from sluicegate.text.masking import masked_url
 from sluicegate.protocol.message import Params
 from sluicegate.store.base import Approval, Grant, Row
+from sluicegate.text.masking import masked_url
 
 
 def decided_row(exchange: Exchange, target: Target, question: Approval, refusal: Refused | None) -> Row:

@@ -14,8 +14,8 @@ from sluicegate.errors import ApprovalDeclined, ApprovalExpired, Refused
 from sluicegate.exchange import Target, Verdict
 from sluicegate.protocol.input_required import Question
 from sluicegate.protocol.message import Params, as_object
-from sluicegate.text.visible_text import visible
 from sluicegate.store.base import Answer, Approval, Scope
+from sluicegate.text.visible_text import visible
 
 LONG: Final = 200
 """Characters from which on the length of a value is shown as well."""

@@ -15,10 +15,10 @@ import msgspec
 
 from sluicegate.errors import AuditUnavailable, ErrorObject, SluicegateError
 from sluicegate.exchange import Exchange, Handler, Target, Verdict
-from sluicegate.text.masking import masked_members, masked_url
 from sluicegate.protocol.canonical_json import canonical_json
 from sluicegate.protocol.message import Params, Reply, Result, ToolText, as_object, may_escape_names
 from sluicegate.store.base import AuditLog, Row
+from sluicegate.text.masking import masked_members, masked_url
 
 _MAX_LENGTH: Final = 200
 """Characters of a name that a client chooses."""

@@ -9,8 +9,8 @@ import msgspec
 from sluicegate.exchange import Action, Caller, Target
 from sluicegate.gate.judge import Rules, judge, possible_verdicts
 from sluicegate.gate.rules import Kind, Permission, full_name
-from sluicegate.text.globs import MAX_SIZE, escape
 from sluicegate.protocol.methods import JUDGED, Judged
+from sluicegate.text.globs import MAX_SIZE, escape
 
 _KINDS: Final[Mapping[Judged, Kind]] = {
     "tool": "tool",

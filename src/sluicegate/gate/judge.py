@@ -13,8 +13,8 @@ import msgspec
 
 from sluicegate.exchange import Action, Caller, Target, Verdict
 from sluicegate.gate.rules import GROUP, KINDS, PolicyConfig, Rule, Subject, spellings, subject_of
-from sluicegate.text.globs import Glob, glob, name_glob
 from sluicegate.protocol.uri_normalize import plain
+from sluicegate.text.globs import Glob, glob, name_glob
 
 MAX_ARGUMENT: Final = 16 * 1024
 """Bytes of an argument that a glob reads; of a list, of all its elements together."""

@@ -9,8 +9,8 @@ import msgspec
 
 from sluicegate.errors import InvalidParams, RateLimited, UpstreamProtocolError
 from sluicegate.exchange import Exchange, Handler, Target
-from sluicegate.text.globs import Glob
 from sluicegate.protocol.message import Reply, Result
+from sluicegate.text.globs import Glob
 
 _RATE: Final = re.compile(r"([1-9][0-9]{0,8})/(s|m|h|d)")
 _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}

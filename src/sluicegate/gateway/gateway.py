@@ -17,21 +17,21 @@ from sluicegate.config.management import MANAGEMENT, with_management
 from sluicegate.config.model import OURSELVES, Era, GatewayConfig, Http, Installed, PythonFile, ServerConfig, Stdio
 from sluicegate.config.model import Profile as ProfileConfig
 from sluicegate.config.paths import activations_folder
+from sluicegate.control.control_protocol import LogLine, ServerStatus
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Exchange, Handler, Step, Upstream, chain
 from sluicegate.gate.admission import Admission
 from sluicegate.gate.startup import StartupWait
+from sluicegate.gateway.diagnose import explain
+from sluicegate.gateway.governance import Stores, adjust, governance_of, stores_in_memory
+from sluicegate.gateway.server_logs import ServerLog, ServerLogs
 from sluicegate.hub.catalog import Offer, OfferLimits, Patterns, Profile
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, MountSettings, State
 from sluicegate.hub.search_step import SearchStep
 from sluicegate.protocol.message import Reply, as_object
 from sluicegate.protocol.types import HEALTH, ONLY_KEY
-from sluicegate.control.control_protocol import LogLine, ServerStatus
-from sluicegate.gateway.diagnose import explain
 from sluicegate.serve.early_start import command_of
-from sluicegate.gateway.governance import Stores, adjust, governance_of, stores_in_memory
-from sluicegate.gateway.server_logs import ServerLog, ServerLogs
 from sluicegate.upstream.spawn import Launched
 from sluicegate.upstream.stdio import StdioUpstream
 

@@ -14,11 +14,11 @@ from sluicegate.gate.governance import Governance
 from sluicegate.gate.judge import Rules
 from sluicegate.gate.limits import Ceilings, RateLimits, parse_rate
 from sluicegate.gate.pins import Mode
-from sluicegate.text.globs import name_glob
 from sluicegate.runtime.task_scope import TaskScope, forever
 from sluicegate.store.base import Approval, AuditLog, State
 from sluicegate.store.memory import Unrecorded
 from sluicegate.store.state import SqliteState
+from sluicegate.text.globs import name_glob
 
 log = logging.getLogger("sluicegate")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, TypeGuard
 
-from sluicegate.serve import run_server
 from sluicegate.errors import ConfigError
 from sluicegate.gateway.load_activation import FoundActivation, as_activation
+from sluicegate.serve import run_server
 from sluicegate.server import Server
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import Final
 
 import msgspec
 
-from sluicegate.schemas.types import Declared, Map, SchemaTypes, Type
 from sluicegate.hub.catalog import digest_of
 from sluicegate.protocol.headers import Marks, marks_of
 from sluicegate.protocol.message import Params, as_object
 from sluicegate.protocol.types import EVENTS_KEY, STREAMING_KEY
+from sluicegate.schemas.types import Declared, Map, SchemaTypes, Type
 
 MAX_NAME: Final = 80
 

@@ -18,7 +18,6 @@ from sluicegate.errors import (
     UpstreamUnavailable,
 )
 from sluicegate.exchange import NOBODY, Caller, Connection, Exchange, Handler
-from sluicegate.text.globs import name_matches
 from sluicegate.hub.call_sink import PROGRESS, CallSink
 from sluicegate.hub.mount_settings import Figures, MountSettings
 from sluicegate.hub.supervise import CircuitBreaker, is_away, is_undelivered, out_of_reach
@@ -34,6 +33,7 @@ from sluicegate.protocol.versions import LATEST_VERSION, REVISIONS, Revision
 from sluicegate.runtime.deadlines import Deadline, DeadlineExceeded, Deadlines
 from sluicegate.runtime.quota import ConcurrencyLimit
 from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.text.globs import name_matches
 
 # Declared to session-era servers once for all callers, since a connection outlives each of them. Whether a caller can
 # be asked is checked with each question. Roots are left out: many servers would use them in place of the folders on

@@ -13,7 +13,6 @@ import msgspec
 
 from sluicegate.errors import InvalidParams
 from sluicegate.exchange import Target
-from sluicegate.text.globs import name_matches
 from sluicegate.hub.naming import (
     MAX_TOOL_NAME,
     Naming,
@@ -25,6 +24,7 @@ from sluicegate.hub.naming import (
 )
 from sluicegate.protocol.headers import Marks
 from sluicegate.protocol.message import Params, as_object
+from sluicegate.text.globs import name_matches
 
 KINDS: Final[Mapping[str, str]] = {
     "tools": "name",

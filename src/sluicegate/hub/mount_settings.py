@@ -6,10 +6,10 @@ from typing import Final
 import msgspec
 
 from sluicegate.errors import UpstreamError
-from sluicegate.text.globs import name_matches
 from sluicegate.hub.catalog import OfferLimits, Patterns
 from sluicegate.protocol.message import Params
 from sluicegate.runtime.quota import CONCURRENCY, QUEUE, QUEUE_WAIT
+from sluicegate.text.globs import name_matches
 
 LISTS_DEBOUNCE: Final = 0.25
 """Seconds between the notice that a list changed and fetching it: notices often come in bursts."""

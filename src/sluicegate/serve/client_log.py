@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from sluicegate.hub.hub import Hub
-from sluicegate.text.masking import masked_line
 from sluicegate.protocol.message import Notification, Params
+from sluicegate.text.masking import masked_line
 
 MAX_RECORD: Final = 2000
 """Characters of a record that clients get."""

@@ -11,21 +11,21 @@ import msgspec
 from sluicegate.config.load import Loaded
 from sluicegate.config.model import HttpFront
 from sluicegate.config.paths import Places, catalogs_folder, control_socket
+from sluicegate.control.control_api import control_server
+from sluicegate.control.control_protocol import hub_socket
 from sluicegate.downstream.stdio import serve_stdio
 from sluicegate.downstream.unix_socket import serve_socket
 from sluicegate.errors import ConfigError, StateUnavailable
 from sluicegate.exchange import Handler, Upstream
 from sluicegate.gateway.gateway import Gateway
+from sluicegate.gateway.governance import ApprovalsPage, Page, open_stores
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, State
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.serve.attach import Hello, Welcome, client_socket
 from sluicegate.serve.catalog_cache import CatalogCache
 from sluicegate.serve.client_log import records_to_clients
-from sluicegate.control.control_api import control_server
-from sluicegate.control.control_protocol import hub_socket
 from sluicegate.serve.early_start import Launches, check_address, claimed_for_commands
-from sluicegate.gateway.governance import ApprovalsPage, Page, open_stores
 from sluicegate.serve.reload import Adjust, Reloader, Say, as_loaded
 from sluicegate.serve.stopping import ExitTimer, Signals, UntilIdle
 

@@ -9,9 +9,9 @@ from sluicegate.client.in_process import as_upstream
 from sluicegate.config.watch import watch
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Exchange, Handler
+from sluicegate.gateway.load_file import file_of, load_server
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
-from sluicegate.gateway.load_file import file_of, load_server
 from sluicegate.protocol.message import Reply
 from sluicegate.runtime.task_scope import TaskScope
 

@@ -6,8 +6,8 @@ from sluicegate.exchange import Caller, Exchange, Handler, Target
 from sluicegate.gate.governance import Governance
 from sluicegate.gate.policy import verdict_of
 from sluicegate.gate.rules import Permission, subject_of
-from sluicegate.text.globs import BadGlob, name_glob
 from sluicegate.protocol.message import Params, Reply
+from sluicegate.text.globs import BadGlob, name_glob
 
 Matches = Callable[[Target], bool]
 

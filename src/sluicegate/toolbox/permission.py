@@ -17,9 +17,9 @@ from sluicegate.errors import ApprovalDeclined, Refused
 from sluicegate.exchange import Exchange
 from sluicegate.gate.approval_text import as_lines
 from sluicegate.gate.rules import Permission, full_name, to_toml
-from sluicegate.text.globs import escape
 from sluicegate.protocol.message import Params, as_object
 from sluicegate.store.base import Answer, Approval, State
+from sluicegate.text.globs import escape
 
 log = logging.getLogger("sluicegate")
 

@@ -22,13 +22,13 @@ from sluicegate.config.problems import Problem
 from sluicegate.exchange import Caller, Upstream
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.gateway.gateway import Gateway
+from sluicegate.gateway.governance import open_stores
+from sluicegate.gateway.load_file import load_server
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import State
-from sluicegate.gateway.load_file import load_server
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.versions import MODERN_VERSIONS
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.gateway.governance import open_stores
 from sluicegate.serve.reload import Reloader
 from sluicegate.server import Server
 from sluicegate.toolbox.management_tools import MAX_RESULT, ManagementTools

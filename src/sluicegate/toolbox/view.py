@@ -13,7 +13,6 @@ from sluicegate.client.events import OnProgress
 from sluicegate.config.problems import did_you_mean
 from sluicegate.errors import InvalidParams, SluicegateError
 from sluicegate.exchange import Caller, Handler
-from sluicegate.text.globs import name_matches
 from sluicegate.hub.catalog import Catalog
 from sluicegate.hub.router import Router
 from sluicegate.hub.search import ToolSearch
@@ -24,6 +23,7 @@ from sluicegate.protocol.types import TextContent, Tool, ToolResult
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.schemas.apis import APIS, Defined, answers, api_named, define, news, read_calls, tokens, tool_list
 from sluicegate.schemas.apis.messages import Call, read_call
+from sluicegate.text.globs import name_matches
 from sluicegate.toolbox.management_tools import NO_LIMIT, CallerConnection, ManagementTools
 from sluicegate.toolbox.narrowing import Narrowing
 from sluicegate.toolbox.permission import (

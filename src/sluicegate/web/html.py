@@ -7,8 +7,8 @@ from html import escape
 from typing import Final
 
 from sluicegate.gate.approval_text import ANSWERS, MAX_REASON, facts, shown_arguments
-from sluicegate.text.visible_text import HIDDEN
 from sluicegate.store.base import Approval
+from sluicegate.text.visible_text import HIDDEN
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --line: color-mix(in srgb, currentColor 22%, transparent); }

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import sluicegate
-from sluicegate.bundled.bash import Bash, Receiver, Stderr, Stdout
 from sluicegate.activations.values import Error, Structured
+from sluicegate.bundled.bash import Bash, Receiver, Stderr, Stdout
 from sluicegate.config.load import load
 from sluicegate.config.paths import Places
 from sluicegate.gateway.gateway import Gateway

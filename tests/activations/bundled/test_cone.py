@@ -16,8 +16,8 @@ from sluicegate.bundled.trees import Trees
 from sluicegate.config.load import load
 from sluicegate.config.paths import Places
 from sluicegate.gateway.gateway import Gateway
-from sluicegate.hub.hub import Hub
 from sluicegate.gateway.load_file import load_file
+from sluicegate.hub.hub import Hub
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.server import Server, activated
 from sluicegate.testing import MemoryUpstream

@@ -11,6 +11,8 @@ import msgspec
 from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.schemas.apis.merge import as_one_object, choices_of, flattened, references, types_of
 from sluicegate.schemas.apis.names import accepted_names
+from sluicegate.schemas.apis.strict import NotStrict, closed
+from sluicegate.schemas.apis.undo import Undo, renamed_keys
 from sluicegate.schemas.normalize import (
     MANY,
     NAMED,
@@ -22,8 +24,6 @@ from sluicegate.schemas.normalize import (
     ordered,
     state,
 )
-from sluicegate.schemas.apis.strict import NotStrict, closed
-from sluicegate.schemas.apis.undo import Undo, renamed_keys
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
