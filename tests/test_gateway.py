@@ -12,7 +12,15 @@ import pytest
 
 import sluicegate
 from sluicegate.config.load import Loaded, load
-from sluicegate.config.model import Catalog, GatewayConfig, Limits, Profile, PythonFile, ServerConfig, ServerSettings
+from sluicegate.config.model import (
+    CatalogConfig,
+    GatewayConfig,
+    LimitsConfig,
+    ProfileConfig,
+    PythonFile,
+    ServerConfig,
+    ServerSettings,
+)
 from sluicegate.config.paths import Places
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Upstream
@@ -99,9 +107,9 @@ async def test_names_pages_and_limits_change_while_it_runs() -> None:
         second = config(
             *gateway.config.servers.values(),
             naming="claude",
-            catalog=Catalog(page_size=1, debounce=2.0),
-            limits=Limits(tools_per_server=7),
-            profiles={"one": Profile(servers=("b",))},
+            catalog=CatalogConfig(page_size=1, debounce=2.0),
+            limits=LimitsConfig(tools_per_server=7),
+            profiles={"one": ProfileConfig(servers=("b",))},
         )
         gateway.apply(second)
         assert await who(client) == {"mcp__a__who": "a.py", "mcp__b__who": "b.py"}
@@ -156,7 +164,7 @@ async def test_one_that_cannot_be_built_any_more_goes_and_comes_back_when_it_can
 
 
 async def test_a_profile_that_is_taken_away_shows_nothing_and_all_again_when_it_is_back() -> None:
-    first = config(server("a", "a.py"), server("b", "b.py"), profiles={"one": Profile(servers=("b",))})
+    first = config(server("a", "a.py"), server("b", "b.py"), profiles={"one": ProfileConfig(servers=("b",))})
     async with running(first) as (gateway, _):
         async with sluicegate.connect(MemoryUpstream(gateway.handler("one"))) as part:
             async with part.listen(tools=True) as changes:

@@ -16,7 +16,7 @@ from sluicegate.errors import InputRefused, UpstreamError
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply
 from sluicegate.protocol.methods import METHODS
-from sluicegate.protocol.modern_era import Discovery, Profile
+from sluicegate.protocol.modern_era import ClientProfile, Discovery
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -105,7 +105,7 @@ class Exchange(msgspec.Struct):
     method: str
     params: Params
     sink: Sink
-    profile: Profile = Profile()
+    profile: ClientProfile = ClientProfile()
     caller: Caller = Caller()
     headers: Callable[[str], Sequence[str]] | None = None
     """Returns all values of a header of the HTTP request; None without one. Not passed on by a hub."""

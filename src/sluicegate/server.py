@@ -8,15 +8,15 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any, Final, Self, TypeVar, Unpack, cast, overload
 
-from sluicegate.activations.catalog import Catalog
+from sluicegate.activations.catalog import ActivationCatalog
 from sluicegate.activations.content import members
 from sluicegate.activations.definitions import (
     Completer,
-    Prompt,
+    PromptDefinition,
     PromptOptions,
-    Resource,
+    ResourceDefinition,
     ResourceOptions,
-    Tool,
+    ToolDefinition,
     ToolOptions,
 )
 from sluicegate.activations.namespaces import Extending, check_name, description_of, methods_of
@@ -86,7 +86,7 @@ class Server:
         self._speaker = members(name=name, version=version)
         self.inner: dict[str, str] = {}
         """The descriptions of namespaces of its tools, by name, as native clients know them."""
-        self._catalog = Catalog(page_size, KeptFiles())
+        self._catalog = ActivationCatalog(page_size, KeptFiles())
         self._lifespan = lifespan
         self._users = 0
         self._open = AsyncExitStack()
@@ -152,7 +152,7 @@ class Server:
             TypeError: its signature or a schema cannot be described.
             ValueError: the name is taken or not valid.
         """
-        self._catalog.add(Tool(function, options))
+        self._catalog.add(ToolDefinition(function, options))
 
     def remove_tool(self, name: str) -> None:
         """Remove the tool; running calls continue. Raises KeyError if there is none."""
@@ -165,7 +165,7 @@ class Server:
             TypeError: its parameters are not the variables of the URI.
             ValueError: the URI is taken, or the template is invalid.
         """
-        self._catalog.add(Resource(uri, function, options))
+        self._catalog.add(ResourceDefinition(uri, function, options))
 
     def remove_resource(self, uri: str) -> None:
         """Remove the resource or template. Raises KeyError if there is none."""
@@ -182,7 +182,7 @@ class Server:
             TypeError: its signature cannot be described.
             ValueError: the name is taken.
         """
-        self._catalog.add(Prompt(function, options))
+        self._catalog.add(PromptDefinition(function, options))
 
     def remove_prompt(self, name: str) -> None:
         """Remove the prompt. Raises KeyError if there is none."""

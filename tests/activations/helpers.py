@@ -7,11 +7,11 @@ from typing import Any
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Result, opened
-from sluicegate.protocol.modern_era import Profile
+from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.server import Server
 
 EVERYTHING: Mapping[str, object] = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}}, "roots": {}}
-EAGER = Profile(capabilities=EVERYTHING, log_level="debug", progress_token=0)
+EAGER = ClientProfile(capabilities=EVERYTHING, log_level="debug", progress_token=0)
 """A client that can be asked anything and wants to hear everything."""
 
 
@@ -49,7 +49,7 @@ async def ask(
     server: Server, method: str, params: dict[str, Any] | None = None, sink: Recorder | None = None, **profile: Any
 ) -> dict[str, Any]:
     """The value of the server's result."""
-    exchange = Exchange(method, params or {}, sink or Recorder(), Profile(**profile) if profile else EAGER)
+    exchange = Exchange(method, params or {}, sink or Recorder(), ClientProfile(**profile) if profile else EAGER)
     async with asyncio.timeout(10):
         reply = await server(exchange)
     assert isinstance(reply, Result), reply

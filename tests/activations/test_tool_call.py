@@ -32,7 +32,7 @@ from sluicegate.activations.values import (
 from sluicegate.errors import InvalidParams, LimitExceeded, RpcError, UnknownTarget
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.message import Params, Response, Result, encode, opened
-from sluicegate.protocol.modern_era import Profile
+from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.server import Server
 from tests.activations.helpers import EAGER, Recorder, ask, call, failure, text
 
@@ -660,7 +660,7 @@ async def test_without_a_progress_token_nothing_is_marked_as_sent() -> None:
 async def streamed(server: Server, name: str) -> tuple[list[Params], Params]:
     """The params of all progress of a call, and its result."""
     sink = Recorder()
-    exchange = Exchange("tools/call", {"name": name, "arguments": {}}, sink, Profile(progress_token=1))
+    exchange = Exchange("tools/call", {"name": name, "arguments": {}}, sink, ClientProfile(progress_token=1))
     reply = await server(exchange)
     assert isinstance(reply, Result)
     return [notification.params for notification in sink.seen], opened(reply)

@@ -15,7 +15,7 @@ from sluicegate.config.paths import state_file
 from sluicegate.exchange import Caller, Target
 from sluicegate.gate.judge import Rules, judge
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
-from sluicegate.store.base import Answer, Approval
+from sluicegate.store.base import Approval, ApprovalAnswer
 from sluicegate.store.state import SqliteState
 from tests.cli.folders import COUNTING, Folder, lines_until
 
@@ -128,7 +128,7 @@ def test_t18_a_question_of_a_gateway_that_has_stopped_cannot_be_answered(folder:
 def test_grants_are_listed_revoked_and_written_as_rules(folder: Folder, state: SqliteState) -> None:
     for id, name, scope in (("aaaaaa", "wri*te", "always"), ("bbbbbb", "read", "minutes")):
         ask(state, id, name=name)
-        state.decide(id, Answer(scope=scope, by="ops", way="page"))  # type: ignore[arg-type]
+        state.decide(id, ApprovalAnswer(scope=scope, by="ops", way="page"))  # type: ignore[arg-type]
     rows = [line.split("\t") for line in folder.invoke("grants").stdout.splitlines()]
     assert [(row[1], row[2], row[4]) for row in rows] == [
         ("ada", "mcp__files__wri*te", "ops (page)"),
@@ -147,7 +147,7 @@ def test_a_grant_as_a_rule_allows_what_was_granted_and_nothing_else(
 ) -> None:
     name = 'wri*te"\u202e'
     ask(state, name=name, caller=caller)
-    state.decide("abcdef", Answer(scope="always", by="ops", way="page"))
+    state.decide("abcdef", ApprovalAnswer(scope="always", by="ops", way="page"))
     [written] = tomllib.loads(folder.invoke("grants", "toml").stdout)["permissions"]
     rule = Rule(msgspec.convert(written, Permission))
     rules = Rules(PolicyConfig((rule,), "ask"))

@@ -11,7 +11,7 @@ import pytest
 
 from sluicegate.cli.doctor import Finding, check_rules, check_servers, check_tools
 from sluicegate.config.model import GatewayConfig, Naming, ServerConfig
-from sluicegate.control.control_protocol import Offered, Report, ServerStatus
+from sluicegate.control.control_protocol import GatewayReport, OfferedItem, ServerStatus
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.hub.naming import names_for
 from tests.cli.folders import COUNTING, ENDED, ENDING, NOTES, Folder, lines_until
@@ -179,16 +179,18 @@ def test_a_configuration_with_errors_is_status_3(folder: Folder) -> None:
 # ------------------------------------------------------------------------------------------------ what needs no process
 
 
-def report(*servers: ServerStatus, findings: list[str] | None = None, naming: Naming = "prefix") -> Report:
-    return Report(address="", root="/", profiles=[], servers=list(servers), findings=findings or [], naming=naming)
+def report(*servers: ServerStatus, findings: list[str] | None = None, naming: Naming = "prefix") -> GatewayReport:
+    return GatewayReport(
+        address="", root="/", profiles=[], servers=list(servers), findings=findings or [], naming=naming
+    )
 
 
 def ready(name: str, **more: object) -> ServerStatus:
     return ServerStatus(name=name, state="ready", sentence="", kind="stdio", prefix=name, **more)  # pyright: ignore[reportArgumentType]
 
 
-def tool(server: str, own: str, name: str = "") -> Offered:
-    return Offered(server=server, own=own, definition={"name": name or f"{server}__{own}"})
+def tool(server: str, own: str, name: str = "") -> OfferedItem:
+    return OfferedItem(server=server, own=own, definition={"name": name or f"{server}__{own}"})
 
 
 def test_names_that_had_to_be_cut_are_found() -> None:

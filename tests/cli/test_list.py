@@ -6,7 +6,7 @@ import re
 import pytest
 
 from sluicegate.cli.list import MAX_DEPTH, tool_page
-from sluicegate.control.control_protocol import Offered
+from sluicegate.control.control_protocol import OfferedItem
 from tests.cli.folders import COUNTING, NO_GATEWAY, NOTES, Folder
 
 
@@ -118,7 +118,9 @@ def test_references_in_the_schema_of_a_tool_are_resolved() -> None:
         "required": ["tasks"],
         "$defs": {"Day": day, "Task": task, "Loop": {"properties": {"next": {"$ref": "#/$defs/Loop"}}}},
     }
-    lines = "\n".join(tool_page(Offered(server="s", own="plan", definition={"name": "s__plan", "inputSchema": schema})))
+    lines = "\n".join(
+        tool_page(OfferedItem(server="s", own="plan", definition={"name": "s__plan", "inputSchema": schema}))
+    )
     first, _, loop = lines.partition("Arguments:\n")[2].partition("  loop: ")
     assert first.splitlines() == [
         '  day: string, optional, one of monday, tuesday, default "monday"',

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from sluicegate.cli.gateway_client import GatewayClient, explain_missing
-from sluicegate.control.control_protocol import Offered, OwnTools, Report, ServerStatus
+from sluicegate.control.control_protocol import GatewayReport, OfferedItem, OwnTools, ServerStatus
 from tests.cli.folders import COUNTING, NOTES, Folder, folder_in
 
 SETTINGS = """
@@ -94,13 +94,13 @@ class _Told:
     def __init__(self, sentence: str) -> None:
         self._server = ServerStatus(name="ghost", key="ghost", state="degraded", sentence=sentence, kind="stdio")
 
-    async def report(self) -> Report:
-        return Report(address="", root="/", profiles=[], servers=[self._server], findings=[], naming="prefix")
+    async def report(self) -> GatewayReport:
+        return GatewayReport(address="", root="/", profiles=[], servers=[self._server], findings=[], naming="prefix")
 
     async def own_tools(self) -> dict[str, OwnTools]:
         return {}
 
-    async def offers(self, kind: str) -> list[Offered]:
+    async def offers(self, kind: str) -> list[OfferedItem]:
         return []
 
 

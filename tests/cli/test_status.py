@@ -10,8 +10,8 @@ from typing import cast
 
 import pytest
 
-from sluicegate.cli.status import Lines
-from sluicegate.control.control_protocol import Report, ServerStatus
+from sluicegate.cli.status import StatusLines
+from sluicegate.control.control_protocol import GatewayReport, ServerStatus
 from sluicegate.hub.supervise import tried_singly
 from tests.cli.folders import COUNTING, ENDED, ENDING, NO_GATEWAY, NOTES, PROMPTLY, Folder, lines_until
 
@@ -271,12 +271,12 @@ def test_a_file_of_which_nothing_can_be_read_is_reported_where_no_gateway_runs(
 
 
 def test_of_a_server_that_failed_only_news_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    def report(sentence: str) -> Report:
+    def report(sentence: str) -> GatewayReport:
         server = ServerStatus(name="a", state="failed", sentence=sentence, kind="stdio")
-        return Report(address="", root="", profiles=[], servers=[server], findings=[], naming="prefix")
+        return GatewayReport(address="", root="", profiles=[], servers=[server], findings=[], naming="prefix")
 
     singly = partial(tried_singly, restarted_by="sluicegate restart a", is_light=False)
-    lines = Lines(as_json=True)
+    lines = StatusLines(as_json=True)
     for sentence in (singly(1.0), singly(2.0), singly(61.0), "It is another."):
         lines.show(report(sentence))
     assert len(capsys.readouterr().out.splitlines()) == 2

@@ -9,7 +9,7 @@ import pytest
 from sluicegate.config.clients import (
     CLIENTS,
     OURS,
-    Imported,
+    ImportedServers,
     client_file,
     client_files,
     entry_for,
@@ -17,7 +17,7 @@ from sluicegate.config.clients import (
     with_entry,
     without_entry,
 )
-from sluicegate.config.jsonc import Fault
+from sluicegate.config.jsonc import SyntaxFault
 from sluicegate.config.model import Http, Stdio
 from sluicegate.config.paths import Places
 from tests.config.folders import Folders
@@ -26,9 +26,9 @@ URL = "http://127.0.0.1:4747/mcp"
 COMMAND = ["/usr/bin/sluicegate", "serve", "--stdio"]
 
 
-def imported(name: str, text: str, root: str = "") -> Imported:
+def imported(name: str, text: str, root: str = "") -> ImportedServers:
     found = read_client(CLIENTS[name], text, root=root)
-    assert isinstance(found, Imported), found
+    assert isinstance(found, ImportedServers), found
     return found
 
 
@@ -142,7 +142,7 @@ enabled = false
 
 @pytest.mark.parametrize("name", CLIENTS)
 def test_a_broken_file_is_a_fault(name: str) -> None:
-    assert isinstance(read_client(CLIENTS[name], "{"), Fault)
+    assert isinstance(read_client(CLIENTS[name], "{"), SyntaxFault)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_what_is_imported_can_be_loaded(folders: Folders) -> None:
         '[mcp_servers.far]\nurl = "https://h.example/mcp"\nbearer_token_env_var = "KEY"\n'
         '[mcp_servers.near]\ncommand = "npx"\nargs = ["x@1.0.0"]\nenv_vars = ["TOKEN"]\ntool_timeout_sec = 5\n'
     )
-    written: str | Fault = ""
+    written: str | SyntaxFault = ""
     for name, entry in imported("codex", text).servers.items():
         assert isinstance(written, str)
         written = with_entry(OURS, written, name, entry)

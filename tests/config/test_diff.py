@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from sluicegate.config.diff import Changes, changes
+from sluicegate.config.diff import ConfigChanges, changes
 from sluicegate.config.load import Loaded, settle
-from sluicegate.config.model import GatewayConfig, HttpFront, Limits, Profile
+from sluicegate.config.model import GatewayConfig, HttpFront, LimitsConfig, ProfileConfig
 from sluicegate.config.problems import Problem
 from tests.config.folders import Folders
 
@@ -20,7 +20,7 @@ def after(folders: Folders, servers: dict[str, object], settings: str = "") -> G
 
 def test_nothing_changed(folders: Folders) -> None:
     old = after(folders, {"a": A, "b": B})
-    assert changes(old, after(folders, {"a": A, "b": B})) == Changes()
+    assert changes(old, after(folders, {"a": A, "b": B})) == ConfigChanges()
     assert not changes(old, old)
 
 
@@ -32,12 +32,12 @@ def test_another_line_and_another_comment_change_nothing(folders: Folders) -> No
 
 def test_added_and_removed(folders: Folders) -> None:
     old = after(folders, {"a": A, "b": B})
-    assert changes(old, after(folders, {"b": B, "c": A})) == Changes(added=("c",), removed=("a",))
+    assert changes(old, after(folders, {"b": B, "c": A})) == ConfigChanges(added=("c",), removed=("a",))
 
 
 def test_another_order(folders: Folders) -> None:
     old = after(folders, {"a": A, "b": B})
-    assert changes(old, after(folders, {"b": B, "a": A})) == Changes(order=True)
+    assert changes(old, after(folders, {"b": B, "a": A})) == ConfigChanges(order=True)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_another_order(folders: Folders) -> None:
 def test_what_a_server_is_needs_a_new_connection(folders: Folders, entry: dict[str, object]) -> None:
     folders.program("true")
     old = after(folders, {"a": A, "b": B})
-    assert changes(old, after(folders, {"a": entry, "b": B})) == Changes(reconnect=("a",))
+    assert changes(old, after(folders, {"a": entry, "b": B})) == ConfigChanges(reconnect=("a",))
 
 
 def test_another_secret_needs_a_new_connection(folders: Folders) -> None:
@@ -55,7 +55,7 @@ def test_another_secret_needs_a_new_connection(folders: Folders) -> None:
     entry = {**A, "headers": {"Authorization": "Bearer ${TOKEN}"}}
     old = after(folders, {"a": entry, "b": B})
     folders.environ["TOKEN"] = "two"
-    assert changes(old, after(folders, {"a": entry, "b": B})) == Changes(reconnect=("a",))
+    assert changes(old, after(folders, {"a": entry, "b": B})) == ConfigChanges(reconnect=("a",))
 
 
 def test_another_time_to_be_fetched_is_for_those_that_are(folders: Folders) -> None:
@@ -64,13 +64,15 @@ def test_another_time_to_be_fetched_is_for_those_that_are(folders: Folders) -> N
     old = after(folders, servers)
     new = after(folders, servers, '[servers."*"]\ninstall_timeout = 900')
     assert [server.opens_within for server in new.servers.values()] == [900, 30]
-    assert changes(old, new) == Changes(reconnect=("a",), adjusted=("b",))
+    assert changes(old, new) == ConfigChanges(reconnect=("a",), adjusted=("b",))
 
 
 @pytest.mark.parametrize("setting", ['era = "session"', "start_timeout = 3", 'roots = ["/x"]'])
 def test_what_a_connection_begins_with_needs_a_new_one(folders: Folders, setting: str) -> None:
     old = after(folders, {"a": A, "b": B})
-    assert changes(old, after(folders, {"a": A, "b": B}, f"[servers.a]\n{setting}\n")) == Changes(reconnect=("a",))
+    assert changes(old, after(folders, {"a": A, "b": B}, f"[servers.a]\n{setting}\n")) == ConfigChanges(
+        reconnect=("a",)
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,7 +80,7 @@ def test_what_a_connection_begins_with_needs_a_new_one(folders: Folders, setting
 )
 def test_how_a_server_is_treated_needs_no_new_connection(folders: Folders, setting: str) -> None:
     old = after(folders, {"a": A, "b": B})
-    assert changes(old, after(folders, {"a": A, "b": B}, f"[servers.a]\n{setting}\n")) == Changes(adjusted=("a",))
+    assert changes(old, after(folders, {"a": A, "b": B}, f"[servers.a]\n{setting}\n")) == ConfigChanges(adjusted=("a",))
 
 
 @pytest.mark.parametrize(
@@ -97,19 +99,19 @@ def test_how_long_a_server_may_be_silent_is_a_matter_of_its_connection_by_http_a
     servers: dict[str, object] = {"a": A, "b": {"command": "true"}}
     old = after(folders, servers)
     new = after(folders, servers, f'[servers."*"]\n{settings}\n')
-    assert changes(old, new) == Changes(reconnect=("a",), adjusted=("b",))
-    assert changes(new, old) == Changes(reconnect=("a",), adjusted=("b",))
+    assert changes(old, new) == ConfigChanges(reconnect=("a",), adjusted=("b",))
+    assert changes(new, old) == ConfigChanges(reconnect=("a",), adjusted=("b",))
 
 
 def test_a_server_that_does_not_run_needs_no_connection(folders: Folders) -> None:
     old = after(folders, {"a": {**A, "disabled": True}})
-    assert changes(old, after(folders, {"a": {**B, "disabled": True}})) == Changes(adjusted=("a",))
+    assert changes(old, after(folders, {"a": {**B, "disabled": True}})) == ConfigChanges(adjusted=("a",))
 
 
 def test_how_a_server_would_be_treated_that_does_not_run_changes_nothing(folders: Folders) -> None:
     servers: dict[str, object] = {"a": {**A, "disabled": True}, "b": B}
     old = after(folders, servers)
-    assert changes(old, after(folders, servers, '[servers."*"]\nqueue = 3\n')) == Changes(adjusted=("b",))
+    assert changes(old, after(folders, servers, '[servers."*"]\nqueue = 3\n')) == ConfigChanges(adjusted=("b",))
 
 
 def test_settings_of_the_gateway_are_live_or_wait_for_a_restart(folders: Folders) -> None:
@@ -119,7 +121,7 @@ def test_settings_of_the_gateway_are_live_or_wait_for_a_restart(folders: Folders
         "[limits]\nbody = 5000\nin_flight = 3\n[profiles.p]\n"
     )
     found = changes(old, after(folders, {}, settings))
-    assert found == Changes(
+    assert found == ConfigChanges(
         settings=("naming", "catalog.grace", "profiles.p"),
         restart=("http.port", "http.allowed_hosts", "control.socket", "limits.body", "limits.in_flight"),
     )
@@ -128,7 +130,12 @@ def test_settings_of_the_gateway_are_live_or_wait_for_a_restart(folders: Folders
 def test_the_way_back_touches_the_same(folders: Folders) -> None:
     base = after(folders, {"a": A})
     other = replace(
-        base, servers={}, naming="collide", http=HttpFront(port=1), limits=Limits(drain=1), profiles={"x": Profile()}
+        base,
+        servers={},
+        naming="collide",
+        http=HttpFront(port=1),
+        limits=LimitsConfig(drain=1),
+        profiles={"x": ProfileConfig()},
     )
     forth, back = changes(base, other), changes(other, base)
     assert (forth.settings, forth.restart) == (back.settings, back.restart)

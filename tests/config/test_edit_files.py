@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 
 from sluicegate.config import jsonc
 from sluicegate.config.edit_files import json_with, json_without, toml_with, toml_without
-from sluicegate.config.jsonc import Fault, Node
+from sluicegate.config.jsonc import JsonNode, SyntaxFault
 
 ENTRY = {"type": "http", "url": "http://127.0.0.1:4747/mcp"}
 PATH = ("mcpServers",)
 
 
-def edited(text: str | Fault) -> str:
+def edited(text: str | SyntaxFault) -> str:
     assert isinstance(text, str), text
     return text
 
 
 def value(text: str) -> object:
     node = jsonc.read(text)
-    assert isinstance(node, Node)
+    assert isinstance(node, JsonNode)
     return jsonc.plain(node)
 
 
@@ -116,7 +116,7 @@ def test_a_key_that_is_there_twice_goes_twice() -> None:
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"mcpServers": 1}', '{"mcpServers": []}', "nonsense"])
 def test_what_cannot_be_edited_is_left_alone(text: str) -> None:
-    assert isinstance(json_with(text, PATH, "a", ENTRY), Fault)
+    assert isinstance(json_with(text, PATH, "a", ENTRY), SyntaxFault)
 
 
 names = st.text(min_size=1, max_size=6, alphabet=st.characters(exclude_categories=("Cs", "Cc")))
@@ -206,4 +206,4 @@ def test_a_header_inside_of_a_string_is_not_a_table() -> None:
     ids=["no TOML", "no table", "an inline table", "a table in two parts"],
 )
 def test_toml_that_cannot_be_edited_is_left_alone(text: str) -> None:
-    assert isinstance(toml_with(text, "mcp_servers", "me", ENTRY), Fault)
+    assert isinstance(toml_with(text, "mcp_servers", "me", ENTRY), SyntaxFault)

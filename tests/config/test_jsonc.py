@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicegate.config import jsonc
-from sluicegate.config.jsonc import Fault, Node, Object
+from sluicegate.config.jsonc import JsonNode, JsonObject, SyntaxFault
 
 letters = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | letters
@@ -19,9 +19,9 @@ values = st.recursive(
 fillings = st.sampled_from(["", " ", "\n", "\t", "\r\n", '// a " comment , }\n', '/* { [ " */', "/**/"])
 
 
-def readable(text: str) -> Node:
+def readable(text: str) -> JsonNode:
     node = jsonc.read(text)
-    assert isinstance(node, Node), node
+    assert isinstance(node, JsonNode), node
     return node
 
 
@@ -40,7 +40,7 @@ def test_comments_and_trailing_commas_change_nothing(value: object, data: st.Dat
 @given(st.text(alphabet='{}[]",:/*\\\n tfn01-.e\ud800ü', max_size=40))
 def test_no_text_raises(text: str) -> None:
     found = jsonc.read(text)
-    if isinstance(found, Fault):
+    if isinstance(found, SyntaxFault):
         assert 0 <= found.offset <= len(text)
         assert found.sentence.endswith(".") or found.sentence.endswith("?")
     else:
@@ -50,14 +50,14 @@ def test_no_text_raises(text: str) -> None:
 @given(values, st.integers(0, 10_000))
 def test_a_part_of_an_object_is_never_taken_for_a_whole(value: object, cut: int) -> None:
     text = json.dumps({"mcpServers": value})
-    assert isinstance(jsonc.read(text[: cut % len(text)]), Fault)
+    assert isinstance(jsonc.read(text[: cut % len(text)]), SyntaxFault)
 
 
 @given(st.dictionaries(letters, scalars, min_size=1), st.sampled_from([None, 2]))
 def test_each_member_knows_its_place(table: dict[str, object], indent: int | None) -> None:
     text = json.dumps(table, indent=indent)
     document = readable(text)
-    assert isinstance(document, Object)
+    assert isinstance(document, JsonObject)
     for member in document.members:
         assert text[member.key_start :].startswith(json.dumps(member.key))
         assert json.loads(text[member.value.start : member.value.end]) == table[member.key]
@@ -84,19 +84,19 @@ def test_each_member_knows_its_place(table: dict[str, object], indent: int | Non
 )
 def test_a_fault_has_its_place_and_its_key(text: str, line: int, column: int, path: tuple[str, ...]) -> None:
     fault = jsonc.read(text)
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, SyntaxFault)
     assert (*jsonc.line_column(text, fault.offset), fault.path) == (line, column, path)
 
 
 def test_depth_and_length_of_numbers_are_bounded() -> None:
-    assert isinstance(jsonc.read("[" * 100_000), Fault)
-    assert isinstance(jsonc.read("[" * 90 + "]" * 90), Node)
-    assert isinstance(jsonc.read("1" * 5000), Fault)
+    assert isinstance(jsonc.read("[" * 100_000), SyntaxFault)
+    assert isinstance(jsonc.read("[" * 90 + "]" * 90), JsonNode)
+    assert isinstance(jsonc.read("1" * 5000), SyntaxFault)
 
 
 def test_a_key_that_is_there_twice_is_known_and_the_last_one_counts() -> None:
     document = readable('{"a": 1, "b": 2, "a": 3}')
-    assert isinstance(document, Object)
+    assert isinstance(document, JsonObject)
     assert [member.key for member in document.repeated()] == ["a"]
     assert [jsonc.plain(member.value) for member in document.effective()] == [3, 2]
 

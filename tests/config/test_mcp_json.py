@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sluicegate.config.mcp_json import Entry
+from sluicegate.config.mcp_json import ServerEntry
 from sluicegate.config.merge import Merger
 from sluicegate.config.model import Http, ServerConfig, Settings, Stdio
 from sluicegate.config.problems import Problem
@@ -117,8 +117,8 @@ def test_a_timeout_of_more_than_a_year_is_reported_and_is_a_year(folders: Folder
 def test_an_entry_that_only_shows_to_be_wrong_when_all_is_put_together_stops_no_other() -> None:
     source, problems = Http(url=Secret("http://a.example/")), list[Problem]()
     entries = {
-        "a": ("x.json", Entry(name="a", line=7, source=source, settings={"timeout": -1})),
-        "b": ("x.json", Entry(name="b", line=8, source=source)),
+        "a": ("x.json", ServerEntry(name="a", line=7, source=source, settings={"timeout": -1})),
+        "b": ("x.json", ServerEntry(name="b", line=8, source=source)),
     }
     a, b = Merger(Settings(), {}, {}, problems, {}).servers(entries).values()
     assert (a.source, a.enabled) == (None, False)

@@ -11,7 +11,7 @@ import pytest
 from sluicegate.downstream.duplex import DuplexServer
 from sluicegate.downstream.http_session import HttpSession
 from sluicegate.downstream.unix_socket import serve_socket
-from sluicegate.http1.server_connection import Connection
+from sluicegate.http1.server_connection import HttpConnection
 from sluicegate.runtime.unix_socket import SocketWire
 from tests.downstream.http_client import HttpClient, Session, http_client
 from tests.downstream.http_stage import Stage, call
@@ -23,7 +23,7 @@ PATIENCE = 10.0
 @contextmanager
 def without_collector() -> Generator[Callable[..., Awaitable[None]]]:
     """Gives a function that waits until no more objects of some types are alive than before."""
-    kinds = (HttpSession, DuplexServer, Connection, SocketWire)
+    kinds = (HttpSession, DuplexServer, HttpConnection, SocketWire)
 
     def count() -> list[int]:
         found: list[object] = [type(each) for each in gc.get_objects()]

@@ -12,13 +12,13 @@ import pytest
 import sluicegate
 from sluicegate import questions
 from sluicegate.downstream.duplex import INPUT_TIMEOUT
-from sluicegate.downstream.modern_client import Parked, Retry, Round
+from sluicegate.downstream.modern_client import ClientRetry, Parked, Round
 from sluicegate.errors import InputRefused, InvalidParams, UpstreamTimeout
 from sluicegate.exchange import Exchange
 from sluicegate.gate.admission import Admission
 from sluicegate.protocol.input_required import Answers, Question
 from sluicegate.protocol.message import Notification, Reply, Result
-from sluicegate.protocol.modern_era import Profile, complete
+from sluicegate.protocol.modern_era import ClientProfile, complete
 from sluicegate.runtime.quota import ByteBudget
 from sluicegate.runtime.task_scope import TaskScope
 from tests.downstream.http_client import http_client
@@ -338,7 +338,7 @@ class Nowhere:
 def comes_back(parked: Parked, round: Round) -> bool:
     """Whether a client may come back."""
     try:
-        retry = Retry(Nowhere(), Profile(), {}, asyncio.get_running_loop().create_future())
+        retry = ClientRetry(Nowhere(), ClientProfile(), {}, asyncio.get_running_loop().create_future())
         parked.resume(round.state, BOUND, retry, TaskScope())
     except InvalidParams:
         return False

@@ -11,7 +11,7 @@ import sluicegate
 from sluicegate.downstream.native import NativePeer
 from sluicegate.downstream.native_tools import NativeTools
 from sluicegate.exchange import Caller, Exchange, Handler
-from sluicegate.hub.catalog import Profile
+from sluicegate.hub.catalog import Subset
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.message import Reply, as_object, opened
@@ -117,7 +117,7 @@ async def test_a_schema_has_the_version_and_description_of_its_server_if_the_cal
         hub.mount("silent", silent, settings=MountSettings(prefix="silent", instructions=False))
         hub.mount("counter", activated("counter", Counter()))
         await hub.settled()
-        hub.router("less", Profile(servers=("counter",)))
+        hub.router("less", Subset(servers=("counter",)))
         async with native_client(hub) as client, native_client(hub.router("less")) as less:
             about = [(await client.request(1, f"{name}.schema"))["result"] for name in ("files", "silent", "counter")]
             assert [(each["version"], each["description"]) for each in about] == [  # type: ignore[index]

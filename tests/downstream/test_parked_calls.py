@@ -11,12 +11,12 @@ import pytest
 import sluicegate
 from sluicegate import questions
 from sluicegate.downstream.http import HttpEndpoint
-from sluicegate.downstream.modern_client import ModernSink, Parked, Retry, binding_of
+from sluicegate.downstream.modern_client import ClientRetry, ModernSink, Parked, binding_of
 from sluicegate.exchange import NOBODY, Caller, Exchange
 from sluicegate.http1 import serve
 from sluicegate.protocol.input_required import Question
 from sluicegate.protocol.message import Notification, Reply, Result, opened
-from sluicegate.protocol.modern_era import Profile
+from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.runtime.task_scope import TaskScope
 from tests.downstream.raw_client import Json, error_of, modern, raw_client, result_of
 
@@ -105,7 +105,7 @@ class Returning:
             state = str(opened(reply)["requestState"])
             self.back = Returning(self._parked, self._tasks)
             loop = asyncio.get_running_loop()
-            retry = Retry(self.back, Profile(), {"name": ADA}, loop.create_future())
+            retry = ClientRetry(self.back, ClientProfile(), {"name": ADA}, loop.create_future())
             loop.call_soon(self._parked.resume, state, BOUND, retry, self._tasks)
 
 
@@ -118,7 +118,7 @@ async def test_a_retry_that_comes_as_the_time_runs_out_is_answered(stopping: boo
     async with TaskScope() as tasks:
         parked = Parked()
         first = Returning(parked, tasks)
-        exchange = Exchange("tools/call", {}, NOBODY, Profile(capabilities={"elicitation": {}}))
+        exchange = Exchange("tools/call", {}, NOBODY, ClientProfile(capabilities={"elicitation": {}}))
         # Without any time to wait, the time runs out in the same turn of the loop, behind the retry.
         sink = ModernSink(exchange, first, tasks, parked, 60.0 if stopping else 0.0)
         question = {"name": Question("elicitation/create", {"mode": "form", "message": "?", "requestedSchema": {}})}

@@ -548,7 +548,7 @@ async def test_what_breaks_in_the_care_of_one_server_ends_at_that_server(where: 
     async with staged(tmp_path, {"good": hostile()}) as stage, stage.client() as client:
         odd = Odd(where)
         mount = stage.gateway.hub.mount("odd", odd, MountSettings(prefix="odd"))
-        await until(lambda: mount.state, lambda state: state is mounts.State.FAILED)
+        await until(lambda: mount.state, lambda state: state is mounts.MountState.FAILED)
         assert odd.connected == 5 and "canary" not in mount.sentence
         assert (await client.call("good__echo", text="here")).text == "here"
 
@@ -561,5 +561,5 @@ async def test_what_breaks_in_a_call_ends_at_that_call(tmp_path: Path) -> None:
             error = await refusal(client.call("odd__run"))
             assert why(error) == ("internal", "unknown")
             assert "canary" not in error.message
-        assert mount.state is mounts.State.READY and mount.in_flight == 0
+        assert mount.state is mounts.MountState.READY and mount.in_flight == 0
         assert (await client.call("good__echo", text="here")).text == "here"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import sluicegate
-from sluicegate.client import Changes
+from sluicegate.client import ChangeStream
 from sluicegate.exchange import Host
 from sluicegate.hub import fetch_catalog as lists
 from sluicegate.hub import subscriptions as listening
@@ -132,7 +132,7 @@ async def test_after_a_lost_session_lists_are_fetched_again_and_each_client_is_n
     assert server.begun == 3
 
 
-async def gathered(changes: Changes, heard: list[object]) -> None:
+async def gathered(changes: ChangeStream, heard: list[object]) -> None:
     async for change in changes:
         heard.append(change)
 

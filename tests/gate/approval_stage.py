@@ -10,14 +10,14 @@ from sluicegate.gate.approvals import ApprovalSettings, ApprovalStep
 from sluicegate.hub.hub import Hub
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_array, as_object, opened
-from sluicegate.protocol.modern_era import Profile
-from sluicegate.store.base import Answer, Approval, Row
+from sluicegate.protocol.modern_era import ClientProfile
+from sluicegate.store.base import Approval, ApprovalAnswer, Row
 from sluicegate.store.state import SqliteState
 from sluicegate.testing import MemoryUpstream
 
 ASK = Verdict("ask", "sluicegate.toml:7", "Ask ops first.")
-YES = Answer(scope="once", by="ops", way="command")
-NO = Answer(scope=None, by="ops", way="command", reason="Not on a Friday.")
+YES = ApprovalAnswer(scope="once", by="ops", way="command")
+NO = ApprovalAnswer(scope=None, by="ops", way="command", reason="Not on a Friday.")
 
 
 class Rows:
@@ -132,12 +132,12 @@ class Stage:
         tool: str = "write",
         caller: str = "ada",
         sink: Sink = NOBODY,
-        profile: Profile | None = None,
+        profile: ClientProfile | None = None,
         **arguments: object,
     ) -> Params:
         """The result of a call."""
         params: Params = {"name": f"files__{tool}", "arguments": arguments}
-        reply = await self.hub(Exchange("tools/call", params, sink, profile or Profile(), Caller(caller)))
+        reply = await self.hub(Exchange("tools/call", params, sink, profile or ClientProfile(), Caller(caller)))
         assert isinstance(reply, Result), reply
         return opened(reply)
 
@@ -199,4 +199,6 @@ class AskedClient:
         return {key: await self._answer(key, question.params)}
 
 
-FORMS = Profile(version="2025-11-25", capabilities={"elicitation": {}}, client_info={"name": "editor", "version": "1"})
+FORMS = ClientProfile(
+    version="2025-11-25", capabilities={"elicitation": {}}, client_info={"name": "editor", "version": "1"}
+)

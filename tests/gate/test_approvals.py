@@ -15,7 +15,7 @@ from sluicegate.gate import approvals
 from sluicegate.gate.approval_question import bind
 from sluicegate.gate.approval_text import as_lines
 from sluicegate.protocol.message import Params, Result
-from sluicegate.protocol.modern_era import Profile
+from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.store.base import Row
 from sluicegate.store.state import SqliteState
@@ -417,7 +417,7 @@ async def test_t18_other_members_of_a_request_are_shown_and_bound() -> None:
 async def test_progress_says_what_is_awaited_and_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(approvals, "PROGRESS_EVERY", 0.01)
     client = AskedClient()
-    profile = Profile(progress_token="t1")
+    profile = ClientProfile(progress_token="t1")
     async with stage() as here, TaskScope() as tasks:
         call = Calling(tasks, lambda: here.call(sink=client, profile=profile, path="/a"))
         question = await here.question()
@@ -514,11 +514,11 @@ async def test_the_client_can_give_a_wider_yes(chosen: str, until: bool) -> None
         ("local", "ada", FORMS, False),
         ("any", "ada", FORMS, True),
         ("none", "local", FORMS, False),
-        ("any", "local", Profile(), False),
+        ("any", "local", ClientProfile(), False),
     ],
 )
 async def test_t18_requesters_answer_for_themselves_only_where_that_is_allowed(
-    setting: str, caller: str, profile: Profile, is_asked: bool
+    setting: str, caller: str, profile: ClientProfile, is_asked: bool
 ) -> None:
     client = answering({"action": "accept", "content": {"answer": "once"}})
     async with stage(client=setting, hold=30.0 if is_asked else 0.05) as here:

@@ -9,7 +9,7 @@ from sluicegate.exchange import NOBODY, Caller, Exchange, Target
 from sluicegate.gate.approval_question import Ask
 from sluicegate.gate.approvals import ApprovalSettings, ApprovalStep
 from sluicegate.protocol.message import Params, Reply, Result, opened
-from sluicegate.store.base import Answer, Approval, Row
+from sluicegate.store.base import Approval, ApprovalAnswer, Row
 from sluicegate.store.state import SqliteState
 from tests.gate.approval_stage import ASK, Rows, reason, text
 
@@ -38,8 +38,8 @@ class Stage:
         return Result({"content": []})
 
 
-async def always(exchange: Exchange, question: Approval) -> Answer | Refused:
-    return Answer(scope="always", by="ada", way="client")
+async def always(exchange: Exchange, question: Approval) -> ApprovalAnswer | Refused:
+    return ApprovalAnswer(scope="always", by="ada", way="client")
 
 
 async def test_a_wider_yes_is_kept_only_if_it_is_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ async def test_a_wider_yes_is_kept_only_if_it_is_on_record(monkeypatch: pytest.M
 
 
 async def test_a_program_that_does_not_answer_in_time_refuses_the_call() -> None:
-    async def never(exchange: Exchange, question: Approval) -> Answer | Refused:
+    async def never(exchange: Exchange, question: Approval) -> ApprovalAnswer | Refused:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -71,7 +71,7 @@ async def test_a_program_that_does_not_answer_in_time_refuses_the_call() -> None
 async def test_a_program_has_more_time_than_the_people_of_a_gateway() -> None:
     asked: list[Approval] = []
 
-    async def answer(exchange: Exchange, question: Approval) -> Answer | Refused:
+    async def answer(exchange: Exchange, question: Approval) -> ApprovalAnswer | Refused:
         asked.append(question)
         return await always(exchange, question)
 

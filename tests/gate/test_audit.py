@@ -13,7 +13,7 @@ from sluicegate.errors import AuditUnavailable, ErrorObject, SluicegateError, Up
 from sluicegate.exchange import NOBODY, Caller, Exchange, Target, Verdict
 from sluicegate.gate.audit import Audit, RequestIds
 from sluicegate.protocol.message import Reply, Result, ToolText, read_tool_text
-from sluicegate.protocol.modern_era import Profile
+from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.store.audit_files import read_rows
 from sluicegate.store.base import Row
 from sluicegate.store.chain import StoredRow
@@ -60,7 +60,7 @@ async def test_a1_the_decision_is_on_record_before_the_call_leaves() -> None:
         return OK
 
     asked = exchange({"path": "/srv/a"}, verdict=Verdict("ask", rule="sluicegate.toml:3"))
-    asked.profile = Profile(client_info={"name": "claude", "version": "2.1"})
+    asked.profile = ClientProfile(client_info={"name": "claude", "version": "2.1"})
     asked.params["_meta"] = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
     await Audit(log)(asked, answer)
     assert seen == [["decision"]] and asked.request_id
@@ -91,7 +91,7 @@ async def test_equal_arguments_have_the_same_digest_whatever_their_order() -> No
 async def test_what_a_client_says_of_itself_is_cut_to_size() -> None:
     log = MemoryAudit()
     asked = exchange({f"{number}{'x' * 1000}": 1 for number in range(100)})
-    asked.profile = Profile(client_info={"name": "n" * 100_000})
+    asked.profile = ClientProfile(client_info={"name": "n" * 100_000})
     asked.params["_meta"] = {"traceparent": "x" * 1000}
     await Audit(log)(asked, answering(OK))
     assert len(log.rows[0].body) < 10_000 and "trace" not in body_of(log.rows[0])

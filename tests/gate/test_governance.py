@@ -17,7 +17,7 @@ from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.message import Params, Reply, Result, as_object, opened
-from sluicegate.protocol.modern_era import Discovery, Profile, complete
+from sluicegate.protocol.modern_era import ClientProfile, Discovery, complete
 from sluicegate.store.memory import MemoryAudit
 from sluicegate.store.state import SqliteState
 from tests.hub.scripted import Connected, Scripted
@@ -65,7 +65,7 @@ class Stage:
         return Result(complete(dict(self.reply)))
 
     async def ask(self, method: str, caller: str = "local", **params: object) -> Params:
-        profile = Profile(capabilities={"extensions": {"com.example/runner": {}}})
+        profile = ClientProfile(capabilities={"extensions": {"com.example/runner": {}}})
         reply = await self.hub(Exchange(method, params, NOBODY, profile, Caller(caller)))
         assert isinstance(reply, Result), reply
         return opened(reply)

@@ -8,11 +8,11 @@ from typing import Literal, cast
 import pytest
 
 import sluicegate
-from sluicegate.config.model import Catalog, GatewayConfig, PythonFile, ServerConfig
+from sluicegate.config.model import CatalogConfig, GatewayConfig, PythonFile, ServerConfig
 from sluicegate.exchange import NOBODY, Connection, Exchange, Handler, Host, Upstream
 from sluicegate.gateway.gateway import Gateway
 from sluicegate.protocol.message import Params, Reply, Result, opened
-from sluicegate.protocol.modern_era import Profile, complete
+from sluicegate.protocol.modern_era import ClientProfile, complete
 from sluicegate.testing import MemoryUpstream
 from tests.hub.scripted import Scripted, tools
 
@@ -63,7 +63,7 @@ class Stage:
     @asynccontextmanager
     async def gateway(self) -> AsyncGenerator[Gateway]:
         servers = {name: ServerConfig(name=name, key=name, source=PythonFile(file=name)) for name in self.may_come}
-        config = GatewayConfig(root="/", servers=servers, catalog=Catalog(start_wait=self.start_wait))
+        config = GatewayConfig(root="/", servers=servers, catalog=CatalogConfig(start_wait=self.start_wait))
         async with asyncio.timeout(PATIENCE), Gateway(config, load_file=self.load) as gateway:
             yield gateway
 
@@ -102,7 +102,7 @@ async def test_what_completes_an_argument_is_waited_for() -> None:
     params: Params = {"ref": ref, "argument": {"name": "topic", "value": "tha"}}
     async with stage.gateway() as gateway:
         asked = asyncio.ensure_future(
-            _replied(gateway.handler(), Exchange("completion/complete", params, NOBODY, Profile()))
+            _replied(gateway.handler(), Exchange("completion/complete", params, NOBODY, ClientProfile()))
         )
         for may_come in stage.may_come.values():
             await asyncio.wait([asked], timeout=0.1)
@@ -127,7 +127,7 @@ async def test_discovery_by_a_client_that_knows_tasks_waits_for_all_servers() ->
     stage.of_others["slow"] = Scripted(answer, {"tools": {}, **tasks})
 
     async def ask(handler: Handler, capabilities: Params) -> object:
-        asked = Exchange("server/discover", {}, NOBODY, Profile(capabilities=capabilities))
+        asked = Exchange("server/discover", {}, NOBODY, ClientProfile(capabilities=capabilities))
         reply = await _replied(handler, asked)
         return cast(Params, opened(reply)["capabilities"]).get("extensions")
 

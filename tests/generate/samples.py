@@ -8,7 +8,7 @@ import msgspec
 
 from sluicegate.client.connect import connect
 from sluicegate.demo import server as demo
-from sluicegate.generate.model import Tool
+from sluicegate.generate.model import GeneratedTool
 from sluicegate.hub.hub import Hub
 from sluicegate.protocol.message import Params
 from sluicegate.server import activated, activation
@@ -47,26 +47,28 @@ def our_hub() -> Hub:
     return hub
 
 
-async def our_tools() -> list[Tool]:
+async def our_tools() -> list[GeneratedTool]:
     async with connect(our_hub()) as client:
         found = [tool.raw for tool in await client.tools()]
     return [tool_of(str(each["name"]), each) for each in found]
 
 
-def tool_of(exposed: str, definition: Params) -> Tool:
+def tool_of(exposed: str, definition: Params) -> GeneratedTool:
     server, _, own = exposed.partition("__")
-    return Tool(server, own, definition) if own else Tool(exposed.partition(".")[0], exposed, definition)
+    return (
+        GeneratedTool(server, own, definition) if own else GeneratedTool(exposed.partition(".")[0], exposed, definition)
+    )
 
 
-def corpus() -> Iterable[Tool]:
+def corpus() -> Iterable[GeneratedTool]:
     """The tools of public servers; none where their lists are missing."""
     for file in sorted(CORPUS.glob("*.json")):
         for tool in msgspec.json.decode(file.read_bytes())["tools"]:
-            yield Tool(file.stem, tool["name"], {**tool, "name": f"{file.stem}__{tool['name']}"})
+            yield GeneratedTool(file.stem, tool["name"], {**tool, "name": f"{file.stem}__{tool['name']}"})
 
 
-def tool(name: str = "try", server: str = "odd", **definition: object) -> Tool:
-    return Tool(server, name, {"name": f"{server}__{name}", "inputSchema": {"type": "object"}, **definition})
+def tool(name: str = "try", server: str = "odd", **definition: object) -> GeneratedTool:
+    return GeneratedTool(server, name, {"name": f"{server}__{name}", "inputSchema": {"type": "object"}, **definition})
 
 
 NASTY = (
@@ -120,7 +122,7 @@ def _schema(text: str) -> Params:
     }
 
 
-def nasty() -> Iterable[Tool]:
+def nasty() -> Iterable[GeneratedTool]:
     """Servers that put hostile texts wherever they can."""
     for place, text in enumerate(NASTY):
         schema = _schema(text)
@@ -199,7 +201,7 @@ ODD: Mapping[str, object] = {
 }
 
 
-def odd() -> Iterable[Tool]:
+def odd() -> Iterable[GeneratedTool]:
     """Schemas that are legal and rare, or not legal at all."""
     for (name, schema), is_output in itertools.product(ODD.items(), (False, True)):
         yield tool(f"{name}_out", outputSchema=schema) if is_output else tool(name, inputSchema=schema)

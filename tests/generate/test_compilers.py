@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from sluicegate.generate.model import Tool, modules_of
+from sluicegate.generate.model import GeneratedTool, modules_of
 from sluicegate.generate.python import python
 from sluicegate.generate.typescript import typescript
 from tests.generate.samples import corpus, nasty, odd, our_tools
@@ -63,7 +63,7 @@ async def use() -> None:
 """
 
 
-async def everything() -> list[Tool]:
+async def everything() -> list[GeneratedTool]:
     return [*await our_tools(), *corpus(), *nasty(), *odd()]
 
 

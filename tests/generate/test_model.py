@@ -8,7 +8,7 @@ from typing import Any, cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate.generate.model import Tool, modules_of
+from sluicegate.generate.model import GeneratedTool, modules_of
 from sluicegate.generate.python import python
 from sluicegate.generate.typescript import typescript
 from sluicegate.hub.catalog import digest_of
@@ -155,7 +155,7 @@ async def test_the_hash_is_that_of_the_definition_of_the_server() -> None:
     echo = next(each for each in await our_tools() if each.own == "echo")
     module = modules_of([echo])[0]
     assert module.functions[0].hash == digest_of({**echo.definition, "name": "echo"})
-    changed = Tool(echo.server, echo.own, {**echo.definition, "description": "Another."})
+    changed = GeneratedTool(echo.server, echo.own, {**echo.definition, "description": "Another."})
     assert modules_of([changed])[0].functions[0].hash != module.functions[0].hash
 
 

@@ -585,13 +585,13 @@ async def test_small_bomb_stays_small() -> None:
 async def test_no_more_is_read_at_once_than_the_allocator_has_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     # asyncio does not document how it is told so. If it stops listening, answers still come, but take twice the time.
     read: list[int] = []
-    received = client_connection.Connection.data_received
+    received = client_connection.ClientConnection.data_received
 
-    def noted(connection: client_connection.Connection, data: bytes) -> None:
+    def noted(connection: client_connection.ClientConnection, data: bytes) -> None:
         read.append(len(data))
         received(connection, data)
 
-    monkeypatch.setattr(client_connection.Connection, "data_received", noted)
+    monkeypatch.setattr(client_connection.ClientConnection, "data_received", noted)
     is_uvloop = type(asyncio.get_running_loop()).__module__ == "uvloop"
     body = b"x" * (4 << 20)
     async with serve(lambda request: request.respond(200, (), body)) as listener, pooled() as pool:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sluicegate.errors import LocalProtocolError
 from sluicegate.http1 import Limits, Request, serve, server
-from sluicegate.http1.server_connection import Connection
+from sluicegate.http1.server_connection import HttpConnection
 from tests.http1.raw import PATIENCE, Peer, connected, echo, exchange
 
 GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -101,8 +101,8 @@ async def test_chunked_request_is_put_together() -> None:
 
 async def test_what_is_written_in_one_turn_leaves_in_one_chunk_with_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[bytes] = []
-    real = Connection._write  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(Connection, "_write", lambda self, data: (writes.append(data), real(self, data))[1])  # pyright: ignore
+    real = HttpConnection._write  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(HttpConnection, "_write", lambda self, data: (writes.append(data), real(self, data))[1])  # pyright: ignore
 
     async def handler(request: Request) -> None:
         request.start(200, (("Content-Type", "text/event-stream"),))
@@ -124,8 +124,8 @@ async def test_what_is_written_in_one_turn_leaves_in_one_chunk_with_the_head(mon
 
 async def test_answers_to_pipelined_requests_leave_in_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[bytes] = []
-    real = Connection._write  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(Connection, "_write", lambda self, data: (writes.append(data), real(self, data))[1])  # pyright: ignore
+    real = HttpConnection._write  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(HttpConnection, "_write", lambda self, data: (writes.append(data), real(self, data))[1])  # pyright: ignore
     async with exchange() as peer:
         peer.send(GET * 8)
         for _ in range(8):
@@ -787,7 +787,7 @@ def read_in_pieces(pieces: list[bytes]) -> tuple[list[tuple[str, bytes]], bytes]
         request.respond(200, (), request.body)
 
     async def feed() -> bytes:
-        connection = Connection(serve(handler))  # pyright: ignore[reportPrivateUsage]
+        connection = HttpConnection(serve(handler))  # pyright: ignore[reportPrivateUsage]
         transport = Taker()
         connection.connection_made(transport)
         for piece in pieces:

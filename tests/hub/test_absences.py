@@ -12,7 +12,7 @@ from sluicegate.exchange import Exchange, Host
 from sluicegate.hub import mount as mounts
 from sluicegate.hub import supervise as plan
 from sluicegate.hub.hub import Hub
-from sluicegate.hub.mount import MountSettings, State
+from sluicegate.hub.mount import MountSettings, MountState
 from sluicegate.hub.supervise import MAX_RESTARTS
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_object, opened
@@ -56,7 +56,7 @@ async def one_tool(exchange: Exchange) -> Reply:
     return tools("one", ttl_ms=60_000)
 
 
-async def becomes(hub: Hub, name: str, state: State) -> None:
+async def becomes(hub: Hub, name: str, state: MountState) -> None:
     await until(lambda: (mount := hub.find(name)) is not None and mount.state is state)
 
 
@@ -71,10 +71,10 @@ async def test_a_list_says_who_is_away_only_while_it_is() -> None:
         assert await told_of(hub) is None
         server.way.clear()
         server.connections[-1].hang_up()
-        await becomes(hub, "a", State.DEGRADED)
+        await becomes(hub, "a", MountState.DEGRADED)
         assert await told_of(hub) == {"a": "degraded"}
         server.way.set()
-        await becomes(hub, "a", State.READY)
+        await becomes(hub, "a", MountState.READY)
         assert await told_of(hub) is None
 
 
@@ -104,7 +104,7 @@ async def test_subscriptions_to_a_server_that_is_away_wait_for_it_all_together()
         await hub.settled()
         server.way.clear()
         server.connections[-1].hang_up()
-        await becomes(hub, "a", State.DEGRADED)
+        await becomes(hub, "a", MountState.DEGRADED)
         uris = [f"a+x://{n}" for n in range(40)]
         wanted: Params = {"notifications": {"resourceSubscriptions": uris}}
         tasks.start(answered(hub, Exchange("subscriptions/listen", wanted, heard)))
@@ -180,7 +180,7 @@ async def test_a_server_is_taken_away_though_whoever_wanted_it_did_not_wait() ->
         tasks.cancel("unmount")
         release.set()
         await mount.gone()
-        assert (mount.state, mount.sentence) == (State.DISABLED, "n was removed.")
+        assert (mount.state, mount.sentence) == (MountState.DISABLED, "n was removed.")
         await until(lambda: texts == ["held"])
 
 
@@ -192,7 +192,7 @@ async def test_one_that_hangs_while_it_starts_is_started_anew_at_once_when_told(
         await until(lambda: server.attempts == 1)
         mount.restart()
         await until(lambda: server.attempts == 2)
-        assert mount.state is State.STARTING
+        assert mount.state is MountState.STARTING
         server.way.set()
         await until(lambda: mount.is_ready)
         assert (server.attempts, len(server.connections)) == (2, 1)
@@ -242,7 +242,7 @@ async def hub_with_late(patch: pytest.MonkeyPatch, settings: MountSettings) -> A
     hub, late = Hub(), Late(answer, {"tools": {}})
     hub.mount("late", late, settings)
     async with asyncio.timeout(10), hub:
-        await becomes(hub, "late", State.FAILED)
+        await becomes(hub, "late", MountState.FAILED)
         yield hub, late
 
 

@@ -9,12 +9,12 @@ import pytest
 from sluicegate.errors import METHOD_NOT_FOUND, ErrorObject, InputRefused
 from sluicegate.exchange import NOBODY, Caller, Exchange, Handler
 from sluicegate.hub import unattributed as background_log
-from sluicegate.hub.catalog import Profile as Share
+from sluicegate.hub.catalog import Subset as Share
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount
 from sluicegate.protocol.input_required import Question
 from sluicegate.protocol.message import Notification, Params, Reply, Result
-from sluicegate.protocol.modern_era import ACKNOWLEDGED, Profile, complete
+from sluicegate.protocol.modern_era import ACKNOWLEDGED, ClientProfile, complete
 from sluicegate.runtime.task_scope import TaskScope
 from tests.hub.scripted import Scripted, tools, until
 from tests.hub.test_governor import Judge
@@ -52,7 +52,7 @@ class Stage:
     ) -> Recorder:
         """What a client that set this level hears, as its front holds it for it; by the sink it is ended again."""
         sink = sink or Recorder()
-        profile = Profile(version, log_level=level)
+        profile = ClientProfile(version, log_level=level)
         exchange = Exchange("subscriptions/listen", {"notifications": {}}, sink, profile, Caller(caller))
 
         async def hold() -> None:
@@ -70,7 +70,7 @@ class Stage:
         self._tasks.cancel(sink)
 
     async def call(self, caller: str = "ada") -> None:
-        exchange = Exchange("tools/call", {"name": "s__t", "arguments": {}}, NOBODY, Profile(), Caller(caller))
+        exchange = Exchange("tools/call", {"name": "s__t", "arguments": {}}, NOBODY, ClientProfile(), Caller(caller))
         assert isinstance(await self.hub(exchange), Result)
 
     async def say(self, level: str) -> None:
@@ -251,7 +251,7 @@ async def test_who_only_listens_to_a_resource_is_somebody_a_line_may_be_about() 
         await stage.call("ada")
         params: Params = {"notifications": {"resourceSubscriptions": ["s+x://bob"]}}
         bob = Recorder()
-        exchange = Exchange("subscriptions/listen", params, bob, Profile(), Caller("bob"))
+        exchange = Exchange("subscriptions/listen", params, bob, ClientProfile(), Caller("bob"))
         async with TaskScope() as tasks:
 
             async def hold() -> None:

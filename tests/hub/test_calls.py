@@ -22,7 +22,7 @@ from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, MountSettings
 from sluicegate.protocol.input_required import Question
 from sluicegate.protocol.message import Params, Reply, Result, ToolText, opened
-from sluicegate.protocol.modern_era import Profile
+from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.runtime import deadlines
 from sluicegate.runtime.task_scope import TaskScope, forever
 from tests.hub.scripted import Answer, Scripted, tools, until
@@ -123,7 +123,7 @@ async def test_the_time_that_a_person_takes_to_answer_is_not_the_servers(monkeyp
             return {key: {"action": "accept"} for key in cast("Mapping[str, object]", questions)}
 
     async with mounted(answer) as (hub, mount):
-        able = Profile("2026-07-28", {"elicitation": {"form": {}}})
+        able = ClientProfile("2026-07-28", {"elicitation": {"form": {}}})
         assert await hub(Exchange("tools/call", {"name": "s__one"}, Slow(), able)) == PASSED
         assert mount.calls.figures.seconds == 3
 
@@ -403,7 +403,7 @@ async def test_calls_that_wait_for_a_person_leave_their_places_to_others() -> No
     people = Undecided()
     settings = MountSettings(prefix="s", concurrency=2, queue=3, queue_wait=5)
     async with mounted(answer, settings) as (hub, mount), TaskScope() as tasks:
-        able = Profile("2026-07-28", {"elicitation": {"form": {}}})
+        able = ClientProfile("2026-07-28", {"elicitation": {"form": {}}})
         replies: list[Reply] = []
 
         async def ask() -> None:

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from sluicegate.hub.catalog import Catalog, Patterns, Profile, Share, build_catalog, seen_through
+from sluicegate.hub.catalog import Catalog, Patterns, Share, Subset, build_catalog, seen_through
 from sluicegate.hub.fetch_catalog import Offer, Offered
 from sluicegate.hub.naming import Naming
 from sluicegate.protocol.message import Params
@@ -170,7 +170,7 @@ def test_a_profile_names_servers_and_tools_in_any_of_their_names() -> None:
     catalog = build_catalog([share("files", tool("read"), tool("write")), share("git", tool("read"))])
 
     def shown(**parts: object) -> list[str]:
-        profile = msgspec.convert(parts, Profile)
+        profile = msgspec.convert(parts, Subset)
         return list(seen_through(catalog, profile).tools)
 
     assert shown(servers=["f*"]) == ["files__read", "files__write"]
@@ -183,7 +183,7 @@ def test_a_profile_names_servers_and_tools_in_any_of_their_names() -> None:
 def test_a_profile_knows_a_server_by_its_key_whatever_its_prefix(prefix: str) -> None:
     offered = share("Memory Store", tool("read"), tool("delete"), prefix=prefix)
     catalog = build_catalog([msgspec.structs.replace(offered, key="memory-store"), share("git", tool("read"))])
-    profile = Profile(("memory*",), Patterns(hide=("memory-store__delete",)))
+    profile = Subset(("memory*",), Patterns(hide=("memory-store__delete",)))
     assert [entry.own for entry in seen_through(catalog, profile).tools.values()] == ["read"]
 
 

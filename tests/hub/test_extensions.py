@@ -16,13 +16,13 @@ from sluicegate.errors import (
     UpstreamProtocolError,
 )
 from sluicegate.exchange import NOBODY, Exchange, Handler
-from sluicegate.hub.catalog import Profile as View
+from sluicegate.hub.catalog import Subset as View
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
 from sluicegate.hub.saved_offer import decode_offer, encode_offer
 from sluicegate.protocol.extensions import MAX_SIZE
 from sluicegate.protocol.message import Params, Reply, Result, as_array, as_object, opened
-from sluicegate.protocol.modern_era import Profile, complete
+from sluicegate.protocol.modern_era import ClientProfile, complete
 from tests.hub.scripted import Scripted, tools
 from tests.hub.test_governor import Judge
 
@@ -81,8 +81,8 @@ async def hub_of(servers: Mapping[str, Scripted], **settings: MountSettings) -> 
         yield hub
 
 
-async def ask(hub: Hub, method: str, params: Params | None = None, profile: Profile | None = None) -> Params:
-    reply = await hub(Exchange(method, params or {}, NOBODY, profile or Profile()))
+async def ask(hub: Hub, method: str, params: Params | None = None, profile: ClientProfile | None = None) -> Params:
+    reply = await hub(Exchange(method, params or {}, NOBODY, profile or ClientProfile()))
     assert isinstance(reply, Result), reply
     return opened(reply)
 
@@ -255,7 +255,7 @@ async def test_a_result_of_a_session_era_server_gets_a_lifetime() -> None:
 async def test_a_result_type_of_its_own_passes_only_to_a_client_that_declares_an_extension() -> None:
     server = Skilled("a", answer=lambda exchange: Result({"resultType": "later"}))
     async with hub_of({"a": server}) as hub:
-        knowing = Profile(capabilities={"extensions": {SKILLS: {}}})
+        knowing = ClientProfile(capabilities={"extensions": {SKILLS: {}}})
         assert await ask(hub, "skills/wait", profile=knowing) == {"resultType": "later"}
         with pytest.raises(SluicegateError, match="unknown result type"):
             await ask(hub, "skills/wait")
@@ -265,7 +265,7 @@ async def test_a_result_that_asks_for_input_is_refused() -> None:
     server = Skilled("a", answer=lambda exchange: Result({"resultType": "input_required", "inputRequests": {}}))
     async with hub_of({"a": server}) as hub:
         with pytest.raises(UpstreamProtocolError):
-            await ask(hub, "skills/wait", profile=Profile(capabilities={"extensions": {SKILLS: {}}}))
+            await ask(hub, "skills/wait", profile=ClientProfile(capabilities={"extensions": {SKILLS: {}}}))
 
 
 # --------------------------------------------------------------------------------------------------------------- rules

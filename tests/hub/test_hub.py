@@ -11,7 +11,7 @@ import sluicegate
 from sluicegate import Client
 from sluicegate.errors import ConfigError, RpcError
 from sluicegate.exchange import Exchange, Upstream
-from sluicegate.hub.catalog import Patterns, Profile
+from sluicegate.hub.catalog import Patterns, Subset
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
 from sluicegate.hub.naming import Naming
@@ -142,7 +142,7 @@ async def test_instructions_of_several_are_told_apart_and_those_of_one_without_a
 
 async def test_a_profile_shows_a_part_and_answers_for_no_more() -> None:
     async with running(Hub(), {"a": greeter(), "b": greeter()}) as hub:
-        view = hub.router("half", Profile(servers=("a",), tools=Patterns(hide=("secret*",))))
+        view = hub.router("half", Subset(servers=("a",), tools=Patterns(hide=("secret*",))))
         async with sluicegate.connect(MemoryUpstream(view, era="modern")) as server:
             assert await names(server) == ["a__greet"]
             with pytest.raises(RpcError, match="Unknown tool"):

@@ -9,7 +9,7 @@ from sluicegate.errors import UpstreamTimeout
 from sluicegate.exchange import Exchange
 from sluicegate.hub import calls, supervise
 from sluicegate.hub.hub import Hub
-from sluicegate.hub.mount import MountSettings, State
+from sluicegate.hub.mount import MountSettings, MountState
 from sluicegate.protocol.message import Reply, Result
 from sluicegate.protocol.modern_era import complete
 from tests.hub.scripted import Scripted, tools, until
@@ -53,7 +53,7 @@ async def time_out(client: sluicegate.Client, count: int) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_server_that_hangs_is_restarted_as_after_a_crash(version: str) -> None:
     stuck, hub = Stuck(version), Hub()
-    states: list[tuple[State, str]] = []
+    states: list[tuple[MountState, str]] = []
     mount = hub.mount("s", stuck.upstream, MountSettings(prefix="s", timeout=0.03))
     async with asyncio.timeout(10), hub, sluicegate.connect(hub) as client:
         await hub.settled()

@@ -10,7 +10,7 @@ import sluicegate
 from sluicegate.errors import ErrorObject, UpstreamProtocolError
 from sluicegate.exchange import NOBODY, Exchange
 from sluicegate.protocol.message import Params, Reply, Result, opened
-from sluicegate.protocol.modern_era import Profile
+from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.protocol.translate.results import reply_for_session
 from sluicegate.protocol.versions import REVISIONS
 from tests.hub.scripted import Scripted, tools
@@ -35,7 +35,7 @@ async def replied(raw: msgspec.Raw) -> Reply:
     hub.mount("s", Scripted(answer, {"tools": {}}))
     async with hub, asyncio.timeout(20):
         await hub.settled()
-        return await hub(Exchange("tools/call", {"name": "s__t", "arguments": {}}, NOBODY, Profile()))
+        return await hub(Exchange("tools/call", {"name": "s__t", "arguments": {}}, NOBODY, ClientProfile()))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from sluicegate.hub.input_requests import settle_links
 from sluicegate.hub.mount import Mount
 from sluicegate.protocol.input_required import Answers, Question, Questions, input_required
 from sluicegate.protocol.message import Notification, Params, Reply, Result, opened
-from sluicegate.protocol.modern_era import Profile, complete
+from sluicegate.protocol.modern_era import ClientProfile, complete
 from tests.hub.scripted import Scripted, tools
 
 PAGE: Params = {"mode": "url", "message": "Sign in.", "url": "https://example.com/in", "elicitationId": "e1"}
@@ -86,7 +86,7 @@ async def settled(
     error: ErrorObject = WANTED,
     method: str = "tools/call",
 ) -> Reply:
-    exchange = Exchange(method, {"name": "mail__t"}, person, Profile(version, capabilities))
+    exchange = Exchange(method, {"name": "mail__t"}, person, ClientProfile(version, capabilities))
     return await settle_links(cast(Mount, server), exchange, error, server.send_again)
 
 
@@ -223,5 +223,5 @@ async def test_a_question_with_anything_but_a_web_page_is_refused_and_counted(ve
     async with asyncio.timeout(10), hub:
         await hub.settled()
         with pytest.raises(SluicegateError, match="not http or https"):
-            await hub(Exchange("tools/call", {"name": "mail__t"}, person, Profile("2026-07-28", ABLE)))
+            await hub(Exchange("tools/call", {"name": "mail__t"}, person, ClientProfile("2026-07-28", ABLE)))
         assert not person.asked and mount.calls.losses[UNSAFE] == 1

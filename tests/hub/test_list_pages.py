@@ -7,7 +7,7 @@ from sluicegate.exchange import NOBODY, Caller, Exchange
 from sluicegate.hub import catalog
 from sluicegate.hub.hub import Hub
 from sluicegate.protocol.message import Params, Reply, Result, opened
-from sluicegate.protocol.modern_era import Profile, complete
+from sluicegate.protocol.modern_era import ClientProfile, complete
 from sluicegate.protocol.translate import results as translate
 from tests.hub.scripted import Scripted, tools
 
@@ -20,7 +20,7 @@ async def listed(hub: Hub, caller: str, version: str) -> list[Params]:
     pages: list[Params] = []
     params: Params = {}
     while True:
-        reply = await hub(Exchange("tools/list", params, NOBODY, Profile(version), Caller(caller)))
+        reply = await hub(Exchange("tools/list", params, NOBODY, ClientProfile(version), Caller(caller)))
         assert isinstance(reply, Result)
         pages.append(opened(reply))
         if "nextCursor" not in pages[-1]:
@@ -41,7 +41,7 @@ async def test_all_callers_get_the_same_pages_with_cursors_of_their_own(version:
         assert ("resultType" in alice[0]) == (version == "2026-07-28")
         cursor = next(cursor for cursor in cursors[0] if cursor is not None)
         with pytest.raises(InvalidParams, match="start again without it"):
-            await hub(Exchange("tools/list", {"cursor": cursor}, NOBODY, Profile(version), Caller("bob")))
+            await hub(Exchange("tools/list", {"cursor": cursor}, NOBODY, ClientProfile(version), Caller("bob")))
 
 
 async def test_a_page_is_encoded_and_translated_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ async def test_the_lists_of_a_profile_are_private(method: str) -> None:
     hub.mount("s", Scripted(public, {"tools": {}, "prompts": {}, "resources": {}}))
     async with hub:
         await hub.settled()
-        part = hub.router("part", catalog.Profile(servers=("s",)))
+        part = hub.router("part", catalog.Subset(servers=("s",)))
         for handler, scope in ((hub, "public"), (part, "private")):
             reply = await handler(Exchange(method, {}, NOBODY))
             assert isinstance(reply, Result) and opened(reply)["cacheScope"] == scope

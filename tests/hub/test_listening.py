@@ -12,7 +12,7 @@ from sluicegate.exchange import Exchange
 from sluicegate.hub import fetch_catalog as lists
 from sluicegate.hub import subscriptions as listening
 from sluicegate.hub.hub import Hub
-from sluicegate.hub.mount import MountSettings, State
+from sluicegate.hub.mount import MountSettings, MountState
 from sluicegate.protocol.message import Notification, Reply, Result
 from sluicegate.runtime.task_scope import forever
 from tests.hub.scripted import Scripted, acknowledge, tools, until
@@ -191,4 +191,4 @@ async def test_a_list_that_cannot_be_read_does_not_cost_the_connection() -> None
         assert len(server.connections) == 1
         found = hub.find("a")
         assert found is not None
-        assert found.state is State.READY
+        assert found.state is MountState.READY

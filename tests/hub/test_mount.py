@@ -12,9 +12,9 @@ from sluicegate import Client
 from sluicegate.errors import MISSING_CAPABILITY, InputRefused, RpcError
 from sluicegate.exchange import Exchange
 from sluicegate.hub.hub import Hub
-from sluicegate.hub.mount import MountSettings, State
+from sluicegate.hub.mount import MountSettings, MountState
 from sluicegate.protocol.message import Params, Result, as_object, opened
-from sluicegate.protocol.modern_era import Profile
+from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.testing import MemoryUpstream
 
@@ -136,7 +136,7 @@ async def test_a_call_can_let_go_of_its_clients_response() -> None:
         await hub.settled()
         await asyncio.sleep(0)
         exchange = Exchange(
-            "tools/call", {"name": "slow"}, Mute(), Profile(), end_response_early=end_response_early.set
+            "tools/call", {"name": "slow"}, Mute(), ClientProfile(), end_response_early=end_response_early.set
         )
         reply = await hub(exchange)
         assert isinstance(reply, Result)
@@ -147,12 +147,12 @@ async def test_a_call_can_let_go_of_its_clients_response() -> None:
 async def test_a_mount_says_how_it_is_from_beginning_to_end() -> None:
     hub = Hub()
     mount = hub.mount("s", asking())
-    assert (mount.state, mount.is_ready) == (State.STARTING, False)
+    assert (mount.state, mount.is_ready) == (MountState.STARTING, False)
     async with asyncio.timeout(10), hub:
         await mount.settled()
-        assert (mount.state, mount.is_ready, mount.sentence) == (State.READY, True, "s is ready.")
+        assert (mount.state, mount.is_ready, mount.sentence) == (MountState.READY, True, "s is ready.")
         await hub.unmount("s")
-        assert mount.state is State.DISABLED
+        assert mount.state is MountState.DISABLED
         assert hub.find("s") is None
 
 
@@ -170,7 +170,7 @@ class Gone(Mute):
 
 async def test_a_caller_who_never_comes_back_with_an_answer_keeps_no_other_call_from_being_asked() -> None:
     # On a pipe nothing in a question says which call it belongs to; both calls are of one caller.
-    able = Profile(capabilities={"sampling": {}})
+    able = ClientProfile(capabilities={"sampling": {}})
     async with hub_before(asking(), "session") as hub, TaskScope() as tasks:
         gone = Gone()
 

@@ -17,7 +17,7 @@ from sluicegate.hub.tasks import notifications as task_news
 from sluicegate.hub.tasks.ids import TaskId
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result, opened
-from sluicegate.protocol.modern_era import ACKNOWLEDGED, Profile, complete
+from sluicegate.protocol.modern_era import ACKNOWLEDGED, ClientProfile, complete
 from sluicegate.runtime.task_scope import TaskScope, forever
 from tests.hub.foreman import EXTENSION
 from tests.hub.scripted import Scripted, acknowledge, tools, until
@@ -81,7 +81,7 @@ class Nobody:
 
 
 def about(hub: Hub, method: str = "tasks/get", **more: object) -> Exchange:
-    return Exchange(method, {"taskId": task_of(hub), **more}, Nobody(), Profile(capabilities=KNOWS))
+    return Exchange(method, {"taskId": task_of(hub), **more}, Nobody(), ClientProfile(capabilities=KNOWS))
 
 
 # ----------------------------------------------------------------------------------------------------------- replies
@@ -166,7 +166,7 @@ async def test_the_result_that_begins_a_task_tells_of_it_as_any_other_does() -> 
     )
     async with mounted(saying(begun % (question, link))) as (hub, _, _):
         params: Params = {"name": "s__dig", "arguments": {}}
-        reply = await hub(Exchange("tools/call", params, Nobody(), Profile(capabilities=KNOWS)))
+        reply = await hub(Exchange("tools/call", params, Nobody(), ClientProfile(capabilities=KNOWS)))
         assert isinstance(reply, Result)
         assert msgspec.json.decode(msgspec.json.encode(reply.value)) == {
             "resultType": "task",
@@ -200,7 +200,7 @@ async def test_the_answer_of_a_server_that_gave_the_id_to_somebody_else_meanwhil
         scope.start(ask())
         await asked.wait()
         params: Params = {"name": "s__dig", "arguments": {}}
-        await hub(Exchange("tools/call", params, Nobody(), Profile(capabilities=KNOWS), Caller("bob")))
+        await hub(Exchange("tools/call", params, Nobody(), ClientProfile(capabilities=KNOWS), Caller("bob")))
         may_answer.set()
         await until(lambda: bool(replies))
         assert isinstance(replies[0], UnknownTarget)
@@ -222,7 +222,9 @@ async def test_a_call_that_outlasts_its_server_begins_no_task_in_the_place_of_an
 
         async def call(caller: str) -> None:
             params: Params = {"name": "s__dig", "arguments": {}}
-            reply = await hub(Exchange("tools/call", params, Nobody(), Profile(capabilities=KNOWS), Caller(caller)))
+            reply = await hub(
+                Exchange("tools/call", params, Nobody(), ClientProfile(capabilities=KNOWS), Caller(caller))
+            )
             assert isinstance(reply, Result)
             ids[caller] = str(opened(reply)["taskId"])
 
@@ -235,7 +237,7 @@ async def test_a_call_that_outlasts_its_server_begins_no_task_in_the_place_of_an
 
         def get(caller: str) -> Exchange:
             params: Params = {"taskId": ids[caller]}
-            return Exchange("tasks/get", params, Nobody(), Profile(capabilities=KNOWS), Caller(caller))
+            return Exchange("tasks/get", params, Nobody(), ClientProfile(capabilities=KNOWS), Caller(caller))
 
         assert isinstance(await hub(get("bob")), Result)
         with pytest.raises(UnknownTarget):
@@ -248,10 +250,10 @@ async def test_a_call_that_outlasts_its_server_begins_no_task_in_the_place_of_an
 class Client:
     """A client that listens to tasks."""
 
-    def __init__(self, hub: Hub, *ids: str, profile: Profile | None = None) -> None:
+    def __init__(self, hub: Hub, *ids: str, profile: ClientProfile | None = None) -> None:
         self.heard: list[Notification] = []
         params: Params = {"notifications": {"taskIds": list(ids)}}
-        self._exchange = Exchange("subscriptions/listen", params, self, profile or Profile(capabilities=KNOWS))
+        self._exchange = Exchange("subscriptions/listen", params, self, profile or ClientProfile(capabilities=KNOWS))
         self._hub = hub
         self.reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
@@ -352,11 +354,11 @@ async def test_a_server_that_lets_go_as_soon_as_it_has_agreed_ends_the_subscript
 async def test_what_a_client_wants_to_be_told_of_its_calls_is_no_business_of_the_server_here() -> None:
     teller = Teller()
     async with mounted(teller) as (hub, _, _), TaskScope() as scope:
-        profile = Profile(capabilities=KNOWS, log_level="debug", progress_token=7, client_info={"name": "ada"})
+        profile = ClientProfile(capabilities=KNOWS, log_level="debug", progress_token=7, client_info={"name": "ada"})
         client = Client(hub, task_of(hub), profile=profile)
         scope.start(client.run())
         await until(lambda: bool(client.heard))
-        assert teller.listeners[0].profile == Profile(capabilities=KNOWS, client_info={"name": "ada"})
+        assert teller.listeners[0].profile == ClientProfile(capabilities=KNOWS, client_info={"name": "ada"})
         scope.cancel_all()
 
 

@@ -17,7 +17,7 @@ from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, MountSettings
 from sluicegate.protocol.json_limits import is_deep
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_array, as_object, opened
-from sluicegate.protocol.modern_era import Profile
+from sluicegate.protocol.modern_era import ClientProfile
 from tests.hub.scripted import Answer, Scripted, tools
 from tests.upstream.raw_server import Recorder
 
@@ -35,7 +35,7 @@ async def mounted(answer: Answer) -> AsyncGenerator[tuple[Hub, Mount]]:
 
 
 def call(sink: Recorder | None = None, version: str = "2026-07-28") -> Exchange:
-    profile = Profile(version, {}, progress_token="mine")
+    profile = ClientProfile(version, {}, progress_token="mine")
     return Exchange("tools/call", {"name": "s__one", "arguments": {}}, sink or Recorder(), profile)
 
 

@@ -24,7 +24,7 @@ from sluicegate.hub import fetch_catalog as lists
 from sluicegate.hub import subscriptions as listening
 from sluicegate.hub import supervise as plan
 from sluicegate.hub.hub import Hub
-from sluicegate.hub.mount import Mount, MountSettings, State
+from sluicegate.hub.mount import Mount, MountSettings, MountState
 from sluicegate.hub.supervise import out_of_reach
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_object, opened
 from sluicegate.protocol.modern_era import complete
@@ -35,8 +35,8 @@ CHANGED = Notification("notifications/tools/list_changed", {})
 DONE = Result({"resultType": "complete", "content": []})
 LISTENS = {"tools": {"listChanged": True}}
 NOWHERE = UpstreamUnavailable("s could not be reached: nothing listens there.")
-READY = (State.READY, "s is ready.")
-UNREACHED = (State.DEGRADED, f"{NOWHERE.message} It is tried again with the next call.")
+READY = (MountState.READY, "s is ready.")
+UNREACHED = (MountState.DEGRADED, f"{NOWHERE.message} It is tried again with the next call.")
 
 
 @pytest.fixture(autouse=True)
@@ -80,12 +80,12 @@ def call() -> Exchange:
     return Exchange("tools/call", {"name": "s__one", "arguments": {}}, Mute())
 
 
-def shown(mount: Mount) -> tuple[State, str]:
+def shown(mount: Mount) -> tuple[MountState, str]:
     condition = mount.condition()
     return condition.state, condition.sentence
 
 
-async def becomes(mount: Mount, condition: tuple[State, str]) -> None:
+async def becomes(mount: Mount, condition: tuple[MountState, str]) -> None:
     await until(lambda: shown(mount) == condition)
 
 
@@ -157,7 +157,7 @@ async def test_one_that_is_left_alone_for_a_while_says_why() -> None:
             with pytest.raises(SluicegateError):
                 await hub(call())
         cause = "s failed call after call: it could not be reached: nothing listens there."
-        assert shown(mount) == (State.DEGRADED, f"{cause} It is tried again within 10 s.")
+        assert shown(mount) == (MountState.DEGRADED, f"{cause} It is tried again within 10 s.")
         # A person need not wait for the next call.
         is_well = True
         mount.restart()
@@ -285,9 +285,9 @@ async def test_lists_that_cannot_be_read_show_until_they_can_though_calls_are_an
         server.problem = UpstreamProtocolError("s answers nonsense.")
         server.change.set()
         why = "s did not return valid lists. Its lists stay as they were and are fetched again within 30 s."
-        await becomes(mount, (State.DEGRADED, why))
+        await becomes(mount, (MountState.DEGRADED, why))
         await hub(call())
-        assert shown(mount) == (State.DEGRADED, why)
+        assert shown(mount) == (MountState.DEGRADED, why)
         server.problem = None
         await becomes(mount, READY)
 

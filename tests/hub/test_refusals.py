@@ -10,7 +10,7 @@ from sluicegate.errors import SluicegateError, UpstreamClosed, UpstreamError
 from sluicegate.exchange import NOBODY, Exchange
 from sluicegate.hub import calls
 from sluicegate.hub.hub import Hub
-from sluicegate.hub.mount import Mount, MountSettings, State
+from sluicegate.hub.mount import Mount, MountSettings, MountState
 from sluicegate.protocol.message import Reply, Result, opened
 from sluicegate.runtime import deadlines
 from sluicegate.runtime.task_scope import TaskScope
@@ -113,7 +113,7 @@ async def test_a_request_that_is_refused_again_and_again_closes_the_server_to_no
         for _ in range(7):
             assert (await refused(hub)).data["status"] == status, "it was asked each time"
         assert await answers(hub)
-        assert mount.condition().state is State.READY
+        assert mount.condition().state is MountState.READY
 
 
 async def test_a_server_that_leads_in_circles_closes_to_nobody() -> None:
@@ -136,9 +136,9 @@ async def test_credentials_that_are_refused_show_until_a_call_is_answered(status
         for _ in range(7):
             await refused(hub)
         shown = mount.condition()
-        assert (shown.state, shown.sentence) == (State.DEGRADED, f"{why} It is tried again with the next call.")
+        assert (shown.state, shown.sentence) == (MountState.DEGRADED, f"{why} It is tried again with the next call.")
         assert await answers(hub)
-        assert mount.condition().state is State.READY
+        assert mount.condition().state is MountState.READY
 
 
 async def test_a_request_that_is_too_large_shows_nothing_of_a_server_that_took_it() -> None:
@@ -147,7 +147,7 @@ async def test_a_request_that_is_too_large_shows_nothing_of_a_server_that_took_i
     async with mounted(remote) as (hub, mount, _):
         for _ in range(7):
             await refused(hub)
-        assert mount.condition().state is State.READY
+        assert mount.condition().state is MountState.READY
 
 
 async def test_a_server_that_failed_call_after_call_and_refuses_the_one_that_tries_it_is_back(clock: Clock) -> None:
@@ -186,7 +186,7 @@ async def test_a_server_that_wants_days_is_asked_again_after_a_minute(clock: Clo
         assert (await refused(hub, "good")).message.endswith(" It is tried again within 60 s.")
         clock.now += 61
         assert await answers(hub)
-        assert mount.condition().state is State.READY
+        assert mount.condition().state is MountState.READY
 
 
 @pytest.mark.parametrize("answer", [says(429, ("Retry-After", "1")), says(500), says(502)], ids=["429", "500", "502"])

@@ -15,7 +15,7 @@ from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.input_required import Answers, Question, Questions
 from sluicegate.protocol.message import Notification, Params, Reply
-from sluicegate.protocol.modern_era import Profile
+from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.runtime import deadlines
 from sluicegate.runtime.deadlines import DeadlineExceeded, Deadlines
 from sluicegate.runtime.task_scope import forever
@@ -218,7 +218,7 @@ async def test_a_call_of_which_there_is_always_a_question_open_has_an_end_too(
 
     hub = Hub()
     hub.mount("s", Scripted(answer, {"tools": {}}, version), MountSettings(prefix="s", timeout=60, longest_call=600))
-    profile = Profile(capabilities={"elicitation": {"form": {}}})
+    profile = ClientProfile(capabilities={"elicitation": {"form": {}}})
     async with asyncio.timeout(5), hub:
         await hub.settled()
         why = (

@@ -23,12 +23,12 @@ from sluicegate.exchange import Caller, Exchange, Upstream
 from sluicegate.http1 import serve
 from sluicegate.hub.call_sink import EXTENSIONS
 from sluicegate.hub.catalog import Patterns
-from sluicegate.hub.catalog import Profile as Part
+from sluicegate.hub.catalog import Subset as Part
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result, opened
-from sluicegate.protocol.modern_era import ACKNOWLEDGED, Profile, complete
+from sluicegate.protocol.modern_era import ACKNOWLEDGED, ClientProfile, complete
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.upstream.http import HttpUpstream
 from sluicegate.upstream.stdio import StdioUpstream
@@ -113,7 +113,7 @@ async def ask(
     view: str = "",
 ) -> Reply:
     """The reply as a client gets it."""
-    exchange = Exchange(method, params, Person(), Profile(version, knows), Caller(caller))
+    exchange = Exchange(method, params, Person(), ClientProfile(version, knows), Caller(caller))
     try:
         return await hub.router(view)(exchange)
     except Exception as problem:
@@ -489,7 +489,7 @@ class Listening:
         self.person = Person()
         params: Params = {"notifications": {"taskIds": list(ids), **more}}
         self._exchange = Exchange(
-            "subscriptions/listen", params, self.person, Profile(capabilities=knows), Caller(caller)
+            "subscriptions/listen", params, self.person, ClientProfile(capabilities=knows), Caller(caller)
         )
         self._hub = hub
         self.reply: Reply | None = None

@@ -17,7 +17,7 @@ from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Result, opened
-from sluicegate.protocol.modern_era import Profile
+from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.upstream.http import HttpUpstream
 from sluicegate.upstream.stdio import StdioUpstream
@@ -72,7 +72,7 @@ async def mounted(way: Way) -> AsyncGenerator[Hub]:
 
 async def said(hub: Hub, tool: str, person: Person | None = None, caller: str = "ada") -> str:
     """What a tool says."""
-    profile = Profile(capabilities={"elicitation": {"form": {}}}, progress_token=7)
+    profile = ClientProfile(capabilities={"elicitation": {"form": {}}}, progress_token=7)
     params: Params = {"name": f"s__{tool}", "arguments": {}}
     reply = await hub(Exchange("tools/call", params, person or Person(), profile, Caller(caller)))
     assert isinstance(reply, Result)

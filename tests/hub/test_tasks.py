@@ -25,7 +25,7 @@ from sluicegate.hub.mount import Mount, MountSettings
 from sluicegate.hub.tasks import run_legacy as tasks
 from sluicegate.protocol.input_required import Answers, Question, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result, opened
-from sluicegate.protocol.modern_era import Profile, complete
+from sluicegate.protocol.modern_era import ClientProfile, complete
 from sluicegate.runtime import deadlines
 from sluicegate.runtime.task_scope import forever
 from tests.hub.scripted import Scripted, until
@@ -113,7 +113,7 @@ async def mounted(
 
 def call(tool: str = "s__dig", sink: Person | None = None, caller: str = "local", **more: object) -> Exchange:
     params: Params = {"name": tool, "arguments": {"depth": 3}, **more}
-    profile = Profile(capabilities={"elicitation": {"form": {}, "url": {}}})
+    profile = ClientProfile(capabilities={"elicitation": {"form": {}, "url": {}}})
     return Exchange("tools/call", params, sink or Person(), profile, Caller(caller))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from sluicegate.errors import SluicegateError, UnknownTarget
 from sluicegate.exchange import NOBODY, Exchange
-from sluicegate.hub.catalog import Patterns, Profile
+from sluicegate.hub.catalog import Patterns, Subset
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.message import Reply, Result
@@ -71,7 +71,7 @@ async def test_t16_what_is_hidden_stays_hidden_whether_or_not_it_is_listed() -> 
         for name in ("one", "secret_too"):
             with pytest.raises(UnknownTarget):
                 await hub(call(name))
-        narrow = hub.router("narrow", Profile(tools=Patterns(hide=("s__other",))))
+        narrow = hub.router("narrow", Subset(tools=Patterns(hide=("s__other",))))
         with pytest.raises(UnknownTarget):
             await narrow(call("other"))
         assert isinstance(await hub(call("other")), Result)

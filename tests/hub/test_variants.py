@@ -10,11 +10,11 @@ from sluicegate.errors import ErrorObject, InvalidParams, Quarantined, UnknownTa
 from sluicegate.exchange import NOBODY, Exchange
 from sluicegate.hub import variants
 from sluicegate.hub.catalog import Patterns
-from sluicegate.hub.catalog import Profile as View
+from sluicegate.hub.catalog import Subset as View
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_array, as_object, opened
-from sluicegate.protocol.modern_era import Profile, complete
+from sluicegate.protocol.modern_era import ClientProfile, complete
 from sluicegate.runtime.task_scope import forever
 from tests.hub.scripted import Scripted, acknowledge, tools, until
 from tests.hub.test_governor import Judge
@@ -23,8 +23,8 @@ PAGES = "com.example/pages"
 CHANGED = Notification("notifications/tools/list_changed", {})
 
 
-def declaring(*extensions: str, **settings: object) -> Profile:
-    return Profile(capabilities={"extensions": {name: dict(settings) for name in extensions}})
+def declaring(*extensions: str, **settings: object) -> ClientProfile:
+    return ClientProfile(capabilities={"extensions": {name: dict(settings) for name in extensions}})
 
 
 class Varying(Scripted):
@@ -69,20 +69,20 @@ async def mounted(server: Scripted, settings: MountSettings | None = None) -> As
         yield hub
 
 
-async def listed(hub: Hub, profile: Profile, **params: object) -> list[object]:
+async def listed(hub: Hub, profile: ClientProfile, **params: object) -> list[object]:
     reply = await hub(Exchange("tools/list", params, NOBODY, profile))
     assert isinstance(reply, Result)
     return [(as_object(tool) or {})["name"] for tool in as_array(opened(reply)["tools"]) or []]
 
 
-def call(name: str, profile: Profile) -> Exchange:
+def call(name: str, profile: ClientProfile) -> Exchange:
     return Exchange("tools/call", {"name": name, "arguments": {}}, NOBODY, profile)
 
 
 async def test_lists_are_asked_with_the_extensions_of_the_caller_that_the_server_offers() -> None:
     server = Varying()
     async with mounted(server) as hub:
-        assert await listed(hub, Profile()) == ["s__one"]
+        assert await listed(hub, ClientProfile()) == ["s__one"]
         assert await listed(hub, declaring("com.example/unknown")) == ["s__one"]
         assert await listed(hub, declaring("com.example/other", "com.example/unknown")) == ["s__one"]
         assert await listed(hub, declaring(PAGES, size=3)) == ["s__one", "s__page"]
@@ -103,11 +103,11 @@ async def test_a_tool_that_only_some_clients_see_can_be_called_by_them_also_befo
         assert isinstance(await hub(call("s__page", declaring(PAGES))), Result)
         assert isinstance(await hub(call("s__one", declaring(PAGES))), Result)
         with pytest.raises(UnknownTarget):
-            await hub(call("s__page", Profile()))
+            await hub(call("s__page", ClientProfile()))
     assert server.called == ["page", "one"]
 
 
-async def scope_of(hub: Hub, profile: Profile) -> object:
+async def scope_of(hub: Hub, profile: ClientProfile) -> object:
     reply = await hub(Exchange("tools/list", {}, NOBODY, profile))
     assert isinstance(reply, Result)
     return opened(reply)["cacheScope"]
@@ -115,7 +115,7 @@ async def scope_of(hub: Hub, profile: Profile) -> object:
 
 async def test_t11_what_a_server_with_extensions_lists_is_not_for_shared_caches() -> None:
     async with mounted(Varying()) as hub:
-        for profile in (Profile(), declaring(PAGES)):
+        for profile in (ClientProfile(), declaring(PAGES)):
             assert await scope_of(hub, profile) == "private"
 
 
@@ -193,7 +193,7 @@ async def test_a_cursor_is_of_the_lists_that_it_was_given_for() -> None:
         cursor = opened(reply)["nextCursor"]
         assert await listed(hub, declaring(PAGES), cursor=cursor) == ["s__page"]
         with pytest.raises(InvalidParams):
-            await listed(hub, Profile(), cursor=cursor)
+            await listed(hub, ClientProfile(), cursor=cursor)
 
 
 async def test_t4_a_client_with_ever_other_settings_takes_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result, opened
-from sluicegate.protocol.modern_era import Profile
+from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.testing import MemoryUpstream
 
@@ -78,7 +78,7 @@ async def running(*names: str, page_size: int = 1000) -> AsyncGenerator[Hub]:
 async def ask(
     hub: Hub, method: str, params: Params | None = None, *, version: str = "2026-07-28", caller: str = "ada"
 ) -> Reply:
-    return await hub(Exchange(method, params or {}, Listener(), Profile(version), Caller(caller)))
+    return await hub(Exchange(method, params or {}, Listener(), ClientProfile(version), Caller(caller)))
 
 
 async def result(hub: Hub, method: str, params: Params | None = None, *, version: str = "2026-07-28") -> Params:

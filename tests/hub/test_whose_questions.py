@@ -13,13 +13,13 @@ from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result
-from sluicegate.protocol.modern_era import Profile
+from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.testing import MemoryWire
 from sluicegate.upstream.duplex import DuplexConnection
 
 PATIENCE = 10.0
-CAN = Profile(capabilities={"elicitation": {"form": {}}}, log_level="debug")
+CAN = ClientProfile(capabilities={"elicitation": {"form": {}}}, log_level="debug")
 TOOL: Params = {"inputSchema": {"type": "object"}}
 OFFER: Params = {
     "tools": [

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sluicegate.errors import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, ErrorObject, RemoteProtocolError
-from sluicegate.protocol.json_limits import Limits
+from sluicegate.protocol.json_limits import JsonLimits
 from sluicegate.protocol.message import (
     MAX_CALL,
     Message,
@@ -37,10 +37,10 @@ from sluicegate.protocol.parse_response import Unreadable, decode_batch_tolerant
 from tests.protocol.strategies import json_objects, json_values, mutated, request, request_ids
 
 
-def refusal_of(data: bytes, limits: Limits | None = None) -> tuple[int, RequestId | None]:
+def refusal_of(data: bytes, limits: JsonLimits | None = None) -> tuple[int, RequestId | None]:
     """The code and the id with which a client's message is refused."""
     with pytest.raises(RemoteProtocolError) as caught:
-        decode_strict(data, limits or Limits())
+        decode_strict(data, limits or JsonLimits())
     return caught.value.code, caught.value.request_id
 
 
@@ -532,7 +532,7 @@ def test_a_long_number_is_seen_behind_a_string_that_resembles_its_end() -> None:
 
 
 def test_limits_can_be_set() -> None:
-    limits = Limits(depth=3, members=4, number_length=5, id_bytes=6)
+    limits = JsonLimits(depth=3, members=4, number_length=5, id_bytes=6)
     fits = b'{"jsonrpc":"2.0","id":"123456","method":"m","params":{"a":[12345]}}'
     assert isinstance(decode_strict(fits, limits), Request)
     assert refusal_of(fits.replace(b"12345]", b"123456]"), limits) == (INVALID_REQUEST, "123456")

@@ -32,11 +32,11 @@ from sluicegate.protocol.modern_era import (
     SERVER_INFO_KEY,
     SUBSCRIPTION_KEY,
     VERSION_KEY,
+    ClientProfile,
     Discovery,
     Incompatible,
     Legacy,
-    Profile,
-    Retry,
+    ProbeAgain,
     Verdict,
     complete,
     is_modern,
@@ -80,13 +80,13 @@ def test_a_request_is_of_this_era_if_it_says_its_revision() -> None:
 def test_a_request_brings_its_profile_along() -> None:
     more = {CLIENT_INFO_KEY: {"name": "c"}, LOG_LEVEL_KEY: "debug", "progressToken": 0, "traceparent": "00"}
     profile, params = read_request(call({**modern_meta(**more), CAPABILITIES_KEY: {"roots": {}}}))
-    assert profile == Profile("2026-07-28", {"roots": {}}, {"name": "c"}, "debug", 0)
+    assert profile == ClientProfile("2026-07-28", {"roots": {}}, {"name": "c"}, "debug", 0)
     assert params == {"name": "x", "_meta": {"traceparent": "00"}}
 
 
 def test_a_request_may_leave_out_who_asks() -> None:
     profile, params = read_request(call(modern_meta()))
-    assert profile == Profile("2026-07-28", {})
+    assert profile == ClientProfile("2026-07-28", {})
     assert params == {"name": "x"}
 
 
@@ -142,7 +142,7 @@ def test_a_method_that_may_be_of_an_extension_is_left_to_the_handler() -> None:
 def test_a_profile_survives_being_put_into_params_and_taken_out(
     params: Params, meta: Params, token: RequestId | None, level: str | None
 ) -> None:
-    profile = Profile("2026-07-28", {"roots": {}}, {"name": "c"}, level, token)
+    profile = ClientProfile("2026-07-28", {"roots": {}}, {"name": "c"}, level, token)
     plain = {**params, "_meta": meta} if meta else params
     stamped = with_profile(plain, profile, token)
     assert read_request(Request(1, "tools/call", stamped)) == (profile, plain)
@@ -151,7 +151,7 @@ def test_a_profile_survives_being_put_into_params_and_taken_out(
 
 
 def test_a_profile_says_only_what_it_knows() -> None:
-    stamped = with_profile({"_meta": None}, Profile(), None)
+    stamped = with_profile({"_meta": None}, ClientProfile(), None)
     assert stamped == {"_meta": {VERSION_KEY: "2026-07-28", CAPABILITIES_KEY: {}}}
 
 
@@ -355,16 +355,16 @@ def unsupported(supported: object) -> ErrorObject:
         (Result({"supportedVersions": "2026-07-28"}), Legacy()),
         (Result({}), Legacy()),
         (Result(msgspec.Raw(b'{"supportedVersions":["2026-07-28"],"x":1e999}')), Legacy()),
-        (unsupported(["2026-07-28"]), Retry("2026-07-28")),
-        (unsupported(["2025-11-25", "2026-07-28"]), Retry("2026-07-28")),
+        (unsupported(["2026-07-28"]), ProbeAgain("2026-07-28")),
+        (unsupported(["2025-11-25", "2026-07-28"]), ProbeAgain("2026-07-28")),
         (unsupported(list(SESSION_VERSIONS)), Legacy()),
         (unsupported(["2099-01-01", "2025-11-25"]), Legacy()),
         (unsupported([]), Legacy()),
         (unsupported(None), Legacy()),
         (ErrorObject(UNSUPPORTED_VERSION, "no"), Legacy()),
         (unsupported(["2099-01-01", 5]), Incompatible(["2099-01-01", "5"])),
-        (ErrorObject(HEADER_MISMATCH, "no"), Retry("2026-07-28")),
-        (ErrorObject(MISSING_CAPABILITY, "no"), Retry("2026-07-28")),
+        (ErrorObject(HEADER_MISMATCH, "no"), ProbeAgain("2026-07-28")),
+        (ErrorObject(MISSING_CAPABILITY, "no"), ProbeAgain("2026-07-28")),
         *(
             (ErrorObject(code, "no"), Legacy())
             for code in (-32601, -32602, -32600, -32700, -32002, -32000, -32603, 0, 1)

@@ -20,7 +20,7 @@ from sluicegate.errors import (
 from sluicegate.protocol import modern_era
 from sluicegate.protocol.input_required import Question, input_required, missing_capability
 from sluicegate.protocol.message import Message, Notification, Params, Reply, Request, Response, Result, encode
-from sluicegate.protocol.modern_era import Discovery, Profile
+from sluicegate.protocol.modern_era import ClientProfile, Discovery
 from sluicegate.protocol.session_era import ClientSession, ServerSession
 from sluicegate.protocol.translate.questions import (
     answer_for_session,
@@ -392,7 +392,7 @@ def test_requests_conform(method: str, version: str) -> None:
     definition, params = REQUESTS[method]
     params = {**params, "_meta": {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}}
     if version == V26:
-        params = modern_era.with_profile(params, Profile(V26, CAPABILITIES, CLIENT_INFO, "debug"), 0)
+        params = modern_era.with_profile(params, ClientProfile(V26, CAPABILITIES, CLIENT_INFO, "debug"), 0)
     else:
         params = params_for_session(method, params, REVISIONS[version])
         assert params.keys().isdisjoint({"inputResponses", "requestState"})
@@ -401,7 +401,7 @@ def test_requests_conform(method: str, version: str) -> None:
 
 
 def test_requests_of_the_inner_revision_alone_conform() -> None:
-    profile = Profile(V26, {})
+    profile = ClientProfile(V26, {})
     discover = Request("d", "server/discover", modern_era.with_profile({}, profile, None))
     assert problems(V26, "DiscoverRequest", on_the_wire(discover)) == []
     wanted: Params = {"notifications": {"toolsListChanged": True, "resourceSubscriptions": ["file:///a"]}}

@@ -18,7 +18,7 @@ from sluicegate.errors import (
     ErrorObject,
 )
 from sluicegate.protocol.framing import encode_line
-from sluicegate.protocol.json_limits import Limits
+from sluicegate.protocol.json_limits import JsonLimits
 from sluicegate.protocol.message import MAX_BATCH, Params, Request, RequestId, Result
 from sluicegate.protocol.parse_request import decode_strict, parse_strict
 from sluicegate.protocol.server_connection import (
@@ -205,7 +205,7 @@ def test_a_message_over_the_ceiling_is_refused_under_its_id_and_the_next_is_serv
 
 
 def test_limits_are_those_that_were_set() -> None:
-    conversation = ServerConversation(limits=Limits(depth=2))
+    conversation = ServerConversation(limits=JsonLimits(depth=2))
     assert refused(conversation.receive(request(1, "ping", {"a": []}))) == [(1, INVALID_REQUEST)]
     assert said(conversation.receive(PING)) == [PONG]
 

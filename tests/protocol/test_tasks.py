@@ -4,7 +4,7 @@ import pytest
 
 from sluicegate.protocol.headers import headers_of
 from sluicegate.protocol.message import Params, Result
-from sluicegate.protocol.modern_era import Discovery, Profile
+from sluicegate.protocol.modern_era import ClientProfile, Discovery
 from sluicegate.protocol.tasks import EXTENSION, REQUESTS, declares_tasks, offers_tasks, says_task, without_tasks
 
 HAS: Params = {"extensions": {EXTENSION: {}}}
@@ -26,9 +26,9 @@ V26, V11 = "2026-07-28", "2025-11-25"
     ],
 )
 def test_the_extension_is_there_if_it_is_said_to_be_and_in_one_revision_only(capabilities: Params, has: bool) -> None:
-    assert declares_tasks(Profile(V26, capabilities)) is has
+    assert declares_tasks(ClientProfile(V26, capabilities)) is has
     assert offers_tasks(Discovery(V26, capabilities)) is has
-    assert not declares_tasks(Profile(V11, capabilities))
+    assert not declares_tasks(ClientProfile(V11, capabilities))
     assert not offers_tasks(Discovery(V11, capabilities))
     assert not offers_tasks(None)
 

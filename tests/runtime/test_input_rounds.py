@@ -6,14 +6,14 @@ from sluicegate.errors import ErrorObject, InputRefused, UpstreamProtocolError
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.input_required import Answers, Question, Questions, input_required
 from sluicegate.protocol.message import Params, Reply, Result
-from sluicegate.protocol.modern_era import Profile
+from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.runtime import input_rounds as asking
 from sluicegate.runtime.input_rounds import MAX_ROUNDS, CapabilityMissing, check_capabilities, settle
 from tests.upstream.raw_server import Recorder
 
 DONE = Result({"resultType": "complete", "content": []})
 ROOTS = {"where": Question("roots/list", {})}
-ABLE = Profile(capabilities={"roots": {}})
+ABLE = ClientProfile(capabilities={"roots": {}})
 
 
 class Asker:
@@ -28,7 +28,7 @@ class Asker:
         return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
 
 
-def call(sink: Recorder | None = None, method: str = "tools/call", profile: Profile = ABLE) -> Exchange:
+def call(sink: Recorder | None = None, method: str = "tools/call", profile: ClientProfile = ABLE) -> Exchange:
     return Exchange(method, {"name": "t"}, sink or Recorder({"roots": []}), profile)
 
 
@@ -57,7 +57,7 @@ async def test_a_state_alone_means_try_again(monkeypatch: pytest.MonkeyPatch) ->
 async def test_nobody_is_asked_what_they_did_not_offer() -> None:
     sink = Recorder()
     with pytest.raises(UpstreamProtocolError, match="did not declare") as problem:
-        await settle(Asker(input_required(ROOTS, None)), call(sink, profile=Profile()))
+        await settle(Asker(input_required(ROOTS, None)), call(sink, profile=ClientProfile()))
     assert problem.value.data == {"requiredCapabilities": {"roots": {}}}
     assert sink.questions == []
 

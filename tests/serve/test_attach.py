@@ -10,7 +10,7 @@ import pytest
 from sluicegate.cli.attach import relayed
 from sluicegate.cli.command import NotStarted
 from sluicegate.serve import attach
-from sluicegate.serve.attach import NoWelcome, Refused, Stopping, client_socket
+from sluicegate.serve.attach import AttachRefused, NoWelcome, Stopping, client_socket
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_gateway_that_hangs_is_named_with_what_to_do(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     ("answer", "raised"),
-    [(b'{"refused":"No."}\n', Refused), (b'{"stopping":true}\n', Stopping), (b"", Stopping)],
+    [(b'{"refused":"No."}\n', AttachRefused), (b'{"stopping":true}\n', Stopping), (b"", Stopping)],
 )
 def test_a_gateway_that_does_not_take_a_client_says_why(
     listener: socket.socket, tmp_path: Path, answer: bytes, raised: type[Exception], monkeypatch: pytest.MonkeyPatch

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sluicegate.exchange import Exchange
-from sluicegate.hub.catalog import Profile as Share
+from sluicegate.hub.catalog import Subset as Share
 from sluicegate.protocol.message import Params, Reply
 from sluicegate.serve.client_log import records_to_clients
 from tests.cli.folders import COMMAND, folder_in

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 import sluicegate
 from sluicegate import http1
-from sluicegate.config.model import GatewayConfig, HttpFront, Limits, Profile, PythonFile, ServerConfig
+from sluicegate.config.model import GatewayConfig, HttpFront, LimitsConfig, ProfileConfig, PythonFile, ServerConfig
 from sluicegate.exchange import Upstream
 from sluicegate.gateway.gateway import Gateway
 from sluicegate.serve.endpoints import Endpoints
@@ -50,8 +50,8 @@ async def staged(drain: float, path: str = "/mcp") -> AsyncGenerator[Stage]:
     config = GatewayConfig(
         root="/",
         servers={"a": a},
-        profiles={"one": Profile()},
-        limits=Limits(drain=drain),
+        profiles={"one": ProfileConfig()},
+        limits=LimitsConfig(drain=drain),
         http=HttpFront(port=0, path=path),
     )
     gateway = Gateway(config, load_file=load)
@@ -110,7 +110,7 @@ async def test_a_profile_that_comes_back_is_served_again_while_the_old_one_finis
         held = asyncio.ensure_future(client.call("a__hold"))
         await stage.begun.wait()
         await stage.take(profiles={})
-        await stage.take(profiles={"one": Profile()})
+        await stage.take(profiles={"one": ProfileConfig()})
         assert len(stage.endpoints) == 3
         async with sluicegate.connect(f"{stage.address}/one", era="modern") as other:
             assert [tool.name for tool in await other.tools()] == ["a__hold"]
@@ -121,7 +121,7 @@ async def test_a_profile_that_comes_back_is_served_again_while_the_old_one_finis
 async def test_a_profile_that_comes_later_is_as_open_as_those_that_are_there() -> None:
     async with staged(drain=0) as stage:
         other = HttpFront(port=0, allowed_hosts=("other.example",))
-        changed = stage.gateway.apply(replace(stage.gateway.config, profiles={"new": Profile()}, http=other))
+        changed = stage.gateway.apply(replace(stage.gateway.config, profiles={"new": ProfileConfig()}, http=other))
         assert changed.restart == ("http.allowed_hosts",)
         await stage.endpoints.follow()
         statuses = [await status_of(stage.address + path, host="other.example") for path in ("", "/new", "/none")]
@@ -131,7 +131,9 @@ async def test_a_profile_that_comes_later_is_as_open_as_those_that_are_there() -
 
 async def test_a_profile_whose_path_has_another_use_keeps_no_other_away() -> None:
     async with staged(drain=0, path="/") as stage:
-        stage.gateway.apply(replace(stage.gateway.config, profiles={"healthz": Profile(), "two": Profile()}))
+        stage.gateway.apply(
+            replace(stage.gateway.config, profiles={"healthz": ProfileConfig(), "two": ProfileConfig()})
+        )
         (sentence,) = await stage.endpoints.follow()
         assert sentence.startswith("The profile 'healthz': /healthz cannot be the MCP endpoint")
         async with sluicegate.connect(f"{stage.address}/two", era="modern") as client:
@@ -139,7 +141,7 @@ async def test_a_profile_whose_path_has_another_use_keeps_no_other_away() -> Non
 
 
 async def test_a_gateway_does_not_start_with_a_profile_whose_path_has_another_use() -> None:
-    config = GatewayConfig(root="/", profiles={"sse": Profile()}, http=HttpFront(port=0, path="/"))
+    config = GatewayConfig(root="/", profiles={"sse": ProfileConfig()}, http=HttpFront(port=0, path="/"))
     gateway = Gateway(config)
     async with asyncio.timeout(30), gateway:
         with pytest.raises(sluicegate.ConfigError, match="The profile 'sse': /sse cannot be the MCP endpoint"):
@@ -150,5 +152,5 @@ async def test_a_gateway_does_not_start_with_a_profile_whose_path_has_another_us
 async def test_many_reloads_leave_nothing_open() -> None:
     async with staged(drain=0) as stage:
         for number in range(20):
-            await stage.take(profiles={f"p{number}": Profile()})
+            await stage.take(profiles={f"p{number}": ProfileConfig()})
         await until(lambda: len(stage.endpoints) == 2)

@@ -26,7 +26,7 @@ from sluicegate.gateway.gateway import Gateway
 from sluicegate.gateway.load_file import load_server
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Result, as_array, as_object, opened
-from sluicegate.protocol.modern_era import Profile
+from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.serve.process import Running
 from sluicegate.serve.reload import as_loaded
 from sluicegate.upstream.duplex import SocketUpstream
@@ -79,7 +79,7 @@ class Stage:
         """How much of a result of that size comes, or why none does."""
         await self.gateway.hub.settled()
         params: Params = {"name": "a__say", "arguments": {"size": size}}
-        profile = Profile(progress_token=1) if streams else Profile()
+        profile = ClientProfile(progress_token=1) if streams else ClientProfile()
         try:
             reply = await self.gateway.hub(Exchange("tools/call", params, Hearing(), profile))
         except SluicegateError as problem:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from sluicegate.store.base import Answer, Approval, Pin, State
+from sluicegate.store.base import Approval, ApprovalAnswer, Pin, State
 
 SECOND = 10**9
 
@@ -44,8 +44,8 @@ def question(state: State, clock: Clock, id: str = "aaaaaa", binding: str = "b1"
     )
 
 
-ONCE = Answer(scope="once", by="bob", way="command")
-NO = Answer(scope=None, by="bob", way="page", reason="Not on a Friday.")
+ONCE = ApprovalAnswer(scope="once", by="bob", way="command")
+NO = ApprovalAnswer(scope=None, by="bob", way="page", reason="Not on a Friday.")
 
 
 def an_equal_call_finds_the_open_question(state: State, clock: Clock) -> None:

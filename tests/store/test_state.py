@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from sluicegate.errors import StateUnavailable
-from sluicegate.store.base import Answer, State
+from sluicegate.store.base import ApprovalAnswer, State
 from sluicegate.store.state import SqliteState
 from tests.store.check_state import CHECKS, ONCE, Clock, check_state, question
 
@@ -51,7 +51,7 @@ def test_t18_of_fifty_racing_approvers_one_wins(path: str) -> None:
 
         def answer(number: int) -> bool:
             with closing(SqliteState(path, locked_for=30.0, asks=False)) as approver:
-                return approver.decide("aaaaaa", Answer(scope="always", by=f"approver {number}", way="command"))
+                return approver.decide("aaaaaa", ApprovalAnswer(scope="always", by=f"approver {number}", way="command"))
 
         with ThreadPoolExecutor(50) as pool:
             won = [number for number, has_won in enumerate(pool.map(answer, range(50))) if has_won]

@@ -22,14 +22,14 @@ from sluicegate.protocol.types import (
     UnknownContent,
 )
 from sluicegate.schemas.apis import APIS, answers, define, news, problem_result, read_calls, tokens, tool_list
-from sluicegate.schemas.apis.messages import MAX_IMAGE, Call
+from sluicegate.schemas.apis.messages import MAX_IMAGE, ModelCall
 from tests.toolbox.acceptance import breaches, is_object
 from tests.toolbox.corpus import recorded
 
 Json = Any
 SCHEMA: Json = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOL = Tool(name="mcp__sky__weather", description="The weather.", input_schema=SCHEMA)
-CALL = Call("call_1", "mcp__sky__weather", {"city": "Bern"})
+CALL = ModelCall("call_1", "mcp__sky__weather", {"city": "Bern"})
 
 
 def attributes(value: Json) -> Json:
@@ -280,7 +280,7 @@ REPLIES["gemini"].append(REPLIES["gemini"][0]["candidates"][0]["content"])
 @pytest.mark.parametrize(("api", "reply"), [(api, reply) for api, replies in REPLIES.items() for reply in replies])
 def test_calls_are_read_in_order(api: str, reply: Json, form: Callable[[Json], Json]) -> None:
     first, second = read_calls(api, form(reply))
-    assert (first.id, first.name, second) == ("call_1", "mcp__sky__weather", Call("call_2", "now"))
+    assert (first.id, first.name, second) == ("call_1", "mcp__sky__weather", ModelCall("call_2", "now"))
     assert first.arguments == {"city": "Bern"}
 
 
@@ -349,7 +349,7 @@ def test_errors_are_marked_as_each_api_marks_them() -> None:
 
 @pytest.mark.parametrize(("api", "messages"), [("anthropic", 1), ("openai", 2), ("openai-chat", 2), ("gemini", 1)])
 def test_all_calls_of_a_reply_are_answered_in_order(api: str, messages: int) -> None:
-    both = [(CALL, result(TextContent(text="one"))), (Call("call_2", "now"), result(TextContent(text="two")))]
+    both = [(CALL, result(TextContent(text="one"))), (ModelCall("call_2", "now"), result(TextContent(text="two")))]
     made = answers(api, both)
     text = json.dumps(made)
     assert len(made) == messages and text.index("one") < text.index("two")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from sluicegate.schemas.apis import APIS
 from sluicegate.schemas.apis.messages import Api
-from sluicegate.schemas.apis.schema import Rules
+from sluicegate.schemas.apis.schema import SchemaRules
 
 PAGE = (Path(__file__).parents[2] / "docs" / "agents.md").read_text(encoding="utf-8")
 
@@ -21,7 +21,7 @@ def table() -> str:
     return "\n".join(rows) + "\n"
 
 
-def row(rules: Rules, api: Api) -> dict[str, str]:
+def row(rules: SchemaRules, api: Api) -> dict[str, str]:
     further = {
         "arrays have `items`": rules.has_items,
         "`required` names only `properties`": rules.has_known_required,

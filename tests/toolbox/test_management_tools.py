@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import sluicegate
-from sluicegate.config.model import Catalog, GatewayConfig, PythonFile, ServerConfig
+from sluicegate.config.model import CatalogConfig, GatewayConfig, PythonFile, ServerConfig
 from sluicegate.gateway.gateway import Gateway
 from sluicegate.testing import MemoryUpstream
 from sluicegate.toolbox import updates
-from sluicegate.toolbox.permission import Ask
+from sluicegate.toolbox.permission import PermissionRequest
 from sluicegate.toolbox.results import Outcome
 from sluicegate.toolbox.updates import changes
 from tests.toolbox.box import Folder, folder
@@ -149,9 +149,9 @@ async def test_a_subscription_reports_changes_until_it_ends(folder: Folder) -> N
 
 
 async def test_a_polled_tool_is_asked_about_once_and_reports_changes_as_a_diff(folder: Folder) -> None:
-    notes, asked = Notes(), list[Ask]()
+    notes, asked = Notes(), list[PermissionRequest]()
 
-    def decide(ask: Ask) -> sluicegate.Allow:
+    def decide(ask: PermissionRequest) -> sluicegate.Allow:
         asked.append(ask)
         return sluicegate.Allow()
 
@@ -229,7 +229,7 @@ async def test_a_refused_poll_does_not_begin(folder: Folder) -> None:
 
 
 async def test_only_the_newest_update_of_a_subscription_is_kept(folder: Folder) -> None:
-    waiting = updates.Waiting()
+    waiting = updates.UnreadUpdates()
     for number in range(3):
         for name in "ab":
             waiting.add(updates.Update(subscription=name, server="s", target="t", text=f"{name}{number}"))
@@ -303,7 +303,7 @@ async def test_management_tools_are_denied_by_a_rule_only(folder: Folder) -> Non
 async def test_a_gateway_offers_them_and_a_poll_is_a_resource_with_updates() -> None:
     notes = Notes()
     server = ServerConfig(name="notes", key="notes", source=PythonFile(file="notes.py"))
-    config = GatewayConfig(root="/", servers={"notes": server}, catalog=Catalog(resource_tools=True))
+    config = GatewayConfig(root="/", servers={"notes": server}, catalog=CatalogConfig(resource_tools=True))
     async with asyncio.timeout(30), Gateway(config, load_file=lambda file: notes.server) as gateway:
         await gateway.hub.settled()
         async with sluicegate.connect(MemoryUpstream(gateway.handler())) as client:
@@ -318,6 +318,6 @@ async def test_a_gateway_offers_them_and_a_poll_is_a_resource_with_updates() -> 
 
 async def test_a_server_of_that_name_keeps_it() -> None:
     taken = ServerConfig(name="sluicegate", key="sluicegate", source=PythonFile(file="notes.py"))
-    config = GatewayConfig(root="/", servers={"sluicegate": taken}, catalog=Catalog(resource_tools=True))
+    config = GatewayConfig(root="/", servers={"sluicegate": taken}, catalog=CatalogConfig(resource_tools=True))
     gateway = Gateway(config, load_file=lambda file: Notes().server)
     assert gateway.names == ["sluicegate", "sluicegate-tools"]

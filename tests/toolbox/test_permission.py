@@ -15,7 +15,7 @@ from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.protocol.message import Params
 from sluicegate.store.audit_files import read_rows
 from sluicegate.store.state import SqliteState
-from sluicegate.toolbox.permission import Ask
+from sluicegate.toolbox.permission import PermissionRequest
 from sluicegate.toolbox.results import Outcome
 from tests.toolbox.box import Folder, folder, said, used
 
@@ -70,9 +70,9 @@ async def test_a_denied_tool_is_in_no_definition_and_unknown(folder: Folder, wri
 
 
 async def test_the_callback_gets_what_is_known_of_the_call(folder: Folder, write: Callable[[str], str]) -> None:
-    asked: list[Ask] = []
+    asked: list[PermissionRequest] = []
 
-    async def decide(ask: Ask) -> Allow:
+    async def decide(ask: PermissionRequest) -> Allow:
         asked.append(ask)
         return Allow()
 
@@ -89,7 +89,7 @@ async def test_changed_arguments_are_judged_again_and_then_sent(
     folder.settings(f'[[permissions]]\ntool = "{NAME}"\nargs = {{ path = "/secret/**" }}\naction = "deny"\n')
     asked: list[str] = []
 
-    def redirect(ask: Ask) -> Allow:
+    def redirect(ask: PermissionRequest) -> Allow:
         asked.append(str(ask.arguments["path"]))
         return Allow({"path": "/tmp/b" if ask.arguments["path"] == "/a" else "/secret/c"})
 
@@ -112,7 +112,7 @@ async def test_a_changed_call_covers_no_other_call_that_it_makes(folder: Folder)
     def inner(path: str) -> str:
         return f"inner {path}"
 
-    def decide(ask: Ask) -> Allow:
+    def decide(ask: PermissionRequest) -> Allow:
         asked.append(ask.own)
         return Allow({"path": "/b"})
 
@@ -125,9 +125,9 @@ async def test_a_changed_call_covers_no_other_call_that_it_makes(folder: Folder)
 async def test_an_answer_reaches_as_far_as_it_says(
     folder: Folder, write: Callable[[str], str], remember: str, times: int
 ) -> None:
-    asked: list[Ask] = []
+    asked: list[PermissionRequest] = []
 
-    def decide(ask: Ask) -> Allow:
+    def decide(ask: PermissionRequest) -> Allow:
         asked.append(ask)
         return Allow(remember=remember)  # type: ignore[arg-type]
 
@@ -146,7 +146,7 @@ async def test_an_answer_reaches_as_far_as_it_says(
 async def test_answers_leave_a_row_in_the_audit_log_and_nothing_else(
     folder: Folder, tmp_path: Path, write: Callable[[str], str], answer: str
 ) -> None:
-    def decide(ask: Ask) -> Allow:
+    def decide(ask: PermissionRequest) -> Allow:
         return Allow()
 
     async with folder.load(write, on_permission=decide if answer == "function" else answer) as box:
@@ -170,7 +170,7 @@ async def test_a_refusal_of_the_program_is_on_record(
 async def test_rules_that_change_during_the_question_void_the_answer(
     folder: Folder, write: Callable[[str], str], written: list[str]
 ) -> None:
-    def decide(ask: Ask) -> Allow:
+    def decide(ask: PermissionRequest) -> Allow:
         rules = PolicyConfig((Rule(Permission(tool=NAME, action="deny"), "new"),))
         box.gateway.governance.policy.rules = Rules(rules)
         return Allow(remember="always")
@@ -184,7 +184,7 @@ async def test_rules_that_change_during_the_question_void_the_answer(
 async def test_a_refusal_reaches_the_model_and_can_stop_the_agent(
     folder: Folder, write: Callable[[str], str], written: list[str]
 ) -> None:
-    def decide(ask: Ask) -> Deny:
+    def decide(ask: PermissionRequest) -> Deny:
         return Deny("Use the wiki.", stop=ask.arguments["path"] == "/b")
 
     async with folder.load(write, on_permission=decide) as box:
@@ -203,13 +203,13 @@ async def test_a_refusal_reaches_the_model_and_can_stop_the_agent(
 async def test_a_callback_that_fails_allows_nothing(
     folder: Folder, write: Callable[[str], str], written: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    def decide(ask: Ask) -> Allow:
+    def decide(ask: PermissionRequest) -> Allow:
         raise OSError("no terminal")
 
     async with folder.load(write, on_permission=decide) as box:
         assert "could not be decided" in (await box.execute(NAME, {"path": "/a"})).text
 
-    def change(ask: Ask) -> Allow:
+    def change(ask: PermissionRequest) -> Allow:
         return Allow(arguments=cast(Params, ["/b"]))
 
     async with folder.load(write, on_permission=bool) as box:
@@ -224,7 +224,7 @@ async def test_equal_calls_in_parallel_are_asked_about_one_by_one(
 ) -> None:
     both = asyncio.Barrier(2)
 
-    async def decide(ask: Ask) -> Allow:
+    async def decide(ask: PermissionRequest) -> Allow:
         await both.wait()
         return Allow()
 
@@ -236,7 +236,7 @@ async def test_equal_calls_in_parallel_are_asked_about_one_by_one(
 async def test_a_cancelled_question_leaves_nothing_open(folder: Folder, write: Callable[[str], str]) -> None:
     asked = asyncio.Event()
 
-    async def decide(ask: Ask) -> Allow:
+    async def decide(ask: PermissionRequest) -> Allow:
         asked.set()
         await asyncio.Event().wait()
         return Allow()

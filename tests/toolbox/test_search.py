@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import sluicegate
-from sluicegate.config.model import Catalog, GatewayConfig, PythonFile, ServerConfig
+from sluicegate.config.model import CatalogConfig, GatewayConfig, PythonFile, ServerConfig
 from sluicegate.gateway.gateway import Gateway
 from sluicegate.testing import MemoryUpstream
 from sluicegate.toolbox.view import View
@@ -110,7 +110,7 @@ async def test_a_call_through_the_search_is_judged_as_the_tool_it_calls(folder: 
 
 async def test_a_gateway_shows_two_tools_in_place_of_all() -> None:
     server = ServerConfig(name="many", key="many", source=PythonFile(file="many.py"))
-    config = GatewayConfig(root="/", servers={"many": server}, catalog=Catalog(search=True))
+    config = GatewayConfig(root="/", servers={"many": server}, catalog=CatalogConfig(search=True))
     async with asyncio.timeout(30), Gateway(config, load_file=lambda file: many(3)) as gateway:
         await gateway.hub.settled()
         async with sluicegate.connect(MemoryUpstream(gateway.handler())) as client:

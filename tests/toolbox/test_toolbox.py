@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import sluicegate
-from sluicegate.hub.mount import State
+from sluicegate.hub.mount import MountState
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.types import TextContent
 from sluicegate.runtime.task_scope import TaskScope
@@ -111,7 +111,7 @@ async def test_a_failed_server_is_shown_without_a_command_that_cannot_reach_it(f
     async with folder.load(ready=60) as box:
         mount = box.gateway.hub.find("gone")
         assert mount is not None
-        mount.state = State.FAILED
+        mount.state = MountState.FAILED
         assert "once a minute" in str(box) and "sluicegate restart" not in str(box)
 
 

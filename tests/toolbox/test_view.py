@@ -8,7 +8,7 @@ import pytest
 import sluicegate
 from sluicegate.protocol.message import Params
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.toolbox.permission import Ask
+from sluicegate.toolbox.permission import PermissionRequest
 from sluicegate.toolbox.results import Outcome
 from sluicegate.toolbox.view import View
 from tests.toolbox.box import Folder, folder, said, used
@@ -51,7 +51,7 @@ async def test_a_view_sees_less_and_cannot_call_the_rest(folder: Folder) -> None
 async def test_a_view_is_asked_about_by_its_name_and_may_have_its_own_callback(folder: Folder) -> None:
     asked: list[str] = []
 
-    def decide(ask: Ask) -> sluicegate.Allow:
+    def decide(ask: PermissionRequest) -> sluicegate.Allow:
         asked.append(ask.agent)
         return sluicegate.Allow()
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from sluicegate.exchange import Exchange, Host
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply
-from sluicegate.protocol.modern_era import Profile
+from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.testing import MemoryWire
 from sluicegate.upstream.duplex import DuplexConnection, Era
@@ -125,7 +125,7 @@ def exchange(
     **profile: object,
 ) -> Exchange:
     """An exchange as a client would make it."""
-    chosen = Profile(**profile)  # pyright: ignore[reportArgumentType]
+    chosen = ClientProfile(**profile)  # pyright: ignore[reportArgumentType]
     return Exchange(method, {"name": "t"} if params is None else params, sink or Recorder(), chosen)
 
 

@@ -13,7 +13,7 @@ from sluicegate.errors import InputRefused
 from sluicegate.exchange import Caller, Exchange
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Reply, Result
-from sluicegate.protocol.modern_era import Profile
+from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.runtime.input_rounds import check_capabilities
 from sluicegate.upstream import attribution, inbox
 from tests.upstream.raw_server import Bench, Json, session_bench
@@ -91,7 +91,7 @@ class Scene:
 
     async def begin(self, caller: str = "local", can: Json = FORMS) -> Call:
         person = Person(f"p{next(self._names)}", can)
-        exchange = Exchange("tools/call", {"name": "t"}, person, Profile(capabilities=can), Caller(caller))
+        exchange = Exchange("tools/call", {"name": "t"}, person, ClientProfile(capabilities=can), Caller(caller))
         outcome = self._table.start(exchange, key=person)
         return Call(person, (await self._table.server.next("tools/call"))["id"], outcome)
 

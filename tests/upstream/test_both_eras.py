@@ -12,13 +12,13 @@ import pytest
 from sluicegate.exchange import NOBODY, Exchange
 from sluicegate.hub.hub import Hub
 from sluicegate.protocol.message import Result, as_array, as_object, opened
-from sluicegate.protocol.modern_era import Profile
+from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.upstream import dual_era
 from sluicegate.upstream.stdio import stdio
 from tests.hub.scripted import until
 
-SESSION = Profile("2025-11-25")
-MODERN = Profile("2026-07-28")
+SESSION = ClientProfile("2025-11-25")
+MODERN = ClientProfile("2026-07-28")
 
 SERVER = """
 import os, sluicegate
@@ -43,7 +43,7 @@ async def mounted(folder: Path) -> AsyncGenerator[Hub]:
         yield hub
 
 
-async def pid_for(hub: Hub, profile: Profile) -> int:
+async def pid_for(hub: Hub, profile: ClientProfile) -> int:
     reply = await hub(Exchange("tools/call", {"name": "s__pid", "arguments": {}}, NOBODY, profile))
     assert isinstance(reply, Result), reply
     (block,) = as_array(opened(reply)["content"]) or []

@@ -12,18 +12,18 @@ import pytest
 from sluicegate.errors import InputRefused, UpstreamError
 from sluicegate.exchange import NOBODY, Caller, Connection, Exchange, Host
 from sluicegate.hub.hub import Hub
-from sluicegate.hub.supervise import State
+from sluicegate.hub.supervise import MountState
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Result, opened
-from sluicegate.protocol.modern_era import ACKNOWLEDGED, Profile
+from sluicegate.protocol.modern_era import ACKNOWLEDGED, ClientProfile
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.upstream import dual_era, http
 from sluicegate.upstream.http import HttpUpstream
 from tests.hub.scripted import until
 from tests.upstream.http_server import DISCOVERED, INFO, Asked, Json, Script, message, scripted
 
-OLDER = Profile("2025-11-25", {"elicitation": {}})
-NEWER = Profile("2026-07-28")
+OLDER = ClientProfile("2025-11-25", {"elicitation": {}})
+NEWER = ClientProfile("2026-07-28")
 NEW_ONLY = "only_here"
 
 
@@ -159,7 +159,7 @@ async def in_session(hub: Hub) -> None:
         assert era == "modern"
 
 
-async def call(hub: Hub, tool: str = "echo", profile: Profile = OLDER, more: Params | None = None) -> str:
+async def call(hub: Hub, tool: str = "echo", profile: ClientProfile = OLDER, more: Params | None = None) -> str:
     """What a tool says to a caller, which is the era that the server was asked in."""
     params: Params = {"name": f"s__{tool}", "arguments": {}, **(more or {})}
     reply = await hub(Exchange("tools/call", params, Person(), profile, Caller("somebody")))
@@ -395,7 +395,7 @@ async def test_a_session_that_cannot_be_had_again_harms_nobody_and_is_done_witho
             assert await call(hub, profile=NEWER) == "modern"
         assert dual.asked["session", "initialize"] == 2
         mount = hub.find("s")
-        assert mount is not None and mount.condition().state is State.READY
+        assert mount is not None and mount.condition().state is MountState.READY
 
 
 async def test_a_tool_that_is_a_task_in_the_session_is_called_without_it() -> None:

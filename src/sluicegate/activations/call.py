@@ -18,7 +18,7 @@ from sluicegate.exchange import Caller, Exchange
 from sluicegate.protocol.input_required import lacking_capability, missing_capability
 from sluicegate.protocol.message import Notification, Params
 from sluicegate.protocol.methods import LOG_LEVELS
-from sluicegate.protocol.modern_era import Profile
+from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.protocol.types import DATA_KEY, EVENT_KEY
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class Call:
         self._pieces = 0
 
     @property
-    def client(self) -> Profile:
+    def client(self) -> ClientProfile:
         """What the client declared with this request."""
         return self.exchange.profile
 

@@ -9,7 +9,13 @@ from functools import partial
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 from sluicegate.activations.content import echo
-from sluicegate.activations.definitions import Completer, Prompt, Resource, Tool, not_found
+from sluicegate.activations.definitions import (
+    Completer,
+    PromptDefinition,
+    ResourceDefinition,
+    ToolDefinition,
+    not_found,
+)
 from sluicegate.activations.tool_call import KEPT_SCHEME, run_tool
 from sluicegate.errors import InvalidParams, MethodNotFound, UnknownTarget
 from sluicegate.exchange import Exchange
@@ -38,7 +44,7 @@ _CAPABILITIES: Final[Mapping[str, Params]] = {
 _NOTICES: Final = {kind: f"notifications/{kind}/list_changed" for kind in ("tools", "resources", "prompts")}
 
 
-class Catalog:
+class ActivationCatalog:
     """Tools, resources, prompts and completions; all may be added and removed at any time.
 
     Args:
@@ -49,10 +55,10 @@ class Catalog:
     def __init__(self, page_size: int = 50, keeper: Keeper | None = None) -> None:
         if page_size < 1:
             raise ValueError("page_size must be at least 1")
-        self._tools: dict[str, Tool] = {}
-        self._resources: dict[str, Resource] = {}
-        self._templates: dict[str, Resource] = {}
-        self._prompts: dict[str, Prompt] = {}
+        self._tools: dict[str, ToolDefinition] = {}
+        self._resources: dict[str, ResourceDefinition] = {}
+        self._templates: dict[str, ResourceDefinition] = {}
+        self._prompts: dict[str, PromptDefinition] = {}
         self._completers: dict[tuple[str, str], Completer] = {}
         self._announced = {"logging"}
         self._changes = Changes()
@@ -101,16 +107,16 @@ class Catalog:
 
     # ----------------------------------------------------------------------------------------------------- registration
 
-    def add(self, item: Tool | Resource | Prompt) -> None:
+    def add(self, item: ToolDefinition | ResourceDefinition | PromptDefinition) -> None:
         """Add an item; raises ValueError if its name or URI is taken."""
         match item:
-            case Tool():
+            case ToolDefinition():
                 _put(self._tools, item.name, item, "tool")
                 self._announce("tools")
-            case Resource():
+            case ResourceDefinition():
                 _put(self._resources if item.template is None else self._templates, item.uri, item, "resource")
                 self._announce("resources")
-            case Prompt():
+            case PromptDefinition():
                 _put(self._prompts, item.name, item, "prompt")
                 self._announce("prompts")
 
@@ -174,7 +180,7 @@ class Catalog:
             raise not_found(uri)
         return {"contents": [{"uri": uri, "mimeType": "text/plain", "text": found}]}
 
-    def _resource(self, uri: str) -> tuple[Resource, Mapping[str, str]]:
+    def _resource(self, uri: str) -> tuple[ResourceDefinition, Mapping[str, str]]:
         """The resource of a URI and its variables: an exact match, else the first template. Raises UnknownTarget."""
         exact = self._resources.get(uri)
         if exact is not None:

@@ -71,7 +71,7 @@ class ToolOptions(TypedDict, total=False):
     tags: Iterable[str]
 
 
-class Tool:
+class ToolDefinition:
     """A function that can be called by its name.
 
     Attributes:
@@ -227,7 +227,7 @@ class ResourceOptions(TypedDict, total=False):
     meta: Mapping[str, object]
 
 
-class Resource:
+class ResourceDefinition:
     """A function for a URI, or for a URI template if it contains a `{variable}`.
 
     Raises:
@@ -299,7 +299,7 @@ class PromptOptions(TypedDict, total=False):
     meta: Mapping[str, object]
 
 
-class Prompt:
+class PromptDefinition:
     """A function that returns messages.
 
     Raises:

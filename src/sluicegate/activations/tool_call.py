@@ -13,7 +13,7 @@ import msgspec
 
 from sluicegate.activations.call import Call
 from sluicegate.activations.content import block_of, json_of, text_block, with_defaults
-from sluicegate.activations.definitions import Tool
+from sluicegate.activations.definitions import ToolDefinition
 from sluicegate.activations.invoke import FUNCTION_ERRORS, SteppedGenerator, shown, stream_of, was_cancelled
 from sluicegate.activations.schema import RESULT
 from sluicegate.activations.validation_errors import Checker, InvalidArguments
@@ -32,7 +32,7 @@ KEPT_SCHEME: Final = "kept:"
 
 
 async def run_tool(
-    tool: Tool, exchange: Exchange, arguments: Mapping[str, object], keeper: Keeper | None = None
+    tool: ToolDefinition, exchange: Exchange, arguments: Mapping[str, object], keeper: Keeper | None = None
 ) -> Params:
     """The result of a call, after all its events have been sent. `keeper` gets what is too long for a result.
 
@@ -41,7 +41,7 @@ async def run_tool(
         ThreadsBusy: no thread is free for a plain function; it did not run.
     """
     call = None
-    answer: Answer | None = None
+    answer: ResultBuilder | None = None
     is_answered = False
     try:
         values = tool.read(arguments)
@@ -59,7 +59,7 @@ async def run_tool(
             return {"content": [text_block(value)]}
         if tool.returns_dataclasses:
             value = with_defaults(value)
-        call, answer = call or Call(exchange), Answer(keeper, exchange.caller.id)
+        call, answer = call or Call(exchange), ResultBuilder(keeper, exchange.caller.id)
         stream = stream_of(value)
         if stream is not None:
             await answer.take_all(stream, call)
@@ -74,7 +74,7 @@ async def run_tool(
     except FUNCTION_ERRORS as error:
         if was_cancelled(error):
             raise
-        answer = answer or Answer()
+        answer = answer or ResultBuilder()
         answer.fail(shown(error, f"The tool '{tool.name}'"))
         is_answered = True
     finally:
@@ -87,7 +87,7 @@ async def run_tool(
     return answer.result(tool, is_streamed=is_streamed)
 
 
-class Answer:
+class ResultBuilder:
     """The result of a call while it is built."""
 
     def __init__(self, keeper: Keeper | None = None, caller: str = "") -> None:
@@ -234,7 +234,7 @@ class Answer:
         self._is_error = True
         self._add_text(message)
 
-    def result(self, tool: Tool, *, is_streamed: bool = False) -> Params:
+    def result(self, tool: ToolDefinition, *, is_streamed: bool = False) -> Params:
         """The whole result; an error if it does not match the tool's output schema.
 
         The text that was sent early comes first, then all other blocks in order. If the client got parts of it early,

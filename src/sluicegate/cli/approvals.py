@@ -19,7 +19,7 @@ from sluicegate.cli.state import opened_state
 from sluicegate.config.paths import Places
 from sluicegate.gate.approval_text import MAX_REASON, as_lines, outcome
 from sluicegate.gate.rules import GROUP
-from sluicegate.store.base import Answer, Approval, Grant, Scope
+from sluicegate.store.base import Approval, ApprovalAnswer, Grant, Scope
 from sluicegate.store.state import SqliteState
 from sluicegate.text.globs import escape
 from sluicegate.text.visible_text import HIDDEN
@@ -129,7 +129,7 @@ def approve(question: str, is_short: bool, is_lasting: bool, folder: str | None)
     if is_short and is_lasting:
         raise click.UsageError("--ten-minutes and --always exclude each other.")
     scope: Scope = "always" if is_lasting else "minutes" if is_short else "once"
-    _decide(places_of(None, folder), question, Answer(scope=scope, by=getpass.getuser(), way="command"))
+    _decide(places_of(None, folder), question, ApprovalAnswer(scope=scope, by=getpass.getuser(), way="command"))
 
 
 @click.command()
@@ -146,11 +146,11 @@ def deny(question: str, why: str, folder: str | None) -> None:
 
     Exit status: 0 this was the first answer, 1 it was not, or there is no such question
     """
-    answer = Answer(scope=None, by=getpass.getuser(), way="command", reason=why[:MAX_REASON])
+    answer = ApprovalAnswer(scope=None, by=getpass.getuser(), way="command", reason=why[:MAX_REASON])
     _decide(places_of(None, folder), question, answer)
 
 
-def _decide(places: Places, question_id: str, answer: Answer) -> None:
+def _decide(places: Places, question_id: str, answer: ApprovalAnswer) -> None:
     with opened_state(places) as state:
         is_first = state.decide(question_id, answer)
         found = state.find(question_id)

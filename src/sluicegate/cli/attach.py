@@ -12,7 +12,7 @@ from sluicegate.cli.command import Failure, NotStarted
 from sluicegate.errors import ConfigError
 from sluicegate.runtime.lock import AlreadyServed, check_free, locked
 from sluicegate.runtime.standard_streams import say_if_terminal
-from sluicegate.serve.attach import Background, NoWelcome, Refused, Stopping, attach, client_socket, relay
+from sluicegate.serve.attach import AttachRefused, Background, NoWelcome, Stopping, attach, client_socket, relay
 
 PATIENCE: Final = 30.0
 """Seconds for a gateway that stops to end, and for the next one to open its socket; both take less than a second."""
@@ -31,7 +31,7 @@ def relayed(control: str, profile: str, instead: str) -> bool:
     """
     try:
         connection = attach(client_socket(control), profile)
-    except Refused as refusal:
+    except AttachRefused as refusal:
         raise NotStarted(str(refusal)) from None
     except NoWelcome:
         raise _hangs(control) from None

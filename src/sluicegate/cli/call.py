@@ -20,7 +20,7 @@ from sluicegate.cli.output import clean, counted, first_line, on_terminal, one_l
 from sluicegate.cli.pieces import Pieces
 from sluicegate.cli.prompt import Terminal
 from sluicegate.client.handlers import ElicitRequest
-from sluicegate.config.model import Limits, ServerSettings
+from sluicegate.config.model import LimitsConfig, ServerSettings
 from sluicegate.config.paths import Places
 from sluicegate.errors import SluicegateError, UpstreamClosed
 from sluicegate.protocol.message import Params
@@ -216,7 +216,7 @@ async def _how_to_raise(gateway: GatewayClient, name: str, message: str) -> str:
     if key := next((key for key in keys if key in ServerSettings.__struct_fields__), ""):
         servers = (await gateway.report()).servers
         table = next((f"servers.{each.name}" for each in servers if own_name(each, name) is not None), "servers.NAME")
-    elif key := next((key for key in keys if key in Limits.__struct_fields__), ""):
+    elif key := next((key for key in keys if key in LimitsConfig.__struct_fields__), ""):
         table = "limits"
     elif _TOO_LONG.search(message):
         table, key = "limits", "message"

@@ -17,7 +17,7 @@ from sluicegate.cli.gateway_client import other_gateways, running_address
 from sluicegate.cli.output import say
 from sluicegate.config.clients import (
     CLIENTS,
-    Client,
+    KnownClient,
     client_file,
     entry_for,
     entry_in,
@@ -25,7 +25,7 @@ from sluicegate.config.clients import (
     with_entry,
     without_entry,
 )
-from sluicegate.config.jsonc import Fault
+from sluicegate.config.jsonc import SyntaxFault
 from sluicegate.config.load import load
 from sluicegate.config.model import OURSELVES, GatewayConfig
 from sluicegate.config.paths import Places
@@ -104,7 +104,7 @@ def _check_profile(places: Places, profile: str) -> None:
         raise Failure(f"there is no profile {profile!r}; {known}.")
 
 
-def _warn_of_others(client: Client, name: str, places: Places) -> None:
+def _warn_of_others(client: KnownClient, name: str, places: Places) -> None:
     """Warn if the client starts our servers itself, too: it would have their tools twice."""
     config = load(places).config
     if client.name != "claude-code" or config is None:
@@ -120,7 +120,7 @@ def _warn_of_others(client: Client, name: str, places: Places) -> None:
         click.echo(f"  {json.dumps({'disabledMcpjsonServers': others})}", err=True)
 
 
-def _point_elsewhere(client: Client, scope: str, name: str, places: Places) -> None:
+def _point_elsewhere(client: KnownClient, scope: str, name: str, places: Places) -> None:
     """Name the client's other file if the entry is there."""
     other = "user" if scope == "project" else "project"
     file = client_file(client, other, places)
@@ -132,7 +132,9 @@ def _point_elsewhere(client: Client, scope: str, name: str, places: Places) -> N
         say(f"it is in {file}: add --{other}.")
 
 
-def _write(client: Client, file: str, name: str, places: Places, *, stdio: bool, profile: str, is_yes: bool) -> None:
+def _write(
+    client: KnownClient, file: str, name: str, places: Places, *, stdio: bool, profile: str, is_yes: bool
+) -> None:
     command = [*_own_command(), "serve", "--stdio", "--folder", places.root]
     command += ["--profile", profile] if profile else []
     form = replace(client, by_url=None) if stdio else client
@@ -143,7 +145,7 @@ def _write(client: Client, file: str, name: str, places: Places, *, stdio: bool,
         entry = {"type": "stdio", **entry}
     text = text_of(file) or ""
     changed = with_entry(client, text, name, entry)
-    if isinstance(changed, Fault):
+    if isinstance(changed, SyntaxFault):
         raise Failure(wrong_in(file, text, changed))
     if changed == text:
         say(f"{file} has this entry already.")
@@ -164,11 +166,11 @@ def _write(client: Client, file: str, name: str, places: Places, *, stdio: bool,
         say("it works while `sluicegate serve` runs.")
 
 
-def _undo(client: Client, file: str, name: str, *, is_yes: bool) -> bool:
+def _undo(client: KnownClient, file: str, name: str, *, is_yes: bool) -> bool:
     """Remove the entry; returns whether there was one."""
     text = text_of(file) or ""
     without = without_entry(client, text, name)
-    if isinstance(without, Fault):
+    if isinstance(without, SyntaxFault):
         raise Failure(wrong_in(file, text, without))
     if without == text:
         say(f"{name} is not in {file}; there is nothing to undo.")

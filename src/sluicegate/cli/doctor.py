@@ -32,7 +32,7 @@ from sluicegate.config.load import Loaded
 from sluicegate.config.model import GatewayConfig, HttpFront, ServerConfig
 from sluicegate.config.paths import Places
 from sluicegate.config.problems import Problem
-from sluicegate.control.control_protocol import Offered, Report, ServerStatus
+from sluicegate.control.control_protocol import GatewayReport, OfferedItem, ServerStatus
 from sluicegate.errors import UpstreamError
 from sluicegate.gate.rules import unknown_names
 from sluicegate.gateway.diagnose import LAST_OUTPUT_MARK
@@ -295,7 +295,7 @@ def _logs(server: ServerStatus, folder: str) -> str:
     return f"`{shlex.join(words)}`"
 
 
-def check_tools(tools: Sequence[Offered], report: Report, config: GatewayConfig) -> Iterator[Finding]:
+def check_tools(tools: Sequence[OfferedItem], report: GatewayReport, config: GatewayConfig) -> Iterator[Finding]:
     """Names that were cut, tools that several servers have, and more tools than models accept."""
     yield from (Finding("warning", "tools", finding) for finding in report.findings)
     prefixes = {server.name: server.prefix for server in report.servers}
@@ -320,7 +320,7 @@ def check_tools(tools: Sequence[Offered], report: Report, config: GatewayConfig)
         )
 
 
-def _duplicates(tools: Sequence[Offered]) -> Iterator[Finding]:
+def _duplicates(tools: Sequence[OfferedItem]) -> Iterator[Finding]:
     """Tools that several servers have; if that is all of their tools, one server may be configured twice."""
     own: dict[str, set[str]] = defaultdict(set)
     owners: dict[str, list[str]] = defaultdict(list)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from sluicegate.cli.command import Failure, with_folder
 from sluicegate.cli.gateway_client import running_address
 from sluicegate.cli.output import say
-from sluicegate.config.jsonc import Fault, line_column
+from sluicegate.config.jsonc import SyntaxFault, line_column
 from sluicegate.config.load import load
 from sluicegate.config.model import GatewayConfig, HttpFront
 from sluicegate.config.paths import Places
@@ -58,7 +58,7 @@ def text_of(file: str) -> str | None:
     return text
 
 
-def wrong_in(file: str, text: str, fault: Fault) -> str:
+def wrong_in(file: str, text: str, fault: SyntaxFault) -> str:
     """A sentence about a fault in a file with this text, with its place."""
     if not fault.offset:
         return f"{file}: {fault.sentence}"

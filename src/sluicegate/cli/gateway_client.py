@@ -25,7 +25,15 @@ from sluicegate.client.events import OnLog
 from sluicegate.client.handlers import Elicit
 from sluicegate.config.model import GatewayConfig
 from sluicegate.config.paths import Places, control_socket
-from sluicegate.control.control_protocol import Kind, LogLine, Offered, OwnTools, Report, ServerStatus, hub_socket
+from sluicegate.control.control_protocol import (
+    GatewayReport,
+    Kind,
+    LogLine,
+    OfferedItem,
+    OwnTools,
+    ServerStatus,
+    hub_socket,
+)
 from sluicegate.errors import (
     RpcError,
     SluicegateError,
@@ -98,14 +106,14 @@ class GatewayClient:
         assert self._hub is not None
         return self._hub
 
-    async def report(self, *, stays: bool = False) -> Report:
+    async def report(self, *, stays: bool = False) -> GatewayReport:
         """The state of the gateway now; `stays` if a temporary gateway goes on running after this."""
-        return await self._ask("status", {} if self.is_running or stays else {"passing": True}, Report)
+        return await self._ask("status", {} if self.is_running or stays else {"passing": True}, GatewayReport)
 
-    async def offers(self, kind: Kind, server: str = "") -> list[Offered]:
+    async def offers(self, kind: Kind, server: str = "") -> list[OfferedItem]:
         """What all servers offer, or one of them; also what the rules deny."""
         name = (await self.server(server)).name if server else ""
-        answer = await self._ask("offers", {"kind": kind, "server": name}, dict[str, list[Offered]])
+        answer = await self._ask("offers", {"kind": kind, "server": name}, dict[str, list[OfferedItem]])
         return answer["items"]
 
     async def own_tools(self) -> dict[str, OwnTools]:
@@ -258,7 +266,7 @@ def listening_process(path: str) -> int | None:
         return _CREDENTIALS.unpack(found)[0]
 
 
-async def running_report(places: Places) -> Report | None:
+async def running_report(places: Places) -> GatewayReport | None:
     """The state of the gateway that runs for the folder; None if none runs that answers."""
     try:
         async with running_gateway(places) as gateway:
@@ -273,10 +281,10 @@ async def running_address(places: Places) -> str | None:
     return None if report is None or report.stopping else report.address
 
 
-async def other_gateways(places: Places) -> list[Report]:
+async def other_gateways(places: Places) -> list[GatewayReport]:
     """The states of the gateways that run for other folders of this user, at their usual sockets."""
     own = control_socket(GatewayConfig(root=places.root), places.environ)
-    found: list[Report] = []
+    found: list[GatewayReport] = []
     for path in sorted(glob.glob(os.path.join(glob.escape(os.path.dirname(own)), "*.sock"))):
         if path == own or path.endswith(hub_socket(".sock")) or listening_process(path) is None:
             continue

@@ -46,7 +46,7 @@ def generate(language: str, output: str, servers: tuple[str, ...], config: str |
 
 async def _generate(places: Places, language: str, output: str, servers: Sequence[str]) -> int:
     # Imported here: `--help` needs none of it.
-    from sluicegate.generate.model import Tool, modules_of
+    from sluicegate.generate.model import GeneratedTool, modules_of
     from sluicegate.generate.python import python
     from sluicegate.generate.typescript import typescript
 
@@ -55,7 +55,7 @@ async def _generate(places: Places, language: str, output: str, servers: Sequenc
         tools = [offer for offer in await gateway.offers("tools") if not offer.is_denied]
         offers = [offer for offer in tools if not names or offer.server in names]
         report = await gateway.report()
-    modules = modules_of(Tool(offer.server, offer.own, offer.definition) for offer in offers)
+    modules = modules_of(GeneratedTool(offer.server, offer.own, offer.definition) for offer in offers)
     files = typescript(modules) if language == "typescript" else python(modules)
     _write(output, files)
     count = sum(len(module.functions) for module in modules)

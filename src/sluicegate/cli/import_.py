@@ -11,15 +11,15 @@ from sluicegate.cli.output import counted, say, show_json, show_rows
 from sluicegate.config.clients import (
     CLIENTS,
     OURS,
-    Client,
     Entry,
+    KnownClient,
     client_file,
     client_files,
     gateways_in,
     read_client,
     with_entry,
 )
-from sluicegate.config.jsonc import Fault
+from sluicegate.config.jsonc import SyntaxFault
 from sluicegate.config.paths import Places
 from sluicegate.protocol.message import as_array, as_object
 from sluicegate.text.masking import masked_args, masked_url
@@ -82,7 +82,7 @@ def _write(fresh: "list[Found]", target: str, text: str, *, is_yes: bool) -> Non
     """Add the servers to the file that has this text, if the user agrees."""
     for each in fresh:
         changed = with_entry(OURS, text, each.name, each.entry)
-        if isinstance(changed, Fault):
+        if isinstance(changed, SyntaxFault):
             raise Failure(wrong_in(target, text, changed))
         text = changed
     if not confirmed(f"Write {counted(len(fresh), 'server')} to {target}?", is_yes=is_yes):
@@ -103,7 +103,7 @@ class Found(NamedTuple):
     file: str
 
 
-def _found(clients: list[Client], places: Places, target: str, unread: list[str]) -> list[Found]:
+def _found(clients: list[KnownClient], places: Places, target: str, unread: list[str]) -> list[Found]:
     """The servers in the files of these programs; files that cannot be read are added to `unread`."""
     found: list[Found] = []
     fronts = gateway_fronts(places)
@@ -120,7 +120,7 @@ def _found(clients: list[Client], places: Places, target: str, unread: list[str]
             if text is None:
                 continue
             read = read_client(client, text, root=places.root, ourselves=fronts)
-            if isinstance(read, Fault):
+            if isinstance(read, SyntaxFault):
                 say(wrong_in(file, text, read))
                 unread.append(file)
                 continue
@@ -133,7 +133,7 @@ def _found(clients: list[Client], places: Places, target: str, unread: list[str]
 def _outcomes(found: list[Found], target: str, text: str) -> list[str]:
     """What happens with each: entries in the file stay, and of two with the same name the first is used."""
     existing = read_client(OURS, text) if text.strip() else None
-    if isinstance(existing, Fault):
+    if isinstance(existing, SyntaxFault):
         raise Failure(wrong_in(target, text, existing))
     taken = {*gateways_in(OURS, text), *(existing.servers if existing is not None else ())}
     outcomes: list[str] = []

@@ -21,11 +21,11 @@ from sluicegate.cli.output import (
     show_rows,
 )
 from sluicegate.config.paths import Places
-from sluicegate.control.control_protocol import Kind, Offered
+from sluicegate.control.control_protocol import Kind, OfferedItem
 from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.runtime.standard_streams import columns_of, wrapped
 
-Row = Callable[[Offered], Sequence[str]]
+Row = Callable[[OfferedItem], Sequence[str]]
 
 _HINTS: Final = {
     "readOnlyHint": "only reads",
@@ -150,7 +150,7 @@ async def _list(
     return 0
 
 
-def _denied(offers: Sequence[Offered]) -> str:
+def _denied(offers: Sequence[OfferedItem]) -> str:
     """A sentence about what the rules deny."""
     names = [_name(offer) for offer in offers if offer.is_denied]
     named = ", ".join(names[:DENIED_NAMES])
@@ -158,11 +158,11 @@ def _denied(offers: Sequence[Offered]) -> str:
     return f"without {named}{rest}, which the rules deny; `sluicegate policy explain NAME` shows the rule."
 
 
-def _name(offer: Offered) -> str:
+def _name(offer: OfferedItem) -> str:
     return str(next(offer.definition[key] for key in ("uri", "uriTemplate", "name") if key in offer.definition))
 
 
-def _tool_row(offer: Offered) -> Sequence[str]:
+def _tool_row(offer: OfferedItem) -> Sequence[str]:
     schema = as_object(offer.definition.get("inputSchema")) or {}
     required = as_array(schema.get("required")) or []
     names = as_object(schema.get("properties")) or {}
@@ -171,13 +171,13 @@ def _tool_row(offer: Offered) -> Sequence[str]:
     return str(offer.definition["name"]), arguments, shorten(_text(offer.definition, "description"))
 
 
-def _resource_row(offer: Offered) -> Sequence[str]:
+def _resource_row(offer: OfferedItem) -> Sequence[str]:
     uri = offer.definition.get("uri") or offer.definition.get("uriTemplate")
     texts = [_text(offer.definition, key) for key in ("description", "title", "name")]
     return str(uri), str(offer.definition.get("mimeType") or ""), first_line(next(filter(None, texts), ""))
 
 
-def _prompt_row(offer: Offered) -> Sequence[str]:
+def _prompt_row(offer: OfferedItem) -> Sequence[str]:
     words: list[str] = []
     for value in as_array(offer.definition.get("arguments")) or []:
         argument = as_object(value) or {}
@@ -202,7 +202,7 @@ async def _show_tool(places: Places, name: str, as_json: bool) -> int:
     return 0
 
 
-def tool_page(offer: Offered) -> Iterator[str]:
+def tool_page(offer: OfferedItem) -> Iterator[str]:
     """Everything about one tool, line by line."""
     schema = as_object(offer.definition.get("inputSchema")) or {}
     yield f"{offer.definition['name']}  ({offer.own} of {offer.server})"

@@ -15,7 +15,7 @@ from sluicegate.cli.key_values import Wrong, input_text, json_arguments, reader,
 from sluicegate.cli.output import counted, say, show_json, show_rows, tell
 from sluicegate.cli.policy_history import replay, suggest
 from sluicegate.config.foreign_rules import imported_rules
-from sluicegate.config.jsonc import Fault
+from sluicegate.config.jsonc import SyntaxFault
 from sluicegate.config.model import GatewayConfig, ServerConfig
 from sluicegate.config.paths import Places, catalogs_folder
 from sluicegate.config.problems import did_you_mean
@@ -90,7 +90,7 @@ def explain(
 
     Exit status: 0 explained, 3 the rules have errors
     """
-    catalog = Catalog.of(places_of(config, folder))
+    catalog = KnownTools.of(places_of(config, folder))
     if json_text is not None and words:
         raise click.UsageError("--input holds all arguments; leave the others out.")
     try:
@@ -137,7 +137,7 @@ def _explain(rules: Rules, caller: Caller, target: Target, arguments: Params, *,
     say(f"{target} {said}{why}{' It is not listed either.' if hidden else ''}")
 
 
-class Catalog:
+class KnownTools:
     """The configuration, and what its servers offered last."""
 
     def __init__(self, config: GatewayConfig, places: Places) -> None:
@@ -146,7 +146,7 @@ class Catalog:
         self._offers: dict[str, Offer | None] = {}
 
     @classmethod
-    def of(cls, places: Places) -> "Catalog":
+    def of(cls, places: Places) -> "KnownTools":
         """Raises NotStarted if the files have errors."""
         loaded = loaded_from(places)
         # What is wrong with single servers does not concern rules.
@@ -235,7 +235,7 @@ def test(file: str, as_json: bool, config: str | None, folder: str | None) -> No
     Exit status: 0 all as expected, 1 some differ, 3 FILE or the rules have errors
     """
     cases = _cases(file)
-    catalog = Catalog.of(places_of(config, folder))
+    catalog = KnownTools.of(places_of(config, folder))
     rules = rules_of(catalog.config)
     rows: list[dict[str, object]] = []
     for line, case, (kind, name) in cases:
@@ -271,7 +271,7 @@ def _cases(file: str) -> list[tuple[int, Case, tuple[Kind, str]]]:
     if text is None:
         raise NotStarted(f"{file} does not exist.")
     table = parse_toml(text)
-    if isinstance(table, Fault):
+    if isinstance(table, SyntaxFault):
         raise NotStarted(f"{file}: {table.sentence}")
     lines = lines_of(text)
     found: list[tuple[int, Case, tuple[Kind, str]]] = []

@@ -49,7 +49,7 @@ def run_gateway(
     assert loaded.config is not None
     http = loaded.config.http
     told = _reported(loaded)
-    log = StartLog(told) if options.http else StderrLog()
+    log = StartLog(told) if options.http else StderrHandler()
     logging.getLogger("sluicegate").addHandler(log)
 
     def on_opened(running: Running) -> None:
@@ -176,7 +176,7 @@ class _Lines(logging.Formatter):
         return drawn(one_line(super().formatMessage(record)), sys.stderr)
 
 
-class StderrLog(logging.StreamHandler[TextIO]):
+class StderrHandler(logging.StreamHandler[TextIO]):
     """Writes warnings and errors of the log to stderr; clients may ask for more."""
 
     def __init__(self) -> None:
@@ -185,7 +185,7 @@ class StderrLog(logging.StreamHandler[TextIO]):
         self.setFormatter(_Lines("sluicegate: %(message)s"))
 
 
-class StartLog(StderrLog):
+class StartLog(StderrHandler):
     """The same for a gateway with an address, which is printed first: until `open`, records are held back.
 
     Records about a server that failed, which have its name as `server`, are dropped until `report_servers`: before

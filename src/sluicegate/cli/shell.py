@@ -22,7 +22,7 @@ from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.protocol.types import LogEvent, ProgressEvent, ToolResult
 from sluicegate.runtime.task_scope import TaskScope, in_thread
 from sluicegate.text.globs import BadGlob, name_glob
-from sluicegate.toolbox.permission import Allow, Ask, Deny, ask_on_terminal
+from sluicegate.toolbox.permission import Allow, Deny, PermissionRequest, ask_on_terminal
 from sluicegate.toolbox.toolbox import Toolbox
 
 ReadLine = Callable[[], Awaitable[str | None]]
@@ -212,7 +212,7 @@ class Shell:
             return json_arguments(words[0])
         return typed_arguments(words, as_object(entry.definition.get("inputSchema")) or {}, text_of)
 
-    async def _permit(self, ask: Ask) -> Allow | Deny:
+    async def _permit(self, ask: PermissionRequest) -> Allow | Deny:
         if any(name_glob(glob).matches(name) for glob in self._allowed for name in (ask.tool, ask.own)):
             return Allow()
         return await ask_on_terminal(ask)

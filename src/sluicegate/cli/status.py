@@ -11,7 +11,7 @@ from sluicegate.cli.command import places_of, with_places
 from sluicegate.cli.gateway_client import NotNow, gateway_to_look_at, run, running_gateway
 from sluicegate.cli.output import as_sentence, is_terminal, say, show_json, show_json_line, show_rows, times
 from sluicegate.config.paths import Places
-from sluicegate.control.control_protocol import Report, ServerStatus
+from sluicegate.control.control_protocol import GatewayReport, ServerStatus
 from sluicegate.errors import UpstreamUnavailable
 from sluicegate.protocol.versions import MODERN_VERSIONS
 
@@ -63,7 +63,7 @@ async def _work(places: Places, watch: bool, as_json: bool) -> int:
 
 async def _watch(places: Places, as_json: bool) -> NoReturn:
     if as_json or not is_terminal():
-        lines = Lines(as_json)
+        lines = StatusLines(as_json)
         await _follow(places, lines.show, lines.wait)
     from sluicegate.cli.status_page import LivePage  # It imports Rich, which only a terminal needs.
 
@@ -71,7 +71,7 @@ async def _watch(places: Places, as_json: bool) -> NoReturn:
         await _follow(places, page.show, page.wait)
 
 
-async def _follow(places: Places, show: Callable[[Report], None], show_waiting: Callable[[], None]) -> NoReturn:
+async def _follow(places: Places, show: Callable[[GatewayReport], None], show_waiting: Callable[[], None]) -> NoReturn:
     """Show the state of the folder's gateway until interrupted, and of the next one after it has stopped.
 
     No servers are started for this: they would not be those of the gateway that is waited for.
@@ -89,7 +89,7 @@ async def _follow(places: Places, show: Callable[[Report], None], show_waiting: 
         await asyncio.sleep(_REFRESH_SECONDS)
 
 
-class Lines:
+class StatusLines:
     """Prints lines into a pipe or a file whenever something changes; that no gateway runs goes to stderr."""
 
     def __init__(self, as_json: bool) -> None:
@@ -97,7 +97,7 @@ class Lines:
         self._last: object = None
         self._waits = False
 
-    def show(self, report: Report) -> None:
+    def show(self, report: GatewayReport) -> None:
         # Durations change all the time, also inside of sentences; that alone is no change.
         plain = _plain(report)
         servers = [
@@ -117,7 +117,7 @@ class Lines:
             say(NO_GATEWAY)
 
 
-def _plain(report: Report) -> dict[str, Any]:
+def _plain(report: GatewayReport) -> dict[str, Any]:
     """A report for programs: with all fields, also those that are zero or empty."""
     plain: dict[str, Any] = {
         name: getattr(report, name) for name in ("address", "stopping", "root", "profiles", "naming")
@@ -130,7 +130,7 @@ def _plain(report: Report) -> dict[str, Any]:
     return {**plain, "servers": servers}
 
 
-def _show(report: Report) -> None:
+def _show(report: GatewayReport) -> None:
     if is_terminal():
         from sluicegate.cli.status_page import show_page  # It imports Rich, which only a terminal needs.
 
@@ -153,7 +153,7 @@ def row(server: ServerStatus) -> list[str]:
     return [server.name, server.state, versions or "-", server.transport or "-", *figures, latency]
 
 
-def sentences(report: Report) -> list[str]:
+def sentences(report: GatewayReport) -> list[str]:
     """Everything to report apart from the state of each server, with what could not be preserved between revisions."""
     lost = {
         server.name: ", ".join(f"{what} ({times(count)})" for what, count in server.lost.items())

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from sluicegate.cli.output import STATES, about, as_sentence, clean, fitting, on_terminal, show, table
 from sluicegate.cli.status import COLUMNS, NO_GATEWAY, reason, row, sentences
-from sluicegate.control.control_protocol import Report
+from sluicegate.control.control_protocol import GatewayReport
 
 _NUMBERS: Final = ("tools", "calls", "errors", "latency")
 _SPARED: Final = ("transport", "latency", "errors", "protocol", "calls")
@@ -29,19 +29,19 @@ class LivePage:
     def __exit__(self, *error: object) -> None:
         self._live.stop()
 
-    def show(self, report: Report) -> None:
+    def show(self, report: GatewayReport) -> None:
         self._live.update(_page(report), refresh=True)
 
     def wait(self) -> None:
         self._live.update(Text(f"{NO_GATEWAY[0].upper()}{NO_GATEWAY[1:]}"), refresh=True)
 
 
-def show_page(report: Report) -> None:
+def show_page(report: GatewayReport) -> None:
     """Print the page once."""
     show(_page(report))
 
 
-def _page(report: Report) -> Group:
+def _page(report: GatewayReport) -> Group:
     parts: list[RenderableType] = []
     if report.address:
         places = [f"{report.address}  ({report.root})"]

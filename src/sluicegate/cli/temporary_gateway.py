@@ -24,7 +24,7 @@ from sluicegate.exchange import Connection, Host
 from sluicegate.gateway.gateway import Gateway
 from sluicegate.gateway.governance import open_stores
 from sluicegate.gateway.load_file import load_file
-from sluicegate.hub.mount import State
+from sluicegate.hub.mount import MountState
 from sluicegate.serve.catalog_cache import CatalogCache
 from sluicegate.serve.reload import blocking_problems
 
@@ -115,7 +115,7 @@ async def _wait_for_servers(gateway: Gateway) -> dict[str, float]:
             seconds[name] = loop.time() - began
 
     def say_installing() -> None:
-        if names := [mount.name for mount in gateway.hub.mounts if mount.state is State.INSTALLING]:
+        if names := [mount.name for mount in gateway.hub.mounts if mount.state is MountState.INSTALLING]:
             say(f"still waiting for {', '.join(names)}: it may have to be fetched first (Ctrl+C to give up).")
 
     timer = loop.call_later(SLOW_START, say_installing)

@@ -2,7 +2,7 @@
 
 from sluicegate.client.client import Client, StreamEvent
 from sluicegate.client.connect import connect
-from sluicegate.client.events import Changes
+from sluicegate.client.events import ChangeStream
 from sluicegate.client.handlers import ElicitAnswer, ElicitRequest, SampleRequest
 
-__all__ = ["Changes", "Client", "ElicitAnswer", "ElicitRequest", "SampleRequest", "StreamEvent", "connect"]
+__all__ = ["ChangeStream", "Client", "ElicitAnswer", "ElicitRequest", "SampleRequest", "StreamEvent", "connect"]

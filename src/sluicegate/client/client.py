@@ -15,10 +15,10 @@ import msgspec
 from sluicegate.client.events import (
     MAX_CHANGES,
     Acknowledged,
-    CallSink,
-    Changes,
-    Inbox,
-    ListenSink,
+    ChangeStream,
+    ClientCallSink,
+    ClientListenSink,
+    EventInbox,
     Mailbox,
     OnLog,
     OnProgress,
@@ -44,7 +44,7 @@ from sluicegate.exchange import Connection, Exchange, Sink
 from sluicegate.protocol import read_types, types
 from sluicegate.protocol.message import Params, Reply, Result, as_array, opened
 from sluicegate.protocol.methods import LIST_CHANGES, LOG_LEVELS, METHODS
-from sluicegate.protocol.modern_era import Profile
+from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.protocol.pagination import Gathering, Kind
 from sluicegate.protocol.types import Change, LogEvent, ProgressEvent, ToolResult
 from sluicegate.protocol.versions import LATEST_VERSION, MODERN_VERSIONS
@@ -77,7 +77,7 @@ class Client:
         self,
         connection: Connection,
         tasks: TaskScope,
-        inbox: Inbox | None = None,
+        inbox: EventInbox | None = None,
         client_info: Mapping[str, object] | None = None,
         *,
         timeout: float = 120.0,
@@ -85,7 +85,7 @@ class Client:
     ) -> None:
         self._connection = connection
         self._tasks = tasks
-        self._inbox = inbox or Inbox(Answerer(), None, None)
+        self._inbox = inbox or EventInbox(Answerer(), None, None)
         self._client_info = client_info
         self._capabilities = self._inbox.answerer.capabilities
         self._deadlines = Deadlines()
@@ -265,14 +265,14 @@ class Client:
             raise InvalidParams(f"A log level is one of {', '.join(LOG_LEVELS)}.")
         self._log_level = level
 
-    def subscribe(self, *uris: str) -> AbstractAsyncContextManager[Changes]:
+    def subscribe(self, *uris: str) -> AbstractAsyncContextManager[ChangeStream]:
         """The changes of these resources, as `listen` gives them."""
         return self.listen(uris=uris)
 
     @asynccontextmanager
     async def listen(
         self, *, tools: bool = False, prompts: bool = False, resources: bool = False, uris: Iterable[str] = ()
-    ) -> AsyncGenerator[Changes, None]:
+    ) -> AsyncGenerator[ChangeStream, None]:
         """The changes of these lists and resources, after the server has acknowledged the subscription.
 
         Raises:
@@ -286,7 +286,7 @@ class Client:
         if not wanted:
             raise InvalidParams("Listening needs a list or a URI to listen to.")
         box: Mailbox[Acknowledged | Change] = Mailbox(MAX_CHANGES)
-        sink = ListenSink(self._inbox, box)
+        sink = ClientListenSink(self._inbox, box)
 
         async def work() -> None:
             # No progress token: subscriptions have no progress.
@@ -309,7 +309,7 @@ class Client:
             if not isinstance(first, Acknowledged):
                 raise UpstreamProtocolError(f"{self.name} ended a subscription before acknowledging it.")
             self._check_honoured(wanted, first.honoured)
-            yield Changes(box, first.honoured)
+            yield ChangeStream(box, first.honoured)
 
     def close(self) -> None:
         """Cancel all streams and subscriptions, and refuse new requests. `connect` does this at its end."""
@@ -336,7 +336,7 @@ class Client:
         if seconds is None:
             seconds = self._timeout
         now = monotonic()
-        sink = CallSink(
+        sink = ClientCallSink(
             self._deadlines,
             seconds,
             now + seconds,
@@ -370,7 +370,7 @@ class Client:
         spoken = self._connection.discovery.version
         # Exchanges have the modern shape; the connection translates for session-era servers.
         version = spoken if spoken in MODERN_VERSIONS else LATEST_VERSION
-        profile = Profile(version, self._capabilities, self._client_info, self._log_level, progress_token)
+        profile = ClientProfile(version, self._capabilities, self._client_info, self._log_level, progress_token)
         return Exchange(method, params, sink, profile)
 
     async def _value_of(self, reply: Reply, exchange: Exchange) -> Params:

@@ -9,7 +9,7 @@ from typing import Literal, cast, get_args
 
 from sluicegate import __version__
 from sluicegate.client.client import Client
-from sluicegate.client.events import Inbox, OnLog, OnNotification
+from sluicegate.client.events import EventInbox, OnLog, OnNotification
 from sluicegate.client.handlers import Answerer, Elicit, Roots, Sample
 from sluicegate.client.in_process import LocalHub, as_upstream
 from sluicegate.errors import ConfigError
@@ -60,7 +60,7 @@ def connect(
         if value is not None and not callable(value):
             raise ConfigError(f"{callback} is a function, not {type(value).__name__}.")
     upstream = _upstream(target, env, cwd, headers, era, open_timeout, max(timeout, max_timeout))
-    inbox = Inbox(Answerer(elicit, sample, roots), on_log, on_notification)
+    inbox = EventInbox(Answerer(elicit, sample, roots), on_log, on_notification)
     host = Host(inbox.answerer.capabilities, {"name": name, "version": version}, inbox)
     return _open(upstream, host, inbox, timeout, max_timeout)
 
@@ -153,7 +153,7 @@ def _with_our_python(words: list[str]) -> list[str]:
 
 @asynccontextmanager
 async def _open(
-    upstream: Upstream, host: Host, inbox: Inbox, seconds: float, most: float
+    upstream: Upstream, host: Host, inbox: EventInbox, seconds: float, most: float
 ) -> AsyncGenerator[Client, None]:
     async with upstream.connect(host) as connection, TaskScope() as tasks:
         client = Client(connection, tasks, inbox, host.client_info, timeout=seconds, max_timeout=most)

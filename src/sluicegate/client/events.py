@@ -102,7 +102,7 @@ async def supply(box: Mailbox[T], work: Callable[[], Awaitable[T | None]]) -> No
 # -------------------------------------------------------------------------------------------------------------- sinks
 
 
-class Inbox:
+class EventInbox:
     """The sink for what belongs to no call: passes it to the callbacks of the program."""
 
     def __init__(self, answerer: Answerer, on_log: OnLog | None, on_notification: OnNotification | None) -> None:
@@ -121,13 +121,13 @@ class Inbox:
         return await self.answerer.answer(questions)
 
 
-class CallSink(Deadline, kw_only=True):
+class ClientCallSink(Deadline, kw_only=True):
     """The sink of one request: handles its progress and log messages, and passes all else to the inbox.
 
     It is also the deadline of the request, which saves an object per request.
     """
 
-    inbox: Inbox
+    inbox: EventInbox
     on_progress: OnProgress | None
     on_log: OnLog | None
     paused_at: float = 0.0
@@ -179,10 +179,10 @@ class Acknowledged(msgspec.Struct, frozen=True):
     honoured: Params
 
 
-class ListenSink:
+class ClientListenSink:
     """The sink of a subscription: receives the acknowledgement, then the changes."""
 
-    def __init__(self, inbox: Inbox, box: Mailbox[Acknowledged | Change]) -> None:
+    def __init__(self, inbox: EventInbox, box: Mailbox[Acknowledged | Change]) -> None:
         self._inbox = inbox
         self._box = box
         self._acknowledged = False
@@ -207,7 +207,7 @@ class ListenSink:
         return await self._inbox.ask(questions)
 
 
-class Changes:
+class ChangeStream:
     """The changes of a server, until it ends the subscription: `async for change in changes`.
 
     Equal changes that were not read yet are reported once.
@@ -217,7 +217,7 @@ class Changes:
         self._box = box
         self.honoured = honoured
 
-    def __aiter__(self) -> "Changes":
+    def __aiter__(self) -> "ChangeStream":
         return self
 
     async def __anext__(self) -> Change:

@@ -7,7 +7,7 @@ from typing import Protocol, TypeGuard, cast, runtime_checkable
 from sluicegate.errors import UpstreamUnavailable
 from sluicegate.exchange import Connection, Exchange, Host, Upstream
 from sluicegate.protocol.message import Reply
-from sluicegate.protocol.modern_era import Discovery, Profile, judge_probe
+from sluicegate.protocol.modern_era import ClientProfile, Discovery, judge_probe
 from sluicegate.runtime.lifespan import Lifespan, opened
 
 
@@ -39,7 +39,7 @@ class InProcess:
     async def connect(self, host: Host) -> AsyncGenerator[Connection]:
         """A connection to the hub, after its servers had a few seconds to start."""
         async with opened(self._hub):
-            profile = Profile(capabilities=host.capabilities, client_info=host.client_info)
+            profile = ClientProfile(capabilities=host.capabilities, client_info=host.client_info)
             verdict = judge_probe(await self._hub(Exchange("server/discover", {}, host.sink, profile)))
             if not isinstance(verdict, Discovery):
                 raise UpstreamUnavailable(f"{type(self._hub).__name__} does not answer server/discover.")

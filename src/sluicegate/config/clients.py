@@ -12,7 +12,7 @@ from typing import Final, Literal, cast
 import msgspec
 
 from sluicegate.config import edit_files, jsonc
-from sluicegate.config.jsonc import Fault, Object
+from sluicegate.config.jsonc import JsonObject, SyntaxFault
 from sluicegate.config.model import HttpFront
 from sluicegate.config.paths import Places
 from sluicegate.config.self_reference import leads_to, starts_a_gateway
@@ -25,7 +25,7 @@ OUR_NAME: Final = "sluicegate"
 """The default name of the gateway in clients' files."""
 
 
-class Client(msgspec.Struct, frozen=True, kw_only=True):
+class KnownClient(msgspec.Struct, frozen=True, kw_only=True):
     """An MCP client."""
 
     name: str
@@ -51,18 +51,20 @@ def _app_files(path: str) -> dict[str, str]:
     return {platform: f"{base}/{path}" for platform, base in bases.items()}
 
 
-CLIENTS: Final[dict[str, Client]] = {
+CLIENTS: Final[dict[str, KnownClient]] = {
     client.name: client
     for client in (
-        Client(
+        KnownClient(
             name="claude-desktop",
             title="Claude Desktop",
             by_url=None,
             user=_app_files("Claude/claude_desktop_config.json"),
         ),
-        Client(name="claude-code", title="Claude Code", typed=True, user={"": "~/.claude.json"}, project=".mcp.json"),
-        Client(name="cursor", title="Cursor", user={"": "~/.cursor/mcp.json"}, project=".cursor/mcp.json"),
-        Client(
+        KnownClient(
+            name="claude-code", title="Claude Code", typed=True, user={"": "~/.claude.json"}, project=".mcp.json"
+        ),
+        KnownClient(name="cursor", title="Cursor", user={"": "~/.cursor/mcp.json"}, project=".cursor/mcp.json"),
+        KnownClient(
             name="vscode",
             title="VS Code",
             table=("servers",),
@@ -71,7 +73,7 @@ CLIENTS: Final[dict[str, Client]] = {
             project=".vscode/mcp.json",
             also=("settings.json",),
         ),
-        Client(
+        KnownClient(
             name="codex",
             title="Codex",
             table=("mcp_servers",),
@@ -79,7 +81,7 @@ CLIENTS: Final[dict[str, Client]] = {
             user={"": "%CODEX_HOME%/config.toml"},
             project=".codex/config.toml",
         ),
-        Client(
+        KnownClient(
             name="gemini",
             title="Gemini CLI",
             by_url="httpUrl",
@@ -89,18 +91,18 @@ CLIENTS: Final[dict[str, Client]] = {
     )
 }
 
-OURS: Final = Client(name="mcp-json", title=".mcp.json", user={"": "~/.mcp.json"}, project=".mcp.json")
+OURS: Final = KnownClient(name="mcp-json", title=".mcp.json", user={"": "~/.mcp.json"}, project=".mcp.json")
 """The gateway's own file in the same form: `import` writes to it."""
 
 
-class Imported(msgspec.Struct, frozen=True, kw_only=True):
+class ImportedServers(msgspec.Struct, frozen=True, kw_only=True):
     """Servers of a client in the form of `.mcp.json`, and notes for the user."""
 
     servers: dict[str, Entry] = {}
     notes: tuple[str, ...] = ()
 
 
-def client_file(client: Client, scope: Scope, places: Places, platform: str = sys.platform) -> str | None:
+def client_file(client: KnownClient, scope: Scope, places: Places, platform: str = sys.platform) -> str | None:
     """The file with the client's servers; None if it has no such file."""
     if scope == "project":
         return None if client.project is None else os.path.join(places.root, *client.project.split("/"))
@@ -118,14 +120,16 @@ def client_file(client: Client, scope: Scope, places: Places, platform: str = sy
     return os.path.join(bases[first], *rest)
 
 
-def client_files(client: Client, places: Places, platform: str = sys.platform) -> tuple[str, ...]:
+def client_files(client: KnownClient, places: Places, platform: str = sys.platform) -> tuple[str, ...]:
     """Every file in which the client may have servers; later ones take precedence."""
     user = client_file(client, "user", places, platform)
     older = [os.path.join(os.path.dirname(user), name) for name in client.also] if user else []
     return tuple(file for file in (*older, user, client_file(client, "project", places)) if file is not None)
 
 
-def read_client(client: Client, text: str, *, root: str = "", ourselves: Sequence[HttpFront] = ()) -> Imported | Fault:
+def read_client(
+    client: KnownClient, text: str, *, root: str = "", ourselves: Sequence[HttpFront] = ()
+) -> ImportedServers | SyntaxFault:
     """The servers of a client's file, without this gateway.
 
     Args:
@@ -134,7 +138,7 @@ def read_client(client: Client, text: str, *, root: str = "", ourselves: Sequenc
     """
     notes: list[str] = []
     found = _entries(client, text, root, notes)
-    if isinstance(found, Fault):
+    if isinstance(found, SyntaxFault):
         return found
     servers: dict[str, Entry] = {}
     for name, entry in found.items():
@@ -143,34 +147,36 @@ def read_client(client: Client, text: str, *, root: str = "", ourselves: Sequenc
             notes.append(f"{name} of {client.title} is sluicegate itself, so it is left out.")
         else:
             servers[name] = entry
-    return Imported(servers=servers, notes=tuple(notes))
+    return ImportedServers(servers=servers, notes=tuple(notes))
 
 
-def gateways_in(client: Client, text: str, *, root: str = "", ourselves: Sequence[HttpFront] = ()) -> frozenset[str]:
+def gateways_in(
+    client: KnownClient, text: str, *, root: str = "", ourselves: Sequence[HttpFront] = ()
+) -> frozenset[str]:
     """The names of this gateway in a client's file; the arguments are those of `read_client`."""
     found = _entries(client, text, root, []) if text.strip() else {}
-    if isinstance(found, Fault):
+    if isinstance(found, SyntaxFault):
         return frozenset()
     return frozenset(name for name, entry in found.items() if _is_gateway(name, entry, ourselves))
 
 
-def entry_in(client: Client, text: str, name: str) -> Entry | None:
+def entry_in(client: KnownClient, text: str, name: str) -> Entry | None:
     """The entry of one server in a client's file, at the place where `with_entry` writes."""
     document = _parse(client, text)
-    value: object = {} if isinstance(document, Fault) else document
+    value: object = {} if isinstance(document, SyntaxFault) else document
     for key in (*client.table, name):
         value = _table(value).get(key)
     return cast(Entry, value) if isinstance(value, dict) else None
 
 
-def _parse(client: Client, text: str) -> Entry | Fault:
+def _parse(client: KnownClient, text: str) -> Entry | SyntaxFault:
     if client.form == "toml":
         return parse_toml(text)
     document = jsonc.read(text)
-    if isinstance(document, Fault):
+    if isinstance(document, SyntaxFault):
         return document
-    if not isinstance(document, Object):
-        return Fault("The file is not a JSON object.", 0)
+    if not isinstance(document, JsonObject):
+        return SyntaxFault("The file is not a JSON object.", 0)
     return cast(Entry, jsonc.plain(document))
 
 
@@ -178,10 +184,10 @@ def _table(value: object) -> Entry:
     return cast(Entry, value) if isinstance(value, dict) else {}
 
 
-def _entries(client: Client, text: str, root: str, notes: list[str]) -> dict[str, Entry] | Fault:
+def _entries(client: KnownClient, text: str, root: str, notes: list[str]) -> dict[str, Entry] | SyntaxFault:
     """The servers of a client's file in the client's own form. Adds a note for each that is not a server."""
     document = _parse(client, text)
-    if isinstance(document, Fault):
+    if isinstance(document, SyntaxFault):
         return document
     if client.form == "toml":
         tables = [document.get(client.table[0])]
@@ -201,7 +207,7 @@ def _entries(client: Client, text: str, root: str, notes: list[str]) -> dict[str
     return found
 
 
-def entry_for(client: Client, *, url: str, command: Sequence[str]) -> Entry:
+def entry_for(client: KnownClient, *, url: str, command: Sequence[str]) -> Entry:
     """The gateway's entry in a client's file: its URL if the client supports one, else the command that uses stdio."""
     if client.by_url is None:
         program, *args = command
@@ -209,14 +215,14 @@ def entry_for(client: Client, *, url: str, command: Sequence[str]) -> Entry:
     return {"type": "http", client.by_url: url} if client.typed else {client.by_url: url}
 
 
-def with_entry(client: Client, text: str, name: str, entry: Mapping[str, object]) -> str | Fault:
+def with_entry(client: KnownClient, text: str, name: str, entry: Mapping[str, object]) -> str | SyntaxFault:
     """The text of the client's file with this server added, and nothing else changed."""
     if client.form == "toml":
         return edit_files.toml_with(text, client.table[0], name, entry)
     return edit_files.json_with(text, client.table, name, entry)
 
 
-def without_entry(client: Client, text: str, name: str) -> str | Fault:
+def without_entry(client: KnownClient, text: str, name: str) -> str | SyntaxFault:
     """The text of the client's file with this server removed, and nothing else changed."""
     if client.form == "toml":
         return edit_files.toml_without(text, client.table[0], name)
@@ -227,7 +233,7 @@ _bare_variable: Final = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _input: Final = re.compile(r"\$\{input:([^}]+)\}")
 
 
-def _adapted(value: object, name: str, client: Client, notes: list[str]) -> object:
+def _adapted(value: object, name: str, client: KnownClient, notes: list[str]) -> object:
     """An entry in the form of `.mcp.json`: variables as `${NAME}`, also where the editor asks the user for a value."""
     match value:
         case dict():

@@ -25,7 +25,7 @@ _NEED_RESTART: Final = (
 """Settings that take effect when the gateway starts."""
 
 
-class Changes(msgspec.Struct, frozen=True, kw_only=True):
+class ConfigChanges(msgspec.Struct, frozen=True, kw_only=True):
     """What a reload must change; everything else keeps running. Servers are given by name."""
 
     added: tuple[str, ...] = ()
@@ -43,10 +43,10 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """Changed keys that take effect at the next start."""
 
     def __bool__(self) -> bool:
-        return self != Changes()
+        return self != ConfigChanges()
 
 
-def changes(old: GatewayConfig, new: GatewayConfig) -> Changes:
+def changes(old: GatewayConfig, new: GatewayConfig) -> ConfigChanges:
     """What changes between two configurations. The line of an entry in its file does not matter."""
     both = [name for name in new.servers if name in old.servers]
     pairs = {name: (old.servers[name], new.servers[name]) for name in both}
@@ -57,7 +57,7 @@ def changes(old: GatewayConfig, new: GatewayConfig) -> Changes:
         if _must_reconnect(was, now) or (is_new_limit and now.enabled and isinstance(now.source, Stdio | Http))
     )
     keys = _changed_keys(old, new)
-    return Changes(
+    return ConfigChanges(
         added=tuple(name for name in new.servers if name not in old.servers),
         removed=tuple(name for name in old.servers if name not in new.servers),
         reconnect=reconnect,

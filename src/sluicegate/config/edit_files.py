@@ -14,13 +14,13 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from sluicegate.config import jsonc
-from sluicegate.config.jsonc import Fault, Node, Object
+from sluicegate.config.jsonc import JsonNode, JsonObject, SyntaxFault
 from sluicegate.config.settings_toml import parse_toml
 
 Entry = Mapping[str, object]
 Path = tuple[str, ...]
 
-NOT_EDITABLE: Final = Fault("The layout of this file cannot be edited safely; edit it by hand.", 0)
+NOT_EDITABLE: Final = SyntaxFault("The layout of this file cannot be edited safely; edit it by hand.", 0)
 
 _BLANK: Final = "\ufeff \t\r\n"
 _blanks: Final = re.compile(r"[ \t]*")
@@ -28,11 +28,11 @@ _first_indent: Final = re.compile(r"^([ \t]+)\S", re.MULTILINE)
 _rest_of_line: Final = re.compile(r"[ \t]*\r?\n")
 
 
-def json_with(text: str, path: Path, name: str, entry: Entry) -> str | Fault:
+def json_with(text: str, path: Path, name: str, entry: Entry) -> str | SyntaxFault:
     """The JSON text with the entry under these keys; an existing one of that name is replaced in place."""
     text = text if text.strip(_BLANK) else "{}\n"
     document = _object(text)
-    if isinstance(document, Fault):
+    if isinstance(document, SyntaxFault):
         return document
     table, keys, changed = document, (*path, name), ""
     for depth, key in enumerate(keys):
@@ -47,27 +47,27 @@ def json_with(text: str, path: Path, name: str, entry: Entry) -> str | Fault:
             new = _dumped(dict(entry), text, _indent(text, member.key_start))
             changed = text[: member.value.start] + new + text[member.value.end :]
             break
-        if not isinstance(member.value, Object):
-            return Fault(f'"{key}" is not an object.', member.value.start, path[: depth + 1])
+        if not isinstance(member.value, JsonObject):
+            return SyntaxFault(f'"{key}" is not an object.', member.value.start, path[: depth + 1])
         table = member.value
     wanted = _plain(document)
     _put(wanted, path, name, dict(entry))
     return _checked(changed, wanted)
 
 
-def json_without(text: str, path: Path, name: str) -> str | Fault:
+def json_without(text: str, path: Path, name: str) -> str | SyntaxFault:
     """The JSON text without the entry; the same text if there is none."""
     wanted: dict[str, object] | None = None
     while True:  # A key may be there twice.
         document = _object(text if text.strip(_BLANK) else "{}")
-        if isinstance(document, Fault):
+        if isinstance(document, SyntaxFault):
             return document
-        table: Node = document
+        table: JsonNode = document
         for key in path:
-            member = table.get(key) if isinstance(table, Object) else None
-            table = member.value if member is not None else Object(0, 0, [])
-        found = table.get(name) if isinstance(table, Object) else None
-        if not isinstance(table, Object) or found is None:
+            member = table.get(key) if isinstance(table, JsonObject) else None
+            table = member.value if member is not None else JsonObject(0, 0, [])
+        found = table.get(name) if isinstance(table, JsonObject) else None
+        if not isinstance(table, JsonObject) or found is None:
             return text if wanted is None else _checked(text, wanted)
         if wanted is None:
             wanted = _plain(document)
@@ -75,10 +75,10 @@ def json_without(text: str, path: Path, name: str) -> str | Fault:
         text = _removed(text, table, table.members.index(found))
 
 
-def toml_with(text: str, table: str, name: str, entry: Entry) -> str | Fault:
+def toml_with(text: str, table: str, name: str, entry: Entry) -> str | SyntaxFault:
     """The TOML text with a table `[TABLE.NAME]` at its end, instead of an existing one."""
     before = toml_without(text, table, name)
-    if isinstance(before, Fault):
+    if isinstance(before, SyntaxFault):
         return before
     wanted = tomllib.loads(before)
     _put(wanted, (table,), name, dict(entry))
@@ -88,10 +88,10 @@ def toml_with(text: str, table: str, name: str, entry: Entry) -> str | Fault:
     return _checked_toml(before + gap + added, wanted)
 
 
-def toml_without(text: str, table: str, name: str) -> str | Fault:
+def toml_without(text: str, table: str, name: str) -> str | SyntaxFault:
     """The TOML text without the table `[TABLE.NAME]` and those below it; the same text if there is none."""
     wanted = parse_toml(text)
-    if isinstance(wanted, Fault):
+    if isinstance(wanted, SyntaxFault):
         return wanted
     tables = wanted.get(table)
     if not isinstance(tables, dict) or name not in tables:
@@ -123,30 +123,30 @@ def _last_comments(lines: str) -> str:
     return "".join(kept[end:])
 
 
-def _checked_toml(text: str, wanted: dict[str, object], may_lack: str = "") -> str | Fault:
+def _checked_toml(text: str, wanted: dict[str, object], may_lack: str = "") -> str | SyntaxFault:
     """The text, if it says what is wanted. A table that has become empty may be missing."""
     found = parse_toml(text)
-    if isinstance(found, Fault):
+    if isinstance(found, SyntaxFault):
         return NOT_EDITABLE
     if may_lack and wanted[may_lack] == {}:
         found.setdefault(may_lack, {})
     return text if found == wanted else NOT_EDITABLE
 
 
-def _object(text: str) -> Object | Fault:
+def _object(text: str) -> JsonObject | SyntaxFault:
     document = jsonc.read(text)
-    if isinstance(document, Fault):
+    if isinstance(document, SyntaxFault):
         return document
-    return document if isinstance(document, Object) else Fault("The file is not a JSON object.", 0)
+    return document if isinstance(document, JsonObject) else SyntaxFault("The file is not a JSON object.", 0)
 
 
-def _plain(document: Object) -> dict[str, object]:
+def _plain(document: JsonObject) -> dict[str, object]:
     return cast(dict[str, object], jsonc.plain(document))
 
 
-def _checked(text: str, wanted: object) -> str | Fault:
+def _checked(text: str, wanted: object) -> str | SyntaxFault:
     document = jsonc.read(text)
-    return NOT_EDITABLE if isinstance(document, Fault) or jsonc.plain(document) != wanted else text
+    return NOT_EDITABLE if isinstance(document, SyntaxFault) or jsonc.plain(document) != wanted else text
 
 
 def _put(document: dict[str, object], path: Path, name: str, entry: object) -> None:
@@ -186,7 +186,7 @@ def _dumped(value: object, text: str, indent: str) -> str:
     return (newline + indent).join(lines)
 
 
-def _inserted(text: str, table: Object, key: str, value: object) -> str:
+def _inserted(text: str, table: JsonObject, key: str, value: object) -> str:
     """The text with one more member at the end of an object."""
     newline = "\r\n" if "\r\n" in text else "\n"
     close = table.end - 1
@@ -217,7 +217,7 @@ def _inserted(text: str, table: Object, key: str, value: object) -> str:
     return f"{text[:end]}{body}{text[end:]}"
 
 
-def _removed(text: str, table: Object, index: int) -> str:
+def _removed(text: str, table: JsonObject, index: int) -> str:
     """The text without one member of an object."""
     member = table.members[index]
     start, end = member.key_start, member.value.end

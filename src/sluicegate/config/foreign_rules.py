@@ -14,14 +14,14 @@ _ORDER: Final = ("deny", "ask", "allow")
 _NAME: Final = re.compile(r"mcp__[A-Za-z0-9_*.-]+")
 
 
-class Imported(msgspec.Struct, frozen=True):
+class ImportedRules(msgspec.Struct, frozen=True):
     """Rules, and what was left out as sentences."""
 
     permissions: tuple[Permission, ...]
     notes: tuple[str, ...] = ()
 
 
-def imported_rules(text: str) -> Imported:
+def imported_rules(text: str) -> ImportedRules:
     """The rules in a JSON text.
 
     Raises:
@@ -33,7 +33,7 @@ def imported_rules(text: str) -> Imported:
         raise ValueError(f"This is not JSON: {problem}.") from None
     rows = as_array(document)
     if rows is not None:
-        return Imported(tuple(_rule(number, row) for number, row in enumerate(rows, 1)))
+        return ImportedRules(tuple(_rule(number, row) for number, row in enumerate(rows, 1)))
     lists = as_object((as_object(document) or {}).get("permissions"))
     if lists is None:
         raise ValueError(
@@ -58,7 +58,7 @@ def _rule(number: int, row: object) -> Permission:
     return rule
 
 
-def _of_claude_code(lists: dict[str, object]) -> Imported:
+def _of_claude_code(lists: dict[str, object]) -> ImportedRules:
     permissions: list[Permission] = []
     skipped: list[str] = []
     for action in _ORDER:
@@ -74,7 +74,7 @@ def _of_claude_code(lists: dict[str, object]) -> Imported:
     if ours:  # A rule that is left out could be the one that denies.
         raise ValueError(f'The entry "{ours[0]}" has no equal here; write that rule by hand.')
     notes = (f"Left out, because they are not about MCP: {', '.join(skipped)}.",) if skipped else ()
-    return Imported(tuple(permissions), notes)
+    return ImportedRules(tuple(permissions), notes)
 
 
 def _named(tool: str) -> str:

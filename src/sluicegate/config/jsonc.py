@@ -14,7 +14,7 @@ MAX_DEPTH: Final = 100
 MAX_NUMBER: Final = 256
 
 
-class Fault(msgspec.Struct, frozen=True):
+class SyntaxFault(msgspec.Struct, frozen=True):
     """Where and why a text is invalid."""
 
     sentence: str
@@ -23,23 +23,23 @@ class Fault(msgspec.Struct, frozen=True):
     """The path of keys to that position."""
 
 
-class Node(msgspec.Struct, frozen=True):
+class JsonNode(msgspec.Struct, frozen=True):
     """A value and its position: `text[start:end]`."""
 
     start: int
     end: int
 
 
-class Scalar(Node, frozen=True):
+class Scalar(JsonNode, frozen=True):
     """A string, a number, true, false or null."""
 
     value: str | int | float | bool | None
 
 
-class Array(Node, frozen=True):
+class JsonArray(JsonNode, frozen=True):
     """A list of values."""
 
-    items: list[Node]
+    items: list[JsonNode]
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -47,10 +47,10 @@ class Member(msgspec.Struct, frozen=True):
 
     key: str
     key_start: int
-    value: Node
+    value: JsonNode
 
 
-class Object(Node, frozen=True):
+class JsonObject(JsonNode, frozen=True):
     """Members in order. A key may appear twice; the last one is used."""
 
     members: list[Member]
@@ -73,7 +73,7 @@ class Object(Node, frozen=True):
             seen.add(member.key)
 
 
-def read(text: str) -> Node | Fault:
+def read(text: str) -> JsonNode | SyntaxFault:
     """The parsed value, or the first error."""
     try:
         return _Parser(text).document()
@@ -81,12 +81,12 @@ def read(text: str) -> Node | Fault:
         return error.fault
 
 
-def plain(node: Node) -> object:
+def plain(node: JsonNode) -> object:
     """The value without positions, as `json.loads` returns it."""
     match node:
-        case Object():
+        case JsonObject():
             return {member.key: plain(member.value) for member in node.members}
-        case Array():
+        case JsonArray():
             return [plain(item) for item in node.items]
         case Scalar():
             return node.value
@@ -114,7 +114,7 @@ _surrogate: Final = re.compile("[\ud800-\udfff]")
 class _Invalid(Exception):
     """Ends parsing. Never leaves this module."""
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: SyntaxFault) -> None:
         self.fault = fault
 
 
@@ -124,7 +124,7 @@ class _Parser:
         self._at = 1 if text.startswith("\ufeff") else 0
         self._path: list[str] = []
 
-    def document(self) -> Node:
+    def document(self) -> JsonNode:
         if not self._next():
             self._stop("The file is empty.")
         node = self._value(0)
@@ -133,7 +133,7 @@ class _Parser:
         return node
 
     def _stop(self, sentence: str, offset: int | None = None) -> NoReturn:
-        raise _Invalid(Fault(sentence, self._at if offset is None else offset, tuple(self._path)))
+        raise _Invalid(SyntaxFault(sentence, self._at if offset is None else offset, tuple(self._path)))
 
     def _next(self) -> str:
         """The first character of the next token; empty at the end."""
@@ -142,7 +142,7 @@ class _Parser:
             self._stop("This comment is not closed; end it with */.")
         return self._text[self._at : self._at + 1]
 
-    def _value(self, depth: int) -> Node:
+    def _value(self, depth: int) -> JsonNode:
         mark = self._next()
         if depth > MAX_DEPTH:
             self._stop(f"Nested deeper than {MAX_DEPTH} levels.")
@@ -152,10 +152,10 @@ class _Parser:
         value = self._quoted() if mark == '"' else self._literal(mark)
         return Scalar(start, self._at, value)
 
-    def _container(self, depth: int) -> Object | Array:
+    def _container(self, depth: int) -> JsonObject | JsonArray:
         start, outer = self._at, len(self._path)
         closing = "}" if self._text[start] == "{" else "]"
-        members, items = list[Member](), list[Node]()
+        members, items = list[Member](), list[JsonNode]()
         self._at += 1
         while (mark := self._next()) != closing:
             if not mark:
@@ -183,7 +183,7 @@ class _Parser:
                 self._stop("A comma is missing before this.", end)
         self._at += 1
         del self._path[outer:]
-        return Object(start, self._at, members) if closing == "}" else Array(start, self._at, items)
+        return JsonObject(start, self._at, members) if closing == "}" else JsonArray(start, self._at, items)
 
     def _quoted(self) -> str:
         found = _string.match(self._text, self._at)

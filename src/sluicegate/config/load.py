@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from sluicegate.config.mcp_json import Entry, ServerFile, read_servers
+from sluicegate.config.mcp_json import ServerEntry, ServerFile, read_servers
 from sluicegate.config.merge import Lines, Merger
 from sluicegate.config.model import GatewayConfig, ServerConfig, Settings
 from sluicegate.config.paths import Places
@@ -226,10 +226,10 @@ def _with_absolute_paths(table: Table, folder: str, home: str) -> Table:
     return table
 
 
-def _read_entries(places: Places, problems: list[Problem], broken: list[str]) -> dict[str, tuple[str, Entry]]:
+def _read_entries(places: Places, problems: list[Problem], broken: list[str]) -> dict[str, tuple[str, ServerEntry]]:
     """The entries of all files by name, each with its file. Later files replace entries of earlier ones."""
     variables = Variables(environ=places.environ, root=places.root, home=places.home)
-    entries: dict[str, tuple[str, Entry]] = {}
+    entries: dict[str, tuple[str, ServerEntry]] = {}
     found: list[Problem] = []
     for file in places.server_files:
         text = _read(file, places)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from sluicegate.config import commands, jsonc
-from sluicegate.config.jsonc import Array, Fault, Member, Node, Object, Scalar
+from sluicegate.config.jsonc import JsonArray, JsonNode, JsonObject, Member, Scalar, SyntaxFault
 from sluicegate.config.model import MAX_TIME, Http, Source, Stdio, Transport
 from sluicegate.config.problems import Problem, Severity, did_you_mean, glob_faults, read_text
 from sluicegate.config.secrets import Secret
@@ -50,7 +50,7 @@ _header_name: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _header_value: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class ServerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One server of one file."""
 
     name: str
@@ -64,7 +64,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 class ServerFile(msgspec.Struct, frozen=True, kw_only=True):
     """The servers of one file and the problems in it."""
 
-    entries: dict[str, Entry] = {}
+    entries: dict[str, ServerEntry] = {}
     problems: tuple[Problem, ...] = ()
     broken: bool = False
     """Whether nothing in it could be read."""
@@ -73,19 +73,19 @@ class ServerFile(msgspec.Struct, frozen=True, kw_only=True):
 def read_servers(text: str, file: str, variables: Variables) -> ServerFile:
     """Read a file in any dialect. Looks for programs and `envFile`s on disk; never raises."""
     document = jsonc.read(text)
-    if isinstance(document, Fault):
+    if isinstance(document, SyntaxFault):
         line, column = jsonc.line_column(text, document.offset)
         return _broken(file, document.sentence, line, column, ".".join(document.path))
-    if not isinstance(document, Object):
+    if not isinstance(document, JsonObject):
         return _broken(file, 'The file should be a JSON object: { "mcpServers": { … } }.', 1, 1)
     source = _File(text, file, variables)
     source.report_duplicates(document, ())
     tables = list(_tables(document))
     if not tables and document.members:
         return _broken(file, 'The file has no "mcpServers" and no "servers".', 1, 1)
-    entries: dict[str, Entry] = {}
+    entries: dict[str, ServerEntry] = {}
     for path, table in tables:
-        if not isinstance(table.value, Object):
+        if not isinstance(table.value, JsonObject):
             source.report("warning", f'"{path[-1]}" should be an object of servers.', table.value, path)
             continue
         source.report_duplicates(table.value, path)
@@ -95,7 +95,7 @@ def read_servers(text: str, file: str, variables: Variables) -> ServerFile:
                 source.report("warning", sentence, member, path)
             entries[member.key] = _EntryReader(source, member, (*path, member.key)).read()
     # A file without a readable table must not remove every server at a reload, so it counts as broken.
-    is_broken = bool(tables) and not any(isinstance(table.value, Object) for _, table in tables)
+    is_broken = bool(tables) and not any(isinstance(table.value, JsonObject) for _, table in tables)
     return ServerFile(entries=entries, problems=tuple(source.problems), broken=is_broken)
 
 
@@ -107,11 +107,11 @@ def _broken(file: str, sentence: str, line: int, column: int, key: str = "") -> 
     return ServerFile(problems=(problem,), broken=True)
 
 
-def _tables(document: Object) -> Iterator[tuple[tuple[str, ...], Member]]:
+def _tables(document: JsonObject) -> Iterator[tuple[tuple[str, ...], Member]]:
     for key in ("mcpServers", "servers"):
         if table := document.get(key):
             yield (key,), table
-    if (mcp := document.get("mcp")) and isinstance(mcp.value, Object):  # VS Code's settings.json.
+    if (mcp := document.get("mcp")) and isinstance(mcp.value, JsonObject):  # VS Code's settings.json.
         for key in ("servers", "mcpServers"):
             if table := mcp.value.get(key):
                 yield ("mcp", key), table
@@ -128,7 +128,7 @@ class _File:
         self._file = file
 
     def report(
-        self, severity: Severity, sentence: str, at: Node | Member, path: tuple[str, ...], server: str = ""
+        self, severity: Severity, sentence: str, at: JsonNode | Member, path: tuple[str, ...], server: str = ""
     ) -> None:
         line, column = jsonc.line_column(self.text, at.key_start if isinstance(at, Member) else at.start)
         key = ".".join(path)
@@ -144,7 +144,7 @@ class _File:
             )
         )
 
-    def report_duplicates(self, node: Object, path: tuple[str, ...], server: str = "") -> None:
+    def report_duplicates(self, node: JsonObject, path: tuple[str, ...], server: str = "") -> None:
         for member in node.repeated():
             sentence = f'The key "{member.key}" appears twice; the last one is used.'
             self.report("warning", sentence, member, (*path, member.key), server)
@@ -159,16 +159,16 @@ class _EntryReader:
         self._member = member
         self._name = member.key
         self._path = path
-        self._body = member.value if isinstance(member.value, Object) else Object(0, 0, [])
+        self._body = member.value if isinstance(member.value, JsonObject) else JsonObject(0, 0, [])
         self._disabled = ""
         self._is_invalid = False
 
-    def read(self) -> Entry:
+    def read(self) -> ServerEntry:
         source: Source | None = None
         settings: dict[str, object] = {}
         if not self._name.strip() or not self._name.isprintable() or len(self._name) > 200:
             self._refuse("A server's name must be one line of at most 200 printable characters.", self._member)
-        elif not isinstance(self._member.value, Object):
+        elif not isinstance(self._member.value, JsonObject):
             self._refuse("The entry should be an object with a command or a url.", self._member.value)
         else:
             self._file.report_duplicates(self._body, self._path, self._name)
@@ -176,7 +176,7 @@ class _EntryReader:
             source = self._source()
             self._read_switch()
             settings = self._settings()
-        return Entry(
+        return ServerEntry(
             name=self._name,
             line=jsonc.line_column(self._file.text, self._member.key_start)[0],
             source=None if self._is_invalid else source,
@@ -186,15 +186,15 @@ class _EntryReader:
 
     # Problems.
 
-    def _report(self, severity: Severity, sentence: str, at: Node | Member, *keys: str) -> None:
+    def _report(self, severity: Severity, sentence: str, at: JsonNode | Member, *keys: str) -> None:
         self._file.report(severity, f"{self._name}: {sentence}", at, (*self._path, *keys), self._name)
 
-    def _refuse(self, sentence: str, at: Node | Member, *keys: str) -> None:
+    def _refuse(self, sentence: str, at: JsonNode | Member, *keys: str) -> None:
         """The entry is invalid, so the server does not run."""
         self._disable(sentence, at, *keys)
         self._is_invalid = True
 
-    def _disable(self, sentence: str, at: Node | Member, *keys: str) -> None:
+    def _disable(self, sentence: str, at: JsonNode | Member, *keys: str) -> None:
         """The entry is valid, but the server cannot run in this environment."""
         self._report("warning", sentence, at, *keys)
         self._disabled = self._disabled or sentence
@@ -259,8 +259,8 @@ class _EntryReader:
         return Http(url=Secret(url.reveal(), masked_url(url.shown)), headers=headers, transport=transport)
 
     def _stdio(self, member: Member) -> Stdio | None:
-        node, first_args = member.value, list[Node]()
-        if isinstance(node, Array) and node.items:  # Some clients write the whole command line as one list.
+        node, first_args = member.value, list[JsonNode]()
+        if isinstance(node, JsonArray) and node.items:  # Some clients write the whole command line as one list.
             node, first_args = node.items[0], node.items[1:]
         command = self._string(node, "command")
         args = self._args(first_args)
@@ -289,9 +289,9 @@ class _EntryReader:
         secrets = tuple(Secret(arg, mask) for arg, mask in zip(words, masks, strict=True))
         return Stdio(command=program, program=found, missing=missing, args=secrets, env=env, cwd=cwd)
 
-    def _args(self, items: list[Node]) -> list[Secret]:
+    def _args(self, items: list[JsonNode]) -> list[Secret]:
         if member := self._body.get("args"):
-            if not isinstance(member.value, Array):
+            if not isinstance(member.value, JsonArray):
                 self._refuse('"args" should be a list of strings.', member.value, "args")
                 return []
             items = [*items, *member.value.items]
@@ -365,7 +365,7 @@ class _EntryReader:
 
     # Values.
 
-    def _string(self, node: Node, *keys: str) -> Secret | None:
+    def _string(self, node: JsonNode, *keys: str) -> Secret | None:
         """The string with its variables expanded and masked; None if it is not a usable string."""
         if not isinstance(node, Scalar) or not isinstance(node.value, str):
             self._refuse(f'"{keys[0]}" should be a string.', node, *keys)
@@ -391,7 +391,7 @@ class _EntryReader:
         member = self._body.get(key)
         if member is None or (isinstance(member.value, Scalar) and member.value.value is None):
             return {}
-        if not isinstance(member.value, Object):
+        if not isinstance(member.value, JsonObject):
             self._refuse(f'"{key}" should be an object of strings.', member.value, key)
             return {}
         self._file.report_duplicates(member.value, (*self._path, key), self._name)
@@ -409,7 +409,7 @@ class _EntryReader:
                     self._refuse(f'"{key}.{item.key}" should be a string.', item.value, key, item.key)
         return found
 
-    def _written(self, node: Node) -> str:
+    def _written(self, node: JsonNode) -> str:
         """A value as it is written: a number may be a version, and `1.10` is not `1.1`."""
         return self._file.text[node.start : node.end]
 

@@ -9,10 +9,10 @@ from typing import Final
 
 import msgspec
 
-from sluicegate.config.mcp_json import DISABLED_BY_ENTRY, Entry
+from sluicegate.config.mcp_json import DISABLED_BY_ENTRY, ServerEntry
 from sluicegate.config.model import (
     OURSELVES,
-    Profile,
+    ProfileConfig,
     PythonFile,
     ServerConfig,
     ServerSettings,
@@ -45,7 +45,7 @@ class Merger:
         self._names: dict[str, str] = {}
         """The server of each key."""
 
-    def servers(self, entries: dict[str, tuple[str, Entry]]) -> dict[str, ServerConfig]:
+    def servers(self, entries: dict[str, tuple[str, ServerEntry]]) -> dict[str, ServerConfig]:
         """All servers by name: the entries, each given with its file, and the activations of the settings."""
         found = {name: self._server(file, entry) for name, (file, entry) in entries.items()}
         for name, activation in self._settings.activations.items():
@@ -64,7 +64,7 @@ class Merger:
             if isinstance(source, PythonFile) and not os.path.isfile(source.path):
                 self._report("warning", f'The file of the activation "{name}" does not exist.', (*path, "file"), name)
             file, line = self._place(path)
-            found[name] = self._server(file, Entry(name=name, line=line or 0, source=source))
+            found[name] = self._server(file, ServerEntry(name=name, line=line or 0, source=source))
         self._check_prefixes(found)
         return found
 
@@ -76,11 +76,11 @@ class Merger:
                 self._report("warning", f'There is no server "{name}".{did_you_mean(name, known)}', ("servers", name))
         for name, profile in self._settings.profiles.items():
             for glob in profile.servers:
-                if glob != "*" and not any(Profile(servers=(glob,)).shows(server) for server in servers.values()):
+                if glob != "*" and not any(ProfileConfig(servers=(glob,)).shows(server) for server in servers.values()):
                     sentence = f'No server matches "{glob}" of the profile "{name}".'
                     self._report("warning", sentence, ("profiles", name, "servers"))
 
-    def _server(self, file: str, entry: Entry) -> ServerConfig:
+    def _server(self, file: str, entry: ServerEntry) -> ServerConfig:
         name, source, disabled = entry.name, entry.source, entry.disabled
         key = self._key(file, entry)
         written = {
@@ -121,7 +121,7 @@ class Merger:
         }
         return msgspec.structs.replace(source, env={**passed, **source.env})
 
-    def _key(self, file: str, entry: Entry) -> str:
+    def _key(self, file: str, entry: ServerEntry) -> str:
         """The key of a server: that of its name, with a number if another server has it."""
         base = key_of(entry.name)
         key, number = base, 1
@@ -159,7 +159,7 @@ class Merger:
             Problem(severity=severity, file=file, line=line, key=".".join(path), sentence=sentence, server=server)
         )
 
-    def _report_entry(self, severity: Severity, sentence: str, file: str, entry: Entry) -> None:
+    def _report_entry(self, severity: Severity, sentence: str, file: str, entry: ServerEntry) -> None:
         name, sentence = entry.name, f"{entry.name}: {sentence}"
         self._problems.append(
             Problem(severity=severity, file=file, line=entry.line, key=name, sentence=sentence, server=name)

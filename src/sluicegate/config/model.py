@@ -251,7 +251,7 @@ class ControlFront(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Port of the page for approvals, at 127.0.0.1. If it is in use, or 0, any free port is used."""
 
 
-class Approvals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ApprovalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a person is asked about calls for which a rule says "ask": `[approvals]`."""
 
     wait: Seconds = 300.0
@@ -266,7 +266,7 @@ class Approvals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """URL that is sent the id, the tool and a link of each question. It cannot answer."""
 
 
-class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CatalogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The combined catalog of all servers: `[catalog]`."""
 
     max_name: Annotated[int, Meta(ge=24, le=128)] = 64
@@ -287,7 +287,7 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Whether clients see two tools, search_tools and call_tool, in place of all."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits on resources: `[limits]`."""
 
     calls: RateText | None = None
@@ -324,7 +324,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How long running calls may take to finish when the gateway stops."""
 
 
-class Audit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AuditConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The record of all calls: `[audit]`."""
 
     enabled: bool = True
@@ -340,12 +340,12 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     anchors: tuple[str, ...] = ()
     """Files and URLs that get a copy of each signed checkpoint."""
 
-    def masked(self) -> "Audit":
+    def masked(self) -> "AuditConfig":
         """The same with secrets in URLs masked."""
         return msgspec.structs.replace(self, anchors=tuple(map(masked_url, self.anchors)))
 
 
-class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ProfileConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A named subset of the catalog, at `/mcp/NAME`: `[profiles.NAME]`."""
 
     servers: Globs = ("*",)
@@ -398,11 +398,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     naming: Naming = "prefix"
     http: HttpFront = HttpFront()
     control: ControlFront = ControlFront()
-    approvals: Approvals = Approvals()
-    catalog: Catalog = Catalog()
-    limits: Limits = Limits()
-    audit: Audit = Audit()
-    profiles: dict[str, Profile] = {}
+    approvals: ApprovalsConfig = ApprovalsConfig()
+    catalog: CatalogConfig = CatalogConfig()
+    limits: LimitsConfig = LimitsConfig()
+    audit: AuditConfig = AuditConfig()
+    profiles: dict[str, ProfileConfig] = {}
     servers: dict[str, ServerSettings] = {}
     activations: dict[str, Activation] = {}
     policy: PolicySettings = PolicySettings()
@@ -419,11 +419,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     naming: Naming = "prefix"
     http: HttpFront = HttpFront()
     control: ControlFront = ControlFront()
-    approvals: Approvals = Approvals()
-    catalog: Catalog = Catalog()
-    limits: Limits = Limits()
-    audit: Audit = Audit()
-    profiles: dict[str, Profile] = {}
+    approvals: ApprovalsConfig = ApprovalsConfig()
+    catalog: CatalogConfig = CatalogConfig()
+    limits: LimitsConfig = LimitsConfig()
+    audit: AuditConfig = AuditConfig()
+    profiles: dict[str, ProfileConfig] = {}
     policy: PolicyConfig = PolicyConfig()
     locked: dict[tuple[str, str, str], str] | None = None
     """The hashes in sluicegate.lock, by server, kind and name; None if there is no such file."""

@@ -7,7 +7,7 @@ from typing import Final, Literal, TypeVar, cast, get_args, get_origin, get_type
 
 import msgspec
 
-from sluicegate.config.jsonc import Fault, line_column
+from sluicegate.config.jsonc import SyntaxFault, line_column
 from sluicegate.config.model import Globs, Settings
 from sluicegate.config.problems import Problem, did_you_mean, glob_faults
 from sluicegate.gate.rules import Action, Permission, PolicySettings, Rule, faults
@@ -38,7 +38,7 @@ class SettingsFile(msgspec.Struct, frozen=True, kw_only=True):
     lines: dict[tuple[str, ...], int] = {}
 
 
-def parse_toml(text: str) -> Table | Fault:
+def parse_toml(text: str) -> Table | SyntaxFault:
     """The values of a TOML text, or the error with its position."""
     import tomllib  # Not at the top: many folders have no such file, and it would delay every start.
 
@@ -49,15 +49,15 @@ def parse_toml(text: str) -> Table | Fault:
         if (found := _at.search(message)) and found[1]:
             lines = text.split("\n")[: int(found[1]) - 1]
             offset = sum(len(line) + 1 for line in lines) + int(found[2]) - 1
-        return Fault(f"The file is not valid TOML: {_at.sub('', message).rstrip('.')}.", offset)
+        return SyntaxFault(f"The file is not valid TOML: {_at.sub('', message).rstrip('.')}.", offset)
     except RecursionError:
-        return Fault("The file is nested too deeply.", 0)
+        return SyntaxFault("The file is nested too deeply.", 0)
 
 
 def read_settings(text: str, file: str) -> SettingsFile:
     """The checked table of a file. Pure; never raises."""
     table = parse_toml(text)
-    if isinstance(table, Fault):
+    if isinstance(table, SyntaxFault):
         line, column = line_column(text, table.offset)
         problem = Problem(severity="error", file=file, line=line, column=column, sentence=table.sentence)
         return SettingsFile(problems=(problem,))

@@ -12,17 +12,17 @@ from typing import Final
 import msgspec
 
 from sluicegate.config import model
-from sluicegate.config.model import Approvals, Audit, Catalog, ControlFront, HttpFront, Limits
+from sluicegate.config.model import ApprovalsConfig, AuditConfig, CatalogConfig, ControlFront, HttpFront, LimitsConfig
 from sluicegate.gate.rules import Permission, PolicySettings
 
 _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "http": HttpFront,
     "control": ControlFront,
-    "approvals": Approvals,
-    "catalog": Catalog,
-    "limits": Limits,
+    "approvals": ApprovalsConfig,
+    "catalog": CatalogConfig,
+    "limits": LimitsConfig,
     "policy": PolicySettings,
-    "audit": Audit,
+    "audit": AuditConfig,
 }
 
 _INSTEAD: Final = {
@@ -122,7 +122,7 @@ def tables() -> dict[str, type[msgspec.Struct]]:
     return {
         **_SECTIONS,
         "servers.NAME": model.ServerSettings,
-        "profiles.NAME": model.Profile,
+        "profiles.NAME": model.ProfileConfig,
         "activations.NAME": model.Activation,
         "[permissions]": Permission,
     }

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from sluicegate.activations.values import Structured, ToolError
 from sluicegate.config.model import Stdio
 from sluicegate.config.problems import Problem
-from sluicegate.control.control_protocol import Kind, Offered, OwnTools, Report, ServerStatus
+from sluicegate.control.control_protocol import GatewayReport, Kind, OfferedItem, OwnTools, ServerStatus
 from sluicegate.exchange import Caller
 from sluicegate.gateway.diagnose import explain
 from sluicegate.gateway.gateway import Gateway
@@ -94,7 +94,7 @@ def control_server(
     @server.tool
     def status(passing: bool = False) -> Structured:
         """The state of the gateway and its servers; `passing` if the servers end with the command that asks."""
-        report = Report(
+        report = GatewayReport(
             address="" if is_stopping() else address,
             stopping=is_stopping(),
             root=gateway.config.root,
@@ -114,7 +114,7 @@ def control_server(
             raise ToolError(_unknown(gateway, server))
         entries = gateway.hub.catalog.of(kind).values()
         items = [
-            Offered(
+            OfferedItem(
                 server=entry.mount,
                 own=entry.own,
                 definition=entry.definition,

@@ -64,7 +64,7 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return f'printed {lines} to stdout, which is for MCP messages only; {last}: "{self.printed_line}".'
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class GatewayReport(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a gateway."""
 
     address: str
@@ -105,7 +105,7 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether it was printed to stdout, where only messages belong."""
 
 
-class Offered(msgspec.Struct, frozen=True, kw_only=True):
+class OfferedItem(msgspec.Struct, frozen=True, kw_only=True):
     """One tool, prompt or resource: its server, its name there, and its definition as clients see it."""
 
     server: str

@@ -4,7 +4,7 @@ import json
 from html import escape
 from typing import Final
 
-from sluicegate.downstream.http_guard import Fields, Headers
+from sluicegate.downstream.http_guard import Fields, RequestHeaders
 
 FIELDS: Final[Fields] = (
     ("Content-Type", "text/html; charset=utf-8"),
@@ -47,7 +47,7 @@ pre {{ padding: .75rem 1rem; border: 1px solid color-mix(in srgb, currentColor 2
 """
 
 
-def wants_page(headers: Headers) -> bool:
+def wants_page(headers: RequestHeaders) -> bool:
     """Whether a GET comes from a browser. Clients of MCP do not accept HTML."""
     return "text/html" in (headers.get("accept") or "").lower()
 

@@ -21,10 +21,10 @@ from sluicegate.downstream.http_guard import (
     NOT_FOUND,
     STOPPING,
     Accepted,
-    Headers,
     HostPolicy,
     HttpLimits,
     Refusal,
+    RequestHeaders,
     accepted,
     check_body,
     too_many,
@@ -87,7 +87,7 @@ class HeadFacts(msgspec.Struct, frozen=True):
     """What they claim about a message of 2026-07-28."""
 
 
-def _look_at(hosts: HostPolicy, headers: Headers) -> HeadFacts:
+def _look_at(hosts: HostPolicy, headers: RequestHeaders) -> HeadFacts:
     takes = accepted(headers)
     refusal = check_body(headers)
     if refusal is None and not (takes.json or takes.events):

@@ -26,7 +26,7 @@ LATER: Final[Fields] = (("Retry-After", "1"),)
 """Of refusals that may pass when the request is sent again."""
 
 
-class Headers(Protocol):
+class RequestHeaders(Protocol):
     """The headers of a request; names in any case."""
 
     def get(self, name: str) -> str | None: ...  # What several lines say is joined by commas.
@@ -70,7 +70,7 @@ class HostPolicy(msgspec.Struct, frozen=True):
             names: frozenset[str] = getattr(self, field)
             msgspec.structs.force_setattr(self, field, frozenset(name.lower() for name in names))
 
-    def check(self, headers: Headers) -> Refusal | None:
+    def check(self, headers: RequestHeaders) -> Refusal | None:
         """Why a request is refused, or None."""
         hosts = headers.get_all("host")
         found = _host.fullmatch(hosts[0].lower()) if len(hosts) == 1 else None
@@ -115,7 +115,7 @@ class Accepted(msgspec.Struct, frozen=True):
     events: bool
 
 
-def check_body(headers: Headers) -> Refusal | None:
+def check_body(headers: RequestHeaders) -> Refusal | None:
     """Why the body of a POST is not read, or None: web pages can send anything but JSON without asking first (T7)."""
     kinds = headers.get_all("content-type")
     if len(kinds) != 1 or kinds[0].split(";")[0].strip().lower() != JSON:
@@ -126,7 +126,7 @@ def check_body(headers: Headers) -> Refusal | None:
     return None
 
 
-def accepted(headers: Headers) -> Accepted:
+def accepted(headers: RequestHeaders) -> Accepted:
     """What the client accepts; without the header, everything."""
     header = headers.get("accept")
     if header is None:

@@ -12,7 +12,7 @@ from sluicegate.downstream.session_client import VISITED, SessionSink
 from sluicegate.errors import ErrorObject, InputRefused, RemoteProtocolError
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Request, RequestId, as_array, encode_reply
-from sluicegate.protocol.modern_era import Profile
+from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.protocol.parse_request import read_message
 
 if TYPE_CHECKING:
@@ -153,4 +153,4 @@ def id_of_request(value: object) -> RequestId | None:
 
 
 _CANCELLED: Final = ErrorObject(-32800, "Request cancelled")
-_MUTE: Final = Profile()  # of a client that cannot be asked anything
+_MUTE: Final = ClientProfile()  # of a client that cannot be asked anything

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import msgspec
 
 from sluicegate.downstream.duplex import MESSAGES_A_TURN
-from sluicegate.downstream.http_guard import EVENT_STREAM, JSON, LATER, Accepted, Fields, Headers, Refusal
+from sluicegate.downstream.http_guard import EVENT_STREAM, JSON, LATER, Accepted, Fields, Refusal, RequestHeaders
 from sluicegate.downstream.modern_client import encoded
 from sluicegate.errors import INTERNAL_ERROR, OVERLOADED, RATE_LIMITED, SHUTTING_DOWN, ErrorObject
 from sluicegate.protocol.message import Reply, RequestId, as_object
@@ -44,7 +44,7 @@ class HttpRequest(Protocol):
     @property
     def query(self) -> str: ...
     @property
-    def headers(self) -> Headers: ...
+    def headers(self) -> RequestHeaders: ...
     @property
     def body(self) -> bytes: ...
     @property
@@ -87,7 +87,7 @@ def fields_for(status: int, error: ErrorObject) -> Fields:
     return (*JSON_FIELDS, *((("Retry-After", str(seconds)),) if isinstance(seconds, int) else LATER))
 
 
-class Waiting(Protocol):
+class WaitingStream(Protocol):
     """A stream on which a client waits."""
 
     def stay_alive(self) -> None:
@@ -101,7 +101,7 @@ class KeepAlive:
     def __init__(self, seconds: float | None = None) -> None:
         self._seconds = seconds
         # All wait for the same time, so the order in which they came is the order in which they are due.
-        self._due: Final[dict[Waiting, float]] = {}
+        self._due: Final[dict[WaitingStream, float]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._loop: asyncio.AbstractEventLoop | None = None  # Kept: each look-up is a system call.
@@ -109,7 +109,7 @@ class KeepAlive:
     def __len__(self) -> int:
         return len(self._due)
 
-    def watch(self, stream: Waiting) -> None:
+    def watch(self, stream: WaitingStream) -> None:
         """Watch a stream from now on; if it is watched already, its time begins again."""
         loop = self._loop
         if loop is None:
@@ -119,7 +119,7 @@ class KeepAlive:
         if due < self._timer_at:
             self._set_timer(loop, due)
 
-    def forget(self, stream: Waiting) -> None:
+    def forget(self, stream: WaitingStream) -> None:
         """Stop watching a stream. Doing it twice does no harm."""
         self._due.pop(stream, None)
 

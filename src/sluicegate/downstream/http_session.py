@@ -50,7 +50,7 @@ class ListChangeListener(Protocol):
         ...
 
 
-class ListChanges:
+class SessionListChanges:
     """Notifies all HTTP sessions of a caller of list changes, with one subscription for all of them.
 
     A subscription for each session would need a task each, and there may be ten thousand sessions.
@@ -106,7 +106,7 @@ class Audience(Nobody):
         """Do nothing: no request waits for the subscription."""
 
 
-class Shared(msgspec.Struct):
+class SharedBySessions(msgspec.Struct):
     """What all sessions of an endpoint have in common."""
 
     replies: Replies
@@ -114,7 +114,7 @@ class Shared(msgspec.Struct):
     streams: Quota
     memory: ReplayMemory
     keepalive: KeepAlive
-    changes: ListChanges
+    changes: SessionListChanges
     hold: float
     retry_ms: int
     """How long clients that know this field wait before they come back for a stream."""
@@ -146,7 +146,7 @@ class HttpSession:
         "_waiting",
     )
 
-    def __init__(self, shared: Shared, caller: Caller, lease: Lease, size: int) -> None:
+    def __init__(self, shared: SharedBySessions, caller: Caller, lease: Lease, size: int) -> None:
         """`size` is about how many bytes it takes."""
         # 256 random bits: any client that knows it is taken for the owner (T10).
         self.id = secrets.token_urlsafe(32)

@@ -6,10 +6,10 @@ from functools import lru_cache, partial
 from itertools import takewhile
 from typing import Final
 
-from sluicegate.downstream.http_guard import Accepted, Headers, HttpLimits, Refusal, too_many
+from sluicegate.downstream.http_guard import Accepted, HttpLimits, Refusal, RequestHeaders, too_many
 from sluicegate.downstream.http_post import refuse_message
 from sluicegate.downstream.http_response import HttpRequest, KeepAlive, refuse
-from sluicegate.downstream.http_session import UNKNOWN_SESSION, HttpSession, ListChanges, Shared
+from sluicegate.downstream.http_session import UNKNOWN_SESSION, HttpSession, SessionListChanges, SharedBySessions
 from sluicegate.downstream.resumable_stream import SESSION_HEADER, ReplayMemory
 from sluicegate.downstream.session_client import Replies
 from sluicegate.exchange import Caller, Handler
@@ -49,13 +49,13 @@ class Sessions:
         self._memory = ReplayMemory(limits.remembered)
         self._idle = IdleSessions()
         replies = Replies(handler)
-        self._shared = Shared(
+        self._shared = SharedBySessions(
             replies,
             tasks,
             streams,
             self._memory,
             keepalive,
-            ListChanges(replies, tasks),
+            SessionListChanges(replies, tasks),
             hold,
             RETRY_MS,
             self._idle.add,
@@ -214,7 +214,7 @@ def _is_other(version: str | None, session: HttpSession) -> bool:
     return version is not None and version != session.conversation.session.version
 
 
-def _named(headers: Headers) -> tuple[str | None, str | None]:
+def _named(headers: RequestHeaders) -> tuple[str | None, str | None]:
     """The session and the revision that a request names, if it does."""
     # Repeated headers are joined by commas, and no session or revision has a comma.
     return headers.get(SESSION_HEADER), headers.get(VERSION)

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from sluicegate.downstream.http_guard import Headers
+from sluicegate.downstream.http_guard import RequestHeaders
 from sluicegate.errors import (
     METHOD_NOT_FOUND,
     STOPPED,
@@ -42,7 +42,7 @@ from sluicegate.protocol.message import (
     encode_reply,
     opened,
 )
-from sluicegate.protocol.modern_era import Profile, marked, tagged
+from sluicegate.protocol.modern_era import ClientProfile, marked, tagged
 from sluicegate.protocol.sealed_tokens import Sealer
 from sluicegate.protocol.server_connection import UNENCODABLE, Asked
 from sluicegate.runtime.input_rounds import check_capabilities
@@ -73,11 +73,11 @@ class RequestStream(Protocol):
         ...
 
 
-class Retry(msgspec.Struct, frozen=True, eq=False):
+class ClientRetry(msgspec.Struct, frozen=True, eq=False):
     """The client's retry: the request that is to be answered now, and what it brought."""
 
     stream: RequestStream
-    profile: Profile
+    profile: ClientProfile
     answers: Params
     reply: asyncio.Future[Reply]
     """Set by the call: its result, or the next questions."""
@@ -92,14 +92,16 @@ class Round:
 
     __slots__ = ("abandoned", "key", "over", "state", "take_up", "timer")
 
-    def __init__(self, key: bytes, state: str, take_up: Callable[[Retry], None], abandoned: Callable[[], None]) -> None:
+    def __init__(
+        self, key: bytes, state: str, take_up: Callable[[ClientRetry], None], abandoned: Callable[[], None]
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.key = key
         self.state = state
         """The token for the client."""
         self.take_up = take_up
         self.abandoned = abandoned
-        self.over: asyncio.Future[Retry | None] = loop.create_future()
+        self.over: asyncio.Future[ClientRetry | None] = loop.create_future()
         """The retry, or None if none comes. Several tasks wait for it, so it is awaited in a shield."""
         self.timer: asyncio.TimerHandle | None = None
 
@@ -143,7 +145,7 @@ class Parked:
         self,
         binding: Binding,
         hold: float,
-        take_up: Callable[[Retry], None],
+        take_up: Callable[[ClientRetry], None],
         abandoned: Callable[[], None] = _ignore,
     ) -> Round:
         """A round that ends with the client's retry, which is handed to `take_up` at once, or after `hold` seconds.
@@ -175,7 +177,7 @@ class Parked:
             self._done[round] = None
             self._kept.add(round, size, self.end)
 
-    def resume(self, state: str, binding: Binding, retry: Retry, tasks: TaskScope) -> None:
+    def resume(self, state: str, binding: Binding, retry: ClientRetry, tasks: TaskScope) -> None:
         """Hand a retry to the call that waits for it, which is found under the retry's stream from now on.
 
         Raises:
@@ -190,7 +192,7 @@ class Parked:
         tasks.rekey(round, retry.stream)
         self.end(round, retry)
 
-    def end(self, round: Round, retry: Retry | None = None) -> None:
+    def end(self, round: Round, retry: ClientRetry | None = None) -> None:
         """End the round with its retry, or without one. Doing it twice does no harm."""
         if self._waiting.pop(round.key, None) is None:
             return
@@ -218,7 +220,7 @@ class ModernCalls:
         asked: Asked,
         stream: RequestStream,
         caller: Caller,
-        headers: Headers | None = None,
+        headers: RequestHeaders | None = None,
         on_end: Callable[[], None] | None = None,
     ) -> None:
         """Answer a request on its stream. `on_end` is called when it has ended, unless it is a retry."""
@@ -284,7 +286,7 @@ class ModernCalls:
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         answers = as_object(exchange.params.get("inputResponses")) or {}
         binding = binding_of(exchange.caller, exchange.method, exchange.params, headers)
-        self.parked.resume(state, binding, Retry(stream, exchange.profile, answers, reply), self._tasks)
+        self.parked.resume(state, binding, ClientRetry(stream, exchange.profile, answers, reply), self._tasks)
         return reply
 
 
@@ -312,7 +314,7 @@ class ModernSink(msgspec.Struct, eq=False):
     _turn: asyncio.Lock | None = None
     _round: Round | None = None
     """The last one, which may be over."""
-    _retry: Retry | None = None
+    _retry: ClientRetry | None = None
     """The retry that is open now; None while it is the first request."""
     _is_done: bool = False
 
@@ -388,14 +390,14 @@ class ModernSink(msgspec.Struct, eq=False):
         self.stream = self._retry = None
         return dict((await self._wait_for_retry(round)).answers)
 
-    async def _wait_for_retry(self, round: Round) -> Retry:
+    async def _wait_for_retry(self, round: Round) -> ClientRetry:
         # Shielded: a question that is withdrawn does not end the call, whose client comes back for its outcome.
         retry = await asyncio.shield(round.over)
         if retry is None:
             raise InputRefused(f"The client did not answer within {self._hold:g} s.")
         return retry
 
-    def _take_up(self, retry: Retry) -> None:
+    def _take_up(self, retry: ClientRetry) -> None:
         """Go on with a retry: it may come with another progress token, and what it declares holds from now on."""
         self.stream = retry.stream
         self.exchange.profile = retry.profile

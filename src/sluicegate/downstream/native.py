@@ -21,7 +21,7 @@ from sluicegate.exchange import Caller, Exchange, Handler
 from sluicegate.protocol.framing import encode_line
 from sluicegate.protocol.input_required import Answers, Question, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, RequestId, Result, as_object, encode_reply
-from sluicegate.protocol.modern_era import Profile
+from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.protocol.native import (
     START,
     NativeConversation,
@@ -47,7 +47,7 @@ _UNSUB: Final = "_unsub"
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Events:
+class NativeEvents:
     """Encodes the events of one call as notifications."""
 
     __slots__ = ("_head",)
@@ -167,7 +167,7 @@ class NativePeer(DuplexServer):
     async def _stream(self, call: "_NativeCall", params: Params) -> None:
         self._respond(call.request_id, call.number)
         call.send_now(START)
-        profile = Profile(capabilities=CAN_BE_ASKED, log_level="debug", progress_token=call.number)
+        profile = ClientProfile(capabilities=CAN_BE_ASKED, log_level="debug", progress_token=call.number)
         exchange = Exchange("tools/call", params, call, profile, self.caller)
         reply = await call_tool(self._handler, exchange)
         for event in _ending(reply):
@@ -256,7 +256,7 @@ class _NativeCall:
         self.is_withdrawn = False
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._peer = peer
-        self._events = Events(call.method, number)
+        self._events = NativeEvents(call.method, number)
         self._sent = 0
 
     def emit(self, notification: Notification) -> Awaitable[None]:
@@ -307,7 +307,7 @@ class _PostSink:
 
     def __init__(self, method: str, stream: RequestStream) -> None:
         self._stream = stream
-        self._events = Events(method, 1)
+        self._events = NativeEvents(method, 1)
         self.has_begun = False
 
     async def emit(self, notification: Notification) -> None:
@@ -359,7 +359,7 @@ async def _post_reply(
         return Result(msgspec.Raw(_encode(plan.value)))
     sink = _PostSink(call.method, stream)
     token, level = (1, "debug") if takes.events else (None, None)
-    profile = Profile(log_level=level, progress_token=token)
+    profile = ClientProfile(log_level=level, progress_token=token)
     reply = await call_tool(handler, Exchange("tools/call", plan.params, sink, profile, caller))
     if sink.has_begun or not takes.json:
         for event in _ending(reply):

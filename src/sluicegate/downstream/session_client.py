@@ -35,7 +35,7 @@ from sluicegate.protocol.message import (
     opened,
 )
 from sluicegate.protocol.methods import LIST_CHANGES
-from sluicegate.protocol.modern_era import ACKNOWLEDGED, Discovery, Profile, judge_probe
+from sluicegate.protocol.modern_era import ACKNOWLEDGED, ClientProfile, Discovery, judge_probe
 from sluicegate.protocol.server_connection import Event, ServerConversation
 from sluicegate.protocol.translate.questions import answer_from_session, question_for_session
 from sluicegate.protocol.translate.results import notification_for_session, reply_for_session
@@ -145,11 +145,11 @@ class SessionSide:
         """Send log lines of this level and above that belong to no call; those of a call come with it."""
         front = self._front
         front.tasks.cancel((self, _LOG))
-        profile = Profile(front.conversation.session.version, log_level=level)
+        profile = ClientProfile(front.conversation.session.version, log_level=level)
         listening = self._hold({"notifications": {}}, _PushSink(self, None), profile)
         front.tasks.start(listening, key=(self, _LOG))
 
-    async def _hold(self, params: Params, sink: "_PushSink", profile: Profile | None = None) -> None:
+    async def _hold(self, params: Params, sink: "_PushSink", profile: ClientProfile | None = None) -> None:
         await hold_subscription(self._front.replies, self._front.caller, params, sink, profile)
 
     def on_initialized(self) -> None:
@@ -260,7 +260,7 @@ class SessionSink:
 
     __slots__ = ("_profile", "_side", "_stream")
 
-    def __init__(self, side: SessionSide, stream: Stream, profile: Profile) -> None:
+    def __init__(self, side: SessionSide, stream: Stream, profile: ClientProfile) -> None:
         self._side = side
         self._stream = stream
         self._profile = profile
@@ -318,10 +318,10 @@ def all_lists() -> Params:
 
 
 async def hold_subscription(
-    replies: "Replies", caller: Caller, params: Params, sink: Subscriber, profile: Profile | None = None
+    replies: "Replies", caller: Caller, params: Params, sink: Subscriber, profile: ClientProfile | None = None
 ) -> None:
     """Hold a subscription on a client's behalf, until it ends."""
-    reply = await replies.answer(Exchange("subscriptions/listen", params, sink, profile or Profile(), caller))
+    reply = await replies.answer(Exchange("subscriptions/listen", params, sink, profile or ClientProfile(), caller))
     if isinstance(reply, ErrorObject):
         sink.failed(RpcError(reply))
     else:

@@ -13,9 +13,9 @@ from sluicegate.gate.approval_text import name_of
 from sluicegate.protocol.message import Params, as_object
 from sluicegate.protocol.methods import METHODS
 from sluicegate.runtime.process_key import process_key
-from sluicegate.store.base import Answer, Approval, new_id
+from sluicegate.store.base import Approval, ApprovalAnswer, new_id
 
-Ask = Callable[[Exchange, Approval], Awaitable[Answer | Refused]]
+Ask = Callable[[Exchange, Approval], Awaitable[ApprovalAnswer | Refused]]
 """The answer to a question, or a refusal: given by the program that this gateway is part of, such as an agent."""
 
 MAX_CALL: Final = 1 << 20
@@ -92,7 +92,7 @@ def _client_name(exchange: Exchange) -> str:
     return " ".join(str(info[part])[:200] for part in ("name", "version") if part in info)
 
 
-def with_answer(question: Approval, answer: Answer) -> Approval:
+def with_answer(question: Approval, answer: ApprovalAnswer) -> Approval:
     """The question with an answer that its own call uses."""
     state = "declined" if answer.scope is None else "approved"
     values = msgspec.structs.asdict(answer)

@@ -14,7 +14,7 @@ from sluicegate.errors import ApprovalDeclined, ApprovalExpired, Refused
 from sluicegate.exchange import Target, Verdict
 from sluicegate.protocol.input_required import Question
 from sluicegate.protocol.message import Params, as_object
-from sluicegate.store.base import Answer, Approval, Scope
+from sluicegate.store.base import Approval, ApprovalAnswer, Scope
 from sluicegate.text.visible_text import visible
 
 LONG: Final = 200
@@ -149,17 +149,17 @@ def form(question: Approval, abandoned: Callable[[], None]) -> Question | None:
     return Question("elicitation/create", params, abandoned=abandoned)
 
 
-def read_answer(answer: Params, by: str) -> Answer | None:
+def read_answer(answer: Params, by: str) -> ApprovalAnswer | None:
     """What the user of a client answered; None if the question was closed, or the answer is not one of ours."""
     content = as_object(answer.get("content")) or {}
     chosen, reason = content.get("answer"), content.get("reason")
     match answer.get("action"):
         case "decline":
-            return Answer(scope=None, by=by, way="client")
+            return ApprovalAnswer(scope=None, by=by, way="client")
         case "accept" if isinstance(chosen, str) and chosen in ANSWERS:
             scope = ANSWERS[chosen]
             said = reason[:MAX_REASON] if scope is None and isinstance(reason, str) else ""
-            return Answer(scope=scope, by=by, way="client", reason=said)
+            return ApprovalAnswer(scope=scope, by=by, way="client", reason=said)
         case _:
             return None
 

@@ -47,7 +47,7 @@ from sluicegate.protocol.modern_era import complete
 from sluicegate.protocol.tasks import REQUESTS as TASK_REQUESTS
 from sluicegate.protocol.versions import MODERN_VERSIONS
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.store.base import Answer, Approval, AuditLog, Row, State
+from sluicegate.store.base import Approval, ApprovalAnswer, AuditLog, Row, State
 
 POLL: Final = 0.3
 """Seconds between two looks at the store: other processes answer there."""
@@ -87,9 +87,9 @@ class _Hold(msgspec.Struct, eq=False):
     wake: asyncio.Event
     is_up_to_client: bool
     """Whether the call ends if its own client does not answer."""
-    said: Answer | Unanswered | None = None
+    said: ApprovalAnswer | Unanswered | None = None
 
-    def hear(self, said: Answer | Unanswered) -> None:
+    def hear(self, said: ApprovalAnswer | Unanswered) -> None:
         self.said = said
         self.wake.set()
 
@@ -215,7 +215,7 @@ class ApprovalStep:
         question: Approval,
         refusal: Refused | None,
         proceed: Handler,
-        answer: Answer | None = None,
+        answer: ApprovalAnswer | None = None,
     ) -> Reply:
         """Record what became of a question, and let the call run if it may; `answer` if the store does not have it."""
         await self._record(exchange, decided_row(exchange, target, question, refusal))
@@ -335,7 +335,7 @@ class ApprovalStep:
         while True:
             said, hold.said = hold.said, None
             hold.wake.clear()
-            if isinstance(said, Answer):
+            if isinstance(said, ApprovalAnswer):
                 state.decide(question.id, said)  # If it is not the first, the first one counts.
             version = state.version()
             if version != seen:
@@ -346,7 +346,7 @@ class ApprovalStep:
                 if found.state != "pending":
                     is_last = self._holds[question.id][-1] is hold
                     return None if is_last else unanswered("replaced", question, is_open=False)
-            if said is not None and not isinstance(said, Answer):
+            if said is not None and not isinstance(said, ApprovalAnswer):
                 return unanswered(said, question, is_open=not self._left(question, said))
             now = time.monotonic()
             if now >= end:
@@ -395,11 +395,11 @@ async def _ask_client(exchange: Exchange, hold: _Hold, asked: Question) -> None:
     key = f"approval-{hold.question.id}"
     try:
         answers = await exchange.request_input({key: asked})
-        said: Answer | Unanswered = read_answer(answers.get(key, {}), exchange.caller.id) or "closed"
+        said: ApprovalAnswer | Unanswered = read_answer(answers.get(key, {}), exchange.caller.id) or "closed"
     except SluicegateError:
         said = "failed"
     # Unless it is up to the client others may answer: a program perhaps closed it that has no person to ask.
-    if isinstance(said, Answer) or hold.is_up_to_client:
+    if isinstance(said, ApprovalAnswer) or hold.is_up_to_client:
         hold.hear(said)
 
 

@@ -40,7 +40,7 @@ _NOT_NAMED: Final = "No rule names it."
 _CAREFUL: Final = Verdict("ask", why="No rule names it, and it can do anything on this machine.", needs_client=True)
 
 
-class Condition(msgspec.Struct, frozen=True):
+class ArgumentCondition(msgspec.Struct, frozen=True):
     """A glob on one argument."""
 
     path: tuple[str, ...]
@@ -69,7 +69,7 @@ class CompiledRule(msgspec.Struct, frozen=True):
     rule: Rule
     subject: Subject
     verdict: Verdict
-    conditions: tuple[Condition, ...]
+    conditions: tuple[ArgumentCondition, ...]
     callers: tuple[Glob, ...] = ()
     groups: tuple[Glob, ...] = ()
 
@@ -328,9 +328,9 @@ def _size(text: str) -> int:
 def _compiled(rule: Rule) -> CompiledRule:
     written = rule.written
     action: Action = written.action
-    conditions = [Condition(tuple(path.split(".")), glob(each)) for path, each in written.args.items()]
+    conditions = [ArgumentCondition(tuple(path.split(".")), glob(each)) for path, each in written.args.items()]
     if written.pattern is not None:
-        conditions.append(Condition((), glob(written.pattern)))
+        conditions.append(ArgumentCondition((), glob(written.pattern)))
     return CompiledRule(
         rule,
         subject_of(written),

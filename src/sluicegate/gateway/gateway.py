@@ -11,11 +11,20 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec.structs import replace
 
-from sluicegate.config.diff import Changes
+from sluicegate.config.diff import ConfigChanges
 from sluicegate.config.diff import changes as changes_between
 from sluicegate.config.management import MANAGEMENT, with_management
-from sluicegate.config.model import OURSELVES, Era, GatewayConfig, Http, Installed, PythonFile, ServerConfig, Stdio
-from sluicegate.config.model import Profile as ProfileConfig
+from sluicegate.config.model import (
+    OURSELVES,
+    Era,
+    GatewayConfig,
+    Http,
+    Installed,
+    ProfileConfig,
+    PythonFile,
+    ServerConfig,
+    Stdio,
+)
 from sluicegate.config.paths import activations_folder
 from sluicegate.control.control_protocol import LogLine, ServerStatus
 from sluicegate.errors import ConfigError
@@ -25,9 +34,9 @@ from sluicegate.gate.startup import StartupWait
 from sluicegate.gateway.diagnose import explain
 from sluicegate.gateway.governance import Stores, adjust, governance_of, stores_in_memory
 from sluicegate.gateway.server_logs import ServerLog, ServerLogs
-from sluicegate.hub.catalog import Offer, OfferLimits, Patterns, Profile
+from sluicegate.hub.catalog import Offer, OfferLimits, Patterns, Subset
 from sluicegate.hub.hub import Hub
-from sluicegate.hub.mount import Mount, MountSettings, State
+from sluicegate.hub.mount import Mount, MountSettings, MountState
 from sluicegate.hub.search_step import SearchStep
 from sluicegate.protocol.message import Reply, as_object
 from sluicegate.protocol.types import HEALTH, ONLY_KEY
@@ -41,7 +50,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluicegate")
 
-_NOTHING: Final = Profile(servers=())
+_NOTHING: Final = Subset(servers=())
 
 
 class Gateway:
@@ -115,7 +124,7 @@ class Gateway:
         steps = (SearchStep(router, lambda: self.config.catalog.search), *self._steps)
         return chain(steps, router, self.governance.note_reject)
 
-    def apply(self, config: GatewayConfig) -> Changes:
+    def apply(self, config: GatewayConfig) -> ConfigChanges:
         """Apply another configuration. Only what differs is changed, and calls in progress finish.
 
         It never awaits, so that a cancelled caller cannot leave it half done.
@@ -356,7 +365,7 @@ class Gateway:
     def _status(self, server: ServerConfig, offered: Mapping[str, Mapping[str, int]]) -> ServerStatus:
         mount, broken = self.hub.find(server.name), self._broken.get(server.name)
         if mount is None:
-            state = State.FAILED if broken else State.DISABLED
+            state = MountState.FAILED if broken else MountState.DISABLED
             sentence = broken or server.disabled or "It is being removed."
             return ServerStatus(
                 name=server.name,
@@ -449,5 +458,5 @@ def _check_prefixes(config: GatewayConfig) -> None:
             raise ConfigError(f"{server.name} and {other} both have {what}; their tools would have the same names.")
 
 
-def _profile(profile: ProfileConfig) -> Profile:
-    return Profile(profile.servers, Patterns(profile.tools, profile.hide))
+def _profile(profile: ProfileConfig) -> Subset:
+    return Subset(profile.servers, Patterns(profile.tools, profile.hide))

@@ -92,7 +92,7 @@ class Module(msgspec.Struct, frozen=True):
     types: Sequence[Declared]
 
 
-class Tool(msgspec.Struct, frozen=True):
+class GeneratedTool(msgspec.Struct, frozen=True):
     """A tool of the catalog: its server, its name there, and its definition as clients see it."""
 
     server: str
@@ -100,9 +100,9 @@ class Tool(msgspec.Struct, frozen=True):
     definition: Params
 
 
-def modules_of(tools: Iterable[Tool]) -> list[Module]:
+def modules_of(tools: Iterable[GeneratedTool]) -> list[Module]:
     """One module for each server, in the order of their names, with functions in the order of their tools' names."""
-    by_server: dict[str, list[Tool]] = {}
+    by_server: dict[str, list[GeneratedTool]] = {}
     for tool in tools:
         by_server.setdefault(tool.server, []).append(tool)
     files, classes = Names(_RESERVED), Names(_RESERVED_TYPES)
@@ -114,7 +114,7 @@ def modules_of(tools: Iterable[Tool]) -> list[Module]:
     ]
 
 
-def _module(server: str, tools: Sequence[Tool], files: Names, classes: Names) -> Module:
+def _module(server: str, tools: Sequence[GeneratedTool], files: Names, classes: Names) -> Module:
     name, class_name = files.take(identifier(server)), classes.take(type_name(server))
     names = Names(_RESERVED)
     # Tools of an activation are called `namespace.method`.
@@ -125,7 +125,7 @@ def _module(server: str, tools: Sequence[Tool], files: Names, classes: Names) ->
     return Module(name, class_name, server, functions, types.declared())
 
 
-def _function(tool: Tool, name: str, types: SchemaTypes) -> Function:
+def _function(tool: GeneratedTool, name: str, types: SchemaTypes) -> Function:
     definition = tool.definition
     title = type_name(name)
     schema = decoded(definition.get("inputSchema", True))

@@ -6,12 +6,12 @@ from typing import Final
 
 from sluicegate.generate.model import Function, Module
 from sluicegate.schemas.types import (
-    Array,
+    ArrayType,
     Const,
     Declared,
     Map,
     Never,
-    Object,
+    ObjectType,
     Plain,
     Ref,
     Tuple,
@@ -96,7 +96,7 @@ def _function(function: Function) -> Iterator[str]:
 def _declaration(declared: Declared) -> Iterator[str]:
     yield from _comment(declared.doc, "")
     kind = declared.type
-    if not isinstance(kind, Object):
+    if not isinstance(kind, ObjectType):
         yield f"{declared.name}: typing.TypeAlias = {_type(kind, quote=True)}"
         return
     # Not a class: its members may have any names, and must not hide the types of those after them.
@@ -119,7 +119,7 @@ def _type(kind: Type, *, quote: bool = False) -> str:
             return _PLAIN[name]
         case Const(value):
             return "None" if value is None else f"typing.Literal[{_literal(value)}]"
-        case Array(item):
+        case ArrayType(item):
             return f"list[{_type(item, quote=quote)}]"
         case Tuple(items):
             return f"list[{_type(union(items), quote=quote)}]"  # JSON arrays are read as lists.
@@ -134,7 +134,7 @@ def _type(kind: Type, *, quote: bool = False) -> str:
             return parts[0] if len(parts) == 1 else f"typing.Union[{', '.join(parts)}]"
         case Ref(name):
             return f'"{name}"' if quote else name
-        case Object():
+        case ObjectType():
             raise AssertionError("objects with named members are declared")
 
 

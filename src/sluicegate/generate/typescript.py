@@ -8,12 +8,12 @@ from typing import Final
 
 from sluicegate.generate.model import Function, Module
 from sluicegate.schemas.types import (
-    Array,
+    ArrayType,
     Const,
     Declared,
     Map,
     Never,
-    Object,
+    ObjectType,
     Plain,
     Ref,
     Tuple,
@@ -107,7 +107,7 @@ def _function(function: Function) -> Iterator[str]:
 def _declaration(declared: Declared) -> Iterator[str]:
     yield from _comment(declared.doc, "")
     kind = declared.type
-    if not isinstance(kind, Object):
+    if not isinstance(kind, ObjectType):
         yield f"export type {declared.name} = {_type(kind)};"
         return
     yield f"export type {declared.name} = {{"
@@ -130,7 +130,7 @@ def _type(kind: Type) -> str:
             return _PLAIN[name]
         case Const(value):
             return json.dumps(value)
-        case Array(item):
+        case ArrayType(item):
             return f"Array<{_type(item)}>"
         case Tuple(items):
             return f"[{', '.join(map(_type, items))}]"
@@ -140,7 +140,7 @@ def _type(kind: Type) -> str:
             return " | ".join(map(_type, members))
         case Ref(name):
             return name
-        case Object():
+        case ObjectType():
             raise AssertionError("objects with named members are declared")
 
 

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from sluicegate.errors import ConfigError, LocalProtocolError, UpstreamClosed, UpstreamUnavailable
 
-from .client_connection import Answer, Connection
+from .client_connection import Answer, ClientConnection
 from .headers import HOST, AnswerHead, Fields, HeadCache, request_head
 from .limits import ClientLimits
 
@@ -47,10 +47,10 @@ class OriginPool:
         self.origin = origin
         self.name = name  # the server's name in error sentences
         self.opened = 0
-        self.free: list[Connection] = []
-        self.waiting: deque[asyncio.Future[Connection | None]] = deque()
+        self.free: list[ClientConnection] = []
+        self.waiting: deque[asyncio.Future[ClientConnection | None]] = deque()
 
-    def give(self, connection: "Connection | None") -> bool:
+    def give(self, connection: "ClientConnection | None") -> bool:
         """Give a connection, or None for room for a new one, to the first waiting request; whether there is one."""
         while self.waiting:
             future = self.waiting.popleft()
@@ -148,7 +148,7 @@ class Pool:
         self._context = ssl_context
         self._name = name
         self._origins: dict[Origin, OriginPool] = {}
-        self._all: set[Connection] = set()
+        self._all: set[ClientConnection] = set()
         self._closed = False
         self._changed = asyncio.Event()
 
@@ -226,10 +226,10 @@ class Pool:
 
     # For connections.
 
-    def remember(self, connection: Connection) -> None:
+    def remember(self, connection: ClientConnection) -> None:
         self._all.add(connection)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: ClientConnection) -> None:
         origin_pool = connection.origin_pool
         if connection in origin_pool.free:
             origin_pool.free.remove(connection)
@@ -242,7 +242,7 @@ class Pool:
         if not origin_pool.give(None) and not origin_pool.opened:
             del self._origins[origin_pool.origin]
 
-    async def _connection(self, origin: Origin, *, fresh: bool = False) -> Connection:
+    async def _connection(self, origin: Origin, *, fresh: bool = False) -> ClientConnection:
         """A free connection: a kept one, or a new one as soon as the limit allows it."""
         while True:
             if self._closed:
@@ -262,8 +262,8 @@ class Pool:
             if kept is not None and not kept.lost:
                 return kept
 
-    async def _wait_for_room(self, origin_pool: OriginPool) -> Connection | None:
-        future: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
+    async def _wait_for_room(self, origin_pool: OriginPool) -> ClientConnection | None:
+        future: asyncio.Future[ClientConnection | None] = asyncio.get_running_loop().create_future()
         waiting = origin_pool.waiting
         while waiting and waiting[0].done():
             waiting.popleft()  # Timed out; all have the same timeout, so these are at the front.
@@ -283,9 +283,9 @@ class Pool:
                 if not origin_pool.give(given) and given is not None:
                     origin_pool.free.append(given)
 
-    async def _connect(self, origin_pool: OriginPool) -> Connection:
+    async def _connect(self, origin_pool: OriginPool) -> ClientConnection:
         origin = origin_pool.origin
-        connection = Connection(self, origin_pool)
+        connection = ClientConnection(self, origin_pool)
         origin_pool.opened += 1
         try:
             context = self._tls() if origin.scheme == "https" else None

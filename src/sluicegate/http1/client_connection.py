@@ -25,7 +25,7 @@ class Answer(msgspec.Struct, eq=False):
     """A server's answer: its head, and its body as it comes. Must be read to its end or closed."""
 
     head: AnswerHead
-    _connection: "Connection"
+    _connection: "ClientConnection"
     _limit: int
     _parts: list[bytes]
     _size: int = 0
@@ -165,7 +165,7 @@ class Answer(msgspec.Struct, eq=False):
             waiter.set_result(None)
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """One connection to a server: free in the pool, or used by one request."""
 
     __slots__ = (

@@ -23,7 +23,7 @@ from .headers import (
 from .limits import Limits
 
 if TYPE_CHECKING:
-    from .server_connection import Connection
+    from .server_connection import HttpConnection
 
 log: Final = logging.getLogger("sluicegate")
 
@@ -40,7 +40,7 @@ _UPGRADED: Final = 8  # In another protocol.
 class Request(msgspec.Struct, eq=False):
     """One request with its whole body. Answer with `respond`, or with `start`, `write` … `end`."""
 
-    _connection: "Connection"
+    _connection: "HttpConnection"
     head: RequestHead
     body: bytes
     method: str

@@ -14,7 +14,7 @@ from sluicegate.runtime.task_scope import TaskScope
 from .headers import HeadCache, RequestHead
 from .limits import Limits
 from .request import Handler
-from .server_connection import Connection
+from .server_connection import HttpConnection
 
 log: Final = logging.getLogger("sluicegate")
 
@@ -58,9 +58,9 @@ class Listener:
         """Called with the reason and the client's address when a request is refused before it is handled."""
         # For its connections:
         self.tasks = TaskScope()
-        self.connections: set[Connection] = set()
+        self.connections: set[HttpConnection] = set()
         self.unsent = 0
-        self.behind: dict[Connection, None] = {}
+        self.behind: dict[HttpConnection, None] = {}
         self.known = HeadCache[RequestHead](limits.body)
         self._place = host, port, backlog
         self._sockets: list[socket.socket] = []
@@ -245,7 +245,7 @@ class Listener:
 
     async def _welcome(self, accepted: socket.socket) -> None:
         """Make a connection of a socket, with a TLS handshake if configured."""
-        connection = Connection(self)
+        connection = HttpConnection(self)
         try:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if _LOW_WATER is not None:

@@ -34,7 +34,7 @@ _BUSY: Final = 3
 _LINGERING: Final = 4
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     __slots__ = (
         *("listener", "peer", "scheme", "made", "hung_up"),
         *("_loop", "_transport", "_handler", "_known", "_exact", "_limits"),

@@ -26,7 +26,7 @@ from sluicegate.protocol.input_required import may_have_two_types
 from sluicegate.protocol.json_limits import DEFAULT_LIMITS, MARKS, has_many_marks
 from sluicegate.protocol.message import Notification, Params, Reply, Result, ToolText, as_object, opened, read_tool_text
 from sluicegate.protocol.methods import METHODS
-from sluicegate.protocol.modern_era import Profile
+from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.protocol.tasks import may_have_tasks, without_tasks
 from sluicegate.protocol.translate.content import without
 from sluicegate.protocol.versions import LATEST_VERSION, REVISIONS, Revision
@@ -56,7 +56,7 @@ WAITING_PROGRESS: Final = 2.0
 Check = Callable[[], None]
 
 
-class Server(Protocol):
+class CalledServer(Protocol):
     """The mount, as its calls need it."""
 
     calls: "Calls"
@@ -64,7 +64,7 @@ class Server(Protocol):
     @property
     def connection(self) -> Connection | None: ...
     @property
-    def latest(self) -> "Server": ...
+    def latest(self) -> "CalledServer": ...
     async def wait_until_ready(self) -> Connection: ...
     def lose(self, connection: Connection) -> None: ...
     def reconnect(self, connection: Connection, problem: UpstreamError | None = None) -> None: ...
@@ -78,7 +78,7 @@ def askable(settings: MountSettings) -> Mapping[str, object]:
 class Calls:
     """All calls of one mount."""
 
-    def __init__(self, name: str, server: Server, settings: MountSettings) -> None:
+    def __init__(self, name: str, server: CalledServer, settings: MountSettings) -> None:
         self.figures = Figures()
         self.losses: Counter[str] = Counter()
         """What could not be preserved between two revisions, and how often (protocol §8)."""
@@ -314,7 +314,7 @@ class Calls:
             async with asyncio.timeout(PING_TIMEOUT):
                 # 2026-07-28 has no ping.
                 method = "ping" if self.is_session_era else "server/discover"
-                await connection(Exchange(method, {}, NOBODY, Profile()))
+                await connection(Exchange(method, {}, NOBODY, ClientProfile()))
             self._unanswered = 0
         except TimeoutError:
             what = f"{self._unanswered} calls in a row, nor a ping within {PING_TIMEOUT:g} s"
@@ -397,7 +397,7 @@ def _typed(name: str, raw: msgspec.Raw) -> Result:
         raise UpstreamProtocolError(f"{name}: The answer's result cannot be decoded.") from None
 
 
-def _without_unknown_tasks(profile: Profile, connection: Connection) -> Profile:
+def _without_unknown_tasks(profile: ClientProfile, connection: Connection) -> ClientProfile:
     """The profile for a server, without the extension for tasks unless both sides declare it."""
     if may_have_tasks(profile, connection.discovery):
         return profile

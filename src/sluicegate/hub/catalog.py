@@ -383,7 +383,7 @@ def needs_task(tool: Params) -> bool:
     return (as_object(tool.get("execution")) or {}).get("taskSupport") == "required"
 
 
-class Profile(msgspec.Struct, frozen=True):
+class Subset(msgspec.Struct, frozen=True):
     """A named part of the catalog: which servers, and which of their tools.
 
     Servers match by name, key and prefix; tools match by `SERVER__TOOL` and by their own name.
@@ -393,10 +393,10 @@ class Profile(msgspec.Struct, frozen=True):
     tools: Patterns = Patterns()
 
 
-EVERYTHING: Final = Profile()
+EVERYTHING: Final = Subset()
 
 
-def seen_through(catalog: Catalog, profile: Profile) -> Catalog:
+def seen_through(catalog: Catalog, profile: Subset) -> Catalog:
     """The part of a catalog that a profile shows."""
     if profile == EVERYTHING:
         return catalog

@@ -41,7 +41,7 @@ from sluicegate.protocol.extensions import offered_by
 from sluicegate.protocol.headers import Marks, marks_of
 from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.protocol.methods import LIST_CHANGES
-from sluicegate.protocol.modern_era import Discovery, Profile
+from sluicegate.protocol.modern_era import ClientProfile, Discovery
 from sluicegate.protocol.pagination import (
     MAX_ENTRIES,
     MAX_MALFORMED,
@@ -216,7 +216,7 @@ class _Fetching:
         faults = _Faults()
         params: Params | None = {}
         while params is not None and not self.is_full:
-            reply = await self._connection(Exchange(each.method, params, NOBODY, Profile()))
+            reply = await self._connection(Exchange(each.method, params, NOBODY, ClientProfile()))
             if isinstance(reply, ErrorObject):
                 if reply.code == METHOD_NOT_FOUND:
                     return ()  # Many servers have resources but no templates.

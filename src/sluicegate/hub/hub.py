@@ -13,10 +13,10 @@ import msgspec
 from sluicegate import __version__
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Exchange, Governor, Handler, Step, Upstream, chain
-from sluicegate.hub.catalog import Catalog, Offer, Profile, Share, build_catalog
+from sluicegate.hub.catalog import Catalog, Offer, Share, Subset, build_catalog
 from sluicegate.hub.input_requests import RequestStates
 from sluicegate.hub.instructions import instructions_of
-from sluicegate.hub.mount import Mount, MountSettings, State
+from sluicegate.hub.mount import Mount, MountSettings, MountState
 from sluicegate.hub.naming import MAX_TOOL_NAME, Naming
 from sluicegate.hub.router import Router
 from sluicegate.hub.subscriptions import Subscriptions
@@ -328,11 +328,11 @@ class Hub:
 
     # ----------------------------------------------------------------------------------------------------- catalog
 
-    def router(self, name: str, profile: Profile | None = None) -> Router:
+    def router(self, name: str, profile: Subset | None = None) -> Router:
         """The handler of a profile, which is created or changed."""
         router = self._routers.get(name)
         if router is None:
-            router = self._routers[name] = Router(self, profile or Profile(), self.catalog)
+            router = self._routers[name] = Router(self, profile or Subset(), self.catalog)
         elif profile is not None:
             router.set_catalog(self.catalog, profile)
         return router
@@ -367,7 +367,7 @@ class Hub:
 
     def _changed(self, mount: Mount) -> None:
         is_ours = self._mounts.get(mount.name) is mount
-        if is_ours and mount.state not in (State.READY, State.DISABLED) and mount.offer is not None:
+        if is_ours and mount.state not in (MountState.READY, MountState.DISABLED) and mount.offer is not None:
             # It may be back soon: its tools leave the lists only after a while.
             self._await_end_of_grace(mount)
         for router in self._routers.values():

@@ -19,9 +19,9 @@ from sluicegate.hub.subscriptions import ListenSink, Subscriptions, listen
 from sluicegate.hub.supervise import (
     REQUESTED_RETRY_PAUSE,
     Backoff,
-    Condition,
+    MountCondition,
+    MountState,
     Reachability,
-    State,
     fetching,
     told_of,
     tried_singly,
@@ -69,7 +69,7 @@ class Mount:
         """
         self.name = name
         self.settings = settings
-        self.state = State.STARTING
+        self.state = MountState.STARTING
         self._sentence = f"{name} is starting."
         self.problem: UpstreamError | None = None
         self.offer = remembered
@@ -126,9 +126,9 @@ class Mount:
     def sentence(self) -> str:
         """Its state as a sentence that is safe to show."""
         settings, seconds = self.settings, time.monotonic() - self._began
-        if self.state is State.INSTALLING:
+        if self.state is MountState.INSTALLING:
             return fetching(self.name, settings.fetched_by, seconds, settings.opens_within)
-        if self.state is State.FAILED:
+        if self.state is MountState.FAILED:
             return f"{self._sentence} {tried_singly(seconds, settings.restarted_by, is_light=settings.is_light)}"
         return self._sentence
 
@@ -162,19 +162,19 @@ class Mount:
 
     def shown_offer(self, grace: float) -> Offer | None:
         """What it offers; while it starts, what is remembered; for the grace after it went away, what it offered."""
-        if self.state is State.DISABLED:
+        if self.state is MountState.DISABLED:
             return None
         if self.offer is None:
             return Offer()
         is_shown = self.is_ready or (self._is_remembered and not self.has_settled)
         return self.offer if is_shown or time.monotonic() - self._last_seen < grace else Offer()
 
-    def condition(self) -> Condition:
+    def condition(self) -> MountCondition:
         """Its state, which is degraded where it is connected but cannot be reached."""
-        if self.state is not State.READY:
-            return Condition(self.state, self.sentence, self.since, self.problem)
+        if self.state is not MountState.READY:
+            return MountCondition(self.state, self.sentence, self.since, self.problem)
         trouble = self.reachability.trouble(self.settings.explain)
-        return trouble or Condition(self.state, self.sentence, max(self.since, self.reachability.since))
+        return trouble or MountCondition(self.state, self.sentence, max(self.since, self.reachability.since))
 
     async def settled(self) -> None:
         await self._settled.wait()
@@ -200,7 +200,7 @@ class Mount:
         self._is_leaving = True
 
     def dismissed(self) -> None:
-        self._enter(State.DISABLED, f"{self.name} was removed.")
+        self._enter(MountState.DISABLED, f"{self.name} was removed.")
         self._gone.set()
 
     async def gone(self) -> None:
@@ -223,12 +223,12 @@ class Mount:
             before = self.calls
             self._reset()
             self.calls.figures, self.calls.losses, self.calls.callers = before.figures, before.losses, before.callers
-        self.state = State.STARTING
+        self.state = MountState.STARTING
         self._sentence = f"{self.name} is starting."
 
     def close(self) -> None:
         """Fail all calls at once from now on: its hub is closed."""
-        self.state = State.DEGRADED
+        self.state = MountState.DEGRADED
         self._sentence = f"{self.name} is not connected: its hub is closed."
         self._settled.set()
         self._state_known.set()
@@ -239,7 +239,7 @@ class Mount:
         while True:
             self._again.clear()
             self._ready_since = None
-            self._enter(State.STARTING, f"{self.name} is starting.")
+            self._enter(MountState.STARTING, f"{self.name} is starting.")
             problem = await self._live()
             if self._hung is not None:
                 problem, self._hung = self._hung, None
@@ -257,9 +257,9 @@ class Mount:
             text = str(problem) if str(problem).startswith(self.name) else f"{self.name}: {problem}"
             log.log(logging.WARNING if is_news else logging.DEBUG, "%s", text, extra={"server": self.name})
             if pause.is_failed:
-                self._enter(State.FAILED, cause)
+                self._enter(MountState.FAILED, cause)
             else:
-                self._enter(State.DEGRADED, f"{cause} It is tried again in {pause.seconds:.1f} s.")
+                self._enter(MountState.DEGRADED, f"{cause} It is tried again in {pause.seconds:.1f} s.")
             self._is_pausing = True
             try:
                 with suppress(TimeoutError):
@@ -305,8 +305,8 @@ class Mount:
         return UpstreamClosed(f"{self.name} closed the connection.")
 
     def _seems_to_install(self) -> None:
-        if self.settings.fetched_by and self.state is State.STARTING:
-            self._enter(State.INSTALLING, "")
+        if self.settings.fetched_by and self.state is MountState.STARTING:
+            self._enter(MountState.INSTALLING, "")
 
     def _connected(self, connection: Connection, offer: Offer) -> None:
         self.connection = connection
@@ -317,18 +317,18 @@ class Mount:
         self._ready_since = asyncio.get_running_loop().time()
         self.problem = None
         self.reachability.connected()
-        self._enter(State.READY, f"{self.name} is ready.")
+        self._enter(MountState.READY, f"{self.name} is ready.")
 
-    def _enter(self, state: State, sentence: str) -> None:
-        if self.state is State.DISABLED:
+    def _enter(self, state: MountState, sentence: str) -> None:
+        if self.state is MountState.DISABLED:
             return  # Removed for good; the end of its connection changes nothing.
         if state is not self.state:
             self.since = time.monotonic()
         self.state = state
         self._sentence = sentence
-        if state not in (State.STARTING, State.INSTALLING):
+        if state not in (MountState.STARTING, MountState.INSTALLING):
             self._settled.set()
-        if state in (State.READY, State.FAILED, State.DISABLED):
+        if state in (MountState.READY, MountState.FAILED, MountState.DISABLED):
             self._state_known.set()
         else:
             self._state_known.clear()
@@ -421,7 +421,7 @@ class Mount:
         if self.connection is connection:
             self.connection = None
             self._last_seen = time.monotonic()
-            self._enter(State.DEGRADED, f"{self.name} went away and will be reconnected.")
+            self._enter(MountState.DEGRADED, f"{self.name} went away and will be reconnected.")
 
     def reconnect(self, connection: Connection, problem: UpstreamError | None = None) -> None:
         """Connect again, if this is still the connection; because of a problem, as after a crash."""

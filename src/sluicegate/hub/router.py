@@ -20,7 +20,7 @@ from sluicegate.errors import (
 from sluicegate.exchange import Caller, Exchange, Governor, Target
 from sluicegate.hub.call_sink import losses_in
 from sluicegate.hub.calls import Check, is_plain, revision_of
-from sluicegate.hub.catalog import Catalog, Entry, Profile, seen_through, with_hop
+from sluicegate.hub.catalog import Catalog, Entry, Subset, seen_through, with_hop
 from sluicegate.hub.extensions import Extensions
 from sluicegate.hub.input_requests import settle_links
 from sluicegate.hub.instructions import about_servers
@@ -76,7 +76,7 @@ FindTarget = Callable[[], Target]
 class Router:
     """A `Handler` for the clients of one profile."""
 
-    def __init__(self, hub: "Hub", profile: Profile, catalog: Catalog, *, may_vary: bool = True) -> None:
+    def __init__(self, hub: "Hub", profile: Subset, catalog: Catalog, *, may_vary: bool = True) -> None:
         """`may_vary` is False for the router of some clients only, which declare the same extensions."""
         self.profile = profile
         self.catalog = seen_through(catalog, profile)
@@ -111,7 +111,7 @@ class Router:
     def _variant(self, catalog: Catalog) -> "Router":
         return Router(self._hub, self.profile, catalog, may_vary=False)
 
-    def set_catalog(self, catalog: Catalog, profile: Profile | None = None) -> None:
+    def set_catalog(self, catalog: Catalog, profile: Subset | None = None) -> None:
         """Replace the catalog; listeners are notified of the lists that really changed."""
         is_narrowed = profile is not None and profile != self.profile
         self.profile = profile or self.profile

@@ -15,7 +15,7 @@ from sluicegate.exchange import Connection, Exchange, Sink
 from sluicegate.hub.supervise import FIRST_RETRY, MAX_RETRY, Reachability
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, as_array, as_object
-from sluicegate.protocol.modern_era import ACKNOWLEDGED, Profile
+from sluicegate.protocol.modern_era import ACKNOWLEDGED, ClientProfile
 from sluicegate.protocol.uri_normalize import Spellings
 from sluicegate.runtime.task_scope import TaskScope
 
@@ -60,7 +60,7 @@ async def listen(owner: Reachability, connection: Connection, wanted: Params, si
     while True:
         began = loop.time()
         try:
-            reply = await connection(Exchange(LISTEN, {"notifications": wanted}, reporting, Profile()))
+            reply = await connection(Exchange(LISTEN, {"notifications": wanted}, reporting, ClientProfile()))
             if isinstance(reply, ErrorObject) and reply.code == METHOD_NOT_FOUND:
                 return
         except UpstreamError as problem:

@@ -167,7 +167,7 @@ class CircuitBreaker:
 Explain = Callable[[UpstreamError], str]
 
 
-class State(enum.StrEnum):
+class MountState(enum.StrEnum):
     """The state of a mount."""
 
     STARTING = "starting"
@@ -178,10 +178,10 @@ class State(enum.StrEnum):
     DISABLED = "disabled"
 
 
-class Condition(msgspec.Struct, frozen=True):
+class MountCondition(msgspec.Struct, frozen=True):
     """The state of a mount as it is shown."""
 
-    state: State
+    state: MountState
     sentence: str
     since: float
     """When this began, by the monotonic clock."""
@@ -189,7 +189,7 @@ class Condition(msgspec.Struct, frozen=True):
     """What went wrong."""
 
 
-def out_of_reach(name: str, circuit: CircuitBreaker, explain: Explain, now: float) -> Condition | None:
+def out_of_reach(name: str, circuit: CircuitBreaker, explain: Explain, now: float) -> MountCondition | None:
     """The state of a connected server that could not be reached recently; None if it could.
 
     Over HTTP only failed requests show that a server is gone.
@@ -201,7 +201,7 @@ def out_of_reach(name: str, circuit: CircuitBreaker, explain: Explain, now: floa
     if circuit.is_open and circuit.has_failed_often:
         cause = f"{name} failed call after call: {_continued(name, cause)}"
     again = f"within {circuit.pause:g} s" if circuit.is_pausing(now) else "with the next call"
-    return Condition(State.DEGRADED, f"{cause} It is tried again {again}.", circuit.since, problem)
+    return MountCondition(MountState.DEGRADED, f"{cause} It is tried again {again}.", circuit.since, problem)
 
 
 class Reachability:
@@ -218,7 +218,7 @@ class Reachability:
         """When the last trouble ended."""
         return max(self._circuit.since, self._lists_since)
 
-    def trouble(self, explain: Explain) -> Condition | None:
+    def trouble(self, explain: Explain) -> MountCondition | None:
         """What is wrong with the server, if anything is."""
         if (trouble := out_of_reach(self.name, self._circuit, explain, monotonic())) is not None:
             return trouble
@@ -281,10 +281,10 @@ def tried_singly(seconds: float, restarted_by: str, *, is_light: bool) -> str:
     return f"{tried}, the last time {seconds:.0f} s ago{way_out}."
 
 
-def without_lists(name: str, problem: UpstreamError, explain: Explain, since: float) -> Condition:
+def without_lists(name: str, problem: UpstreamError, explain: Explain, since: float) -> MountCondition:
     """The state of a server that is reachable but whose lists cannot be fetched."""
     again = f"Its lists stay as they were and are fetched again within {MAX_RETRY:g} s."
-    return Condition(State.DEGRADED, f"{told_of(name, explain(problem))} {again}", since, problem)
+    return MountCondition(MountState.DEGRADED, f"{told_of(name, explain(problem))} {again}", since, problem)
 
 
 def told_of(name: str, cause: str) -> str:

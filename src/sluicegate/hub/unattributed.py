@@ -19,7 +19,7 @@ from sluicegate.hub.tasks.run_legacy import STATUS
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Reply, Result
 from sluicegate.protocol.methods import LOG_LEVELS
-from sluicegate.protocol.modern_era import ACKNOWLEDGED, Profile, complete
+from sluicegate.protocol.modern_era import ACKNOWLEDGED, ClientProfile, complete
 from sluicegate.protocol.versions import SESSION_VERSIONS
 
 SETS_LEVEL_WITHIN: Final = 10.0
@@ -88,7 +88,7 @@ MAX_LINES: Final = 256
 """Lines that wait for one slow client; further ones are dropped."""
 
 
-def wants_log(profile: Profile) -> bool:
+def wants_log(profile: ClientProfile) -> bool:
     """Whether a subscription asks for log lines: only those that we hold for session-era clients do (§6, 60)."""
     return profile.log_level is not None and profile.version in SESSION_VERSIONS
 

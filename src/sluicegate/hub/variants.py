@@ -19,7 +19,7 @@ from sluicegate.hub.list_pages import LIST_METHODS
 from sluicegate.hub.mount import Mount
 from sluicegate.protocol.extensions import common, may_vary
 from sluicegate.protocol.message import Params, Reply
-from sluicegate.protocol.modern_era import Discovery, Profile
+from sluicegate.protocol.modern_era import ClientProfile, Discovery
 from sluicegate.runtime.task_scope import Turns
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class Variants:
 class _Declaring:
     """A connection on which every request comes from a client with this profile."""
 
-    def __init__(self, connection: Connection, profile: Profile) -> None:
+    def __init__(self, connection: Connection, profile: ClientProfile) -> None:
         self.wait_closed = connection.wait_closed
         self._connection = connection
         self._profile = profile
@@ -172,7 +172,7 @@ async def _fetch(mount: Mount, usual: Offer, extensions: Params) -> _Fetched:
     connection = mount.connection
     if connection is None:
         return _Fetched(usual, usual)
-    declaring = _Declaring(connection, Profile(capabilities={"extensions": extensions}))
+    declaring = _Declaring(connection, ClientProfile(capabilities={"extensions": extensions}))
     try:
         async with asyncio.timeout(FETCHES_WITHIN):
             offer = await fetch_offer(mount.name, declaring, mount.settings.offers, Turns())

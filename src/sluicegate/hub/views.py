@@ -23,7 +23,7 @@ _NOTICES: Final = {
 }
 
 
-class View:
+class CallerView:
     """The part of a catalog that some callers see, and its encoded pages."""
 
     __slots__ = ("_servers", "caller", "catalog", "lists")
@@ -55,10 +55,10 @@ class Views:
 
     def __init__(self, hub: "Hub", catalog: Catalog) -> None:
         self._hub = hub
-        self._everything = View(hub, Caller(), catalog)
-        self._views: dict[Hashable, View] = {}
+        self._everything = CallerView(hub, Caller(), catalog)
+        self._views: dict[Hashable, CallerView] = {}
 
-    def of(self, caller: Caller) -> View:
+    def of(self, caller: Caller) -> CallerView:
         """What a caller sees."""
         governor = self._hub.governor
         key = None if governor is None else governor.class_of(caller)
@@ -66,7 +66,7 @@ class Views:
             return self._everything
         view = self._views.get(key)
         if view is None:
-            view = self._views[key] = View(self._hub, caller, self._visible(caller))
+            view = self._views[key] = CallerView(self._hub, caller, self._visible(caller))
             if len(self._views) > MAX_VIEWS:
                 del self._views[next(iter(self._views))]
         return view

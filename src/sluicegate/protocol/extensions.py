@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from sluicegate.protocol.message import Params, as_object
-from sluicegate.protocol.modern_era import Discovery, Profile
+from sluicegate.protocol.modern_era import ClientProfile, Discovery
 from sluicegate.protocol.tasks import EXTENSION as TASKS
 from sluicegate.protocol.tasks import offers_tasks
 
@@ -37,7 +37,7 @@ def offered_by(discovery: Discovery) -> Params:
     return others if len(msgspec.json.encode(others)) <= MAX_SIZE else {}
 
 
-def common(profile: Profile, offered: Params) -> Params:
+def common(profile: ClientProfile, offered: Params) -> Params:
     """What a client says of its extensions that a server offers, too. Tasks are left out: no list depends on them."""
     if not offered:
         return {}

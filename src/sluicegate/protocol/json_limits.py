@@ -12,7 +12,7 @@ from typing import Final, TypeVar, cast
 import msgspec
 
 
-class Limits(msgspec.Struct, frozen=True):
+class JsonLimits(msgspec.Struct, frozen=True):
     """Limits for a message of a client (threats §3)."""
 
     depth: int = 100
@@ -25,7 +25,7 @@ class Limits(msgspec.Struct, frozen=True):
     id_bytes: int = 256
 
 
-DEFAULT_LIMITS: Final = Limits()
+DEFAULT_LIMITS: Final = JsonLimits()
 MARKS: Final = "commas, colons and brackets"
 # A number that overflows a double becomes infinity silently. It has 3 exponent digits, or more characters than this.
 _SAFE_NUMBER: Final = 200
@@ -109,12 +109,12 @@ def outside_strings(data: bytes) -> Iterator[bytes]:
     return (found[1] for found in _up_to_string.finditer(data))
 
 
-def may_break_limit(data: bytes, limits: Limits) -> bool:
+def may_break_limit(data: bytes, limits: JsonLimits) -> bool:
     """Whether `limit_problem` has to examine a message."""
     return finished(look_for_limits(data, limits))
 
 
-def look_for_limits(data: bytes, limits: Limits) -> Steps[bool]:
+def look_for_limits(data: bytes, limits: JsonLimits) -> Steps[bool]:
     """As `may_break_limit`."""
     brackets = colons = 0
     longest = limits.number_length if limits.number_length < _SAFE_NUMBER else _SAFE_NUMBER
@@ -145,12 +145,12 @@ def _may_have_long_number(data: bytes, limit: int) -> bool:
     return b"0" * (run // step) in data[::step].translate(_DIGITS)
 
 
-def limit_problem(data: bytes, value: object, limits: Limits) -> str | None:
+def limit_problem(data: bytes, value: object, limits: JsonLimits) -> str | None:
     """Which limit a value exceeds, or None. Walks through the whole value, without recursion."""
     return finished(find_problem(data, value, limits))
 
 
-def find_problem(data: bytes, value: object, limits: Limits) -> Steps[str | None]:
+def find_problem(data: bytes, value: object, limits: JsonLimits) -> Steps[str | None]:
     """As `limit_problem`."""
     # Only the data shows how a number was written.
     if (yield from _find_long_number(data, limits.number_length)):

@@ -41,7 +41,7 @@ _PROFILE_KEYS: Final = frozenset({VERSION_KEY, CAPABILITIES_KEY, CLIENT_INFO_KEY
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
 
-class Profile(msgspec.Struct, frozen=True):
+class ClientProfile(msgspec.Struct, frozen=True):
     """What a client says about itself with one request, in the session era mostly with `initialize`."""
 
     version: str = LATEST_VERSION
@@ -68,7 +68,7 @@ def _version_in(meta: Params, request_id: RequestId) -> str:
     raise RemoteProtocolError(problem, code=INVALID_PARAMS, request_id=request_id)
 
 
-def read_request(request: Request, claims: Claims | None = None) -> tuple[Profile, Params]:
+def read_request(request: Request, claims: Claims | None = None) -> tuple[ClientProfile, Params]:
     """The request's profile, and its params without the members of the profile. `claims` are its HTTP headers.
 
     Raises:
@@ -90,7 +90,7 @@ def read_request(request: Request, claims: Claims | None = None) -> tuple[Profil
     if token is not None:
         token = _progress_token_in(meta, request.id)
     capabilities = cast(Params, meta[CAPABILITIES_KEY])
-    profile = Profile(version, capabilities, cast(Params | None, client_info), cast(str | None, log_level), token)
+    profile = ClientProfile(version, capabilities, cast(Params | None, client_info), cast(str | None, log_level), token)
     return profile, _without(request.params, meta)
 
 
@@ -143,7 +143,7 @@ def _without(params: Params, meta: Params) -> Params:
     return params
 
 
-def with_profile(params: Params, profile: Profile, progress_token: RequestId | None) -> Params:
+def with_profile(params: Params, profile: ClientProfile, progress_token: RequestId | None) -> Params:
     """The params with the profile and our own progress token in `_meta`."""
     stamped = dict(as_object(params.get("_meta")) or {})
     stamped[VERSION_KEY] = profile.version
@@ -158,10 +158,14 @@ def with_profile(params: Params, profile: Profile, progress_token: RequestId | N
 
 
 def stamped(
-    params: Params, said: Profile, version: str, client_info: Mapping[str, object], progress_token: RequestId | None
+    params: Params,
+    said: ClientProfile,
+    version: str,
+    client_info: Mapping[str, object],
+    progress_token: RequestId | None,
 ) -> Params:
     """The params of a caller's request as we send them to a server: the caller's profile with our own client info."""
-    return with_profile(params, Profile(version, said.capabilities, client_info, said.log_level), progress_token)
+    return with_profile(params, ClientProfile(version, said.capabilities, client_info, said.log_level), progress_token)
 
 
 def tagged(notification: Notification, subscription_id: RequestId) -> Notification:
@@ -216,7 +220,7 @@ class Legacy(msgspec.Struct, frozen=True):
     """The probed server is of the session era."""
 
 
-class Retry(msgspec.Struct, frozen=True):
+class ProbeAgain(msgspec.Struct, frozen=True):
     """The probed server is of this era, but of another revision: probe again with that."""
 
     version: str
@@ -228,7 +232,7 @@ class Incompatible(msgspec.Struct, frozen=True):
     supported: Sequence[str]
 
 
-Verdict = Discovery | Legacy | Retry | Incompatible
+Verdict = Discovery | Legacy | ProbeAgain | Incompatible
 
 
 def judge_probe(reply: Reply) -> Verdict:
@@ -247,13 +251,13 @@ def judge_probe(reply: Reply) -> Verdict:
         supported = (as_object(reply.data) or {}).get("supported")
         mutual = _newest_modern(supported)
         if mutual is not None:
-            return Retry(mutual)
+            return ProbeAgain(mutual)
         names = as_array(supported) or []
         if not names or any(name in SESSION_VERSIONS for name in names):
             return Legacy()
         return Incompatible([str(name) for name in names])
     if reply.code in (HEADER_MISMATCH, MISSING_CAPABILITY):
-        return Retry(LATEST_VERSION)
+        return ProbeAgain(LATEST_VERSION)
     return Legacy()
 
 

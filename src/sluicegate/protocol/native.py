@@ -14,7 +14,7 @@ from sluicegate.errors import INVALID_PARAMS, METHOD_NOT_FOUND, ErrorObject, Rem
 from sluicegate.protocol.input_required import Question
 from sluicegate.protocol.message import Notification, Params, Reply, Request, RequestId, as_array, as_object, opened
 from sluicegate.protocol.methods import METHODS, may_be_of_extension, requestable
-from sluicegate.protocol.modern_era import Profile, is_modern, with_profile
+from sluicegate.protocol.modern_era import ClientProfile, is_modern, with_profile
 from sluicegate.protocol.parse_request import read_message
 from sluicegate.protocol.server_connection import Called, Event, ServerConversation, Withdrawn
 from sluicegate.protocol.session_era import Stage
@@ -295,7 +295,7 @@ class NativeConversation(ServerConversation):
             return value
         if not isinstance(method, str) or not requestable(method, LATEST_VERSION):
             return value
-        return {**envelope, "params": with_profile(params, Profile(), None)}
+        return {**envelope, "params": with_profile(params, ClientProfile(), None)}
 
 
 def _withdrawn(value: object) -> list[Event]:

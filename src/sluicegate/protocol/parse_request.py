@@ -17,7 +17,7 @@ from sluicegate.errors import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, Erro
 from sluicegate.protocol.json_limits import (
     DEFAULT_LIMITS,
     MARKS,
-    Limits,
+    JsonLimits,
     Steps,
     count_marks,
     find_problem,
@@ -39,7 +39,7 @@ from sluicegate.protocol.message import (
 )
 
 
-def parse_strict(data: bytes, limits: Limits = DEFAULT_LIMITS) -> object:
+def parse_strict(data: bytes, limits: JsonLimits = DEFAULT_LIMITS) -> object:
     """The one JSON value in `data`, checked at every level.
 
     Raises:
@@ -48,7 +48,7 @@ def parse_strict(data: bytes, limits: Limits = DEFAULT_LIMITS) -> object:
     return finished(parse_in_steps(data, limits))
 
 
-def parse_in_steps(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Steps[object]:
+def parse_in_steps(data: bytes, limits: JsonLimits = DEFAULT_LIMITS) -> Steps[object]:
     """As `parse_strict`, which it raises like. The parser itself is one step: limits are counted before it."""
     if len(data) > limits.marks and (yield from count_marks(data, limits.marks)):
         problem = f"Invalid request: it has more than {limits.marks} {MARKS}."
@@ -65,7 +65,7 @@ def parse_in_steps(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Steps[object
     return value
 
 
-def read_message(value: object, limits: Limits = DEFAULT_LIMITS) -> Message:
+def read_message(value: object, limits: JsonLimits = DEFAULT_LIMITS) -> Message:
     """The message in a strictly parsed value.
 
     Raises:
@@ -94,7 +94,7 @@ def read_message(value: object, limits: Limits = DEFAULT_LIMITS) -> Message:
     )
 
 
-def is_notification(value: object, limits: Limits = DEFAULT_LIMITS) -> bool:
+def is_notification(value: object, limits: JsonLimits = DEFAULT_LIMITS) -> bool:
     """Whether a strictly parsed value is a notification, which gets no answer even if its params are invalid."""
     envelope = as_object(value)
     if envelope is None or "id" in envelope or "method" not in envelope:
@@ -110,7 +110,7 @@ def answered_id(value: object) -> RequestId | None:
     return cast(RequestId, request_id) if is_id and _is_response(envelope) else None
 
 
-def decode_strict(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Message:
+def decode_strict(data: bytes, limits: JsonLimits = DEFAULT_LIMITS) -> Message:
     """The one message in `data`. Raises as `parse_strict` and `read_message` do."""
     return read_message(parse_strict(data, limits), limits)
 
@@ -132,7 +132,7 @@ def _refusal(data: bytes, problem: str) -> RemoteProtocolError:
     return RemoteProtocolError(f"{title}: {kind} ({at}).", code=code, request_id=request_id)
 
 
-def _request_id(envelope: Params, limits: Limits) -> RequestId | None:
+def _request_id(envelope: Params, limits: JsonLimits) -> RequestId | None:
     """The id with which to answer an invalid message; None for responses, whose id is one of ours."""
     request_id = envelope.get("id")
     return None if _is_response(envelope) or _id_problem(request_id, limits) else cast(RequestId, request_id)
@@ -142,7 +142,7 @@ def _is_response(envelope: Params) -> bool:
     return "method" not in envelope and ("result" in envelope or "error" in envelope)
 
 
-def _envelope_problem(envelope: Params, limits: Limits) -> str | None:
+def _envelope_problem(envelope: Params, limits: JsonLimits) -> str | None:
     if not envelope.keys() <= ENVELOPE_MEMBERS:
         folded = folded_member(envelope, ENVELOPE_MEMBERS)
         if folded is not None:
@@ -167,7 +167,7 @@ def _envelope_problem(envelope: Params, limits: Limits) -> str | None:
     return None
 
 
-def _id_problem(request_id: object, limits: Limits) -> str | None:
+def _id_problem(request_id: object, limits: JsonLimits) -> str | None:
     if isinstance(request_id, str):
         if len(request_id) > limits.id_bytes or len(request_id.encode()) > limits.id_bytes:
             return f"an id is no longer than {limits.id_bytes} bytes"

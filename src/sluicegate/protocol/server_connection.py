@@ -19,7 +19,7 @@ from sluicegate.errors import (
     error_object,
 )
 from sluicegate.protocol.framing import DEFAULT_CEILING, Frame, LineDecoder, TooLong
-from sluicegate.protocol.json_limits import DEFAULT_LIMITS, Limits, Steps, finished
+from sluicegate.protocol.json_limits import DEFAULT_LIMITS, JsonLimits, Steps, finished
 from sluicegate.protocol.message import (
     MAX_BATCH,
     Notification,
@@ -34,7 +34,7 @@ from sluicegate.protocol.message import (
     encode,
     encode_reply,
 )
-from sluicegate.protocol.modern_era import Discovery, Profile, is_modern, read_request
+from sluicegate.protocol.modern_era import ClientProfile, Discovery, is_modern, read_request
 from sluicegate.protocol.parse_request import (
     answered_id,
     is_notification,
@@ -61,7 +61,7 @@ class Asked(msgspec.Struct, frozen=True):
     id: RequestId
     method: str
     params: Params
-    profile: Profile
+    profile: ClientProfile
     modern: bool
 
 
@@ -144,7 +144,7 @@ class ServerConversation:
         *("_backlog", "_opening", "_heard_early"),
     )
 
-    def __init__(self, *, ceiling: int = DEFAULT_CEILING, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, *, ceiling: int = DEFAULT_CEILING, limits: JsonLimits = DEFAULT_LIMITS) -> None:
         self.session = ServerSession()
         self._ceiling = ceiling
         self._limits = limits

@@ -18,7 +18,7 @@ from sluicegate.errors import (
 )
 from sluicegate.protocol.message import Params, Reply, Request, Result, as_array, as_object, opened
 from sluicegate.protocol.methods import LOG_LEVELS, METHODS, may_be_of_extension, requestable
-from sluicegate.protocol.modern_era import Discovery, Profile, read_progress_token, without_profile
+from sluicegate.protocol.modern_era import ClientProfile, Discovery, read_progress_token, without_profile
 from sluicegate.protocol.tasks import without_tasks
 from sluicegate.protocol.versions import LATEST_SESSION_VERSION, REVISIONS, SESSION_VERSIONS, Revision, negotiate
 
@@ -59,7 +59,7 @@ class ServerSession:
         self.ready_for_pushes = False
         self.offers = ""
         """The names of the offered capabilities, interned: the same object for all clients with the same offer."""
-        self.profile = Profile(LATEST_SESSION_VERSION)
+        self.profile = ClientProfile(LATEST_SESSION_VERSION)
         """The client's profile, with a log level if we offer logging."""
 
     def begin(self, request: Request) -> None:
@@ -90,7 +90,7 @@ class ServerSession:
             message = f"Invalid params: capabilities must not be larger than {MAX_PROFILE // 1024} KiB."
             raise RemoteProtocolError(message, code=INVALID_PARAMS, request_id=request.id)
         self.version, self.revision = version, REVISIONS[version]
-        self.profile = Profile(version, askable, None if info is None else about)
+        self.profile = ClientProfile(version, askable, None if info is None else about)
         self.stage = Stage.INITIALIZING
 
     def welcome(self, offer: Discovery) -> Result:
@@ -146,7 +146,7 @@ class ServerSession:
         self.profile = msgspec.structs.replace(self.profile, log_level=cast(str, level))
         return Result({})
 
-    def profile_of(self, request: Request) -> tuple[Profile, Params]:
+    def profile_of(self, request: Request) -> tuple[ClientProfile, Params]:
         """A request's profile, and its params without the members of the profile."""
         token = read_progress_token(request)
         profile = self.profile if token is None else msgspec.structs.replace(self.profile, progress_token=token)
@@ -156,7 +156,9 @@ class ServerSession:
         """End the session: nothing is answered any more."""
         self.stage = Stage.SHUTDOWN
         self.ready_for_pushes = False
-        self.profile = Profile(self.version)  # A session that has ended may live on for a while; it keeps nothing.
+        self.profile = ClientProfile(
+            self.version
+        )  # A session that has ended may live on for a while; it keeps nothing.
 
 
 class ClientSession:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final, TypeGuard
 
 from sluicegate.protocol.message import Params, Reply, Result, as_object
-from sluicegate.protocol.modern_era import Discovery, Profile
+from sluicegate.protocol.modern_era import ClientProfile, Discovery
 from sluicegate.protocol.versions import MODERN_VERSIONS
 
 RELATED: Final = "io.modelcontextprotocol/related-task"
@@ -30,7 +30,7 @@ REQUIRED: Final[Params] = {"extensions": {EXTENSION: {}}}
 """The capabilities that a client must declare to get tasks."""
 
 
-def declares_tasks(profile: Profile) -> bool:
+def declares_tasks(profile: ClientProfile) -> bool:
     """Whether a client declares the extension with its request."""
     return profile.version in MODERN_VERSIONS and _has(profile.capabilities)
 
@@ -40,7 +40,7 @@ def offers_tasks(discovery: Discovery | None) -> bool:
     return discovery is not None and discovery.version in MODERN_VERSIONS and _has(discovery.capabilities)
 
 
-def may_have_tasks(client: Profile, server: Discovery | None) -> bool:
+def may_have_tasks(client: ClientProfile, server: Discovery | None) -> bool:
     """Whether a server may answer a client's call with a task: both declare the extension."""
     return declares_tasks(client) and offers_tasks(server)
 

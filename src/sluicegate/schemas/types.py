@@ -49,7 +49,7 @@ class Const(msgspec.Struct, frozen=True):
     """Its JSON, since 1 and true are equal in Python."""
 
 
-class Array(msgspec.Struct, frozen=True):
+class ArrayType(msgspec.Struct, frozen=True):
     """Any number of items."""
 
     item: "Type"
@@ -76,7 +76,7 @@ class Property(msgspec.Struct, frozen=True):
     doc: str
 
 
-class Object(msgspec.Struct, frozen=True):
+class ObjectType(msgspec.Struct, frozen=True):
     """An object with these members; `is_open` if it may have others."""
 
     properties: tuple[Property, ...]
@@ -95,7 +95,7 @@ class Ref(msgspec.Struct, frozen=True):
     name: str
 
 
-Type = Unknown | Never | Plain | Const | Array | Tuple | Map | Object | Union | Ref
+Type = Unknown | Never | Plain | Const | ArrayType | Tuple | Map | ObjectType | Union | Ref
 
 
 class Declared(msgspec.Struct, frozen=True):
@@ -134,12 +134,12 @@ class SchemaTypes:
 
     def is_object(self, kind: Type) -> bool:
         """Whether all its values are objects."""
-        return all(isinstance(each, Object | Map) for each in self._resolved(kind, set()))
+        return all(isinstance(each, ObjectType | Map) for each in self._resolved(kind, set()))
 
     def may_be_empty(self, kind: Type) -> bool:
         """Whether `{}` is one of its values."""
         return any(
-            isinstance(each, Map) or (isinstance(each, Object) and not any(p.is_required for p in each.properties))
+            isinstance(each, Map) or (isinstance(each, ObjectType) and not any(p.is_required for p in each.properties))
             for each in self._resolved(kind, set())
         )
 
@@ -200,7 +200,7 @@ class _Root:
     def _type(self, schema: object, name: str, depth: int, *, has_doc: bool = False) -> Type:
         """The type of a schema inside another; `has_doc` if its description is written where it is used."""
         kind = self._shape(schema, name, depth)
-        if not isinstance(kind, Object):
+        if not isinstance(kind, ObjectType):
             return kind
         taken = self._types.take(name)
         self._types.declare(taken, kind, "" if has_doc else _doc(as_object(schema) or {}))
@@ -275,17 +275,17 @@ class _Root:
             )
             for each, schema in schemas.items()
         ]
-        return Object(tuple(found), is_open=more is True or as_object(more) is not None)
+        return ObjectType(tuple(found), is_open=more is True or as_object(more) is not None)
 
     def _array(self, members: Params, name: str, depth: int) -> Type:
         first = as_array(members.get("prefixItems")) or as_array(members.get("items")) or []
         if not first:
-            return Array(self._type(members.get("items", True), f"{name}Item", depth + 1))
+            return ArrayType(self._type(members.get("items", True), f"{name}Item", depth + 1))
         kinds = [self._type(each, f"{name}{place}", depth + 1) for place, each in enumerate(first, 1)]
         if members.get("minItems") == members.get("maxItems") == len(first):
             return Tuple(tuple(kinds))
         more = members.get("additionalItems" if "prefixItems" not in members else "items", True)
-        return Array(union([*kinds, self._type(more, f"{name}Item", depth + 1)]))
+        return ArrayType(union([*kinds, self._type(more, f"{name}Item", depth + 1)]))
 
     # ------------------------------------------------------------------------------------------------- references
 
@@ -380,7 +380,7 @@ def _literal(value: object) -> Type:
         return Const(value, json.dumps(value)) if abs(value) <= _EXACT else Plain("integer")
     if isinstance(value, float):
         return Plain("number")
-    return Map() if as_object(value) is not None else Array(Unknown())
+    return Map() if as_object(value) is not None else ArrayType(Unknown())
 
 
 def union(kinds: Iterable[Type]) -> Type:

@@ -42,7 +42,7 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     """It is not served because the gateway is shutting down; the next gateway will serve it."""
 
 
-class Refused(Exception):
+class AttachRefused(Exception):
     """The gateway refused the client; the text is a sentence."""
 
 
@@ -86,7 +86,7 @@ def attach(path: str, profile: str) -> socket.socket | None:
         except OSError:
             raise Stopping from None
         if welcome.refused:
-            raise Refused(welcome.refused)
+            raise AttachRefused(welcome.refused)
         if welcome.stopping:
             raise Stopping
         connection.settimeout(None)

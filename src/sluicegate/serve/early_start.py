@@ -23,7 +23,7 @@ MAX_STOP: Final = 5.0
 """Seconds to wait for the end of unused servers. Their guardians need less, and continue without this process."""
 
 
-class Command(TypedDict):
+class CommandLine(TypedDict):
     """Arguments for starting a process."""
 
     command: list[str]
@@ -31,9 +31,9 @@ class Command(TypedDict):
     cwd: str
 
 
-def command_of(source: Stdio) -> Command:
+def command_of(source: Stdio) -> CommandLine:
     """The command, environment and folder of a server, with its secrets in plain text."""
-    return Command(command=source.argv(), env=source.environment(), cwd=source.cwd)
+    return CommandLine(command=source.argv(), env=source.environment(), cwd=source.cwd)
 
 
 def check_address(http: HttpFront) -> None:

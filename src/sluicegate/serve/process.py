@@ -20,7 +20,7 @@ from sluicegate.exchange import Handler, Upstream
 from sluicegate.gateway.gateway import Gateway
 from sluicegate.gateway.governance import ApprovalsPage, Page, open_stores
 from sluicegate.hub.hub import Hub
-from sluicegate.hub.mount import Mount, State
+from sluicegate.hub.mount import Mount, MountState
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.serve.attach import Hello, Welcome, client_socket
 from sluicegate.serve.catalog_cache import CatalogCache
@@ -272,7 +272,7 @@ class Running:
     def _ready(self) -> dict[str, tuple[Mount, float]]:
         """The servers that are ready, with since when: that tells a server that was away for a moment only."""
         mounts = self.gateway.hub.mounts
-        return {mount.name: (mount, mount.since) for mount in mounts if mount.state is State.READY}
+        return {mount.name: (mount, mount.since) for mount in mounts if mount.state is MountState.READY}
 
 
 async def serve_gateway(

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from sluicegate.config.diff import Changes
+from sluicegate.config.diff import ConfigChanges
 from sluicegate.config.diff import changes as changes_between
 from sluicegate.config.load import Loaded, load, settle
 from sluicegate.config.mcp_json import NOTHING_USED
@@ -251,7 +251,7 @@ def for_reload(sentence: str) -> str:
 
 
 def change_sentences(
-    changes: Changes, config: GatewayConfig, was_enabled: Collection[str], pending: Collection[str]
+    changes: ConfigChanges, config: GatewayConfig, was_enabled: Collection[str], pending: Collection[str]
 ) -> list[str]:
     """What a reload changed, one sentence each.
 

@@ -118,7 +118,7 @@ def new_id() -> str:
     return secrets.choice(_LETTERS) + "".join(secrets.choice(_LETTERS + "23456789") for _ in range(5))
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class ApprovalAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What a person answered."""
 
     scope: Scope | None
@@ -181,7 +181,7 @@ class Approvals(Protocol):
         """
         ...
 
-    def decide(self, approval_id: str, answer: Answer) -> bool:
+    def decide(self, approval_id: str, answer: ApprovalAnswer) -> bool:
         """Answer an open question; whether this was the first answer, and in time. A wider yes also adds a grant."""
         ...
 
@@ -213,7 +213,7 @@ class Grants(Protocol):
         """The grant that covers a call now."""
         ...
 
-    def add_grant(self, question: Approval, answer: Answer) -> None:
+    def add_grant(self, question: Approval, answer: ApprovalAnswer) -> None:
         """Keep a wider yes to a question that is not in the store."""
         ...
 

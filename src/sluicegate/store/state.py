@@ -20,7 +20,7 @@ import msgspec
 
 from sluicegate.errors import StateUnavailable
 from sluicegate.runtime.lock import try_lock
-from sluicegate.store.base import Answer, Approval, Grant, Pin, Seen, new_id
+from sluicegate.store.base import Approval, ApprovalAnswer, Grant, Pin, Seen, new_id
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -165,7 +165,7 @@ class SqliteState:
             db.execute(_ADD_APPROVAL, msgspec.structs.asdict(question))
         return question
 
-    def decide(self, approval_id: str, answer: Answer) -> bool:
+    def decide(self, approval_id: str, answer: ApprovalAnswer) -> bool:
         """Answer an open question; whether this was the first answer, and in time. A wider yes also adds a grant."""
         now = self._clock()
         values = msgspec.structs.asdict(answer) | {"id": approval_id, "now": now}
@@ -243,7 +243,7 @@ class SqliteState:
         with self._errors():
             return _first(self._db.execute(query, (server, name, kind, caller, definition, now, now)), Grant)
 
-    def add_grant(self, question: Approval, answer: Answer) -> None:
+    def add_grant(self, question: Approval, answer: ApprovalAnswer) -> None:
         """Keep a wider yes to a question that is not in the store."""
         with self._writing() as db:
             db.execute(_ADD_GRANT, msgspec.structs.asdict(_grant(question, answer, self._clock())))
@@ -368,7 +368,7 @@ def _digest(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _grant(approval: Approval, answer: Answer, now: int) -> Grant:
+def _grant(approval: Approval, answer: ApprovalAnswer, now: int) -> Grant:
     return Grant(
         id=new_id(),
         caller=approval.caller,

@@ -18,7 +18,7 @@ from sluicegate.exchange import Exchange
 from sluicegate.gate.approval_text import as_lines
 from sluicegate.gate.rules import Permission, full_name, to_toml
 from sluicegate.protocol.message import Params, as_object
-from sluicegate.store.base import Answer, Approval, State
+from sluicegate.store.base import Approval, ApprovalAnswer, State
 from sluicegate.text.globs import escape
 
 log = logging.getLogger("sluicegate")
@@ -31,7 +31,7 @@ MAX_CHANGES: Final = 10
 Remember = Literal["once", "session", "always"]
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class PermissionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A call that no rule allows or denies."""
 
     tool: str
@@ -68,7 +68,9 @@ class Deny(msgspec.Struct, frozen=True):
     """Whether the other calls of the same reply are refused as well, and `answer` says that the agent should stop."""
 
 
-OnPermission = Callable[[Ask], "Awaitable[Allow | Deny] | Allow | Deny"] | Literal["allow", "deny", "terminal"]
+OnPermission = (
+    Callable[[PermissionRequest], "Awaitable[Allow | Deny] | Allow | Deny"] | Literal["allow", "deny", "terminal"]
+)
 
 
 class Amended(msgspec.Struct, frozen=True):
@@ -148,7 +150,7 @@ class Permissions:
         self._terminal = asyncio.Lock()
         self._user = _user()
 
-    async def ask(self, exchange: Exchange, question: Approval) -> Answer | Refused:
+    async def ask(self, exchange: Exchange, question: Approval) -> ApprovalAnswer | Refused:
         """The answer to a question, or a refusal with a sentence for the model.
 
         Raises:
@@ -179,15 +181,15 @@ class Permissions:
             raise ArgumentsChanged(said, question)
         return self._answer(key, said)
 
-    def _answer(self, key: tuple[str, ...], said: Allow) -> Answer:
+    def _answer(self, key: tuple[str, ...], said: Allow) -> ApprovalAnswer:
         if said.remember == "session":
             self._allowed.add(key)
-        return Answer(scope="always" if said.remember == "always" else "once", by=self._user, way="client")
+        return ApprovalAnswer(scope="always" if said.remember == "always" else "once", by=self._user, way="client")
 
-    def _asked(self, exchange: Exchange, question: Approval, agent: str) -> Ask:
+    def _asked(self, exchange: Exchange, question: Approval, agent: str) -> PermissionRequest:
         name = exchange.name or question.name
         where = f" ({question.rule})" if question.rule else ""
-        return Ask(
+        return PermissionRequest(
             tool=name,
             server=question.server,
             kind=question.kind,
@@ -206,7 +208,7 @@ def _stopped(current: Batch | None) -> Deny | None:
     return Deny("Another call of the same reply was refused and ended all of them; nothing was run.")
 
 
-async def _said(callback: OnPermission | None, ask: Ask) -> Allow | Deny:
+async def _said(callback: OnPermission | None, ask: PermissionRequest) -> Allow | Deny:
     if callback is None or isinstance(callback, str):
         return Deny(_rule_for(ask))
     try:
@@ -222,7 +224,7 @@ async def _said(callback: OnPermission | None, ask: Ask) -> Allow | Deny:
         return Deny(f"Whether {ask.tool} may be called could not be decided; nothing was run.")
 
 
-def _rule_for(ask: Ask) -> str:
+def _rule_for(ask: PermissionRequest) -> str:
     name = full_name(ask.server, escape(ask.own))
     rule = Permission(
         tool=name if ask.kind == "tool" else None,
@@ -248,7 +250,7 @@ def _user() -> str:
 _KEYS: Final[Mapping[str, Remember]] = {"y": "once", "s": "session", "a": "always"}
 
 
-async def ask_on_terminal(ask: Ask) -> Allow | Deny:
+async def ask_on_terminal(ask: PermissionRequest) -> Allow | Deny:
     """The answer of the user at the terminal; a refusal if there is none."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return Deny(_rule_for(ask))

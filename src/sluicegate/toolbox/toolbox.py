@@ -25,7 +25,7 @@ from sluicegate.gateway.gateway import Gateway
 from sluicegate.gateway.governance import open_stores
 from sluicegate.gateway.load_file import load_server
 from sluicegate.hub.hub import Hub
-from sluicegate.hub.mount import State
+from sluicegate.hub.mount import MountState
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.versions import MODERN_VERSIONS
 from sluicegate.runtime.task_scope import TaskScope
@@ -34,7 +34,7 @@ from sluicegate.server import Server
 from sluicegate.toolbox.management_tools import MAX_RESULT, ManagementTools
 from sluicegate.toolbox.narrowing import Narrowing, NarrowingGovernor
 from sluicegate.toolbox.permission import OnPermission, Permissions
-from sluicegate.toolbox.view import Shared, View
+from sluicegate.toolbox.view import SharedByViews, View
 
 log = logging.getLogger("sluicegate")
 
@@ -149,7 +149,7 @@ class Toolbox(View):
             management = cast(ManagementTools, gateway.management)
             management.texts.longest = self._max_result
             await self._open(
-                Shared(
+                SharedByViews(
                     gateway.hub.router(""),
                     gateway.handler(),
                     management,
@@ -246,7 +246,7 @@ class Toolbox(View):
     @property
     def problems(self) -> list[str]:
         """What does not work, and why: files that cannot be used, and servers that are not there."""
-        failed = (State.FAILED.value, State.DEGRADED.value)
+        failed = (MountState.FAILED.value, MountState.DEGRADED.value)
         down = [each for each in self.servers if each.state in failed]
         return [*self.file_problems, *(each.sentence for each in down)]
 

@@ -50,7 +50,7 @@ class Watched(msgspec.Struct, eq=False, kw_only=True):
     """The text of its last update."""
 
 
-class Waiting:
+class UnreadUpdates:
     """The updates of one caller that were not read yet."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Watches:
         """`on_update` is called with each one that has an update."""
         self._on_update = on_update
         self._watched: dict[str, Watched] = {}
-        self._waiting: dict[str, Waiting] = {}
+        self._waiting: dict[str, UnreadUpdates] = {}
         self._tasks = TaskScope()
 
     async def __aenter__(self) -> "Watches":
@@ -103,11 +103,11 @@ class Watches:
         await self._tasks.__aexit__(None, None, None)
         self._watched.clear()
 
-    def waiting(self, caller: str) -> Waiting:
+    def waiting(self, caller: str) -> UnreadUpdates:
         """The updates of a caller."""
         found = self._waiting.get(caller)
         if found is None or found.is_closed:
-            found = self._waiting[caller] = Waiting()
+            found = self._waiting[caller] = UnreadUpdates()
         return found
 
     def of(self, caller: str) -> list[Watched]:

@@ -22,7 +22,7 @@ from sluicegate.protocol.read_types import read_tool
 from sluicegate.protocol.types import TextContent, Tool, ToolResult
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.schemas.apis import APIS, Defined, answers, api_named, define, news, read_calls, tokens, tool_list
-from sluicegate.schemas.apis.messages import Call, read_call
+from sluicegate.schemas.apis.messages import ModelCall, read_call
 from sluicegate.text.globs import name_matches
 from sluicegate.toolbox.management_tools import NO_LIMIT, CallerConnection, ManagementTools
 from sluicegate.toolbox.narrowing import Narrowing
@@ -61,7 +61,7 @@ def _own_batch() -> Generator[Batch]:
         batch.reset(token)
 
 
-class Shared(msgspec.Struct, eq=False):
+class SharedByViews(msgspec.Struct, eq=False):
     """What all views of a toolbox have in common."""
 
     router: Router
@@ -87,7 +87,7 @@ class View:
         self._left: int | None = None
         """Calls that are left, if they are limited."""
         self._tasks = TaskScope()
-        self._shared_parts: Shared | None = None
+        self._shared_parts: SharedByViews | None = None
         self._client: Client | None = None
         self._calls: set[asyncio.Timeout] = set()
         self._tools: list[Tool] | None = None
@@ -150,7 +150,7 @@ class View:
     async def __aexit__(self, *error: object) -> None:
         await self._close()
 
-    async def _open(self, shared: Shared) -> None:
+    async def _open(self, shared: SharedByViews) -> None:
         self._shared_parts = shared
         self._tasks = await TaskScope().__aenter__()
         connection = CallerConnection(shared.handler, self.caller)
@@ -172,7 +172,7 @@ class View:
             self._shared_parts.management.watches.end_all(self.caller.id)
 
     @property
-    def _shared(self) -> Shared:
+    def _shared(self) -> SharedByViews:
         if self._shared_parts is None or self._client is None:
             raise RuntimeError("it is not open; use it inside `async with`")
         return self._shared_parts
@@ -320,7 +320,7 @@ class View:
             strict = self._last is not None and self._last[0] == api and self._last[1]
         results: list[Outcome | None] = [None] * len(calls)
 
-        async def run(place: int, call: Call) -> None:
+        async def run(place: int, call: ModelCall) -> None:
             results[place] = await self._execute(call, (api, bool(strict)), None)
 
         with _own_batch() as current:
@@ -367,7 +367,7 @@ class View:
         """
         return self._shared.management.watches.waiting(self.caller.id).read()
 
-    async def _execute(self, call: Call, shape: Shape | None, on_progress: OnProgress | None) -> Outcome:
+    async def _execute(self, call: ModelCall, shape: Shape | None, on_progress: OnProgress | None) -> Outcome:
         prepared = self._prepared(call, shape)
         if isinstance(prepared, Outcome):
             return prepared
@@ -385,7 +385,7 @@ class View:
             return self._failed(name, problem)
         return self._finished(name, result)
 
-    def _prepared(self, call: Call, shape: Shape | None) -> Call | Outcome:
+    def _prepared(self, call: ModelCall, shape: Shape | None) -> ModelCall | Outcome:
         """The call with the names that its server uses, or why it cannot be made."""
         _ = self._shared
         if call.problem:
@@ -402,12 +402,12 @@ class View:
             return call
         return msgspec.structs.replace(call, name=found.tool.name, arguments=found.undo(call.arguments))
 
-    def _searched(self, call: Call, shape: Shape) -> Call | Outcome:
+    def _searched(self, call: ModelCall, shape: Shape) -> ModelCall | Outcome:
         """What a search found, or the call of what was found. Raises InvalidParams if the arguments are not valid."""
         given = define(map(read_tool, TOOLS), shape[0], strict=shape[1])[call.name].undo(call.arguments)
         if call.name == CALL:
             name, arguments = read_called(given)
-            return self._prepared(Call(call.id, name, arguments), shape)
+            return self._prepared(ModelCall(call.id, name, arguments), shape)
         query, limit = read_query(given)
         found = self._search.find(self._catalog(), query, limit)
         # As they are now: a tool that is new can be found at once.

@@ -292,7 +292,7 @@ class Attribution:
 # ---------------------------------------------------------------------------------------------------------- pages
 
 
-class Page(NamedTuple):
+class SentPage(NamedTuple):
     """A page that a caller was sent to."""
 
     sink: Sink | None
@@ -308,8 +308,8 @@ class Pages:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._pages: dict[str, Page] = {}
-        self._early: dict[str, asyncio.Future[Page]] = {}
+        self._pages: dict[str, SentPage] = {}
+        self._early: dict[str, asyncio.Future[SentPage]] = {}
 
     def add_question(self, elicitation: str, cause: Exchange) -> str:
         """Note a page that a question names; returns the id to show to the caller."""
@@ -317,7 +317,7 @@ class Pages:
 
         # Two servers behind us may use the same id.
         shown_id = secrets.token_urlsafe(12)
-        self._add(elicitation, Page(_sink_for_visits(cause), shown_id))
+        self._add(elicitation, SentPage(_sink_for_visits(cause), shown_id))
         return shown_id
 
     def add_reply(self, cause: Exchange, reply: Reply) -> None:
@@ -329,7 +329,7 @@ class Pages:
             if isinstance(elicitation, str):
                 revision = REVISIONS.get(cause.profile.version)
                 is_awaited = revision is None or revision.modern
-                self._add(elicitation, Page(_sink_for_visits(cause), elicitation, is_awaited))
+                self._add(elicitation, SentPage(_sink_for_visits(cause), elicitation, is_awaited))
 
     def forget(self, elicitation: str) -> None:
         self._pages.pop(elicitation, None)
@@ -348,7 +348,7 @@ class Pages:
         self._early[elicitation] = asyncio.get_running_loop().create_future()
         return self._notify_when_named(elicitation)
 
-    def _add(self, elicitation: str, page: Page) -> None:
+    def _add(self, elicitation: str, page: SentPage) -> None:
         early = self._early.get(elicitation)
         if early is not None and not early.done():
             early.set_result(page)
@@ -368,7 +368,7 @@ class Pages:
             del self._early[elicitation]
         await self._notify(page)
 
-    async def _notify(self, page: Page) -> None:
+    async def _notify(self, page: SentPage) -> None:
         if page.sink is not None:
             with suppress(SluicegateError):  # A caller that cannot be told is not the server's fault.
                 await page.sink.emit(Notification(VISITED, {"elicitationId": page.shown_id}))

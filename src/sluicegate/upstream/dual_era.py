@@ -37,7 +37,7 @@ SESSION_RETRY: Final = 30.0
 _NULL: Final = msgspec.Raw(b"null")
 
 
-class Session(Connection, Protocol):
+class ClosableSession(Connection, Protocol):
     """A connection in the session era, which can be closed by itself."""
 
     async def aclose(self) -> None:
@@ -45,7 +45,7 @@ class Session(Connection, Protocol):
         ...
 
 
-OpenSession = Callable[[], Awaitable[Session | None]]
+OpenSession = Callable[[], Awaitable[ClosableSession | None]]
 """Opens a session with the server; None if it has none."""
 
 
@@ -75,7 +75,7 @@ class DualEra:
         self._modern = modern
         self._open_session = open_session
         self._tasks = tasks
-        self._session: Session | None = None
+        self._session: ClosableSession | None = None
         self._tools: frozenset[str] = frozenset()
         """Those of the session."""
         self._is_decided = False
@@ -135,7 +135,7 @@ class DualEra:
 
     # ----------------------------------------------------------------------------------------------- the session
 
-    def _do_without(self, session: Session) -> None:
+    def _do_without(self, session: ClosableSession) -> None:
         if self._session is session:
             with suppress(RuntimeError):  # The connection is ending, which also ends the session.
                 self._tasks.start(session.aclose())
@@ -176,7 +176,7 @@ class DualEra:
             self._deciding = None
             decided.set()
 
-    async def _outlive(self, session: Session) -> None:
+    async def _outlive(self, session: ClosableSession) -> None:
         """Drop a session when it has ended, because the server has changed."""
         await session.wait_closed()
         if self._session is session:
@@ -213,7 +213,7 @@ class DualEra:
             await self._set_level(self._session)
         return Result(complete({}))
 
-    async def _set_level(self, session: Session) -> None:
+    async def _set_level(self, session: ClosableSession) -> None:
         if "logging" in session.discovery.capabilities:
             with suppress(UpstreamError):
                 await session(Exchange("logging/setLevel", {"level": self._level}, NOBODY))
@@ -225,7 +225,7 @@ def _may_use_session(exchange: Exchange) -> bool:
     return exchange.profile.version in SESSION_VERSIONS and not ("requestState" in params or "inputResponses" in params)
 
 
-async def _tools_of(session: Session) -> frozenset[str]:
+async def _tools_of(session: ClosableSession) -> frozenset[str]:
     """The names of the tools of a session that need not be called as tasks, up to the first unreadable page.
 
     Raises:

@@ -28,7 +28,7 @@ from sluicegate.protocol.message import (
     as_object,
     encode,
 )
-from sluicegate.protocol.modern_era import Discovery, Profile, complete, stamped
+from sluicegate.protocol.modern_era import ClientProfile, Discovery, complete, stamped
 from sluicegate.protocol.parse_request import recover_id
 from sluicegate.protocol.parse_response import (
     Unreadable,
@@ -188,7 +188,7 @@ class DuplexConnection:
                 self._send_cancelled(request_id)
             raise
 
-    def _stamped(self, profile: Profile, params: Params, token: RequestId | None) -> Params:
+    def _stamped(self, profile: ClientProfile, params: Params, token: RequestId | None) -> Params:
         """The params with what the server's era needs, and our own progress token."""
         if self._session is None:
             return stamped(params, profile, self.discovery.version, self._client_info, token)

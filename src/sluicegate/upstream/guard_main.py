@@ -52,7 +52,7 @@ def main(control: int, argv: list[str]) -> None:
     for fd in range(3):
         os.dup2(null, fd)
     os.chdir("/")
-    Guardian(control, born, server, adopts).watch()
+    Guard(control, born, server, adopts).watch()
 
 
 def find_prctl() -> "Callable[[int, int], bool]":
@@ -89,7 +89,7 @@ def become(argv: list[str], guardian: int, prctl: "Callable[[int, int], bool]", 
         os._exit(127)
 
 
-class Guardian:
+class Guard:
     """Waits for the exit of the server or an order of the gateway, then stops all descendants."""
 
     def __init__(self, control: int, born: int, server: int, adopts: bool) -> None:

@@ -19,12 +19,12 @@ from sluicegate.errors import (
 from sluicegate.exchange import Connection, Host, Upstream
 from sluicegate.http1 import Fields, Pool
 from sluicegate.http1.client import origin_of
-from sluicegate.protocol.modern_era import Discovery, Incompatible, Legacy, Retry, judge_probe
+from sluicegate.protocol.modern_era import Discovery, Incompatible, Legacy, ProbeAgain, judge_probe
 from sluicegate.protocol.versions import LATEST_VERSION, SUPPORTED_VERSIONS
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.upstream.dual_era import DualEra
 from sluicegate.upstream.duplex import Era
-from sluicegate.upstream.http_endpoint import HttpEndpoint, Timeouts, checked_fields
+from sluicegate.upstream.http_endpoint import Timeouts, UpstreamEndpoint, checked_fields
 from sluicegate.upstream.http_modern import ModernHttp
 from sluicegate.upstream.http_session import SessionHttp
 from sluicegate.upstream.legacy_sse import SseHttp, open_sse
@@ -100,7 +100,7 @@ class HttpUpstream:
     async def connect(self, host: Host) -> AsyncGenerator[Connection]:
         """A connection after the handshake, for as long as the `async with` lasts."""
         pool = Pool(limits=self._timeouts.limits(), ssl_context=self._ssl_context, name=self._name)
-        endpoint = HttpEndpoint(self._name, self._url, self._fields, pool, self._timeouts)
+        endpoint = UpstreamEndpoint(self._name, self._url, self._fields, pool, self._timeouts)
         host = self._redactor.redact_host(host)
         try:
             async with TaskScope() as tasks:
@@ -124,7 +124,7 @@ class HttpUpstream:
         finally:
             await pool.aclose()
 
-    async def _open(self, endpoint: HttpEndpoint, host: Host, tasks: TaskScope) -> HttpConnection:
+    async def _open(self, endpoint: UpstreamEndpoint, host: Host, tasks: TaskScope) -> HttpConnection:
         order = _TRANSPORTS[self._era]
         remembered = _verdicts.get(self._url) if self._era == "auto" else None
         order = sorted(order, key=lambda transport: transport != remembered)
@@ -153,7 +153,7 @@ class HttpUpstream:
         raise UpstreamUnavailable(problem, details="".join(says))
 
     async def _try(
-        self, transport: Transport, endpoint: HttpEndpoint, host: Host, tasks: TaskScope, says: list[str]
+        self, transport: Transport, endpoint: UpstreamEndpoint, host: Host, tasks: TaskScope, says: list[str]
     ) -> HttpConnection | str:
         """A connection by this transport, or what the server did instead. Its own words are appended to `says`.
 
@@ -176,7 +176,7 @@ class HttpUpstream:
             case "sse":
                 return await open_sse(endpoint, host, tasks, self._open_timeout)
 
-    async def _begin_session(self, endpoint: HttpEndpoint, host: Host, tasks: TaskScope) -> SessionHttp | None:
+    async def _begin_session(self, endpoint: UpstreamEndpoint, host: Host, tasks: TaskScope) -> SessionHttp | None:
         """A session with a server that speaks 2026-07-28; None if it offers none.
 
         The older era without a session id is of no use: such a server can neither ask nor push anything.
@@ -212,7 +212,7 @@ class HttpUpstream:
                 case Discovery():
                     connection.discovery = verdict
                     return connection
-                case Retry(version):
+                case ProbeAgain(version):
                     continue
                 case Incompatible(supported):
                     known = ", ".join(SUPPORTED_VERSIONS)

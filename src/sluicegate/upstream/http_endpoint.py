@@ -107,7 +107,7 @@ def checked_fields(headers: Mapping[str, str]) -> Fields:
     return tuple(headers.items())
 
 
-class Refusal(NamedTuple):
+class ErrorAnswer(NamedTuple):
     """A response with an error status: a JSON-RPC error, or our own error that names the status."""
 
     says: ErrorObject | UpstreamError
@@ -130,7 +130,7 @@ def is_about_session(error: ErrorObject) -> bool:
     return error.code == _LOST_CODE and _lost_message.search(error.message) is not None
 
 
-class HttpEndpoint:
+class UpstreamEndpoint:
     """A URL, the headers configured for it, and the connections to it."""
 
     def __init__(self, name: str, url: str, fields: Fields, pool: Pool, timeouts: Timeouts) -> None:
@@ -216,12 +216,12 @@ class HttpEndpoint:
         """
         return (await self.read_refusal(answer)).reply()
 
-    async def read_refusal(self, answer: Answer, *, within_session: bool = False) -> Refusal:
+    async def read_refusal(self, answer: Answer, *, within_session: bool = False) -> ErrorAnswer:
         """As `refusal_of`, but raises nothing. `within_session`: also find out whether the session was lost."""
         status = answer.status
         if within_session and status == 404:
             answer.close()  # The body does not matter.
-            return Refusal(self.status_error(answer), is_lost_session=True)
+            return ErrorAnswer(self.status_error(answer), is_lost_session=True)
         is_json, may_be_lost = answer.head.media_type == JSON, within_session and status == 400
         body = b""
         # Not of 401, 403 and Retry-After: their bodies are not for the caller.
@@ -232,8 +232,8 @@ class HttpEndpoint:
         message = decode_tolerant(body) if is_json and body else None
         if isinstance(message, Response) and isinstance(message.reply, ErrorObject):
             error = message.reply
-            return Refusal(error, may_be_lost and is_about_session(error))
-        return Refusal(self.status_error(answer), may_be_lost and _lost_text.fullmatch(body.strip()) is not None)
+            return ErrorAnswer(error, may_be_lost and is_about_session(error))
+        return ErrorAnswer(self.status_error(answer), may_be_lost and _lost_text.fullmatch(body.strip()) is not None)
 
     def status_error(self, answer: Answer) -> UpstreamError:
         """The error for a response of which only the status is known; `retryAfter` says when to retry."""

@@ -28,7 +28,7 @@ from sluicegate.protocol.parse_response import (
 )
 from sluicegate.protocol.sse import SseDecoder, SseEvent
 from sluicegate.runtime.task_scope import TURN
-from sluicegate.upstream.http_endpoint import EVENT_STREAM, JSON, HttpEndpoint, Timeouts, can_be_sent
+from sluicegate.upstream.http_endpoint import EVENT_STREAM, JSON, Timeouts, UpstreamEndpoint, can_be_sent
 
 log = logging.getLogger("sluicegate")
 
@@ -96,7 +96,7 @@ class Chunks:
         return chunk
 
 
-class Events:
+class AnswerEvents:
     """The events of an answer; remembers the last id for resuming."""
 
     __slots__ = ("_answer", "_before", "_chunks", "_decoder", "_id", "_idle", "_in_event", "_silence", "retry")
@@ -167,7 +167,7 @@ class Messages:
 
     def __init__(
         self,
-        endpoint: HttpEndpoint,
+        endpoint: UpstreamEndpoint,
         answer: Answer,
         request_id: int,
         last_id: str | None = None,
@@ -180,7 +180,7 @@ class Messages:
         self._id = request_id
         self._kind = answer.head.media_type
         is_events = self._kind == EVENT_STREAM
-        self.events = Events(answer, endpoint.timeouts, last_id, endless=endless) if is_events else None
+        self.events = AnswerEvents(answer, endpoint.timeouts, last_id, endless=endless) if is_events else None
         # The reference server of the conformance suite answers `subscriptions/listen` with endless lines of JSON.
         is_lines = endless and self._kind == JSON and answer.head.length < 0
         self._lines = LineDecoder(endpoint.timeouts.message) if is_lines else None

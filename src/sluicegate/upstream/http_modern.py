@@ -37,9 +37,9 @@ from sluicegate.protocol.message import (
 )
 from sluicegate.protocol.methods import LOG_LEVELS, METHODS
 from sluicegate.protocol.modern_era import (
+    ClientProfile,
     Discovery,
     Legacy,
-    Profile,
     judge_probe,
     stamped,
     subscription_of,
@@ -48,7 +48,7 @@ from sluicegate.protocol.modern_era import (
 from sluicegate.protocol.pagination import MAX_PAGES, as_raw, entries_of, is_beyond_limits, own_name, page_of, value_of
 from sluicegate.protocol.tasks import REQUESTS
 from sluicegate.runtime.task_scope import TaskScope, Turns
-from sluicegate.upstream.http_endpoint import ACCEPT_BOTH, HttpEndpoint, is_about_session
+from sluicegate.upstream.http_endpoint import ACCEPT_BOTH, UpstreamEndpoint, is_about_session
 from sluicegate.upstream.http_messages import END_TIMEOUT, Messages, ended_early, plain_result
 
 log = logging.getLogger("sluicegate")
@@ -83,7 +83,7 @@ class ModernHttp:
 
     transport: Final = "http"
 
-    def __init__(self, endpoint: HttpEndpoint, host: Host, tasks: TaskScope, version: str) -> None:
+    def __init__(self, endpoint: UpstreamEndpoint, host: Host, tasks: TaskScope, version: str) -> None:
         self.discovery = Discovery(version)
         self._endpoint = endpoint
         self._host = host
@@ -131,7 +131,7 @@ class ModernHttp:
         Raises:
             UpstreamError: the server cannot be reached, or sent no valid answer.
         """
-        profile = Profile(version, self._host.capabilities, self._host.client_info)
+        profile = ClientProfile(version, self._host.capabilities, self._host.client_info)
         request_id = next(self._ids)
         request = Request(request_id, "server/discover", with_profile({}, profile, None))
         template = self._template(version, request.method, request.params, _NO_MARKS)
@@ -321,7 +321,7 @@ class ModernHttp:
         cursor: object = None
         for _ in range(MAX_PAGES):
             params: Params = {} if cursor is None else {"cursor": cursor}
-            profile = Profile(exchange.profile.version, exchange.profile.capabilities)
+            profile = ClientProfile(exchange.profile.version, exchange.profile.capabilities)
             reply = await self._learn(await self._ask(Exchange("tools/list", params, exchange.sink, profile)))
             try:
                 page = page_of(reply) if isinstance(reply, Result) else None
@@ -339,7 +339,7 @@ def _may_be_marked(data: object) -> bool:
     return b"x-mcp-header" in found or b"\\u" in found
 
 
-def wants_log(profile: Profile, notification: Notification) -> bool:
+def wants_log(profile: ClientProfile, notification: Notification) -> bool:
     """Whether a request asked for log lines of this level."""
     level, wanted = notification.params.get("level"), profile.log_level
     if wanted is None or level not in LOG_LEVELS:

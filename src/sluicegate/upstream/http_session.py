@@ -45,7 +45,7 @@ from sluicegate.protocol.modern_era import Discovery
 from sluicegate.protocol.session_era import ClientSession
 from sluicegate.protocol.versions import LATEST_SESSION_VERSION
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.upstream.http_endpoint import ACCEPT_BOTH, HttpEndpoint, Refusal
+from sluicegate.upstream.http_endpoint import ACCEPT_BOTH, ErrorAnswer, UpstreamEndpoint
 from sluicegate.upstream.http_messages import END_TIMEOUT, plain_result
 from sluicegate.upstream.http_session_streams import SessionStreams
 from sluicegate.upstream.inbox import Inbox
@@ -82,7 +82,7 @@ class SessionHttp:
 
     transport: Final = "http"
 
-    def __init__(self, endpoint: HttpEndpoint, host: Host, tasks: TaskScope) -> None:
+    def __init__(self, endpoint: UpstreamEndpoint, host: Host, tasks: TaskScope) -> None:
         self.host = host
         self.discovery = Discovery(LATEST_SESSION_VERSION)
         self.pending: Pending[Inbox] = Pending()
@@ -402,7 +402,7 @@ class SessionHttp:
         await self._begin_again(used)
         return await self._streams.read_reply(await self._post(request), request_id, exchange)
 
-    def _seems_of_another_era(self, refusal: Refusal) -> bool:
+    def _seems_of_another_era(self, refusal: ErrorAnswer) -> bool:
         """Whether only a server of another era would refuse like this, so that a new session must be tried."""
         if not isinstance(refusal.says, ErrorObject) or refusal.says.code not in _ERRORS_OF_ANOTHER_ERA:
             return False

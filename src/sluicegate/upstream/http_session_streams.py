@@ -24,8 +24,8 @@ from sluicegate.protocol.methods import QUESTIONS
 from sluicegate.protocol.parse_response import Unreadable
 from sluicegate.protocol.sse import SseEvent
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.upstream.http_endpoint import ACCEPT_EVENTS, EVENT_STREAM, HttpEndpoint, retry_after
-from sluicegate.upstream.http_messages import END_TIMEOUT, Events, Messages, decoded, ended_early
+from sluicegate.upstream.http_endpoint import ACCEPT_EVENTS, EVENT_STREAM, UpstreamEndpoint, retry_after
+from sluicegate.upstream.http_messages import END_TIMEOUT, AnswerEvents, Messages, decoded, ended_early
 from sluicegate.upstream.http_modern import wants_log
 from sluicegate.upstream.inbox import Inbox
 from sluicegate.upstream.server_messages import BAD_MESSAGES_A_MINUTE, FLOODED, MAX_QUESTIONS, RateCounter
@@ -39,7 +39,7 @@ MAX_GET_FAILURES: Final = 3
 """Attempts in a row that a server may refuse before we do something else."""
 
 
-class Session(Protocol):
+class StreamedSession(Protocol):
     """The part of a session that its streams need."""
 
     def fields(self, fields: Fields) -> Fields:
@@ -68,8 +68,8 @@ class SessionStreams:
 
     def __init__(
         self,
-        endpoint: HttpEndpoint,
-        session: Session,
+        endpoint: UpstreamEndpoint,
+        session: StreamedSession,
         host: Host,
         pending: Pending[Inbox],
         server: SessionServer,
@@ -194,7 +194,7 @@ class SessionStreams:
                     if answer.status == 200 and answer.head.media_type == EVENT_STREAM:
                         self._settled.set()
                         was_open, failures, pause = True, 0, timeouts.retry
-                        events = Events(answer, timeouts, last_id)
+                        events = AnswerEvents(answer, timeouts, last_id)
                         try:
                             await self._read_events(events)
                         finally:
@@ -232,7 +232,7 @@ class SessionStreams:
     async def _lost_session(self, answer: Answer) -> bool:
         return (await self._endpoint.read_refusal(answer, within_session=True)).is_lost_session
 
-    async def _read_events(self, events: Events) -> None:
+    async def _read_events(self, events: AnswerEvents) -> None:
         while (chunk := await events.next_chunk()) is not None:
             for event in events.read(chunk):
                 # A message that is too long or unreadable here was no answer to a call, so it is skipped.

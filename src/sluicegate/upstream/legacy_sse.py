@@ -17,8 +17,8 @@ from sluicegate.protocol.framing import TooLong, encode_line
 from sluicegate.protocol.sse import SseEvent
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.upstream.duplex import DuplexConnection
-from sluicegate.upstream.http_endpoint import ACCEPT_BOTH, ACCEPT_EVENTS, EVENT_STREAM, HttpEndpoint
-from sluicegate.upstream.http_messages import END_TIMEOUT, Events
+from sluicegate.upstream.http_endpoint import ACCEPT_BOTH, ACCEPT_EVENTS, EVENT_STREAM, UpstreamEndpoint
+from sluicegate.upstream.http_messages import END_TIMEOUT, AnswerEvents
 
 log = logging.getLogger("sluicegate")
 
@@ -32,10 +32,10 @@ class SseWire:
 
     def __init__(
         self,
-        endpoint: HttpEndpoint,
+        endpoint: UpstreamEndpoint,
         post_url: str,
         answer: Answer,
-        events: Events,
+        events: AnswerEvents,
         begun: Sequence[SseEvent | TooLong],
         tasks: TaskScope,
     ) -> None:
@@ -162,7 +162,7 @@ class SseHttp(DuplexConnection):
             self.wire.close()
 
 
-async def open_sse(endpoint: HttpEndpoint, host: Host, tasks: TaskScope, seconds: float) -> SseHttp | str:
+async def open_sse(endpoint: UpstreamEndpoint, host: Host, tasks: TaskScope, seconds: float) -> SseHttp | str:
     """A connection, or what the server did instead if it does not speak this transport.
 
     Raises:
@@ -178,7 +178,7 @@ async def open_sse(endpoint: HttpEndpoint, host: Host, tasks: TaskScope, seconds
         if answer.status != 200 or answer.head.media_type != EVENT_STREAM:
             return f"it answered GET with status {answer.status} and no event stream"
         # Endless: without requests, the server may send nothing for days.
-        events = Events(answer, endpoint.timeouts, endless=True)
+        events = AnswerEvents(answer, endpoint.timeouts, endless=True)
         begun: Sequence[SseEvent | TooLong] = ()
         while not begun and (chunk := await events.next_chunk()) is not None:
             begun = events.read(chunk)

@@ -7,7 +7,15 @@ from typing import Literal, Protocol
 from sluicegate.errors import UNSUPPORTED_VERSION, ErrorObject, UpstreamError, UpstreamUnavailable
 from sluicegate.exchange import Host
 from sluicegate.protocol.message import Message, Notification, Params, Reply
-from sluicegate.protocol.modern_era import Discovery, Incompatible, Legacy, Profile, Retry, judge_probe, with_profile
+from sluicegate.protocol.modern_era import (
+    ClientProfile,
+    Discovery,
+    Incompatible,
+    Legacy,
+    ProbeAgain,
+    judge_probe,
+    with_profile,
+)
 from sluicegate.protocol.session_era import ClientSession
 from sluicegate.protocol.versions import LATEST_VERSION, SESSION_VERSIONS, SUPPORTED_VERSIONS
 from sluicegate.runtime.task_scope import TaskScope
@@ -103,14 +111,14 @@ async def _probe(server: Negotiable, *, must_be_modern: bool = False) -> Discove
     """
     version = LATEST_VERSION
     for _ in range(2):
-        profile = Profile(version, server.host.capabilities, server.host.client_info)
+        profile = ClientProfile(version, server.host.capabilities, server.host.client_info)
         # Not cancelled on timeout: before the handshake many servers accept no other message.
         reply = await server.request("server/discover", with_profile({}, profile, None), withdraw=False)
         verdict = judge_probe(reply)
         match verdict:
             case Discovery():
                 return verdict
-            case Retry(version):
+            case ProbeAgain(version):
                 continue
             case Incompatible(supported):
                 problem = f"{server.name} speaks {', '.join(supported)}; we speak {', '.join(SUPPORTED_VERSIONS)}."

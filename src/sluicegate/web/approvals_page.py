@@ -21,7 +21,7 @@ from sluicegate import http1
 from sluicegate.downstream.http_guard import HostPolicy
 from sluicegate.errors import StateUnavailable
 from sluicegate.gate.approval_text import ANSWERS, MAX_REASON, outcome
-from sluicegate.store.base import Answer, State
+from sluicegate.store.base import ApprovalAnswer, State
 from sluicegate.web.html import HEADERS, document, notice, question_form, questions_list
 
 PATH: Final = "/approvals"
@@ -157,7 +157,7 @@ class _Requests:
         scope = ANSWERS[chosen]
         reason = form.get("reason", "")[:MAX_REASON] if scope is None else ""
         # Whether it was the first answer is seen on the page that follows.
-        self._state.decide(question_id, Answer(scope=scope, by=self._by, way="page", reason=reason))
+        self._state.decide(question_id, ApprovalAnswer(scope=scope, by=self._by, way="page", reason=reason))
         _respond(request, 303, b"", ("Location", f"{PATH}?{urlencode({'answered': question_id})}"))
 
 

@@ -23,7 +23,7 @@ from sluicegate.errors import (
 )
 from sluicegate.exchange import NOBODY, Connection, Exchange
 from sluicegate.protocol.message import Params, Reply, Result, as_object, opened
-from sluicegate.protocol.modern_era import Profile, complete
+from sluicegate.protocol.modern_era import ClientProfile, complete
 from sluicegate.protocol.tasks import RELATED
 from sluicegate.protocol.translate.content import without
 from sluicegate.runtime.deadlines import Deadline
@@ -153,7 +153,7 @@ async def _cancel(task_id: str, connection: Connection, call: Exchange) -> None:
     if "cancel" in (as_object(connection.discovery.capabilities.get("tasks")) or {}):
         with suppress(TimeoutError, SluicegateError):
             async with asyncio.timeout(TASK_ANSWERS_WITHIN):
-                await connection(Exchange("tasks/cancel", {"taskId": task_id}, NOBODY, Profile(), call.caller))
+                await connection(Exchange("tasks/cancel", {"taskId": task_id}, NOBODY, ClientProfile(), call.caller))
 
 
 def _unrelated(reply: Reply, value: Params) -> Reply:

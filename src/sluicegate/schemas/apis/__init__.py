@@ -12,7 +12,7 @@ from sluicegate.protocol.message import Params, as_object
 from sluicegate.protocol.types import TextContent, Tool, ToolResult
 from sluicegate.schemas.apis.anthropic import ANTHROPIC
 from sluicegate.schemas.apis.gemini import GEMINI
-from sluicegate.schemas.apis.messages import Api, Call, Keep, cannot_show, entries, field, shown
+from sluicegate.schemas.apis.messages import Api, Keep, ModelCall, cannot_show, entries, field, shown
 from sluicegate.schemas.apis.names import accepted_names
 from sluicegate.schemas.apis.openai import CHAT, RESPONSES
 from sluicegate.schemas.apis.schema import Translation, translate
@@ -98,7 +98,7 @@ def api_named(name: str) -> Api:
     return APIS[name]
 
 
-def read_calls(api: str, reply: object) -> list[Call]:
+def read_calls(api: str, reply: object) -> list[ModelCall]:
     """The calls in a model's reply, in order: as the wire has it, or an object of the API's SDK.
 
     Raises:
@@ -107,7 +107,7 @@ def read_calls(api: str, reply: object) -> list[Call]:
     return api_named(api).calls(reply)
 
 
-def answers(api: str, results: Sequence[tuple[Call, ToolResult]], keep: Keep = cannot_show) -> list[Params]:
+def answers(api: str, results: Sequence[tuple[ModelCall, ToolResult]], keep: Keep = cannot_show) -> list[Params]:
     """The messages that answer calls, to append after the reply. `keep` stores what the API cannot show.
 
     Raises:
@@ -123,7 +123,7 @@ def blocks(api: str, result: ToolResult, keep: Keep = cannot_show) -> object:
     Raises:
         ValueError: there is no such API.
     """
-    [message] = answers(api, [(Call("", ""), result)], keep)
+    [message] = answers(api, [(ModelCall("", ""), result)], keep)
     first = next(iter(entries(field(message, "content", "parts"))), None)
     if field(first, "type") == "tool_result":
         return field(first, "content")
@@ -133,7 +133,7 @@ def blocks(api: str, result: ToolResult, keep: Keep = cannot_show) -> object:
     return field(message, "output", "content")
 
 
-def problem_result(call: Call) -> ToolResult:
+def problem_result(call: ModelCall) -> ToolResult:
     """The result of a call that could not be read."""
     return ToolResult(content=[TextContent(text=call.problem)], is_error=True)
 

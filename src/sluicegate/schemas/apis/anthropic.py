@@ -4,8 +4,18 @@ from collections.abc import Sequence
 from typing import Final
 
 from sluicegate.protocol.message import Params
-from sluicegate.schemas.apis.messages import Api, Call, Image, Shown, described, entries, field, read_call, text_field
-from sluicegate.schemas.apis.schema import Rules, Translation
+from sluicegate.schemas.apis.messages import (
+    Api,
+    ImageBlock,
+    ModelCall,
+    Shown,
+    described,
+    entries,
+    field,
+    read_call,
+    text_field,
+)
+from sluicegate.schemas.apis.schema import SchemaRules, Translation
 
 
 def _define(name: str, description: str, translation: Translation) -> Params:
@@ -13,7 +23,7 @@ def _define(name: str, description: str, translation: Translation) -> Params:
     return {"name": name, **({"description": text} if text else {}), "input_schema": schema}
 
 
-def _calls(reply: object) -> list[Call]:
+def _calls(reply: object) -> list[ModelCall]:
     content = entries(field(reply, "content")) or entries(reply)
     return [
         read_call(text_field(block, "id"), text_field(block, "name"), field(block, "input"))
@@ -22,7 +32,7 @@ def _calls(reply: object) -> list[Call]:
     ]
 
 
-def _answers(answered: Sequence[tuple[Call, Sequence[Shown], bool]]) -> list[Params]:
+def _answers(answered: Sequence[tuple[ModelCall, Sequence[Shown], bool]]) -> list[Params]:
     """One message of the user: the API wants the results of all calls together."""
     content: list[Params] = []
     for call, parts, is_error in answered:
@@ -32,7 +42,7 @@ def _answers(answered: Sequence[tuple[Call, Sequence[Shown], bool]]) -> list[Par
 
 
 def _block(part: Shown) -> Params:
-    if isinstance(part, Image):
+    if isinstance(part, ImageBlock):
         return {"type": "image", "source": {"type": "base64", "media_type": part.mime_type, "data": part.data}}
     return {"type": "text", "text": part}
 
@@ -49,7 +59,7 @@ def _news(removed: Sequence[str], added: Sequence[Params]) -> list[Params]:
 
 ANTHROPIC: Final = Api(
     title="Anthropic",
-    rules=Rules(
+    rules=SchemaRules(
         name=r"[A-Za-z0-9_-]{1,64}",
         not_at_root=frozenset({"anyOf", "oneOf", "allOf"}),
         property_name=r"[A-Za-z0-9_.-]{1,64}",

@@ -6,8 +6,8 @@ from typing import Final
 from sluicegate.protocol.message import Params
 from sluicegate.schemas.apis.messages import (
     Api,
-    Call,
-    Image,
+    ImageBlock,
+    ModelCall,
     Shown,
     described,
     entries,
@@ -17,7 +17,7 @@ from sluicegate.schemas.apis.messages import (
     read_call,
     text_field,
 )
-from sluicegate.schemas.apis.schema import Rules, Translation
+from sluicegate.schemas.apis.schema import SchemaRules, Translation
 
 
 def _define(name: str, description: str, translation: Translation) -> Params:
@@ -26,10 +26,10 @@ def _define(name: str, description: str, translation: Translation) -> Params:
     return {"name": name, "description": text or name, "parametersJsonSchema": schema}
 
 
-def _calls(reply: object) -> list[Call]:
+def _calls(reply: object) -> list[ModelCall]:
     candidates = entries(field(reply, "candidates"))
     content = field(candidates[0], "content") if candidates else reply
-    found: list[Call] = []
+    found: list[ModelCall] = []
     for part in entries(field(content, "parts")) or entries(content):
         call = field(part, "functionCall", "function_call")
         if call is not None:
@@ -37,16 +37,16 @@ def _calls(reply: object) -> list[Call]:
     return found
 
 
-def _answers(answered: Sequence[tuple[Call, Sequence[Shown], bool]]) -> list[Params]:
+def _answers(answered: Sequence[tuple[ModelCall, Sequence[Shown], bool]]) -> list[Params]:
     """One message: the API wants as many responses in a turn as there were calls."""
     parts = [{"functionResponse": _response(*entry)} for entry in answered]
     return [{"role": "user", "parts": parts}] if parts else []
 
 
-def _response(call: Call, parts: Sequence[Shown], is_error: bool) -> Params:
+def _response(call: ModelCall, parts: Sequence[Shown], is_error: bool) -> Params:
     out: Params = {"id": call.id} if call.id else {}
     out |= {"name": call.name, "response": {"error" if is_error else "output": joined(parts)}}
-    images = [part for part in parts if isinstance(part, Image)]
+    images = [part for part in parts if isinstance(part, ImageBlock)]
     if images:
         out["parts"] = [{"inlineData": {"mimeType": image.mime_type, "data": image.data}} for image in images]
     return out
@@ -59,7 +59,7 @@ def _news(removed: Sequence[str], added: Sequence[Params]) -> list[Params]:
 
 GEMINI: Final = Api(
     title="Gemini",
-    rules=Rules(
+    rules=SchemaRules(
         name=r"[A-Za-z_][A-Za-z0-9_-]{0,63}",
         not_at_root=frozenset({"anyOf", "oneOf", "allOf"}),
         keywords=frozenset(

@@ -20,7 +20,7 @@ from sluicegate.protocol.types import (
     TextContent,
     ToolResult,
 )
-from sluicegate.schemas.apis.schema import Rules, Translation
+from sluicegate.schemas.apis.schema import SchemaRules, Translation
 
 MAX_IMAGE: Final = 5 * 1024 * 1024
 """Bytes in base64; Anthropic refuses more, the others accept more."""
@@ -29,7 +29,7 @@ MAX_NEWS: Final = 20_000
 EMPTY: Final = "The tool returned nothing."
 
 
-class Call(msgspec.Struct, frozen=True):
+class ModelCall(msgspec.Struct, frozen=True):
     """One call of a tool in a model's reply."""
 
     id: str
@@ -39,14 +39,14 @@ class Call(msgspec.Struct, frozen=True):
     """Why the call cannot be run: a sentence for the model."""
 
 
-class Image(msgspec.Struct, frozen=True):
+class ImageBlock(msgspec.Struct, frozen=True):
     """An image that the API accepts, in base64."""
 
     mime_type: str
     data: str
 
 
-Shown = str | Image
+Shown = str | ImageBlock
 Keep = Callable[[bytes, str], str]
 """Keeps bytes of a type that cannot be shown, and returns the text that takes their place."""
 
@@ -55,16 +55,16 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
     """One model API: its rules, and how tools, calls and answers look in it."""
 
     title: str
-    rules: Rules
-    strict: Rules | None = None
+    rules: SchemaRules
+    strict: SchemaRules | None = None
     """The rules for strict calls, if it has them."""
     images: frozenset[str] = frozenset()
     """The types of images that an answer may have."""
     define: Callable[[str, str, Translation], Params]
     """A definition from name, description and schema."""
-    calls: Callable[[object], list[Call]]
+    calls: Callable[[object], list[ModelCall]]
     """The calls in a reply, in order."""
-    answers: Callable[[Sequence[tuple[Call, Sequence[Shown], bool]]], list[Params]]
+    answers: Callable[[Sequence[tuple[ModelCall, Sequence[Shown], bool]]], list[Params]]
     """The messages that answer calls, from what each shows and whether it is an error."""
     search: Params | None = None
     """The API's own tool that finds deferred ones, if it has one."""
@@ -95,20 +95,20 @@ def text_field(value: object, *names: str) -> str:
     return found if isinstance(found, str) else ""
 
 
-def read_call(call_id: str, name: str, arguments: object) -> Call:
+def read_call(call_id: str, name: str, arguments: object) -> ModelCall:
     """A call with its arguments: an object, or text with JSON."""
     if isinstance(arguments, str | bytes):
         if not arguments.strip():
-            return Call(call_id, name)  # Models leave the arguments of a tool without parameters empty.
+            return ModelCall(call_id, name)  # Models leave the arguments of a tool without parameters empty.
         try:
             arguments = msgspec.json.decode(arguments)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            return Call(call_id, name, problem=f"The arguments are not JSON: {error}. Send one JSON object.")
+            return ModelCall(call_id, name, problem=f"The arguments are not JSON: {error}. Send one JSON object.")
     if arguments is None:
-        return Call(call_id, name)
+        return ModelCall(call_id, name)
     if isinstance(arguments, Mapping):
-        return Call(call_id, name, dict(cast(Mapping[str, object], arguments)))
-    return Call(call_id, name, problem="The arguments are not a JSON object. Send one JSON object.")
+        return ModelCall(call_id, name, dict(cast(Mapping[str, object], arguments)))
+    return ModelCall(call_id, name, problem="The arguments are not a JSON object. Send one JSON object.")
 
 
 def cannot_show(data: bytes, mime_type: str) -> str:
@@ -155,7 +155,7 @@ def text_of(block: Content) -> str | None:
 def _bytes(data: bytes, mime_type: str, images: frozenset[str], keep: Keep) -> Shown:
     kind = mime_type.lower().partition(";")[0].strip()
     if kind in images and len(data) * 4 // 3 + 4 <= MAX_IMAGE:
-        return Image(kind, base64.b64encode(data).decode())
+        return ImageBlock(kind, base64.b64encode(data).decode())
     return keep(data, mime_type)
 
 

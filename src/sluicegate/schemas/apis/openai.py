@@ -6,8 +6,8 @@ from typing import Final
 from sluicegate.protocol.message import Params
 from sluicegate.schemas.apis.messages import (
     Api,
-    Call,
-    Image,
+    ImageBlock,
+    ModelCall,
     Shown,
     described,
     entries,
@@ -18,7 +18,7 @@ from sluicegate.schemas.apis.messages import (
     read_call,
     text_field,
 )
-from sluicegate.schemas.apis.schema import Rules, Translation
+from sluicegate.schemas.apis.schema import SchemaRules, Translation
 
 
 def _function(name: str, description: str, translation: Translation) -> Params:
@@ -35,7 +35,7 @@ def _define_for_chat(name: str, description: str, translation: Translation) -> P
     return {"type": "function", "function": _function(name, description, translation)}
 
 
-def _calls(reply: object) -> list[Call]:
+def _calls(reply: object) -> list[ModelCall]:
     items = entries(field(reply, "output")) or entries(reply)
     return [
         read_call(text_field(item, "call_id"), text_field(item, "name"), field(item, "arguments"))
@@ -44,10 +44,10 @@ def _calls(reply: object) -> list[Call]:
     ]
 
 
-def _calls_in_chat(reply: object) -> list[Call]:
+def _calls_in_chat(reply: object) -> list[ModelCall]:
     choices = entries(field(reply, "choices"))
     message = field(choices[0], "message") if choices else reply
-    found: list[Call] = []
+    found: list[ModelCall] = []
     for call in entries(field(message, "tool_calls")):
         function = field(call, "function")
         if function is not None:
@@ -55,23 +55,23 @@ def _calls_in_chat(reply: object) -> list[Call]:
     return found
 
 
-def _answers(answered: Sequence[tuple[Call, Sequence[Shown], bool]]) -> list[Params]:
+def _answers(answered: Sequence[tuple[ModelCall, Sequence[Shown], bool]]) -> list[Params]:
     out: list[Params] = []
     for call, parts, is_error in answered:
         parts = marked(parts, is_error)
-        has_image = any(isinstance(part, Image) for part in parts)
+        has_image = any(isinstance(part, ImageBlock) for part in parts)
         output: object = [_item(part) for part in parts] if has_image else joined(parts)
         out.append({"type": "function_call_output", "call_id": call.id, "output": output})
     return out
 
 
 def _item(part: Shown) -> Params:
-    if isinstance(part, Image):
+    if isinstance(part, ImageBlock):
         return {"type": "input_image", "image_url": f"data:{part.mime_type};base64,{part.data}"}
     return {"type": "input_text", "text": part}
 
 
-def _answers_in_chat(answered: Sequence[tuple[Call, Sequence[Shown], bool]]) -> list[Params]:
+def _answers_in_chat(answered: Sequence[tuple[ModelCall, Sequence[Shown], bool]]) -> list[Params]:
     return [
         {"role": "tool", "tool_call_id": call.id, "content": joined(marked(parts, is_error))}
         for call, parts, is_error in answered
@@ -86,8 +86,8 @@ def _news(removed: Sequence[str], added: Sequence[Params]) -> list[Params]:
 
 _NAME: Final = r"[A-Za-z0-9_-]{1,64}"
 _NOT_AT_ROOT: Final = frozenset({"anyOf", "oneOf", "allOf", "enum", "not"})
-_RULES: Final = Rules(name=_NAME, not_at_root=_NOT_AT_ROOT, has_items=True)
-_STRICT: Final = Rules(
+_RULES: Final = SchemaRules(name=_NAME, not_at_root=_NOT_AT_ROOT, has_items=True)
+_STRICT: Final = SchemaRules(
     name=_NAME,
     not_at_root=_NOT_AT_ROOT,
     keywords=frozenset(

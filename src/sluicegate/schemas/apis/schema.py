@@ -26,7 +26,7 @@ from sluicegate.schemas.normalize import (
 )
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class SchemaRules(msgspec.Struct, frozen=True, kw_only=True):
     """What an API accepts as the schema of a tool's input."""
 
     name: str
@@ -73,7 +73,7 @@ _BY_TYPE: Final = {
 }
 
 
-def translate(schema: object, rules: Rules, strict: Rules | None = None) -> Translation:
+def translate(schema: object, rules: SchemaRules, strict: SchemaRules | None = None) -> Translation:
     """The schema for an API with these rules; with `strict` for strict calls, if the schema allows them."""
     findings: list[str] = []
     budget = Budget()
@@ -92,7 +92,7 @@ def translate(schema: object, rules: Rules, strict: Rules | None = None) -> Tran
 
 
 def _adapted(
-    root: Params, own: Params, rules: Rules, findings: list[str], budget: Budget, *, is_strict: bool = False
+    root: Params, own: Params, rules: SchemaRules, findings: list[str], budget: Budget, *, is_strict: bool = False
 ) -> Translation:
     names = _replaced_names(own, rules)
     schema = _Adapter(root, rules, names, budget).whole()
@@ -121,7 +121,7 @@ def _object_root(own: Params, findings: list[str], budget: Budget) -> Params:
     return ordered(root)
 
 
-def _replaced_names(own: Params, rules: Rules) -> dict[str, str]:
+def _replaced_names(own: Params, rules: SchemaRules) -> dict[str, str]:
     """The property names that the API refuses, with their replacements."""
     if rules.property_name is None:
         return {}
@@ -150,7 +150,7 @@ def _subschemas(schema: Params) -> list[Params]:
 class _Adapter:
     """Makes one normalized schema acceptable."""
 
-    def __init__(self, root: Params, rules: Rules, names: dict[str, str], budget: Budget) -> None:
+    def __init__(self, root: Params, rules: SchemaRules, names: dict[str, str], budget: Budget) -> None:
         self._root = root
         self._rules = rules
         self._names = names
