@@ -40,8 +40,6 @@ class Target(msgspec.Struct, frozen=True):
     """SHA-256 of its definition; empty for a resource that no list has."""
     salient: str = ""
     """The argument that says most about a call of this tool, such as `path` or `command`; empty if there is none."""
-    variant: str = ""
-    """The extensions for whose clients the server lists this definition; empty for the list of all others."""
 
     def __str__(self) -> str:
         return f"mcp__{self.server}__{self.name}"

@@ -183,7 +183,6 @@ async def fetch_offer(name: str, connection: Connection, limits: OfferLimits, tu
         is_gateway=fetching.is_gateway,
         findings=tuple(fetching.findings),
         extensions=offered_by(connection.discovery),
-        variant="",
     )
 
 

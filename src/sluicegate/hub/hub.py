@@ -8,8 +8,6 @@ from contextlib import suppress
 from typing import Final
 from weakref import WeakValueDictionary
 
-import msgspec
-
 from sluicegate import __version__
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Exchange, Governor, Handler, Step, Upstream, chain
@@ -22,7 +20,6 @@ from sluicegate.hub.router import Router
 from sluicegate.hub.subscriptions import Subscriptions
 from sluicegate.hub.tasks.ids import TaskIds
 from sluicegate.hub.unattributed import LogForwarding
-from sluicegate.protocol.extensions import may_vary
 from sluicegate.protocol.message import Notification, Reply
 from sluicegate.runtime.task_scope import TaskScope
 
@@ -361,8 +358,7 @@ class Hub:
         known = [offer for offer in offers if offer is not None]
         if not known or len(known) < len(offers):
             return 0, "private"
-        # What a server with extensions lists may depend on what its client declares.
-        is_public = all(offer.is_public and not may_vary(offer.extensions) for offer in known)
+        is_public = all(offer.is_public for offer in known)
         return min(offer.ttl_ms for offer in known), "public" if is_public else "private"
 
     def _changed(self, mount: Mount) -> None:
@@ -397,12 +393,10 @@ class Hub:
     def _on_list_notice(self, mount: Mount, notices: Collection[str]) -> None:
         # A server without a prefix looks as if the client were connected to it directly, so its notices pass even if
         # the lists are the same; for all others only real changes count (protocol §4.6). Notices of another gateway
-        # do not pass: if it mounts us, its notice answers ours, without end. Those of a server with extensions do: they
-        # may be about lists for clients that declare one.
-        varies = mount.offer is not None and may_vary(mount.offer.extensions)
-        is_passed = (not mount.prefix or varies) and not mount.is_gateway
-        for router in self._routers.values():
-            router.on_list_notice(mount, notices if is_passed else ())
+        # do not pass: if it mounts us, its notice answers ours, without end.
+        if not mount.prefix and not mount.is_gateway:
+            for router in self._routers.values():
+                router.on_list_notice(mount, notices)
 
     def _logged(self, mount: Mount, line: Notification) -> bool:
         # Log lines of 2026-07-28 belong to calls.
@@ -428,7 +422,13 @@ class Hub:
             return
         self._shares = shares
         before = frozenset(self.catalog.findings)
-        self.catalog = self._built(shares)
+        self.catalog = build_catalog(
+            shares,
+            naming=self._naming,
+            longest_name=self._longest_name,
+            known=self.catalog,
+            review=None if self.governor is None else self.governor.review,
+        )
         news = [finding for finding in self.catalog.findings if finding not in before]
         for finding in news[:MAX_LOGGED]:
             log.warning("%s", finding)
@@ -437,13 +437,3 @@ class Hub:
         for router in self._routers.values():
             router.set_catalog(self.catalog)
         self._set_log_levels()
-
-    def catalog_with(self, offers: Mapping[str, Offer]) -> Catalog:
-        """The catalog as if some mounts had other offers."""
-        replaced = (msgspec.structs.replace(each, offer=offers.get(each.mount, each.offer)) for each in self._shares)
-        return self._built(list(replaced))
-
-    def _built(self, shares: Sequence[Share]) -> Catalog:
-        review = None if self.governor is None else self.governor.review
-        naming, longest = self._naming, self._longest_name
-        return build_catalog(shares, naming=naming, longest_name=longest, known=self.catalog, review=review)

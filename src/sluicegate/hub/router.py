@@ -33,7 +33,6 @@ from sluicegate.hub.tasks.passthrough import TaskPassthrough
 from sluicegate.hub.tasks.run_legacy import as_task
 from sluicegate.hub.unattributed import wants_log
 from sluicegate.hub.unlisted import server_of_unlisted
-from sluicegate.hub.variants import Variants
 from sluicegate.hub.views import Views
 from sluicegate.protocol.headers import check_marks
 from sluicegate.protocol.message import Params, Reply, Result, as_object
@@ -76,14 +75,12 @@ FindTarget = Callable[[], Target]
 class Router:
     """A `Handler` for the clients of one profile."""
 
-    def __init__(self, hub: "Hub", profile: Subset, catalog: Catalog, *, may_vary: bool = True) -> None:
-        """`may_vary` is False for the router of some clients only, which declare the same extensions."""
+    def __init__(self, hub: "Hub", profile: Subset, catalog: Catalog) -> None:
         self.profile = profile
         self.catalog = seen_through(catalog, profile)
         self._hub = hub
         self._tasks = TaskPassthrough(hub, self, self._forward)
         self._extensions = Extensions(hub, self, self._forward, self._find, self._resource)
-        self._variants = Variants(hub, self, self._variant if may_vary else None)
         self._changes = Changes(LISTS_PACE)
         self._views = Views(hub, self.catalog)
         self.view = self._views.of
@@ -105,11 +102,7 @@ class Router:
             SluicegateError: no server has what it names, or the server could not answer.
         """
         answer = self._methods.get(exchange.method, self._extensions.answer)
-        key = self._variants.key_of(exchange)
-        return self._variants.answer(key, exchange, answer) if key else answer(exchange)
-
-    def _variant(self, catalog: Catalog) -> "Router":
-        return Router(self._hub, self.profile, catalog, may_vary=False)
+        return answer(exchange)
 
     def set_catalog(self, catalog: Catalog, profile: Subset | None = None) -> None:
         """Replace the catalog; listeners are notified of the lists that really changed."""
@@ -118,18 +111,15 @@ class Router:
         self.catalog = seen_through(catalog, self.profile)
         for notice in self._views.set_catalog(self.catalog, is_narrowed=is_narrowed):
             self._changes.note(notice)
-        self._variants.refresh()
 
     def set_rules(self) -> None:
         """Apply other rules; listeners are notified of the lists that they change."""
         for notice in self._views.set_rules():
             self._changes.note(notice)
-        self._variants.refresh()
 
     def forget_pages(self) -> None:
         """Encode lists again: the state of a server, which is part of them, has changed."""
         self._views.forget_pages()
-        self._variants.forget_pages()
 
     def on_resource_updated(self, mount: Mount, uri: str, subscribed: str) -> None:
         """Notify the listeners of a resource of a mount."""
@@ -141,7 +131,6 @@ class Router:
 
     def on_list_notice(self, mount: Mount, notices: Collection[str]) -> None:
         """Pass on a mount's notice that its lists changed, though they are the same."""
-        self._variants.outdate(mount)
         if mount.name in self.catalog.prefixes:
             for notice in notices:
                 self._changes.note(notice)
@@ -149,7 +138,6 @@ class Router:
     def open(self) -> None:
         """Accept listeners, also after `close`."""
         self._changes = Changes(LISTS_PACE)
-        self._variants.open()
 
     def close(self) -> None:
         """End all subscriptions normally."""
