@@ -124,6 +124,8 @@ class Exchange(msgspec.Struct):
     """What it is about; set by the router before the steps in front of the server."""
     verdict: Verdict | None = None
     """What the rules say about it; set by the policy step."""
+    send: "Handler | None" = None
+    """Sends it to its server; set by the router before the steps in front of the server."""
     request_id: str = ""
     """Its id in the audit log; set by the audit step."""
     state: object = None
@@ -157,14 +159,21 @@ class Exchange(msgspec.Struct):
 
 
 Handler = Callable[[Exchange], Awaitable[Reply]]
-Step = Callable[[Exchange, Handler], Awaitable[Reply]]
+
+
+class Step(Protocol):
+    """A callable in front of a handler: calls `proceed`, or answers itself."""
+
+    def __call__(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
+        """The reply of `proceed`, or another one."""
+        ...
 
 
 class Governor(Protocol):
-    """A `Step` in front of every server of a hub, which also decides what each caller sees.
+    """Stands in front of every server of a hub, and decides what each caller sees.
 
-    The exchange has its target. A decision holds for one `version` and one definition of the target; if either has
-    changed when the request is about to be sent, the hub lets the exchange pass again.
+    A decision holds for one `version` and one definition of the target. If either has changed when the request is
+    about to be sent, the hub asks for another decision.
     """
 
     @property
@@ -172,8 +181,8 @@ class Governor(Protocol):
         """Changes whenever the rules do."""
         ...
 
-    def __call__(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
-        """The reply of the server, or a refusal."""
+    def decide(self, exchange: Exchange, /) -> Awaitable[Reply]:
+        """The reply of `exchange.send`, or a refusal. The exchange has its target."""
         ...
 
     @property
@@ -198,20 +207,23 @@ def _ignore(*_: object) -> None:
     pass
 
 
-def _step_into(step: Step, proceed: Handler, exchange: Exchange) -> Awaitable[Reply]:
-    return step(exchange, proceed)
-
-
 def _resume(exchange: Exchange) -> Awaitable[Reply]:
     if exchange.resume is None:
         raise RuntimeError("only retries come here")
     return exchange.resume(exchange)
 
 
+def send(exchange: Exchange) -> Awaitable[Reply]:
+    """The reply of the server: the handler behind the steps of a governor."""
+    if exchange.send is None:
+        raise RuntimeError("the router sets it")
+    return exchange.send(exchange)
+
+
 def behind(steps: Sequence[Step], handler: Handler) -> Handler:
     """The handler with the steps in front of it, for exchanges that are not retries."""
     for step in reversed(steps):
-        handler = partial(_step_into, step, handler)
+        handler = partial(step, proceed=handler)
     return handler
 
 

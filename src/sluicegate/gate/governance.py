@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, 
 from typing import Final
 
 from sluicegate.errors import SluicegateError, UnknownTarget
-from sluicegate.exchange import Caller, Exchange, Handler, Step, Target, behind
+from sluicegate.exchange import Caller, Exchange, Step, Target, behind, send
 from sluicegate.gate.approval_question import Ask
 from sluicegate.gate.approvals import ApprovalSettings, ApprovalStep
 from sluicegate.gate.audit import Audit
@@ -13,7 +13,7 @@ from sluicegate.gate.limits import Ceilings, RateLimit, RateLimits, SizeLimit
 from sluicegate.gate.lock_file import Locked
 from sluicegate.gate.pins import Mode, PinnedDefinitions
 from sluicegate.gate.policy import Policy
-from sluicegate.protocol.message import Params, Reply
+from sluicegate.protocol.message import Params
 from sluicegate.store.base import Approval, AuditLog, Row, State
 
 MAX_NOTED: Final = 200
@@ -62,7 +62,7 @@ class Governance:
         )
         recorder: Sequence[Step] = (Audit(audit),) if is_recorded else ()
         self.sizes = SizeLimit()
-        self._steps: tuple[Step, ...] = (self.limits, self.policy, *recorder, self.sizes, self.approvals)
+        self.decide = behind((self.limits, self.policy, *recorder, self.sizes, self.approvals), send)
 
     def adjust(
         self,
@@ -84,10 +84,6 @@ class Governance:
     def version(self) -> object:
         """A digest of the rules."""
         return self.policy.rules.version
-
-    def __call__(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
-        """The reply of the server, or a refusal."""
-        return behind(self._steps, proceed)(exchange)
 
     @property
     def allows_unlisted(self) -> bool:

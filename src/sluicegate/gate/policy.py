@@ -1,9 +1,9 @@
 """The step that judges each request by the access rules. It enforces nothing: the steps behind it do."""
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, cast
 
-from sluicegate.exchange import Action, Exchange, Handler, Target, Verdict
+from sluicegate.exchange import Action, Caller, Exchange, Handler, Target, Verdict
 from sluicegate.gate.judge import Rules, is_hidden, judge
 from sluicegate.protocol.message import Reply
 from sluicegate.protocol.methods import JUDGED, UNJUDGED
@@ -17,20 +17,28 @@ class Policy:
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
+        self.callers_above: Callable[[Caller], Iterable[Caller]] | None = None
+        """Gives the callers whose denials hold for a caller, too: the agents above a sub-agent."""
 
     def __call__(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
         """The reply of what is behind it."""
-        exchange.verdict = verdict_of(self.rules, exchange)
+        exchange.verdict = verdict_of(self.rules, exchange, exchange.caller)
+        if self.callers_above is not None:
+            exchange.verdict = self._narrowed(exchange, exchange.verdict, self.callers_above(exchange.caller))
         return proceed(exchange)
 
+    def _narrowed(self, exchange: Exchange, verdict: Verdict, above: Iterable[Caller]) -> Verdict:
+        denials = (found for caller in above if (found := verdict_of(self.rules, exchange, caller)).action == "deny")
+        return next(denials, verdict)
 
-def verdict_of(rules: Rules, exchange: Exchange) -> Verdict:
-    """What the rules say about an exchange. What no table knows is denied, whatever the rules say (T16).
+
+def verdict_of(rules: Rules, exchange: Exchange, caller: Caller) -> Verdict:
+    """What the rules say about an exchange of a caller. What no table knows is denied, whatever the rules say (T16).
 
     A method of an extension needs both: what it names must be allowed, and the method itself, which only rules about
     the whole server name. A task is judged by its tool alone: the arguments were judged when it began.
     """
-    target, method, caller = exchange.target, exchange.method, exchange.caller
+    target, method = exchange.target, exchange.method
     if target is not None and method in TASK_REQUESTS:
         return Verdict("deny" if is_hidden(rules, caller, target) else "allow")
     if target is not None and (method in JUDGED or exchange.is_extension):

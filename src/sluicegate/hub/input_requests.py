@@ -88,8 +88,8 @@ class RequestStates:
         state = STATE_PREFIX + self._sealer.seal(content, _binding(exchange, mount))
         return input_required({key: labelled(asked, label) for key, asked in needed.questions.items()}, state)
 
-    def unwrapped(self, exchange: Exchange, mount: str) -> tuple[Params, bool]:
-        """The params of a request, with the state as the server gave it, and whether it is used for the first time.
+    def unwrap(self, exchange: Exchange, mount: str) -> None:
+        """Give an exchange the state as the server gave it, and note whether that continues a request.
 
         Raises:
             InvalidParams: we did not give this state to this client for this request, or it has expired.
@@ -103,11 +103,11 @@ class RequestStates:
         if wrapped is None or wrapped.expires < time.monotonic():
             raise InvalidParams("Invalid params: requestState is not valid; send the request again without it.")
         rest = {key: value for key, value in params.items() if key != "requestState"}
-        is_first = wrapped.number not in self._used
+        exchange.params = rest if wrapped.state is None else {**rest, "requestState": wrapped.state}
+        exchange.is_continued = wrapped.number not in self._used
         self._used[wrapped.number] = None
         if len(self._used) > MAX_USED:
             del self._used[next(iter(self._used))]
-        return (rest if wrapped.state is None else {**rest, "requestState": wrapped.state}), is_first
 
 
 def _binding(exchange: Exchange, mount: str) -> tuple[str, ...]:

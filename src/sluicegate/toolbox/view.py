@@ -15,8 +15,7 @@ from sluicegate.errors import InvalidParams, SluicegateError
 from sluicegate.exchange import Caller, Handler
 from sluicegate.hub.catalog import Catalog
 from sluicegate.hub.router import Router
-from sluicegate.hub.search import ToolSearch
-from sluicegate.hub.search_step import CALL, SEARCH, TOOLS, read_called, read_query
+from sluicegate.hub.search import CALL, SEARCH, SEARCH_TOOLS, ToolSearch, read_called, read_query
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.read_types import read_tool
 from sluicegate.protocol.types import TextContent, Tool, ToolResult
@@ -237,7 +236,7 @@ class View:
         if api in APIS and APIS[api].search is not None:
             return tool_list(api, defined, deferred)
         self._searching.add(shape)
-        return tool_list(api, define(map(read_tool, TOOLS), api, strict=strict) | defined, deferred)
+        return tool_list(api, define(map(read_tool, SEARCH_TOOLS), api, strict=strict) | defined, deferred)
 
     def _is_pinned(self, tool: Tool) -> bool:
         entry = self._catalog().tools.get(tool.name)
@@ -404,7 +403,7 @@ class View:
 
     def _searched(self, call: ModelCall, shape: Shape) -> ModelCall | Outcome:
         """What a search found, or the call of what was found. Raises InvalidParams if the arguments are not valid."""
-        given = define(map(read_tool, TOOLS), shape[0], strict=shape[1])[call.name].undo(call.arguments)
+        given = define(map(read_tool, SEARCH_TOOLS), shape[0], strict=shape[1])[call.name].undo(call.arguments)
         if call.name == CALL:
             name, arguments = read_called(given)
             return self._prepared(ModelCall(call.id, name, arguments), shape)
