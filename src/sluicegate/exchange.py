@@ -12,11 +12,12 @@ from typing import Final, Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from sluicegate.errors import InputRefused, UpstreamError
+from sluicegate.errors import InputRefused, Refused, UpstreamError
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply
 from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.modern_era import ClientProfile, Discovery
+from sluicegate.store.base import ApprovalAnswer
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -126,6 +127,10 @@ class Exchange(msgspec.Struct):
     """What the rules say about it; set by the policy step."""
     send: "Handler | None" = None
     """Sends it to its server; set by the router before the steps in front of the server."""
+    original: Params | None = None
+    """Its params as the client sent them, if a person has changed the arguments. Those in `params` are sent."""
+    answer: ApprovalAnswer | Refused | None = None
+    """What the program around this gateway says about a call for which a person is asked."""
     request_id: str = ""
     """Its id in the audit log; set by the audit step."""
     state: object = None

@@ -40,6 +40,17 @@ def test_a_state_comes_back_to_the_server_as_it_gave_it() -> None:
     assert not again.is_continued, "a state that is used a second time begins another call"
 
 
+def test_arguments_that_a_person_changed_are_sent_in_the_next_round_too() -> None:
+    states, first = RequestStates(), exchange()
+    first.original, first.params = first.params, {**first.params, "arguments": {"a": 2}}
+    reply = states.wrapped(first, "files", input_required({"k": FORM}, "theirs"), "files")
+    assert isinstance(reply, Result)
+    retry = exchange(requestState=opened(reply)["requestState"])  # The client knows its own arguments only.
+    states.unwrap(retry, "files")
+    assert retry.params["arguments"] == {"a": 2} and retry.is_continued
+    assert retry.original is not None and retry.original["arguments"] == {"a": 1}
+
+
 def test_a_server_that_gave_none_gets_none_back() -> None:
     states = RequestStates()
     retry = exchange(requestState=asked(states, None)["requestState"])

@@ -22,14 +22,15 @@ class Policy:
 
     def __call__(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
         """The reply of what is behind it."""
-        exchange.verdict = verdict_of(self.rules, exchange, exchange.caller)
-        if self.callers_above is not None:
-            exchange.verdict = self._narrowed(exchange, exchange.verdict, self.callers_above(exchange.caller))
+        self.judge(exchange)
         return proceed(exchange)
 
-    def _narrowed(self, exchange: Exchange, verdict: Verdict, above: Iterable[Caller]) -> Verdict:
-        denials = (found for caller in above if (found := verdict_of(self.rules, exchange, caller)).action == "deny")
-        return next(denials, verdict)
+    def judge(self, exchange: Exchange) -> None:
+        """Set the verdict of an exchange."""
+        exchange.verdict = verdict_of(self.rules, exchange, exchange.caller)
+        if self.callers_above is not None:
+            above = (verdict_of(self.rules, exchange, caller) for caller in self.callers_above(exchange.caller))
+            exchange.verdict = next((found for found in above if found.action == "deny"), exchange.verdict)
 
 
 def verdict_of(rules: Rules, exchange: Exchange, caller: Caller) -> Verdict:

@@ -25,16 +25,7 @@ from sluicegate.schemas.apis.messages import ModelCall, read_call
 from sluicegate.text.globs import name_matches
 from sluicegate.toolbox.management_tools import NO_LIMIT, CallerConnection, ManagementTools
 from sluicegate.toolbox.narrowing import Narrowing
-from sluicegate.toolbox.permission import (
-    MAX_CHANGES,
-    Amended,
-    ArgumentsChanged,
-    Batch,
-    OnPermission,
-    amended,
-    batch,
-    with_changes,
-)
+from sluicegate.toolbox.permission import Batch, OnPermission, batch
 from sluicegate.toolbox.results import Answers, Outcome, error, outcome
 from sluicegate.toolbox.updates import Update
 
@@ -337,27 +328,17 @@ class View:
         if isinstance(call, Outcome):
             yield call
             return
-        change: Amended | None = None
         before = batch.get()
-        for _ in range(MAX_CHANGES):
-            amended.set(change)
-            batch.set(Batch())
-            events = self.client.stream(call.name, call.arguments)
-            try:
-                async with aclosing(events):
-                    async for event in events:
-                        yield self._finished(call.name, event) if isinstance(event, ToolResult) else event
-                return
-            except ArgumentsChanged as changed:
-                change = changed.change
-                call = msgspec.structs.replace(call, arguments=changed.arguments)
-            except SluicegateError as problem:
-                yield self._failed(call.name, problem)
-                return
-            finally:  # Not `reset`: a generator may be closed in another context.
-                amended.set(None)
-                batch.set(before)
-        yield error("The arguments of this call were changed too often; nothing was run.")
+        batch.set(Batch())
+        events = self.client.stream(call.name, call.arguments)
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    yield self._finished(call.name, event) if isinstance(event, ToolResult) else event
+        except SluicegateError as problem:
+            yield self._failed(call.name, problem)
+        finally:  # Not `reset`: a generator may be closed in another context.
+            batch.set(before)
 
     def updates(self) -> AsyncGenerator[Update]:
         """What was subscribed to or polled and has changed: `async for update in box.updates()`.
@@ -375,9 +356,7 @@ class View:
             async with asyncio.timeout(None) as ends:
                 self._calls.add(ends)
                 try:
-                    result = await with_changes(
-                        lambda arguments: client.call(name, arguments, on_progress=on_progress), prepared.arguments
-                    )
+                    result = await client.call(name, prepared.arguments, on_progress=on_progress)
                 finally:
                     self._calls.discard(ends)
         except (TimeoutError, SluicegateError) as problem:
