@@ -11,8 +11,8 @@ from sluicegate.exchange import NOBODY, Caller, Exchange, Host, Target
 from sluicegate.gate.approval_question import bind
 from sluicegate.gate.approvals import ApprovalSettings
 from sluicegate.gate.governance import Governance
-from sluicegate.gate.judge import Rules
 from sluicegate.gate.limits import Ceilings, Rate, RateLimits
+from sluicegate.gate.policy import Rules
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings

@@ -17,9 +17,9 @@ from sluicegate.errors import (
 )
 from sluicegate.exchange import NOBODY, Exchange, send
 from sluicegate.hub.catalog import Subset as View
+from sluicegate.hub.fetch_catalog import decode_offer, encode_offer
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
-from sluicegate.hub.saved_offer import decode_offer, encode_offer
 from sluicegate.protocol.extensions import MAX_SIZE
 from sluicegate.protocol.message import Params, Reply, Result, as_array, as_object, opened
 from sluicegate.protocol.modern_era import ClientProfile, complete

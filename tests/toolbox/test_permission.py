@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from sluicegate import Allow, Deny
-from sluicegate.gate.judge import Rules
+from sluicegate.gate.policy import Rules
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.protocol.canonical_json import canonical_json
 from sluicegate.protocol.message import Params

@@ -7,11 +7,10 @@ from sluicegate.errors import SluicegateError, UnknownTarget
 from sluicegate.exchange import Caller, Exchange, Step, Target, behind, send
 from sluicegate.gate.approvals import ApprovalSettings, ApprovalStep
 from sluicegate.gate.audit import Audit
-from sluicegate.gate.judge import Rules, is_hidden
 from sluicegate.gate.limits import Ceilings, RateLimit, RateLimits, SizeLimit
 from sluicegate.gate.lock_file import Locked
 from sluicegate.gate.pins import Mode, PinnedDefinitions
-from sluicegate.gate.policy import Policy
+from sluicegate.gate.policy import Policy, Rules, is_hidden
 from sluicegate.protocol.message import Params
 from sluicegate.store.base import Approval, AuditLog, Row, State
 

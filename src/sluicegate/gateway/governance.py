@@ -10,9 +10,9 @@ from sluicegate.config.paths import audit_folder, state_file
 from sluicegate.errors import ConfigError, StateUnavailable
 from sluicegate.gate.approvals import ApprovalSettings
 from sluicegate.gate.governance import Governance, MakePermission
-from sluicegate.gate.judge import Rules
 from sluicegate.gate.limits import Ceilings, RateLimits, parse_rate
 from sluicegate.gate.pins import Mode
+from sluicegate.gate.policy import Rules
 from sluicegate.runtime.task_scope import TaskScope, forever
 from sluicegate.store.base import Approval, AuditLog, State
 from sluicegate.store.memory import Unrecorded
