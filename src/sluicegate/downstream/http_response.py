@@ -12,11 +12,12 @@ from typing import Final, Protocol
 import msgspec
 
 from sluicegate.downstream.duplex import MESSAGES_A_TURN
-from sluicegate.downstream.http_guard import EVENT_STREAM, JSON, LATER, Accepted, Fields, Refusal, RequestHeaders
+from sluicegate.downstream.http_guard import EVENT_STREAM, JSON, Accepted
 from sluicegate.downstream.modern_client import encoded
 from sluicegate.errors import INTERNAL_ERROR, OVERLOADED, RATE_LIMITED, SHUTTING_DOWN, ErrorObject
 from sluicegate.protocol.message import Reply, RequestId, as_object
 from sluicegate.protocol.sse import encode_comment, encode_event
+from sluicegate.runtime.identity import LATER, Fields, IncomingRequest, Refusal
 
 EVENT_FIELDS: Final[Fields] = (
     ("Content-Type", EVENT_STREAM),
@@ -32,19 +33,13 @@ KEEP_ALIVE: float = 15.0
 """Seconds after which a stream sends a comment; proxies close silent connections."""
 
 
-class HttpRequest(Protocol):
+class HttpRequest(IncomingRequest, Protocol):
     """A request with its body, and the way to answer it: of our own HTTP module, or of an ASGI server."""
 
     @property
-    def method(self) -> str: ...
-    @property
     def root(self) -> str: ...  # The path that the client sees in front of `path`.
     @property
-    def path(self) -> str: ...
-    @property
     def query(self) -> str: ...
-    @property
-    def headers(self) -> RequestHeaders: ...
     @property
     def body(self) -> bytes: ...
     @property

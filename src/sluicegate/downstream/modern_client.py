@@ -18,7 +18,6 @@ from typing import Final, Protocol
 
 import msgspec
 
-from sluicegate.downstream.http_guard import RequestHeaders
 from sluicegate.errors import (
     METHOD_NOT_FOUND,
     STOPPED,
@@ -45,6 +44,7 @@ from sluicegate.protocol.message import (
 from sluicegate.protocol.modern_era import ClientProfile, marked, tagged
 from sluicegate.protocol.sealed_tokens import Sealer
 from sluicegate.protocol.server_connection import UNENCODABLE, Asked
+from sluicegate.runtime.identity import RequestHeaders
 from sluicegate.runtime.input_rounds import check_capabilities
 from sluicegate.runtime.process_key import process_key
 from sluicegate.runtime.quota import ByteBudget
