@@ -5,6 +5,7 @@ The return value is the final reply; notifications before it go out with `exchan
 era and transport.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -12,11 +13,13 @@ from typing import Final, Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from sluicegate.errors import InputRefused, UpstreamError
+from sluicegate.errors import ErrorObject, InputRefused, SluicegateError, UpstreamError, error_object
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply
 from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.modern_era import ClientProfile, Discovery
+
+log: Final = logging.getLogger("sluicegate")
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -159,6 +162,23 @@ class Exchange(msgspec.Struct):
 
 
 Handler = Callable[[Exchange], Awaitable[Reply]]
+
+
+async def answer(handler: Handler, exchange: Exchange) -> Reply:
+    """The handler's reply, or the error that its exception stands for. Every request of a client is answered here."""
+    try:
+        return await handler(exchange)
+    except Exception as problem:  # Handlers run code of others, which may raise anything (R34).
+        return failed(exchange, problem)
+
+
+def failed(exchange: Exchange, problem: Exception) -> ErrorObject:
+    """The reply to an exchange that raised; an exception that is not one of ours is logged."""
+    if not isinstance(problem, SluicegateError):
+        log.error("%s failed", exchange.method, exc_info=problem)
+    return error_object(problem)
+
+
 Step = Callable[[Exchange, Handler], Awaitable[Reply]]
 
 

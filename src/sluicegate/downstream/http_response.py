@@ -13,9 +13,8 @@ import msgspec
 
 from sluicegate.downstream.duplex import MESSAGES_A_TURN
 from sluicegate.downstream.http_guard import EVENT_STREAM, JSON, Accepted
-from sluicegate.downstream.modern_client import encoded
 from sluicegate.errors import INTERNAL_ERROR, OVERLOADED, RATE_LIMITED, SHUTTING_DOWN, ErrorObject
-from sluicegate.protocol.message import Reply, RequestId, as_object
+from sluicegate.protocol.message import Reply, RequestId, as_object, encode_any_reply
 from sluicegate.protocol.sse import encode_comment, encode_event
 from sluicegate.runtime.identity import LATER, Fields, IncomingRequest, Refusal
 
@@ -185,7 +184,7 @@ class ModernStream(msgspec.Struct, eq=False):
             return  # a tool that swallowed its cancellation
         self._over = True
         self._keepalive.forget(self)
-        body, reply = encoded(self.id, reply)
+        body, reply = encode_any_reply(self.id, reply)
         status, fields = 200, JSON_FIELDS
         if isinstance(reply, ErrorObject):
             status = _status_of_modern(reply)

@@ -37,6 +37,11 @@ class Value(msgspec.Struct, frozen=True):
 
     value: object
 
+    @property
+    def result(self) -> Result:
+        """The value as a reply. Native results may be any JSON value."""
+        return Result(msgspec.Raw(msgspec.json.encode(self.value)))
+
 
 class Table(Methods):
     """The native methods of one caller."""
