@@ -64,8 +64,8 @@ from sluicegate.runtime.task_scope import OneByOne, TaskScope
 
 if TYPE_CHECKING:
     from sluicegate.downstream.asgi_request import AsgiRequest, Receive, Send
-    from sluicegate.downstream.native_tools import NativeTools
-    from sluicegate.downstream.websocket import Sockets
+    from sluicegate.downstream.native.tools import NativeTools
+    from sluicegate.downstream.native.websocket import Sockets
 
 log: Final = logging.getLogger("sluicegate")
 
@@ -366,12 +366,12 @@ class HttpEndpoint:
 
     @cached_property
     def _native_tools(self) -> "NativeTools":
-        from sluicegate.downstream.native_tools import NativeTools  # Imported late: few need it.
+        from sluicegate.downstream.native.tools import NativeTools  # Imported late: few need it.
 
         return NativeTools(self._handler)
 
     def _post_native(self, request: HttpRequest, value: object, takes: Accepted, caller: Caller) -> None:
-        from sluicegate.downstream.native import answer_post
+        from sluicegate.downstream.native.peer import answer_post
 
         call = read_call(as_object(value) or {})
         if call is None:
@@ -386,7 +386,7 @@ class HttpEndpoint:
 
     @cached_property
     def _sockets(self) -> "Sockets":
-        from sluicegate.downstream.websocket import Sockets
+        from sluicegate.downstream.native.websocket import Sockets
 
         return Sockets(self._handler, self._native_tools, self._hold, self._large_bodies)
 
@@ -404,7 +404,7 @@ class HttpEndpoint:
 
     async def serve_socket(self, request: "AsgiRequest", receive: "Receive", send: "Send") -> None:
         """Answer a client on a WebSocket of an ASGI server, which has asked to connect."""
-        from sluicegate.downstream.asgi_socket import AsgiSocket, refuse_socket
+        from sluicegate.downstream.native.asgi_socket import AsgiSocket, refuse_socket
 
         identity = self._look_at(request.headers).refusal or self._identify(request)
         if not isinstance(identity, Caller | Refusal):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sluicegate.downstream.asgi_request import Receive, Scope, Send
 from sluicegate.downstream.http_response import JSON_FIELDS
-from sluicegate.downstream.native import NativePeer
+from sluicegate.downstream.native.peer import NativePeer
 from sluicegate.http1 import Limits
 from sluicegate.runtime.byte_channel import ClientWire
 from sluicegate.runtime.identity import Refusal

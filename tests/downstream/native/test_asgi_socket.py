@@ -12,9 +12,9 @@ from websockets.exceptions import InvalidStatus
 
 import sluicegate
 from sluicegate.runtime.task_scope import TaskScope
-from tests.downstream.native_stage import Json, Stage
-from tests.downstream.test_native import START, STREAMS
-from tests.downstream.test_websocket import answer_to, closed_with, events, receive, send
+from tests.downstream.native.native_stage import Json, Stage
+from tests.downstream.native.test_peer import START, STREAMS
+from tests.downstream.native.test_websocket import answer_to, closed_with, events, receive, send
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ import msgspec
 from sluicegate.downstream.duplex import MAX_UNANSWERED, MESSAGES_A_TURN, TOO_MANY_UNANSWERED, DuplexServer
 from sluicegate.downstream.http_guard import Accepted
 from sluicegate.downstream.modern_client import RequestStream
-from sluicegate.downstream.native_tools import NativeTools, ToolCall, Value
+from sluicegate.downstream.native.tools import NativeTools, ToolCall, Value
 from sluicegate.errors import STOPPED, ErrorObject, InputRefused, LimitExceeded, error_object
 from sluicegate.exchange import Caller, Exchange, Handler, answer
 from sluicegate.protocol.framing import encode_line

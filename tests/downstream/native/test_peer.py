@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 import sluicegate
-from sluicegate.downstream.native import NativePeer
-from sluicegate.downstream.native_tools import NativeTools
+from sluicegate.downstream.native.peer import NativePeer
+from sluicegate.downstream.native.tools import NativeTools
 from sluicegate.exchange import Caller, Exchange, Handler
 from sluicegate.hub.catalog import Subset
 from sluicegate.hub.hub import Hub
@@ -17,7 +17,7 @@ from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.message import Reply, as_object, opened
 from sluicegate.protocol.types import NAMESPACES_KEY
 from sluicegate.server import activated
-from tests.downstream.native_stage import Json, Stage
+from tests.downstream.native.native_stage import Json, Stage
 from tests.downstream.raw_client import RawClient, error_of, raw_client
 
 
