@@ -17,11 +17,12 @@ from sluicegate.downstream.duplex import MAX_UNANSWERED, MESSAGES_A_TURN, TOO_MA
 from sluicegate.downstream.http_guard import Accepted
 from sluicegate.downstream.modern_client import RequestStream
 from sluicegate.downstream.native.tools import NativeTools, ToolCall, Value
-from sluicegate.errors import STOPPED, ErrorObject, InputRefused, LimitExceeded, error_object
+from sluicegate.errors import STOPPED, ErrorObject, InputRefused, LimitExceeded, RemoteProtocolError, error_object
 from sluicegate.exchange import Caller, Exchange, Handler, answer
 from sluicegate.protocol.framing import encode_line
 from sluicegate.protocol.input_required import Answers, Question, Questions
 from sluicegate.protocol.message import (
+    UNENCODABLE,
     Notification,
     Params,
     Reply,
@@ -167,9 +168,8 @@ class NativePeer(DuplexServer):
         return await settle(self._handler, exchange)
 
     async def _plan(self, call: "_NativeCall", params: object) -> ToolCall | Value:
-        if call.method.endswith(_UNSUB):
-            table = await self._tools.table(self.caller)
-            if table.find(call.method) is None and table.find(call.method.removesuffix(_UNSUB)):
+        if call.method.endswith(_UNSUB) and not await self._tools.knows(self.caller, call.method):
+            if await self._tools.knows(self.caller, call.method.removesuffix(_UNSUB)):
                 return Value(False)  # The stream has ended.
         return await self._tools.plan(self.caller, call.method, params)
 
@@ -300,7 +300,10 @@ async def _nothing() -> None:
 
 def _ending(reply: Reply) -> list[Params]:
     """The last events of a call, which can be encoded."""
-    return events_of(encode_any_reply(None, reply)[1])
+    try:
+        return events_of(encode_any_reply(None, reply)[1])
+    except RemoteProtocolError:
+        return [error_event(UNENCODABLE)]
 
 
 # ----------------------------------------------------------------------------------------------------------------- POST

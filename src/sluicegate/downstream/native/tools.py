@@ -1,15 +1,15 @@
 """The tools of a handler as native methods: found by name, with arguments that fit their schemas.
 
-They are what `tools/list` shows to a caller, so that rules hide natively what they hide elsewhere.
+Only what a caller may see is found, so that rules hide natively what they hide elsewhere.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
 
 from sluicegate.errors import INVALID_PARAMS, METHOD_NOT_FOUND, ErrorObject, RpcError, SluicegateError
-from sluicegate.exchange import NOBODY, Caller, Exchange, Handler
+from sluicegate.exchange import NOBODY, Caller, Exchange, Handler, accepting_retries
 from sluicegate.protocol.message import Params, Result, as_array, as_object, opened
 from sluicegate.protocol.modern_era import SERVER_INFO_KEY
 from sluicegate.protocol.native import Methods, arguments_of
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 MAX_PAGES: Final = 1000
 MAX_CALLERS: Final = 100
 """Callers whose methods are kept."""
+MAX_TOOLS: Final = 2000
+"""Tools whose compiled schemas are kept."""
 _OF_HEALTH: Final = tuple(f"{HEALTH.partition('.')[0]}.{member}" for member in ("schema", "hash"))
 _MAX_PROBLEM: Final = 300
 
@@ -43,51 +45,59 @@ class Value(msgspec.Struct, frozen=True):
         return Result(msgspec.Raw(msgspec.json.encode(self.value)))
 
 
-class Table(Methods):
-    """The native methods of one caller."""
+class _Tool:
+    """A tool that can be called natively, with its compiled schema."""
 
-    def __init__(self, definitions: Iterable[Params]) -> None:
-        super().__init__(definitions)
-        self._validators: dict[str, Validator | None] = {}
+    __slots__ = ("_validator", "definition", "name", "source")
 
-    def plan(self, method: str, params: object, about: Mapping[str, Params] | None = None) -> ToolCall | Value:
-        """What a native request asks for. `about` has the version and description of namespaces.
+    def __init__(self, source: msgspec.Raw | Params) -> None:
+        self.source = source
+        """As the handler has it: the same object as long as the definition is the same."""
+        # Definitions may hold encoded parts; here they are read.
+        self.definition: Params = msgspec.json.decode(msgspec.json.encode(source))
+        self.name = str(self.definition["name"])
+        self._validator = _validator(self._schema)
 
-        Raises:
-            RpcError: −32601 for an unknown method, −32602 for params that do not fit its schema.
-        """
-        tool = self.find(method)
-        if tool is not None:
-            return ToolCall({"name": tool["name"], "arguments": self._checked(tool, arguments_of(params, tool))})
-        namespace, _, member = method.rpartition(".")
-        schema = self.schema(namespace, about) if member in ("schema", "hash") else None
-        if schema is None:
-            raise RpcError(self.unknown(method))
-        if member == "hash":
-            return Value(schema["hash"])
-        wanted = (as_array(params) or [None])[0] if as_array(params) else (as_object(params) or {}).get("method")
-        if wanted is None:
-            return Value(schema)
-        methods = [
-            each for each in map(as_object, as_array(schema["methods"]) or []) if each and each["name"] == wanted
-        ]
-        if not methods:
-            raise RpcError(self.unknown(f"{namespace}.{wanted}"))
-        return Value({**schema, "methods": methods})
+    @property
+    def _schema(self) -> Params:
+        return as_object(self.definition.get("inputSchema")) or {}
 
-    def _checked(self, tool: Params, arguments: Params) -> Params:
-        name, schema = str(tool["name"]), as_object(tool.get("inputSchema")) or {}
-        if name not in self._validators:
-            self._validators[name] = _validator(schema)
-        validator = self._validators[name]
-        if validator is None or validator.is_valid(arguments):
-            return arguments
+    def call(self, params: object) -> ToolCall:
+        """The call with these params. Raises RpcError, −32602, for params that do not fit the schema."""
+        arguments = arguments_of(params, self.definition)
+        if self._validator is not None and not self._validator.is_valid(arguments):
+            raise RpcError(ErrorObject(INVALID_PARAMS, self._problem(arguments), {"schema": self._schema}))
+        return ToolCall({"name": self.name, "arguments": arguments})
+
+    def _problem(self, arguments: Params) -> str:
+        problem = "they do not fit the schema"
         try:
-            validator.validate(arguments)
-            problem = "they do not fit the schema"
+            if self._validator is not None:
+                self._validator.validate(arguments)
         except ValueError as error:
-            problem = str(getattr(error, "message", "they do not fit the schema"))[:_MAX_PROBLEM]
-        raise RpcError(ErrorObject(INVALID_PARAMS, f"Invalid params: {problem}", {"schema": schema}))
+            problem = str(getattr(error, "message", problem))[:_MAX_PROBLEM]
+        return f"Invalid params: {problem}"
+
+
+def _value_in(methods: Methods, method: str, params: object, about: Mapping[str, Params] | None = None) -> Value:
+    """The schema or the hash of a namespace. `about` has the version and description of namespaces.
+
+    Raises:
+        RpcError: −32601, the method asks for neither.
+    """
+    namespace, _, member = method.rpartition(".")
+    schema = methods.schema(namespace, about) if member in ("schema", "hash") else None
+    if schema is None:
+        raise RpcError(methods.unknown(method))
+    if member == "hash":
+        return Value(schema["hash"])
+    wanted = (as_array(params) or [None])[0] if as_array(params) else (as_object(params) or {}).get("method")
+    if wanted is None:
+        return Value(schema)
+    found = [row for row in map(as_object, as_array(schema["methods"]) or []) if row and row["name"] == wanted]
+    if not found:
+        raise RpcError(methods.unknown(f"{namespace}.{wanted}"))
+    return Value({**schema, "methods": found})
 
 
 def _validator(schema: Params) -> "Validator | None":
@@ -115,11 +125,18 @@ _NO_PAGES: Final[list[_Page]] = []
 
 
 class NativeTools:
-    """The native methods of a handler, for each caller. Kept until `tools/list` shows something else."""
+    """The native methods of a handler, for each caller.
+
+    A tool that the handler can describe is called without a list. All else needs one: other spellings, schemas, errors
+    that name the known methods, and handlers that describe nothing. Lists are asked for each time, because a handler
+    need not announce its changes, and are parsed when they differ.
+    """
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
-        self._known: dict[Caller, tuple[list[_Page], Table]] = {}
+        self._describe_tool = accepting_retries(handler).describe_tool
+        self._known: dict[Caller, tuple[list[_Page], Methods]] = {}
+        self._tools: dict[str, _Tool] = {}
 
     async def plan(self, caller: Caller, method: str, params: object) -> ToolCall | Value:
         """What a native request of a caller asks for.
@@ -128,20 +145,46 @@ class NativeTools:
             RpcError: −32601 for an unknown method, −32602 for params that do not fit its schema.
             SluicegateError: the handler refused to list its tools.
         """
-        table = await self.table(caller)
-        if table.find(method) is not None:
-            return table.plan(method, params)
+        tool = self._described(caller, method)
+        if tool is not None:
+            return tool.call(params)
+        methods = await self._methods(caller)
+        definition = methods.find(method)
+        if definition is not None:
+            return self._tool(str(definition["name"]), definition).call(params)
         meta = await self._meta(caller)
         servers = as_object(meta.get(NAMESPACES_KEY))
         if method == HEALTH and servers is not None:
             return ToolCall({"name": HEALTH, "arguments": arguments_of(params, {})})
-        if servers is not None and method in _OF_HEALTH and HEALTH not in table.tools:
+        if servers is not None and method in _OF_HEALTH and HEALTH not in methods.tools:
             page = await self._page(caller, {"_meta": {ONLY_KEY: HEALTH}}, None)
-            return Table(tool for tool in page.tools if tool["name"] == HEALTH).plan(method, params)
+            return _value_in(Methods(tool for tool in page.tools if tool["name"] == HEALTH), method, params)
         info = as_object(meta.get(SERVER_INFO_KEY)) or {}
         inner = {name: {"description": text} for name, text in (as_object(meta.get(INNER_KEY)) or {}).items()}
         about = {**inner, str(info.get("name")): info} if servers is None else servers
-        return table.plan(method, params, {name: as_object(each) or {} for name, each in about.items()})
+        return _value_in(methods, method, params, {name: as_object(each) or {} for name, each in about.items()})
+
+    async def knows(self, caller: Caller, method: str) -> bool:
+        """Whether a method means a tool. Raises SluicegateError if the handler refused to list its tools."""
+        return self._described(caller, method) is not None or (await self._methods(caller)).find(method) is not None
+
+    def _described(self, caller: Caller, method: str) -> _Tool | None:
+        """The tool of a listed or native name: `files.read_file` is `files__read_file` or `mcp__files__read_file`."""
+        listed = method.replace(".", "__", 1)
+        for name in (method, listed, f"mcp__{listed}"):
+            definition = self._describe_tool(caller, name)
+            if definition is not None:
+                return self._tool(name, definition)
+        return None
+
+    def _tool(self, name: str, definition: msgspec.Raw | Params) -> _Tool:
+        tool = self._tools.get(name)
+        if tool is None or tool.source is not definition:
+            self._tools.pop(name, None)
+            tool = self._tools[name] = _Tool(definition)
+            if len(self._tools) > MAX_TOOLS:
+                del self._tools[next(iter(self._tools))]
+        return tool
 
     async def _meta(self, caller: Caller) -> Params:
         """What the handler says about itself, and about its servers if it is a hub."""
@@ -149,14 +192,14 @@ class NativeTools:
         reply = await self._handler(Exchange("server/discover", params, NOBODY, caller=caller))
         return {} if isinstance(reply, ErrorObject) else as_object(opened(reply).get("_meta")) or {}
 
-    async def table(self, caller: Caller) -> Table:
+    async def _methods(self, caller: Caller) -> Methods:
         """What a caller may call.
 
         Raises:
             SluicegateError: the handler refused to list its tools.
         """
         kept = self._known.get(caller)
-        known, table = (_NO_PAGES, None) if kept is None else kept
+        known, methods = (_NO_PAGES, None) if kept is None else kept
         pages: list[_Page] = []
         cursor: object = None
         while len(pages) < MAX_PAGES:
@@ -166,13 +209,13 @@ class NativeTools:
             cursor = page.cursor
             if cursor is None:
                 break
-        if table is None or len(pages) != len(known) or any(a is not b for a, b in zip(pages, known, strict=True)):
-            table = Table(tool for page in pages for tool in page.tools)
+        if methods is None or len(pages) != len(known) or any(a is not b for a, b in zip(pages, known, strict=True)):
+            methods = Methods(tool for page in pages for tool in page.tools)
             self._known.pop(caller, None)
-            self._known[caller] = pages, table
+            self._known[caller] = pages, methods
             if len(self._known) > MAX_CALLERS:
                 del self._known[next(iter(self._known))]
-        return table
+        return methods
 
     async def _page(self, caller: Caller, params: Params, before: _Page | None) -> _Page:
         try:
