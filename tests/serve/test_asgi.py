@@ -50,7 +50,7 @@ class Program:
 def program(server: str, app: str, log: Path, *options: str) -> Generator[Program]:
     """Run an app; ready to take requests."""
     port = free_port()
-    name = f"tests.downstream.asgi_apps:{app}"
+    name = f"tests.serve.asgi_apps:{app}"
     granian = ["--interface", "asgi"] if server == "granian" else []
     command = [sys.executable, "-m", server, *granian, "--port", str(port), *options, name]
     with log.open("wb") as file, subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file) as process:
