@@ -12,6 +12,8 @@ import msgspec
 from msgspec import Meta
 
 from sluicegate.activations.values import Error, Structured, ToolError
+from sluicegate.server import activation
+from sluicegate.upstream.guarded_command import start_command
 
 MAX_LINE: Final = 64 * 1024
 """Bytes of one event; longer lines come in several."""
@@ -66,10 +68,11 @@ Start = Callable[[Sequence[str], Mapping[str, str], str, Receiver], Command]
 """Starts a command line with exactly these variables, in a folder; raises OSError if that is not possible."""
 
 
+@activation("bash")
 class Bash:
     """Runs commands on the machine of the gateway, as its user."""
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: Start = start_command) -> None:
         self._start = start
 
     async def execute(

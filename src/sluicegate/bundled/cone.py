@@ -19,10 +19,12 @@ from sluicegate.bundled.chat_apis import (
     chat_request,
     error_message,
 )
-from sluicegate.bundled.trees import Node, Trees
+from sluicegate.bundled.trees import FILE, Node, Trees
 from sluicegate.errors import SluicegateError
+from sluicegate.gateway.loading import Services
 from sluicegate.http1 import Answer, ClientLimits, Pool
 from sluicegate.protocol.sse import SseDecoder, SseEvent
+from sluicegate.server import activation
 
 MAX_ANSWER: Final = 4 * 1024 * 1024
 """Characters of one answer."""
@@ -63,19 +65,24 @@ class Extended(Protocol):
     def remove_prompt(self, name: str, /) -> None: ...
 
 
+@activation("cone")
 class Cone:
     """Conversations with chat models that can be continued, forked and rewound."""
 
     def __init__(
         self,
-        file: str,
+        services: Services,
         endpoints: Mapping[str, object],
+        file: str = "",
         silence: float = 60.0,
         environ: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`endpoints` are tables as `Endpoint` has them, by name; an answer is cut after so many seconds of silence."""
-        self._file = file
+        """`endpoints` are tables as `Endpoint` has them, by name; an answer is cut after so many seconds of silence.
+
+        `file` has the conversations; by default, it is the one that `arbor` has, too.
+        """
+        self._file = file or os.path.join(services.folder, FILE)
         self._endpoints = {name: _endpoint(name, table) for name, table in endpoints.items()}
         self._limits = ClientLimits(first_byte=max(silence, 1.0), idle=silence)
         self._environ = environ

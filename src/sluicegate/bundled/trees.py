@@ -20,6 +20,8 @@ DAY: Final = 86_400.0
 ARCHIVED_AFTER: Final = 7 * DAY
 DELETED_AFTER: Final = 30 * DAY
 PAGE_SIZE: Final = 50
+FILE: Final = "arbor.db"
+"""The file of a gateway that `arbor` and `cone` share, in the folder for activations."""
 
 Metadata = dict[str, object]
 Condition = Literal["active", "scheduled", "archived"]

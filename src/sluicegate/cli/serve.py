@@ -159,7 +159,7 @@ def cannot_listen(problem: OSError, host: str, port: int) -> NotStarted:
 
 def _serve_file(target: str, host: str, port: int, *, stdio: bool, native: bool, reload: bool) -> None:
     # Imported here: a gateway must not load them before its servers are started.
-    from sluicegate.gateway.load_file import load_server
+    from sluicegate.gateway.loading import load_server
     from sluicegate.serve import run_server
 
     if not stdio and not run_server.is_loopback(host):
