@@ -5,7 +5,7 @@ import pty
 import sqlite3
 import sys
 from collections.abc import Callable, Generator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import cast
@@ -279,21 +279,25 @@ async def test_an_invalid_callback_is_misuse(folder: Folder) -> None:
         (b"\x04", Deny("The user stopped the agent; nothing was run.", stop=True)),
     ],
 )
-async def test_person_at_the_terminal_decides(typed: bytes, answer: Allow | Deny, hand: FileIO) -> None:
-    hand.write(typed)
-    async with asyncio.timeout(30):
-        assert await ask_on_terminal(QUESTION) == answer
+async def test_person_at_the_terminal_decides(
+    typed: bytes, answer: Allow | Deny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with terminal(monkeypatch) as hand:
+        hand.write(typed)
+        async with asyncio.timeout(30):
+            assert await ask_on_terminal(QUESTION) == answer
 
 
-@pytest.fixture
-def hand(monkeypatch: pytest.MonkeyPatch) -> Generator[FileIO]:
-    """The other end of the terminal that stdin and stderr are."""
+@contextmanager
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Generator[FileIO]:
+    """Make stdin and stderr a terminal, and yield its other end. Not a fixture: pytest sets stderr again before a test."""
     ours, theirs = pty.openpty()
     with (
         open(ours, "r+b", buffering=0) as hand,
         open(theirs, encoding="utf-8", closefd=False) as stdin,
         open(theirs, "w", encoding="utf-8") as stderr,
+        monkeypatch.context() as patch,
     ):
-        monkeypatch.setattr(sys, "stdin", stdin)
-        monkeypatch.setattr(sys, "stderr", stderr)
+        patch.setattr(sys, "stdin", stdin)
+        patch.setattr(sys, "stderr", stderr)
         yield hand

@@ -53,6 +53,8 @@ def run(
 
         run_in_loop(serve())
     else:
+        from sluicegate.config.self_reference import is_loopback  # Imported late: a server over stdio needs none of it.
+
         if not is_loopback(host):
             raise ConfigError(
                 f"{host} can be reached by others, and this server does not authenticate clients; use 127.0.0.1."
@@ -120,16 +122,6 @@ def client_lines(url: str, name: str = "") -> list[str]:
         f"  Claude Code:   claude mcp add -t http {name} {url}",
         f"  other clients: {json.dumps(entry)}",
     ]
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only programs on this machine can reach the host."""
-    import ipaddress  # Imported late: a server over stdio does not need it.
-
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _leave() -> None:
