@@ -290,7 +290,8 @@ async def test_person_at_the_terminal_decides(
 
 @contextmanager
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Generator[FileIO]:
-    """Make stdin and stderr a terminal, and yield its other end. Not a fixture: pytest sets stderr again before a test."""
+    """Make stdin and stderr a terminal, and yield its other end."""
+    # Not a fixture: pytest sets stderr again before each test.
     ours, theirs = pty.openpty()
     with (
         open(ours, "r+b", buffering=0) as hand,

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
@@ -13,7 +13,7 @@ from sluicegate.activations.call import Call
 from sluicegate.activations.values import ToolError
 from sluicegate.bundled.trees import FILE, PAGE_SIZE, Metadata, Node, Tree, Trees
 from sluicegate.gateway.loading import Services
-from sluicegate.server import activation
+from sluicegate.server import Server, activation
 
 TREE: Final = "arbor://tree/{tree}"
 NODE: Final = "arbor://tree/{tree}/node/{node}"
@@ -53,15 +53,6 @@ class Skeleton(msgspec.Struct, frozen=True):
     nodes: Annotated[list[Bone], Meta(description="Its nodes, in the order in which they were added.")]
 
 
-class Extended(Protocol):
-    """The server that offers the trees as resources."""
-
-    def add_resource(self, uri: str, function: Callable[..., object], /, **options: object) -> None: ...
-    def remove_resource(self, uri: str, /) -> None: ...
-    def resource_updated(self, uri: str, /) -> None: ...
-    def complete(self, reference: str, argument: str, /) -> Callable[[Callable[..., object]], object]: ...
-
-
 @activation("arbor")
 class Arbor:
     """Conversation trees: texts and links to resources, each below another."""
@@ -74,7 +65,7 @@ class Arbor:
         self._services = services
         self._clock = clock
         self._open: Trees | None = None
-        self._server: Extended | None = None
+        self._server: Server | None = None
         self._listed: set[str] = set()
 
     async def __aenter__(self) -> "Arbor":
@@ -299,7 +290,7 @@ class Arbor:
 
     # ------------------------------------------------------------------------------------------------------- resources
 
-    def extend(self, server: Extended) -> None:
+    def extend(self, server: Server) -> None:
         """Offer trees and nodes as resources."""
         self._server = server
 

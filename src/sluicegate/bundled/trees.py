@@ -109,15 +109,11 @@ class Trees:
     @contextmanager
     def writing(self) -> Generator[float]:
         """A transaction; yields the time. If the body raises, nothing is written."""
+        self._changed.clear()  # Of a transaction that was rolled back.
         now = self.age()
         self.db.execute("BEGIN IMMEDIATE")
-        try:
+        with self.db:  # Commits, or rolls back if the body raises.
             yield now
-        except BaseException:  # Raised again.
-            self.db.execute("ROLLBACK")
-            self._changed.clear()
-            raise
-        self.db.execute("COMMIT")
         self._tell()
 
     def age(self) -> float:

@@ -307,16 +307,17 @@ def _loaded(path: Path) -> Generator[ModuleType]:
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
     sys.argv = [str(path)]
+    is_usable = False
     try:
         with _explained_load(path, str(file)), reserved_while_loading():
             spec.loader.exec_module(module)
         yield module
-    except BaseException:  # Raised again; but the unusable module must not stay importable.
-        if before is None:
+        is_usable = True
+    finally:
+        if not is_usable and before is None:
             sys.modules.pop(name, None)
-        else:
+        elif not is_usable and before is not None:
             sys.modules[name] = before
-        raise
 
 
 def _name_for(file: Path) -> str:
