@@ -13,12 +13,12 @@ from typing import Final, NamedTuple, cast
 
 import click
 
-from sluicegate.activations.validation_errors import Checker
 from sluicegate.cli.key_values import Wrong, one_value, resolved, types_of
 from sluicegate.cli.output import clean, one_line, say
 from sluicegate.client.handlers import ElicitAnswer, ElicitRequest
 from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.schemas.validate import Checker
 
 try:
     import termios

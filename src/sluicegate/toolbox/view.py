@@ -21,9 +21,19 @@ from sluicegate.protocol.message import Params
 from sluicegate.protocol.read_types import read_tool
 from sluicegate.protocol.types import TextContent, Tool, ToolResult
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.schemas.apis import APIS, Defined, answers, api_named, define, news, read_calls, tokens, tool_list
 from sluicegate.schemas.apis.messages import ModelCall, read_call
 from sluicegate.text.globs import name_matches
+from sluicegate.toolbox.definitions import (
+    APIS,
+    Defined,
+    answers,
+    api_named,
+    define,
+    news,
+    read_calls,
+    tokens,
+    tool_list,
+)
 from sluicegate.toolbox.management_tools import NO_LIMIT, CallerConnection, ManagementTools
 from sluicegate.toolbox.narrowing import Narrowing
 from sluicegate.toolbox.permission import (

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicegate.protocol.types import Tool
-from sluicegate.schemas.apis import APIS, define
-from sluicegate.schemas.apis.schema import Translation, translate
-from tests.toolbox.acceptance import breaches, is_object, is_valid, nodes
-from tests.toolbox.corpus import recorded
-from tests.toolbox.schemas import PLAIN_NAMES, fitting, schemas, tool_schemas
+from sluicegate.schemas.apis.rules import Translation, translate
+from sluicegate.toolbox.definitions import APIS, define
+from tests.schemas.acceptance import breaches, is_object, is_valid, nodes
+from tests.schemas.corpus import recorded
+from tests.schemas.strategies import PLAIN_NAMES, fitting, schemas, tool_schemas
 
 Json = Any
 FORMS = [(api, strict) for api in APIS for strict in (False, True)]

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from sluicegate.schemas.apis import APIS
-from sluicegate.schemas.apis.schema import Translation, translate
-from tests.toolbox.acceptance import is_valid
+from sluicegate.schemas.apis.rules import Translation, translate
+from sluicegate.toolbox.definitions import APIS
+from tests.schemas.acceptance import is_valid
 
 Json = Any
 
