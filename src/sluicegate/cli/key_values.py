@@ -3,13 +3,13 @@
 Pure except for `reader` and what it uses, which read files and stdin.
 """
 
-import difflib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, cast
 
 from sluicegate.protocol.message import Params, as_array, as_object
+from sluicegate.text.similar import close_matches
 
 Read = Callable[[str], str]
 """Returns the text of a file; `-` is stdin. Raises ValueError with a sentence if it cannot be read."""
@@ -75,7 +75,7 @@ def typed_arguments(words: Sequence[str], schema: Params, read: Read) -> Params:
             inner.setdefault(head, []).append(f"{rest}={value}")
             continue
         if known and key not in known and not schema.get("additionalProperties"):
-            meant = "".join(f" Did you mean {each!r}?" for each in difflib.get_close_matches(key, known, n=1))
+            meant = "".join(f" Did you mean {each!r}?" for each in close_matches(key, known))
             raise Wrong(f"the tool has no argument {key!r}.{meant}{_usage(schema)}")
         found.setdefault(key, []).append(value)
     arguments: Params = {}

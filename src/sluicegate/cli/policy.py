@@ -18,7 +18,6 @@ from sluicegate.config.foreign_rules import imported_rules
 from sluicegate.config.jsonc import SyntaxFault
 from sluicegate.config.model import GatewayConfig, ServerConfig
 from sluicegate.config.paths import Places, catalogs_folder
-from sluicegate.config.problems import did_you_mean
 from sluicegate.config.settings_toml import lines_of, parse_toml
 from sluicegate.exchange import Action, Caller, Target
 from sluicegate.gate.judge import CompiledRule, Rules, is_hidden, judge, mismatch
@@ -27,6 +26,7 @@ from sluicegate.gateway.governance import rules_of
 from sluicegate.hub.catalog import SALIENT, Offer
 from sluicegate.protocol.message import Params
 from sluicegate.serve.catalog_cache import CatalogCache
+from sluicegate.text.similar import did_you_mean
 
 
 @click.group(cls=Group)

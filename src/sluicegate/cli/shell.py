@@ -1,7 +1,6 @@
 """`sluicegate shell`: an interactive terminal on the tools of all servers, with permissions; also in a pipe."""
 
 import asyncio
-import difflib
 import logging
 import shlex
 import signal
@@ -22,6 +21,7 @@ from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.protocol.types import LogEvent, ProgressEvent, ToolResult
 from sluicegate.runtime.task_scope import TaskScope, in_thread
 from sluicegate.text.globs import BadGlob, name_glob
+from sluicegate.text.similar import close_matches
 from sluicegate.toolbox.permission import Allow, Deny, PermissionRequest, ask_on_terminal
 from sluicegate.toolbox.toolbox import Toolbox
 
@@ -182,7 +182,7 @@ class Shell:
         # The other commands show names without "mcp__".
         entry = entries.get(name) or entries.get(f"mcp__{name}")
         if entry is None:
-            meant = difflib.get_close_matches(name, entries, n=1)
+            meant = close_matches(name, entries)
             raise Wrong(f"there is no tool {name!r}; /tools lists them.{f' Did you mean {meant[0]}?' if meant else ''}")
         return entry
 

@@ -10,6 +10,8 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
+from sluicegate.text.similar import close_matches
+
 if TYPE_CHECKING:
     from jsonschema_rs import ValidationError, Validator
 
@@ -140,11 +142,7 @@ class Checker:
         return [f"{subject} should be {' or '.join(wanted)}, got {_json_type(error.instance)}"]
 
     def _hint(self, path: Sequence[str | int], name: str) -> str:
-        import difflib
-
-        # Comparing long names takes quadratic time.
-        known = () if path or len(name) > _MAX_NAME else self._schema.get("properties", ())
-        close = difflib.get_close_matches(name, known, n=1)
+        close = [] if path else close_matches(name, self._schema.get("properties", ()))
         return f" (did you mean '{close[0]}'?)" if close else ""
 
 

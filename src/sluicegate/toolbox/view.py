@@ -10,7 +10,6 @@ import msgspec
 
 from sluicegate.client.client import Client, StreamEvent
 from sluicegate.client.events import OnProgress
-from sluicegate.config.problems import did_you_mean
 from sluicegate.errors import InvalidParams, SluicegateError
 from sluicegate.exchange import Caller, Handler
 from sluicegate.hub.catalog import Catalog
@@ -23,6 +22,7 @@ from sluicegate.protocol.types import TextContent, Tool, ToolResult
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.schemas.apis.messages import ModelCall, read_call
 from sluicegate.text.globs import name_matches
+from sluicegate.text.similar import did_you_mean
 from sluicegate.toolbox.definitions import (
     APIS,
     Defined,
