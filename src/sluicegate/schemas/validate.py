@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
+from sluicegate.schemas.document import type_of_value
 from sluicegate.text.similar import close_matches
 
 if TYPE_CHECKING:
@@ -20,14 +21,6 @@ Schema: TypeAlias = dict[str, Any]
 _MAX_PROBLEMS = 8
 _SMALL = 200
 _MAX_NAME = 80
-_JSON_TYPES: dict[type, str] = {
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    str: "string",
-    list: "array",
-    dict: "object",
-}
 
 # What is expected, for keywords that are limits.
 _LIMITS = {
@@ -112,7 +105,7 @@ class Checker:
                 names: list[str] = kind.value[:_MAX_PROBLEMS]
                 return [f"unknown {self.noun} '{dotted([*path, name])}'{self._hint(path, name)}" for name in names]
             case "type":
-                return [f"{subject} should be {_wanted(error)}, got {_json_type(error.instance)}"]
+                return [f"{subject} should be {_wanted(error)}, got {type_of_value(error.instance)}"]
             case "enum" | "const":
                 return [f"{subject} should be {_wanted(error)}"]
             case "anyOf" | "oneOf" if isinstance(kind.value, list):
@@ -139,7 +132,7 @@ class Checker:
         if meant:
             return [sentence for inner in min(meant, key=len) for sentence in self._sentences(inner)]
         wanted = dict.fromkeys(_wanted(inner) for branch in branches for inner in branch[:1])
-        return [f"{subject} should be {' or '.join(wanted)}, got {_json_type(error.instance)}"]
+        return [f"{subject} should be {' or '.join(wanted)}, got {type_of_value(error.instance)}"]
 
     def _hint(self, path: Sequence[str | int], name: str) -> str:
         close = [] if path else close_matches(name, self._schema.get("properties", ()))
@@ -206,10 +199,6 @@ def _is_small(value: object) -> bool:
         if isinstance(item, dict | list):
             waiting += islice(cast(Iterable[object], inner), _SMALL)
     return not waiting
-
-
-def _json_type(value: object) -> str:
-    return _JSON_TYPES.get(type(value), "null")
 
 
 def _short(text: str) -> str:

@@ -13,9 +13,8 @@ from sluicegate.protocol.types import TextContent, Tool, ToolResult
 from sluicegate.schemas.apis.anthropic import ANTHROPIC
 from sluicegate.schemas.apis.gemini import GEMINI
 from sluicegate.schemas.apis.messages import Api, Keep, ModelCall, cannot_show, entries, field, shown
-from sluicegate.schemas.apis.names import accepted_names
 from sluicegate.schemas.apis.openai import CHAT, RESPONSES
-from sluicegate.schemas.apis.rules import Translation, translate
+from sluicegate.schemas.apis.rules import Translation, accepted_names, translate
 
 APIS: Final[Mapping[str, Api]] = {
     "anthropic": ANTHROPIC,
