@@ -54,11 +54,12 @@ def test_the_error_of_a_value_names_the_field() -> None:
 
 
 def test_usage_shows_types_and_optional_arguments() -> None:
-    shape: Json = {"properties": {"a": {"$ref": "#/$defs/n"}, "b": {}}, "required": ["a"], "$defs": {"n": {"const": 1}}}
-    assert usage(whole(shape)) == "a=<integer> [b=<value>]"
-    assert usage(whole({"$ref": "#/$defs/args", "$defs": {"args": shape}, "title": "x"})) == "a=<value> [b=<value>]"
+    shape: Json = {"properties": {"a": {"$ref": "#/$defs/n"}, "b": {}}, "required": ["a"]}
+    for root in (shape, {"$ref": "#/$defs/arguments"}):
+        schema: Params = {**root, "$defs": {"n": {"const": 1}, "arguments": shape}}
+        assert usage(whole(schema)) == "a=<integer> [b=<value>]"
 
 
 def test_a_schema_that_branches_into_itself_is_described_within_the_budget() -> None:
-    schema = {"properties": {f"p{n}": {"$ref": "#"} for n in range(60)}}
+    schema: Params = {"properties": {f"p{n}": {"$ref": "#"} for n in range(60)}}
     assert 60 < sum(1 for _ in description_lines(whole(schema))) <= 20_000

@@ -160,13 +160,13 @@ def test_a_root_with_parts_that_must_all_hold_lists_and_requires_their_propertie
     schema = {
         "allOf": [
             {"$ref": "#/definitions/base"},
-            {"type": "object", "properties": {"b": {}}, "required": ["b"]},
+            {"type": "object", "properties": {"b": {"type": "null"}}, "required": ["b"]},
         ],
         "definitions": {"base": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}},
     }
     for api in APIS:
         made = translated(schema, api).schema
-        assert made["properties"] == {"a": {"type": "integer"}, "b": {}}
+        assert made["properties"] == {"a": {"type": "integer"}, "b": {"type": "null"}}
         assert made["required"] == ["a", "b"]
 
 
@@ -178,13 +178,13 @@ def test_a_root_that_is_a_reference_is_what_it_refers_to() -> None:
 
 
 def test_a_closed_root_lists_only_its_own_properties() -> None:
-    schema: Json = {
+    schema = {
         "type": "object",
-        "properties": {"a": {}},
+        "properties": {"a": {"type": "null"}},
         "additionalProperties": False,
-        "anyOf": [{"properties": {"b": {}}}, {"required": ["a"]}],
+        "anyOf": [{"properties": {"b": {"type": "null"}}}, {"required": ["a"]}],
     }
-    assert translated(schema).schema["properties"] == {"a": {}}
+    assert translated(schema).schema["properties"] == {"a": {"type": "null"}}
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ PAIR = {"type": "object", "properties": {"b": {"type": "string"}, "c": {"type": 
         ({**PAIR, "if": {"required": ["b"]}, "then": {"required": ["d"]}}, "`a` may have any properties."),
         ({**PAIR, "dependentSchemas": {"b": {"properties": {"d": {"type": "null"}}}}}, "`a` may have any properties."),
         ({**PAIR, "allOf": [{"required": ["b"]}, {"required": ["c"]}]}, "several schemas that must all hold."),
-        ({"anyOf": [PAIR], "oneOf": [{"properties": {"d": {}}}]}, "several schemas that must all hold."),
+        ({"anyOf": [PAIR], "oneOf": [{"properties": {"d": {"type": "null"}}}]}, "several schemas that must all hold."),
         ({**PAIR, "dependentRequired": {"b": ["d"]}}, "`a` may have any properties."),
     ],
 )

@@ -313,9 +313,8 @@ def _next_arguments(schema: Params, words: Iterable[str], last: str) -> Iterator
         yield from (f"{name}=" for name in fields if name.startswith(key) and name not in given)
         return
     if (field := fields.get(key)) is not None:
-        values = (
-            ["true", "false"] if field.types == frozenset({"boolean"}) else [choice.value for choice in field.choices]
-        )
+        is_switch = field.types == frozenset({"boolean"})
+        values = ["true", "false"] if is_switch else [choice.value for choice in field.choices]
         yield from (word for value in values if (word := f"{key}={value}").startswith(last))
 
 
