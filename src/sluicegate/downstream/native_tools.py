@@ -4,7 +4,7 @@ They are what `tools/list` shows to a caller, so that rules hide natively what t
 """
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final
 
 import msgspec
 
@@ -14,9 +14,7 @@ from sluicegate.protocol.message import Params, Result, as_array, as_object, ope
 from sluicegate.protocol.modern_era import SERVER_INFO_KEY
 from sluicegate.protocol.native import Methods, arguments_of
 from sluicegate.protocol.types import HEALTH, INNER_KEY, NAMESPACES_KEY, ONLY_KEY
-
-if TYPE_CHECKING:
-    from jsonschema_rs import Validator
+from sluicegate.schemas.validate import Checker
 
 MAX_PAGES: Final = 1000
 MAX_CALLERS: Final = 100
@@ -43,7 +41,7 @@ class Table(Methods):
 
     def __init__(self, definitions: Iterable[Params]) -> None:
         super().__init__(definitions)
-        self._validators: dict[str, Validator | None] = {}
+        self._checkers: dict[str, Checker] = {}
 
     def plan(self, method: str, params: object, about: Mapping[str, Params] | None = None) -> ToolCall | Value:
         """What a native request asks for. `about` has the version and description of namespaces.
@@ -72,32 +70,13 @@ class Table(Methods):
 
     def _checked(self, tool: Params, arguments: Params) -> Params:
         name, schema = str(tool["name"]), as_object(tool.get("inputSchema")) or {}
-        if name not in self._validators:
-            self._validators[name] = _validator(schema)
-        validator = self._validators[name]
-        if validator is None or validator.is_valid(arguments):
-            return arguments
-        try:
-            validator.validate(arguments)
-            problem = "they do not fit the schema"
-        except ValueError as error:
-            problem = str(getattr(error, "message", "they do not fit the schema"))[:_MAX_PROBLEM]
-        raise RpcError(ErrorObject(INVALID_PARAMS, f"Invalid params: {problem}", {"schema": schema}))
-
-
-def _validator(schema: Params) -> "Validator | None":
-    """The compiled schema; None if it cannot be compiled: then the server itself has to check the arguments."""
-    import jsonschema_rs  # Imported late: only native calls need it here.
-
-    try:
-        # The default retriever would fetch URLs and open files (T25).
-        return jsonschema_rs.validator_for(schema, retriever=_refuse, validate_formats=False)
-    except (ValueError, jsonschema_rs.ReferencingError):
-        return None
-
-
-def _refuse(uri: str) -> NoReturn:
-    raise ValueError("a schema may only refer to itself")
+        if name not in self._checkers:
+            self._checkers[name] = Checker(schema)
+        if problems := self._checkers[name].problems(arguments):
+            raise RpcError(
+                ErrorObject(INVALID_PARAMS, f"Invalid params: {problems[:_MAX_PROBLEM]}", {"schema": schema})
+            )
+        return arguments
 
 
 class _Page(msgspec.Struct, frozen=True):

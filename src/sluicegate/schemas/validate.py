@@ -1,4 +1,4 @@
-"""Validation errors as sentences that name the field and what is expected.
+"""Validation of values, with errors as sentences that name the field and what is expected. Pure.
 
 Sentences contain names and parts of the schema, never the values that were sent: these may be secret or huge.
 `jsonschema_rs` is imported when the first schema is compiled: one given by an author, or one that a value violates.
@@ -66,25 +66,25 @@ class Checker:
         Raises:
             TypeError: it is not a schema, or it refers to another document.
         """
-        _ = self._validator
+        if isinstance(self._validator, TypeError):
+            raise self._validator
         return self
 
     @cached_property
-    def _validator(self) -> "Validator":
+    def _validator(self) -> "Validator | TypeError":
         import jsonschema_rs
 
         try:
             # Draft 2020-12 unless `$schema` names another. The default retriever fetches URLs and opens files (T25).
             return jsonschema_rs.validator_for(self._schema, retriever=_refuse, validate_formats=self._formats)
         except (ValueError, jsonschema_rs.ReferencingError) as error:
-            raise TypeError(f"it is not a usable JSON Schema: {str(error).splitlines()[0]}") from None
+            return TypeError(f"it is not a usable JSON Schema: {str(error).splitlines()[0]}")
 
     def problems(self, value: Mapping[str, object]) -> str:
-        """The first problems, joined by semicolons; empty if the value is valid."""
-        try:
-            validator = self._validator
-        except TypeError:
-            return ""  # A `pattern` in Python's own syntax. Schemas that were compiled before never get here.
+        """The first problems, joined by semicolons; empty if the value is valid, or if the schema is not usable."""
+        validator = self._validator
+        if isinstance(validator, TypeError):
+            return ""  # A `pattern` in Python's own syntax, or the schema of another server, which checks by itself.
         try:
             errors = _errors(validator, dict(value))
         except ValueError:
