@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from sluicegate.schemas.apis import APIS
-from sluicegate.schemas.apis.schema import Translation, translate
-from tests.toolbox.acceptance import is_valid
+from sluicegate.schemas.apis.rules import Translation, translate
+from sluicegate.toolbox.definitions import APIS
+from tests.schemas.acceptance import is_valid
 
 Json = Any
 
@@ -30,7 +30,7 @@ STRICT = {
 }
 
 
-def test_strict_closes_objects_and_makes_what_is_optional_nullable() -> None:
+def test_strict_schemas_close_objects_and_make_optional_properties_nullable() -> None:
     translation = translated(STRICT)
     assert translation.is_strict
     made: Json = translation.schema
@@ -82,10 +82,12 @@ PAIR = {"type": "object", "properties": {"b": {"type": "string"}, "c": {"type": 
         ({**PAIR, "anyOf": [{**PAIR, "required": ["b"]}, PAIR]}, "`a` is an object and a union at once."),
         ({**PAIR, "if": {"required": ["b"]}, "then": {"required": ["d"]}}, "`a` may have any properties."),
         ({**PAIR, "dependentSchemas": {"b": {"properties": {"d": {"type": "null"}}}}}, "`a` may have any properties."),
+        ({**PAIR, "allOf": [{"required": ["b"]}, {"required": ["c"]}]}, "several schemas that must all hold."),
+        ({"anyOf": [PAIR], "oneOf": [{"properties": {"d": {"type": "null"}}}]}, "several schemas that must all hold."),
         ({**PAIR, "dependentRequired": {"b": ["d"]}}, "`a` may have any properties."),
     ],
 )
-def test_a_tool_that_cannot_be_strict_is_not_and_says_why(inner: Json, reason: str) -> None:
+def test_the_finding_names_the_reason_why_a_tool_is_not_strict(inner: Json, reason: str) -> None:
     schema = {"type": "object", "properties": {"a": inner}}
     translation = translated(schema)
     assert not translation.is_strict and translation.findings[-1].endswith(reason)

@@ -21,10 +21,10 @@ from sluicegate.protocol.types import (
     ToolResult,
     UnknownContent,
 )
-from sluicegate.schemas.apis import APIS, answers, define, news, problem_result, read_calls, tokens, tool_list
 from sluicegate.schemas.apis.messages import MAX_IMAGE, ModelCall
-from tests.toolbox.acceptance import breaches, is_object
-from tests.toolbox.corpus import recorded
+from sluicegate.toolbox.definitions import APIS, answers, define, news, problem_result, read_calls, tokens, tool_list
+from tests.schemas.acceptance import breaches, is_object
+from tests.schemas.corpus import recorded
 
 Json = Any
 SCHEMA: Json = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

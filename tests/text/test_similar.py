@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluicegate.config.problems import close_matches, did_you_mean
+from sluicegate.text.similar import MAX_WORD, close_matches, did_you_mean
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,9 @@ def test_a_different_word_is_not_suggested(word: str, other: str) -> None:
 def test_the_best_matches_come_first() -> None:
     known = ["searched", "search-all", "echo", "search_al"]
     assert close_matches("search_all", known, 2) == ["search_al", "search-all"]
+
+
+def test_a_word_too_long_to_compare_has_no_match() -> None:
+    word = "a" * (MAX_WORD + 1)
+    assert close_matches(word[:-1], [word]) == [word]
+    assert close_matches(word, [word]) == []

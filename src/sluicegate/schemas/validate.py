@@ -1,4 +1,4 @@
-"""Validation errors as sentences that name the field and what is expected.
+"""Validation of values, with errors as sentences that name the field and what is expected. Pure.
 
 Sentences contain names and parts of the schema, never the values that were sent: these may be secret or huge.
 `jsonschema_rs` is imported when the first schema is compiled: one given by an author, or one that a value violates.
@@ -10,6 +10,9 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
+from sluicegate.schemas.document import type_of_value
+from sluicegate.text.similar import close_matches
+
 if TYPE_CHECKING:
     from jsonschema_rs import ValidationError, Validator
 
@@ -18,14 +21,6 @@ Schema: TypeAlias = dict[str, Any]
 _MAX_PROBLEMS = 8
 _SMALL = 200
 _MAX_NAME = 80
-_JSON_TYPES: dict[type, str] = {
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    str: "string",
-    list: "array",
-    dict: "object",
-}
 
 # What is expected, for keywords that are limits.
 _LIMITS = {
@@ -71,25 +66,25 @@ class Checker:
         Raises:
             TypeError: it is not a schema, or it refers to another document.
         """
-        _ = self._validator
+        if isinstance(self._validator, TypeError):
+            raise self._validator
         return self
 
     @cached_property
-    def _validator(self) -> "Validator":
+    def _validator(self) -> "Validator | TypeError":
         import jsonschema_rs
 
         try:
             # Draft 2020-12 unless `$schema` names another. The default retriever fetches URLs and opens files (T25).
             return jsonschema_rs.validator_for(self._schema, retriever=_refuse, validate_formats=self._formats)
         except (ValueError, jsonschema_rs.ReferencingError) as error:
-            raise TypeError(f"it is not a usable JSON Schema: {str(error).splitlines()[0]}") from None
+            return TypeError(f"it is not a usable JSON Schema: {str(error).splitlines()[0]}")
 
     def problems(self, value: Mapping[str, object]) -> str:
-        """The first problems, joined by semicolons; empty if the value is valid."""
-        try:
-            validator = self._validator
-        except TypeError:
-            return ""  # A `pattern` in Python's own syntax. Schemas that were compiled before never get here.
+        """The first problems, joined by semicolons; empty if the value is valid, or if the schema is not usable."""
+        validator = self._validator
+        if isinstance(validator, TypeError):
+            return ""  # A `pattern` in Python's own syntax, or the schema of another server, which checks by itself.
         try:
             errors = _errors(validator, dict(value))
         except ValueError:
@@ -110,7 +105,7 @@ class Checker:
                 names: list[str] = kind.value[:_MAX_PROBLEMS]
                 return [f"unknown {self.noun} '{dotted([*path, name])}'{self._hint(path, name)}" for name in names]
             case "type":
-                return [f"{subject} should be {_wanted(error)}, got {_json_type(error.instance)}"]
+                return [f"{subject} should be {_wanted(error)}, got {type_of_value(error.instance)}"]
             case "enum" | "const":
                 return [f"{subject} should be {_wanted(error)}"]
             case "anyOf" | "oneOf" if isinstance(kind.value, list):
@@ -137,14 +132,10 @@ class Checker:
         if meant:
             return [sentence for inner in min(meant, key=len) for sentence in self._sentences(inner)]
         wanted = dict.fromkeys(_wanted(inner) for branch in branches for inner in branch[:1])
-        return [f"{subject} should be {' or '.join(wanted)}, got {_json_type(error.instance)}"]
+        return [f"{subject} should be {' or '.join(wanted)}, got {type_of_value(error.instance)}"]
 
     def _hint(self, path: Sequence[str | int], name: str) -> str:
-        import difflib
-
-        # Comparing long names takes quadratic time.
-        known = () if path or len(name) > _MAX_NAME else self._schema.get("properties", ())
-        close = difflib.get_close_matches(name, known, n=1)
+        close = [] if path else close_matches(name, self._schema.get("properties", ()))
         return f" (did you mean '{close[0]}'?)" if close else ""
 
 
@@ -208,10 +199,6 @@ def _is_small(value: object) -> bool:
         if isinstance(item, dict | list):
             waiting += islice(cast(Iterable[object], inner), _SMALL)
     return not waiting
-
-
-def _json_type(value: object) -> str:
-    return _JSON_TYPES.get(type(value), "null")
 
 
 def _short(text: str) -> str:

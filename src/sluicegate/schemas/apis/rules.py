@@ -1,29 +1,32 @@
 """A tool's input schema as an API accepts it, and the way back for the arguments. Pure.
 
-The steps: normalize (`normalize`), make the root one object (`merge`), replace names and keywords that the API refuses
+The steps: normalize (`normalize`), make the root one object (`root`), replace names and keywords that the API refuses
 (here), and for strict calls close all objects (`strict`). What the API lacks is stated in descriptions.
 """
 
+import hashlib
+import re
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
 from sluicegate.protocol.message import Params, as_array, as_object
-from sluicegate.schemas.apis.merge import as_one_object, choices_of, flattened, references, types_of
-from sluicegate.schemas.apis.names import accepted_names
+from sluicegate.schemas.apis.root import object_root
 from sluicegate.schemas.apis.strict import NotStrict, closed
 from sluicegate.schemas.apis.undo import Undo, renamed_keys
-from sluicegate.schemas.normalize import (
+from sluicegate.schemas.document import (
     MANY,
     NAMED,
     ONE,
     Budget,
     TooComplex,
-    add_description,
-    normalize,
-    ordered,
-    state,
+    choices_of,
+    subschemas,
+    type_of_value,
+    types_of,
 )
+from sluicegate.schemas.normalize import MAX_TRANSLATED, add_description, normalize, ordered, state
 
 
 class SchemaRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +39,7 @@ class SchemaRules(msgspec.Struct, frozen=True, kw_only=True):
     property_name: str | None = None
     """A regular expression for names of properties."""
     keywords: frozenset[str] | None = None
-    """The keywords that it accepts; None for all."""
+    """The keywords that it accepts, never `allOf` or `oneOf`; None for all."""
     formats: frozenset[str] | None = None
     """The formats that it accepts; None for all."""
     choices: frozenset[str] | None = None
@@ -63,7 +66,8 @@ class Translation(msgspec.Struct, frozen=True):
     is_strict: bool = False
 
 
-_NOTES: Final = frozenset({"title", "description", "default", "examples", "deprecated"})
+_DIGEST: Final = 8
+"""Hexadecimal digits in a replaced name."""
 _BY_TYPE: Final = {
     "string": {"format", "pattern", "minLength", "maxLength"},
     "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
@@ -76,49 +80,33 @@ _BY_TYPE: Final = {
 def translate(schema: object, rules: SchemaRules, strict: SchemaRules | None = None) -> Translation:
     """The schema for an API with these rules; with `strict` for strict calls, if the schema allows them."""
     findings: list[str] = []
-    budget = Budget()
+    budget = Budget(MAX_TRANSLATED)
     try:
         own = normalize(schema, findings, budget)
-        root = _object_root(own, findings, budget)
+        root = object_root(own, findings, budget)
         if strict is not None:
             try:
-                return _adapted(root, own, strict, findings, Budget(), is_strict=True)
+                return _adapted(root, own, strict, findings, is_strict=True)
             except NotStrict as reason:
                 findings.append(f"Calls of this tool are not strict: {reason}")
-        return _adapted(root, own, rules, findings, Budget())
+        return _adapted(root, own, rules, findings)
     except TooComplex:
         findings.append("The schema is too complex; the model is shown a tool that takes any arguments.")
         return Translation({"type": "object", "properties": {}}, Undo(), tuple(findings))
 
 
 def _adapted(
-    root: Params, own: Params, rules: SchemaRules, findings: list[str], budget: Budget, *, is_strict: bool = False
+    root: Params, own: Params, rules: SchemaRules, findings: list[str], *, is_strict: bool = False
 ) -> Translation:
     names = _replaced_names(own, rules)
-    schema = _Adapter(root, rules, names, budget).whole()
+    adapter = _Adapter(root, rules, names)
+    schema = adapter.whole()
     if is_strict:
+        if adapter.has_lost_parts:
+            raise NotStrict("a part of it has several schemas that must all hold.")
         schema = closed(schema)
     undo = Undo(own, {new: old for old, new in names.items()})
     return Translation(schema, undo, tuple(findings), is_strict)
-
-
-def _object_root(own: Params, findings: list[str], budget: Budget) -> Params:
-    """The root as one object, for all APIs alike."""
-    root = as_one_object(own, as_object(own.get("$defs")) or {}, budget)
-    if "object" not in (types_of(root) or ["object"]):
-        findings.append("The schema accepts no object, though arguments always are one.")
-    root["type"] = "object"
-    root.setdefault("properties", {})
-    choices = choices_of(root)
-    if choices is not None:
-        root.pop("const", None)
-        objects = [entry for entry in map(as_object, choices) if entry is not None] or [{}]
-        root["enum"] = objects
-        if not set[str]().union(*objects) <= (as_object(root["properties"]) or {}).keys():
-            root.setdefault("additionalProperties", True)
-    if "$defs" in own:
-        root["$defs"] = own["$defs"]
-    return ordered(root)
 
 
 def _replaced_names(own: Params, rules: SchemaRules) -> dict[str, str]:
@@ -130,35 +118,49 @@ def _replaced_names(own: Params, rules: SchemaRules) -> dict[str, str]:
     while waiting:
         schema = waiting.pop()
         found.update(dict.fromkeys(as_object(schema.get("properties")) or ()))
-        waiting += _subschemas(schema)
+        waiting += subschemas(schema)
     accepted = accepted_names(found, rules.property_name)
     return {name: changed for name, changed in accepted.items() if name != changed}
 
 
-def _subschemas(schema: Params) -> list[Params]:
-    found: list[object] = []
-    for keyword, value in schema.items():
-        if keyword in ONE:
-            found.append(value)
-        elif keyword in MANY:
-            found += as_array(value) or ()
-        elif keyword in NAMED:
-            found += (as_object(value) or {}).values()
-    return [entry for entry in map(as_object, found) if entry is not None]
+def accepted_names(names: Iterable[str], pattern: str, longest: int = 64) -> dict[str, str]:
+    """An accepted name for each name. Names that are accepted already stay; others get a digest of what they were."""
+    names = list(dict.fromkeys(names))
+    is_accepted = re.compile(pattern).fullmatch
+    taken = {name for name in names if is_accepted(name)}
+    out: dict[str, str] = {}
+    for name in names:
+        if name in taken:
+            out[name] = name
+            continue
+        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+        plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)
+        if not re.match(r"[A-Za-z_]", plain):
+            plain = f"_{plain}"
+        # The digest alone would be unique; a server that guesses it gets a longer one.
+        for length in range(_DIGEST, longest, 4):
+            changed = f"{plain[: longest - length - 1]}_{digest[:length]}"
+            if changed not in taken:
+                break
+        else:
+            raise AssertionError("sixty-four hexadecimal digits were all taken")
+        taken.add(changed)
+        out[name] = changed
+    return out
 
 
 class _Adapter:
     """Makes one normalized schema acceptable."""
 
-    def __init__(self, root: Params, rules: SchemaRules, names: dict[str, str], budget: Budget) -> None:
+    def __init__(self, root: Params, rules: SchemaRules, names: dict[str, str]) -> None:
         self._root = root
         self._rules = rules
         self._names = names
-        self._budget = budget
+        self._budget = Budget(MAX_TRANSLATED)
         self._definitions = as_object(root.get("$defs")) or {}
         self._used: list[str] = []
-        self._inlined: list[str] = []
-        """The definitions that took the place of a reference, from the root to the schema at hand."""
+        self.has_lost_parts = False
+        """Whether a schema that must also hold is stated only in a description. It may name further properties."""
         self._recursive = self._recursive_names() if rules.has_optional_recursion else frozenset[str]()
 
     def whole(self) -> Params:
@@ -180,7 +182,6 @@ class _Adapter:
         """One schema, with all that is in it. `is_definition`: no property lies between it and its definition."""
         self._budget.spend()
         left: Params = {}
-        inlined = len(self._inlined)
         if self._rules.keywords is not None:
             given = self._limited(given, left)
         out: Params = {}
@@ -198,7 +199,6 @@ class _Adapter:
                 out[keyword] = {self._names.get(name, name): self._named(entry) for name, entry in named.items()}
             else:
                 out[keyword] = value
-        del self._inlined[inlined:]
         if self._names:
             self._rename(out, left)
         self._fill(out)
@@ -253,7 +253,7 @@ class _Adapter:
 
     def _leads_to_recursion(self, schema: Params) -> bool:
         name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
-        return name in self._recursive or any(map(self._leads_to_recursion, _subschemas(schema)))
+        return name in self._recursive or any(map(self._leads_to_recursion, subschemas(schema)))
 
     def _recursive_names(self) -> frozenset[str]:
         """The definitions that lead to themselves, or to one that does."""
@@ -265,7 +265,7 @@ class _Adapter:
                 self._budget.spend()
                 if "$ref" in schema:
                     found.add(str(schema["$ref"]).removeprefix("#/$defs/"))
-                waiting += _subschemas(schema)
+                waiting += subschemas(schema)
             leads_to[name] = found
         return frozenset(name for name in leads_to if self._is_reached(name, leads_to))
 
@@ -287,9 +287,7 @@ class _Adapter:
         """A schema with accepted keywords only; what is lost goes to `left`."""
         rules = self._rules
         accepted = rules.keywords or frozenset()
-        out = dict(self._merged(given, left))
-        if "oneOf" in out and "anyOf" not in out and "oneOf" not in accepted:
-            out["anyOf"] = out.pop("oneOf")
+        out = dict(self._with_one_union(given, left))
         if "const" in out and "const" not in accepted:
             out["enum"] = [out.pop("const")]
         self._limit_choices(out, left)
@@ -304,35 +302,35 @@ class _Adapter:
             _split_types(out)
         return ordered(out)
 
-    def _merged(self, given: Params, left: Params) -> Params:
-        """Without `allOf`, and with `$ref` alone."""
-        parts = [as_object(part) or {} for part in as_array(given.get("allOf")) or ()]
-        rest = {keyword: value for keyword, value in given.items() if keyword != "allOf"}
-        if len(parts) == 1 and parts[0].keys() == {"$ref"} and rest.keys() <= _NOTES:
-            given = {**rest, **parts[0]}
-        elif parts:
-            return self._inline(given, left)
-        if "$ref" not in given or len(given) == 1:
-            return given
-        rest = {keyword: value for keyword, value in given.items() if keyword != "$ref"}
-        if rest.keys() <= _NOTES:
-            return {**rest, "anyOf": [{"$ref": given["$ref"]}]}
-        return self._inline(given, left)
+    def _with_one_union(self, given: Params, left: Params) -> Params:
+        """The schema without `allOf` and `oneOf`, and with `$ref` alone. `anyOf` with one schema takes their place.
 
-    def _inline(self, given: Params, left: Params) -> Params:
-        """The schema with what it refers to in place; once, if that leads to itself."""
-        names = references(given, self._definitions)
-        if names.isdisjoint(self._inlined):
-            self._inlined += sorted(names)
-            return flattened(given, self._definitions, self._budget)
-        left.update({keyword: given[keyword] for keyword in ("$ref", "allOf") if keyword in given})
-        return {keyword: value for keyword, value in given.items() if keyword not in left}
+        Of several schemas that must all hold, none is kept here: what is lost goes to `left`.
+        """
+        if given.keys() == {"$ref"}:
+            return given
+        parts: list[Params] = [{"$ref": given["$ref"]}] if "$ref" in given else []
+        parts += [as_object(part) or {} for part in as_array(given.get("allOf")) or ()]
+        out = {keyword: value for keyword, value in given.items() if keyword not in ("$ref", "allOf")}
+        if len(parts) == 1 and not out:
+            return self._with_one_union(parts[0], left)
+        if len(parts) == 1 and out.keys().isdisjoint({"anyOf", "oneOf"}):
+            out["anyOf"] = parts
+        elif parts:
+            left.update({keyword: given[keyword] for keyword in ("$ref", "allOf") if keyword in given})
+            self.has_lost_parts = True
+        if "oneOf" in out and "anyOf" not in out:
+            out["anyOf"] = out.pop("oneOf")
+        elif "oneOf" in out:
+            left["oneOf"] = out.pop("oneOf")
+            self.has_lost_parts = True
+        return out
 
     def _limit_choices(self, out: Params, left: Params) -> None:
         choices = choices_of(out)
         if choices is None:
             return
-        kinds = list(dict.fromkeys(_type_of(entry) for entry in choices))
+        kinds = list(dict.fromkeys(type_of_value(entry) for entry in choices))
         if "type" not in out:
             out["type"] = kinds[0] if len(kinds) == 1 else kinds
         accepted = self._rules.choices
@@ -406,22 +404,4 @@ def _split_types(out: Params) -> None:
 
 
 def _fits(value: object, kind: str) -> bool:
-    return _type_of(value) == kind or (kind == "number" and _type_of(value) == "integer")
-
-
-def _type_of(value: object) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "number"
-        case str():
-            return "string"
-        case list():
-            return "array"
-        case _:
-            return "object"
+    return type_of_value(value) == kind or (kind == "number" and type_of_value(value) == "integer")

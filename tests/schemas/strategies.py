@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.toolbox.acceptance import is_object, types
+from tests.schemas.acceptance import is_object, types
 
 Json = Any
 EMPTY: Json = {}
