@@ -45,8 +45,6 @@ def test_it_says_what_to_try_and_that_works(folder: Folder) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_with_status_0(folder: Folder, number: signal.Signals) -> None:
-    if signal.getsignal(number) is signal.SIG_IGN:
-        pytest.skip(f"{number.name} is ignored here, as under nohup, and so it is by what is started")
     folder.servers(counting=COUNTING)
     with folder.serving() as (process, _, _):
         process.send_signal(number)

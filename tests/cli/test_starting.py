@@ -160,7 +160,6 @@ def test_a_signal_while_it_is_still_loading_leaves_no_server(
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         _, said = process.communicate(timeout=PROMPTLY)
     assert process.returncode == status and re.fullmatch(r"(sluicegate: starting deaf: .*)?", said.strip()), said
