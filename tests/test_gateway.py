@@ -28,6 +28,7 @@ from sluicegate.gateway.gateway import Gateway
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.serve.process import Running
 from sluicegate.testing import MemoryUpstream
+from tests.polling import until
 
 release: asyncio.Event
 
@@ -142,8 +143,7 @@ async def test_a_call_under_way_finishes_on_the_old_server_while_the_next_one_is
             held.set_result((await client.call("a__hold")).text)
 
         tasks.start(hold())
-        while old.in_flight == 0:  # noqa: ASYNC110 - there is no event
-            await asyncio.sleep(0.005)
+        await until(lambda: old.in_flight)
         gateway.apply(config(server("a", "new.py"), server("b", "b.py")))
         await gateway.hub.settled()
         assert await who(client) == {"a__who": "new.py", "b__who": "b.py"}

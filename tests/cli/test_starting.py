@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from sluicegate.gateway.gateway import Gateway, ServerStatus
 from sluicegate.runtime.lock import locked
 from tests.cli.folders import COUNTING, NOTES, PROMPTLY, Folder, lines_until
 from tests.marks import new_mark, processes_with
+from tests.polling import until, wait_until
 
 # Runs the command, and tells what has been loaded when it starts the first process.
 UNTIL_THE_FIRST_PROCESS = """
@@ -164,9 +164,8 @@ def test_a_signal_while_it_is_still_loading_leaves_no_server(
         _, said = process.communicate(timeout=PROMPTLY)
     assert process.returncode == status and re.fullmatch(r"(sluicegate: starting deaf: .*)?", said.strip()), said
     assert (folder.path / "witness1").exists()
-    deadline = time.monotonic() + PROMPTLY
-    while number is not signal.SIGINT and processes_with(mark) and time.monotonic() < deadline:
-        time.sleep(0.01)  # The process table tells nobody when it changes.
+    if number is not signal.SIGINT:
+        wait_until(lambda: not processes_with(mark))
     assert processes_with(mark) == set()
 
 
@@ -264,11 +263,7 @@ def silent(**settings: object) -> GatewayConfig:
 
 async def starting(gateway: Gateway) -> ServerStatus:
     """How the server is while it starts, once it has failed before."""
-    while True:
-        (server,) = statuses(gateway)
-        if server.state == "starting" and server.restarts:
-            return server
-        await asyncio.sleep(0.01)
+    return await until(lambda: statuses(gateway)[0], lambda server: server.state == "starting" and server.restarts)
 
 
 async def test_one_that_is_silent_is_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,13 +356,8 @@ def serving_at_once(folder: Folder, *commands: tuple[str, ...]) -> Generator[lis
 
 
 def first_to_end(processes: "list[subprocess.Popen[str]]") -> "subprocess.Popen[str]":
-    deadline = time.monotonic() + PROMPTLY
-    while time.monotonic() < deadline:
-        for process in processes:
-            if process.poll() is not None:
-                return process
-        time.sleep(0.01)  # There is no waiting for the first of several.
-    raise AssertionError("all of them run")
+    wait_until(lambda: any(process.poll() is not None for process in processes))
+    return next(process for process in processes if process.returncode is not None)
 
 
 @pytest.fixture
@@ -419,10 +409,7 @@ def test_clients_that_begin_at_once_share_their_servers_unless_each_wants_its_ow
     assert (counted.path / "starts").read_text() == "started\n" * starts
     rest = [line for line in said.splitlines() if " has stopped." not in line and ": starting notes: " not in line]
     assert rest == []
-    deadline = time.monotonic() + PROMPTLY
-    while (left := list(Path(socket_of(counted)).parent.glob("*"))) and time.monotonic() < deadline:
-        time.sleep(0.01)  # The gateway in the background is not our child.
-    assert left == []
+    wait_until(lambda: not list(Path(socket_of(counted)).parent.glob("*")))
 
 
 def socket_of(folder: Folder) -> str:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 
 import sluicegate
 from tests.cli.folders import COUNTING, PROMPTLY, ROOT, Folder, lines_until
+from tests.polling import wait_until
 from tests.ports import free_port
 
 
@@ -20,10 +21,8 @@ def server_at(port: int) -> Generator["subprocess.Popen[bytes]"]:
     command = [sys.executable, str(ROOT / "examples" / "everything.py"), "--http", str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            deadline = time.monotonic() + PROMPTLY
-            while not listens(port):
-                assert process.poll() is None and time.monotonic() < deadline
-                time.sleep(0.02)
+            wait_until(lambda: listens(port) or process.poll() is not None)
+            assert process.poll() is None
             yield process
         finally:
             process.kill()

@@ -581,7 +581,7 @@ async def test_progress_gives_the_server_its_time_again() -> None:
         end = time() + 2.5
         while time() < end:
             await exchange.emit(progress(1))
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # The pace of the progress.
         return Result(text("done"))
 
     async with connect(FakeServer(answer)) as server, asyncio.timeout(10):

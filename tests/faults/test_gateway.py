@@ -20,21 +20,10 @@ from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.message import Reply, Result
 from sluicegate.protocol.modern_era import Discovery, complete
 from sluicegate.protocol.types import ProgressEvent, ToolsChanged
-from tests.faults.gateway_stage import (
-    PATIENCE,
-    BriefStartup,
-    gone,
-    hostile,
-    is_alive,
-    refusal,
-    staged,
-    until,
-    until_called,
-    why,
-    wires,
-)
+from tests.faults.gateway_stage import BriefStartup, gone, hostile, is_alive, refusal, staged, why, wires
 from tests.faults.load import call_of
 from tests.faults.promises import GRACE, assert_kept
+from tests.polling import PATIENCE, until, until_called
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 

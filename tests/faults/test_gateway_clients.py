@@ -20,12 +20,13 @@ from sluicegate.http1 import serve
 from tests.downstream.http_client import initialize, notification, request, standard
 from tests.downstream.raw_client import Json, modern
 from tests.faults import gateway_stage
-from tests.faults.gateway_stage import PATIENCE, Folder, gateway_process, hostile
+from tests.faults.gateway_stage import Folder, gateway_process, hostile
 from tests.faults.load import Answer, LoadServer, Wire, call_of, encoded, raw_post, statuses
 from tests.faults.load_server import by_header
 from tests.faults.test_downstream_crowds import check_refused, first
 from tests.faults.test_downstream_garbage import CASES, check_answer, garbage
 from tests.faults.test_downstream_slow import EVENTS, MIB, check_undisturbed, slow_readers
+from tests.polling import PATIENCE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 

@@ -11,8 +11,9 @@ import sluicegate
 from sluicegate import RpcError, Server
 from sluicegate.http1 import serve
 from sluicegate.hub import supervise as plan
-from tests.faults.gateway_stage import BriefStartup, Stage, data_of, hostile, refusal, staged, until_called, why
+from tests.faults.gateway_stage import BriefStartup, Stage, data_of, hostile, refusal, staged, why
 from tests.faults.proxy import fault_proxy
+from tests.polling import until_called
 from tests.ports import free_port
 from tests.upstream.http_server import DISCOVERED, INFO, Answer, Asked, Json, Script, endpoint, message, scripted
 
@@ -91,7 +92,7 @@ async def endless(asked: Asked) -> None:
     asked.stream()
     while True:
         asked.event(b"")
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # The pace of a stream without an end.
 
 
 async def silent(asked: Asked) -> None:

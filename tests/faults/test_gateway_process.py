@@ -20,7 +20,6 @@ from sluicegate.upstream.duplex import SocketUpstream
 from tests.config import test_broken_files
 from tests.downstream.raw_client import Json, modern
 from tests.faults.gateway_stage import (
-    PATIENCE,
     Folder,
     Process,
     gateway_process,
@@ -29,13 +28,12 @@ from tests.faults.gateway_stage import (
     is_alive,
     refusal,
     servers_in,
-    until,
-    until_called,
     why,
     wires,
 )
 from tests.faults.load import Answer, Wire, call_of, post_of
 from tests.faults.promises import AT_ONCE, DRAIN, GRACE, ORPHANED, STOPPED, assert_kept
+from tests.polling import PATIENCE, until, until_called
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 

@@ -129,7 +129,7 @@ async def test_changes_may_be_days_apart() -> None:
         change(timeouts, silence=0.1, idle=0.1)
         asked.stream()
         asked.event(message(method="notifications/subscriptions/acknowledged", params={"notifications": {}}))
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.3)  # Longer than `silence` and `idle`: the time that passes is the subject.
         asked.event(message(id=asked.id, result={"resultType": "complete"}))
         asked.end()
 

@@ -25,6 +25,7 @@ from sluicegate.errors import (
 )
 from sluicegate.http1 import ClientLimits, Pool, Request, client, client_connection, limits, serve
 from tests.http1.raw import PATIENCE, Peer, echo, scripted
+from tests.polling import until, until_steady
 
 EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
@@ -79,7 +80,7 @@ async def test_head_that_was_written_once_goes_with_any_body() -> None:
 
 async def test_requests_at_the_same_time_have_a_connection_each_up_to_the_most() -> None:
     async def handler(request: Request) -> None:
-        await asyncio.sleep(0.01)
+        await until(lambda: len(listener.connections) == 3)
         echo(request)
 
     async with serve(handler) as listener, pooled(ClientLimits(per_origin=3)) as pool:
@@ -440,7 +441,7 @@ async def test_slow_drip_lasts_as_long_as_bytes_come_and_the_caller_waits() -> N
         peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
         while True:
             peer.send(b"x")
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # The pace of the drip.
 
     async with scripted(script) as url, pooled(ClientLimits(idle=2)) as pool:
         answer = await pool.request("POST", url)
@@ -484,8 +485,7 @@ async def test_answer_that_may_end_by_itself_leaves_a_connection_to_be_used_agai
             assert await answer.next_chunk() == b"said"
             answer.let_end(PATIENCE)
             release.set()
-            while not answer.is_complete:  # noqa: ASYNC110 - nothing tells that of an answer nobody reads
-                await asyncio.sleep(0.001)
+            await until(lambda answer=answer: answer.is_complete)
         assert len(listener.connections) == 1
 
 
@@ -499,7 +499,7 @@ async def test_answer_that_does_not_end_in_its_time_is_cut_however_many_bytes_co
             while True:
                 peer.send(b"1\r\nx\r\n")
                 await peer.writer.drain()
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)  # The pace of the drip.
         finally:
             hung_up.set()
 
@@ -635,11 +635,7 @@ async def test_server_that_sends_faster_than_it_is_read_has_to_wait() -> None:
 
     async with serve(handler) as listener, pooled() as pool:
         answer = await pool.request("GET", f"http://127.0.0.1:{listener.addresses[0][1]}/")
-        before = -1
-        while sent != before:
-            before = sent
-            await asyncio.sleep(0.05)
-        assert sent < 40_000_000
+        assert await until_steady(lambda: sent) < 40_000_000
         received = 0
         while chunk := await answer.next_chunk():
             received += len(chunk)
@@ -650,16 +646,14 @@ async def test_server_that_sends_faster_than_it_is_read_has_to_wait() -> None:
 async def test_kept_connection_is_closed_when_nobody_needs_it() -> None:
     async with serve(echo) as listener, pooled(ClientLimits(keep=0.02)) as pool:
         await pool.request("GET", f"http://127.0.0.1:{listener.addresses[0][1]}/")
-        while pool._all:  # pyright: ignore[reportPrivateUsage]  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: not pool._all)  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_server_says_how_long_a_connection_may_be_kept() -> None:
     answer = b"HTTP/1.1 200 OK\r\nKeep-Alive: timeout=1\r\nContent-Length: 0\r\n\r\n"
     async with scripted(answering(answer, hold=True)) as url, pooled() as pool:
         await pool.request("GET", url)
-        while pool._all:  # pyright: ignore[reportPrivateUsage]  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: not pool._all)  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -15,6 +15,7 @@ from sluicegate.errors import LocalProtocolError
 from sluicegate.http1 import Limits, Request, serve, server
 from sluicegate.http1.server_connection import HttpConnection
 from tests.http1.raw import PATIENCE, Peer, connected, echo, exchange
+from tests.polling import until_steady
 
 GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
 HEAD = b"POST /mcp HTTP/1.1\r\nHost: x\r\n"
@@ -316,7 +317,7 @@ async def test_drip_does_not_prolong_the_time_for_headers() -> None:
             peer.send(b"GET / HTTP/1.1\r\nX: ")
             while True:
                 peer.send(b"x")
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)  # The pace of the drip.
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.TaskGroup() as group:
@@ -611,10 +612,7 @@ async def test_no_more_requests_are_begun_for_a_client_that_does_not_read() -> N
 
     async with exchange(handler, Limits(unsent=2_000_000)) as peer:
         peer.send(GET * 100)
-        before = -1
-        while begun != before:
-            before = begun
-            await asyncio.sleep(0.05)
+        await until_steady(lambda: begun)
         assert 0 < begun < 40  # What the system buffers for the connection, and two more.
         for _ in range(100):
             assert len((await peer.read_reply()).body) == size

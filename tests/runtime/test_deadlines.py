@@ -7,6 +7,7 @@ import pytest
 
 from sluicegate.runtime import deadlines
 from sluicegate.runtime.deadlines import Deadline, DeadlineExceeded, Deadlines
+from tests.polling import until
 
 
 class Time:
@@ -36,7 +37,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
 
 async def for_long() -> None:
     """Wait for longer than any of these deadlines takes, but not for ever."""
-    await asyncio.sleep(10)
+    await asyncio.sleep(10)  # Ends only if no deadline does.
     raise AssertionError("nobody looked")
 
 
@@ -211,7 +212,5 @@ async def test_one_that_fails_when_its_time_is_over_fails_as_it_does(time: Time,
 
 async def test_nobody_looks_when_nothing_is_under_way(time: Time) -> None:
     await time.passes(1)
-    async with asyncio.timeout(10):
-        while time.deadlines.timer:  # noqa: ASYNC110 - nobody tells when a timer is not set again
-            await asyncio.sleep(0.01)
+    await until(lambda: not time.deadlines.timer, within=10)
     await time.passes(1)  # And somebody does again, when something is.

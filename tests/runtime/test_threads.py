@@ -14,6 +14,7 @@ from sluicegate.runtime import task_scope as concurrency
 from sluicegate.runtime.task_scope import MAX_THREADS, in_thread
 from sluicegate.server import Server
 from tests.activations.helpers import ask, call, text
+from tests.polling import until
 
 BUSY: set[object] = vars(concurrency)["_busy"]
 
@@ -21,9 +22,7 @@ Start = Callable[[], Coroutine[object, object, object]]
 
 
 async def all_are_free() -> None:
-    async with asyncio.timeout(10):
-        while BUSY:  # noqa: ASYNC110 - a thread that nobody waits for sets no event
-            await asyncio.sleep(0.001)
+    await until(lambda: not BUSY, within=10)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Endpoints come and go with the profiles of the configuration."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
@@ -15,6 +15,7 @@ from sluicegate.exchange import Upstream
 from sluicegate.gateway.gateway import Gateway
 from sluicegate.serve.endpoints import Endpoints
 from sluicegate.testing import MemoryUpstream
+from tests.polling import until
 
 
 class Stage:
@@ -71,11 +72,6 @@ async def status_of(url: str, *, host: str = "localhost") -> int:
     writer.close()
     await writer.wait_closed()
     return int(answer.split()[1])
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    while not is_so():  # noqa: ASYNC110 - nobody tells
-        await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("era", ["modern", "session"])

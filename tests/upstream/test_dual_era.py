@@ -19,7 +19,7 @@ from sluicegate.protocol.modern_era import ACKNOWLEDGED, ClientProfile
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.upstream import dual_era, http
 from sluicegate.upstream.http import HttpUpstream
-from tests.hub.scripted import until
+from tests.polling import until
 from tests.upstream.http_server import DISCOVERED, INFO, Asked, Json, Script, message, scripted
 
 OLDER = ClientProfile("2025-11-25", {"elicitation": {}})

@@ -612,7 +612,7 @@ async def test_a_body_that_drips_and_a_server_that_says_nothing_are_timed_out() 
             asked.request.start(200, (("Content-Type", "application/json"),))
             while not asked.request.disconnected:
                 asked.request.write(b" ")
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(0.005)  # The pace of a body that drips.
             ended.set()
         else:
             await asyncio.Event().wait()
@@ -1576,7 +1576,7 @@ async def test_a_server_may_be_silent_for_as_long_as_its_caller_waits(monkeypatc
         monkeypatch.setattr(module, "Timeouts", Short)
 
     async def slow(asked: Asked) -> None:
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.3)  # Longer than `silence`: the time that passes is the subject.
         asked.result(TEXT)
 
     async with asyncio.timeout(20), scripted(modern(lambda asked: slow(asked))) as script:

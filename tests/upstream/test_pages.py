@@ -10,7 +10,7 @@ from sluicegate.exchange import Caller
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.upstream import attribution
 from sluicegate.upstream.attribution import UNOWNED, UNTOLD, VISITED
-from tests.hub.scripted import until
+from tests.polling import until
 from tests.upstream.raw_server import Bench, Json, Recorder, exchange, session_bench
 
 URLS: Json = {"elicitation": {"form": {}, "url": {}}}

@@ -22,6 +22,7 @@ from sluicegate.upstream.spawn import Launched, child_environment, launch
 from tests.descriptors import descriptors
 from tests.faults.promises import GRACE, LEFT_OVER, ORPHANED, STALL, assert_kept
 from tests.marks import new_mark, processes_with
+from tests.polling import until, until_called
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and only Linux promises all of this")
 
@@ -110,7 +111,7 @@ class World:
 
     async def emptied(self, within: float = LEFT_OVER + STALL) -> None:
         """Return when no marked process is left: in the time that is promised, on a machine that may stall."""
-        await eventually(lambda: not self.processes(), within)
+        await until(lambda: not self.processes(), within=within)
 
 
 Run = Callable[[Callable[[World], Awaitable[None]]], None]
@@ -154,12 +155,6 @@ def parent_of(pid: int) -> int:
 
 def program_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]
-
-
-async def eventually(condition: Callable[[], bool], within: float = 10) -> None:
-    async with asyncio.timeout(within):
-        while not condition():  # noqa: ASYNC110 -- The process table has no change events.
-            await asyncio.sleep(0.01)
 
 
 @contextlib.contextmanager
@@ -246,8 +241,8 @@ def test_paused_output_waits_in_the_pipe_even_after_the_servers_end(run: Run) ->
         child.pause_reading()
         child.pause_reading()
         child.write(b"x")
-        await eventually(lambda: child.exit_status is not None and not world.processes())
-        await asyncio.sleep(2 * process.EXIT_SETTLE)
+        await until(lambda: child.exit_status is not None and not world.processes())
+        await asyncio.sleep(2 * process.EXIT_SETTLE)  # The output may be read for this long after an exit.
         assert not child.alive
         assert (world.recorder.data, world.recorder.ends) == (b"", 0)
         child.resume_reading()
@@ -504,7 +499,7 @@ def test_everything_is_released_without_aclose_once_the_server_is_dead(run: Run)
         child = await world.open(ECHO)
         os.kill(child.pid, signal.SIGKILL)
         await world.recorder.end()
-        await eventually(lambda: descriptors() <= before)
+        await until(lambda: descriptors() <= before)
 
     run(scenario)
 
@@ -532,10 +527,7 @@ def test_closed_stdin_is_the_end_of_a_living_server(run: Run, writing: bool) -> 
         await world.recorder.line()
         child.write(bytes(1 << 20) if writing else b"x")
         with pytest.raises(UpstreamClosed):
-            async with asyncio.timeout(10):
-                while True:
-                    await child.drain()
-                    await asyncio.sleep(0.01)
+            await until_called(child.drain, lambda _: False, within=10)
         await world.recorder.end()
         assert child.describe_exit() == "closed its input"
         child.write(b"dropped")
@@ -550,7 +542,7 @@ def test_closed_stderr_is_no_sign_of_anything(run: Run) -> None:
         child = await world.open("import os\nos.close(2)\n" + ECHO)
         child.write(b"one\n")
         await world.recorder.line()
-        await asyncio.sleep(2 * process.EXIT_SETTLE)
+        await asyncio.sleep(2 * process.EXIT_SETTLE)  # An end would be reported within this time.
         assert child.alive
         assert world.recorder.ends == 0
         await child.aclose()
@@ -570,10 +562,10 @@ def test_a_flood_on_stderr_hides_no_answer_of_a_dying_server(run: Run, monkeypat
             "os.read(0, 1)\nos.write(1, b'x' * 60_000)\nos.close(0)\nsignal.pause()",
             stop_grace=0.2,
         )
-        await eventually(lambda: len(child.stderr_tail) == 64 * 1024)
+        await until(lambda: len(child.stderr_tail) == 64 * 1024)
         child.pause_reading()
         child.write(b"x")
-        await eventually(lambda: not child.alive)
+        await until(lambda: not child.alive)
         child.resume_reading()
         await world.recorder.end()
         assert len(world.recorder.data) == 60_000
@@ -716,7 +708,7 @@ def test_no_descendant_survives(run: Run, offspring: str, then: str) -> None:
         child = await world.open(server, stop_grace=LONG)
         await world.recorder.line()
         if then == "stays":
-            await eventually(lambda: len(world.processes()) == 3)
+            await until(lambda: len(world.processes()) == 3)
             with at_most():
                 await child.aclose()
             assert child.exit_status == 0
@@ -807,7 +799,7 @@ def test_nothing_survives_our_own_sigkill(run: Run) -> None:
             assert owner.stdout
             # The daemon's process id and "ready", in any order.
             assert {owner.stdout.readline().strip().isdigit() for _ in range(2)} == {True, False}
-            await eventually(lambda: len(world.processes()) == 4)
+            await until(lambda: len(world.processes()) == 4)
             killed = time.monotonic()
             owner.kill()
         await world.emptied()
@@ -827,7 +819,7 @@ def test_a_server_that_heeds_the_end_of_its_input_is_gone_at_once_after_our_sigk
         with owner_of_a_server(world.mark, "import os\nos.write(1, b'ready\\n')\n" + ECHO, str(guard)) as owner:
             assert owner.stdout
             owner.stdout.readline()
-            await eventually(lambda: len(world.processes()) == 2)
+            await until(lambda: len(world.processes()) == 2)
             owner.kill()
         await world.emptied()
 
@@ -876,7 +868,7 @@ async def opened(world: World, script: str, launched: Launched) -> Child:
 async def ended(launched: Launched) -> None:
     """Return when the guardian has ended; its parent still has to reap it."""
     how = os.WEXITED | os.WNOHANG | os.WNOWAIT
-    await eventually(lambda: os.waitid(os.P_PID, launched.process.pid, how) is not None)
+    await until(lambda: os.waitid(os.P_PID, launched.process.pid, how) is not None)
 
 
 def test_one_that_was_started_before_is_spoken_to_and_no_other_is_started(run: Run) -> None:
@@ -901,7 +893,7 @@ def test_what_one_said_before_anybody_listened_is_heard(run: Run) -> None:
         first = os.read(launched.process.stderr.fileno(), 1)  # All of it is in the pipe by now.
         child = await opened(world, script, launched)
         assert (first, len(await world.recorder.line())) == (b"e", 300_000)
-        await eventually(lambda: len(child.stderr_tail) == 59_999)
+        await until(lambda: len(child.stderr_tail) == 59_999)
         await child.aclose()
 
     run(scenario)
@@ -952,7 +944,7 @@ def test_one_is_taken_once_and_the_next_connection_starts_its_own(run: Run) -> N
 def test_one_that_is_dismissed_ends_and_another_is_started_instead(run: Run, script: str) -> None:
     async def scenario(world: World) -> None:
         launched = launched_by(world, script)
-        await eventually(lambda: len(world.processes()) > 1)
+        await until(lambda: len(world.processes()) > 1)
         assert launched.dismiss()
         assert not launched.dismiss()
         await ended(launched)

@@ -21,7 +21,8 @@ from sluicegate.protocol.message import Notification
 from sluicegate.upstream import http
 from sluicegate.upstream.http import HttpUpstream
 from sluicegate.upstream.redact import MIN_SECRET, Redactor
-from tests.faults.gateway_stage import Stage, refusal, staged, until
+from tests.faults.gateway_stage import Stage, refusal, staged
+from tests.polling import until
 from tests.upstream.http_server import Answer, Asked, Json, message, modern, scripted, session
 from tests.upstream.raw_server import Recorder
 

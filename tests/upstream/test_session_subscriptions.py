@@ -14,7 +14,7 @@ from sluicegate.protocol.message import Params, as_object
 from sluicegate.runtime.task_scope import TaskScope, forever
 from sluicegate.upstream import session_server, session_subscriptions
 from sluicegate.upstream.http import HttpUpstream
-from tests.hub.scripted import until
+from tests.polling import until
 from tests.upstream.http_server import INFO, Asked, Json, message, scripted
 from tests.upstream.raw_server import Recorder, exchange
 
@@ -93,7 +93,7 @@ class Library:
                     await forever()
                 if uri in self.late:
                     await self.late[uri].wait()
-                await asyncio.sleep(self.pause)
+                await asyncio.sleep(self.pause)  # The time that this server takes.
                 self.asking -= 1
                 (self.subscribed.add if asked.called == "resources/subscribe" else self.subscribed.discard)(uri)
                 asked.result({})

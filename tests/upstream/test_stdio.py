@@ -23,6 +23,7 @@ from sluicegate.upstream.spawn import launch
 from sluicegate.upstream.stdio import StdioUpstream
 from tests.descriptors import descriptors
 from tests.marks import new_mark, processes_with
+from tests.polling import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and only Linux promises all of this")
 
@@ -82,9 +83,7 @@ class World:
 
     async def emptied(self, within: float = LIMIT / 2) -> None:
         """Return when no marked process is left."""
-        async with asyncio.timeout(within):
-            while self.processes():  # noqa: ASYNC110 - the process table has no change events
-                await asyncio.sleep(0.01)
+        await until(lambda: not self.processes(), within=within)
 
 
 @pytest.fixture
@@ -610,7 +609,7 @@ async def test_a_server_that_does_not_read_blocks_nothing_but_its_own_calls(worl
     async def tick() -> None:
         nonlocal ticks
         while True:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # Ticks show that the loop is not blocked.
             ticks += 1
 
     async with world.connect() as deaf, world.connect() as other:
@@ -779,8 +778,7 @@ async def test_a_cancelled_program_leaves_no_server(world: World) -> None:
 async def test_a_program_cancelled_while_the_server_starts_leaves_none(world: World) -> None:
     task = asyncio.ensure_future(world.connect("era=silent").__aenter__())
     async with asyncio.timeout(LIMIT):
-        while not world.log.exists() or not world.heard():  # noqa: ASYNC110 - a file has no change events
-            await asyncio.sleep(0.01)
+        await until(lambda: world.log.exists() and world.heard())
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -803,7 +801,7 @@ async def test_an_impatient_program_need_not_wait_for_a_stubborn_server(world: W
         await inside.wait()
         task.cancel()
         while not task.done():
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # An impatient program cancels again and again.
             task.cancel()
     assert task.cancelled()
     assert not world.processes()

@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from sluicegate.server import activated
 from sluicegate.testing import MemoryUpstream
 from sluicegate.upstream.guarded_command import start_command
 from tests.activations.helpers import Recorder, call, text
+from tests.polling import until
 
 PATIENCE = 50.0
 
@@ -34,12 +35,6 @@ async def run(command: str, **arguments: Any) -> list[object]:
     """All that a command yields."""
     async with asyncio.timeout(PATIENCE):
         return [event async for event in Bash(start_command).execute(command, **arguments)]
-
-
-async def until(is_true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not is_true():  # noqa: ASYNC110 - another process makes it true
-            await asyncio.sleep(0.01)
 
 
 def is_running(pid: int) -> bool:
