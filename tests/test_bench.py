@@ -98,7 +98,7 @@ def test_a_contestant_that_does_not_answer_is_killed_with_all_that_it_started() 
                 worker.turn("anything")(1)
 
 
-def test_a_cost_is_told_for_one_unit() -> None:
+def test_a_cost_is_shown_for_one_unit() -> None:
     row = race("it", [Contestant("ten at a time", costs(5000), units=10)], QUICK)[0]
     assert row.cpu_us == 0.5
 

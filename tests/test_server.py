@@ -95,7 +95,7 @@ async def test_server_is_its_own_connection(server: Server) -> None:
         assert isinstance(connection.discovery, Discovery)
 
 
-async def test_definition_tells_all_that_was_said(server: Server) -> None:
+async def test_a_definition_has_all_declared_values(server: Server) -> None:
     @server.tool(
         name="odd.name",
         title="Odd",

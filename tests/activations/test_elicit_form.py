@@ -71,7 +71,7 @@ def test_content_that_does_not_fit_is_refused_by_field() -> None:
         form_value(Small, {"shots": 0})
 
 
-def test_checks_of_the_class_itself_are_told() -> None:
+def test_failed_checks_of_the_class_itself_are_reported() -> None:
     with pytest.raises(InvalidArguments, match="the fields: too late"):
         form_value(Checked, {"day": "2026-01-01"})
 

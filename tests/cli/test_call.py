@@ -305,7 +305,7 @@ def test_control_c_is_quiet_and_status_130(folder: Folder) -> None:
         assert process.stderr.read() == ""
 
 
-def test_a_call_whose_server_dies_may_have_run_and_that_is_said(folder: Folder) -> None:
+def test_a_call_whose_server_dies_may_have_run_and_the_message_says_so(folder: Folder) -> None:
     ending = "import os, sluicegate\ns = sluicegate.Server('s')\n@s.tool\ndef end() -> None:\n    os._exit(3)\n"
     folder.write("ending.py", f"{ending}sluicegate.run(s)\n")
     folder.servers(ending={"command": sys.executable, "args": ["ending.py"]})
@@ -332,7 +332,7 @@ def test_a_call_whose_server_dies_may_have_run_and_that_is_said(folder: Folder) 
         (RpcError(ErrorObject(1, "No.")), "No."),
     ],
 )
-def test_only_of_what_may_have_run_that_is_said_and_once(problem: SluicegateError, sentence: str) -> None:
+def test_the_message_says_once_that_a_call_may_have_run(problem: SluicegateError, sentence: str) -> None:
     assert why_it_failed(problem) == sentence
 
 

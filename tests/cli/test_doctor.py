@@ -86,7 +86,7 @@ def test_what_serve_would_refuse_is_found(folder: Folder, words: tuple[str, ...]
     assert "error:" in folder.run("doctor", *words).stdout and folder.run("serve", "--port", "0").returncode == 3
 
 
-def test_without_a_gateway_nothing_is_started_and_the_way_to_do_so_is_said(folder: Folder) -> None:
+def test_without_a_gateway_nothing_is_started_and_the_command_is_printed(folder: Folder) -> None:
     folder.servers(broken=ENDING).write("sluicegate.toml", f"[http]\nport = {free_port()}\n")
     done = folder.run("doctor")
     assert done.returncode == 0 and "note: servers: they were not checked" in done.stdout
@@ -202,7 +202,7 @@ def test_names_that_had_to_be_cut_are_found() -> None:
 
 
 @pytest.mark.parametrize(("naming", "length"), [("prefix", 58), ("claude", 55), ("collide", 65)])
-def test_what_helps_against_a_long_name_is_said(naming: Naming, length: int) -> None:
+def test_a_long_name_is_reported_with_a_remedy(naming: Naming, length: int) -> None:
     own = "a" * length
     shown = next(names_for("files", own, naming))
     assert len(shown) == 64

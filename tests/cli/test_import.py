@@ -74,7 +74,7 @@ def test_the_same_again_has_nothing_to_do(folder: Folder) -> None:
     assert (folder.path / ".mcp.json").read_bytes() == before
 
 
-def test_of_two_different_servers_with_one_name_the_first_counts_and_that_is_said(folder: Folder) -> None:
+def test_the_first_of_two_servers_with_one_name_counts_and_the_output_says_so(folder: Folder) -> None:
     other = {**ENTRY, "env": {"API_TOKEN": "another"}}
     put(folder.home, *_json("cursor"))
     put(folder.home, ".config/Code/User/mcp.json", json.dumps({"servers": {"found": ENTRY}}))
@@ -147,7 +147,7 @@ def test_json_shows_what_would_be_added_and_writes_nothing(folder: Folder) -> No
 
 @pytest.mark.parametrize("how", [[], ["--stdio"], ["--name", "all"]])
 @pytest.mark.parametrize("client", ["cursor", "vscode", "codex", "gemini"])
-def test_what_connect_wrote_is_left_out_and_said_so(folder: Folder, client: str, how: list[str]) -> None:
+def test_entries_that_connect_wrote_are_left_out_and_listed(folder: Folder, client: str, how: list[str]) -> None:
     folder.servers(notes=NOTES)
     assert folder.invoke("connect", client, *how, "--yes").returncode == 0
     done = folder.invoke("import", "--yes")

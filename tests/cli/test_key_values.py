@@ -153,13 +153,13 @@ def test_a_key_that_comes_again_is_a_list() -> None:
         (["sizes=x"], "sizes must be a whole number"),
     ],
 )
-def test_what_is_wrong_is_said_with_what_would_be_right(words: list[str], sentence: str) -> None:
+def test_a_wrong_value_is_reported_with_a_right_one(words: list[str], sentence: str) -> None:
     with pytest.raises(Wrong) as caught:
         typed(*words)
     assert sentence in str(caught.value)
 
 
-def test_what_is_missing_is_said_with_what_the_tool_takes() -> None:
+def test_a_missing_argument_is_reported_with_the_arguments_of_the_tool() -> None:
     schema: Params = {"properties": {"to": {"type": "integer"}, "by": {"type": "integer"}}, "required": ["to"]}
     with pytest.raises(Wrong, match=r"to is missing. It takes: to=<integer> \[by=<integer>\]"):
         typed("by=2", schema=schema)

@@ -90,7 +90,7 @@ def test_without_a_gateway_what_was_offered_last_is_listed(folder: Folder) -> No
     assert folder.out("tools", "counting__count").startswith("counting__count  (count of counting)")
 
 
-def test_nothing_is_said_to_be_nothing(folder: Folder) -> None:
+def test_an_empty_list_prints_so(folder: Folder) -> None:
     with folder.servers(counting=COUNTING).serving():
         done = folder.run("prompts")
     assert (done.returncode, done.stdout) == (0, "") and "there are none" in done.stderr

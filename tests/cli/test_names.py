@@ -67,16 +67,14 @@ def test_a_server_goes_by_its_key_where_no_gateway_runs(named: Folder) -> None:
         ("counting__count", 'counting has it, and tools = ["add*"] in its settings hides it.'),
     ],
 )
-def test_of_a_tool_that_has_another_name_or_is_hidden_the_way_out_is_said(
-    named: Folder, name: str, sentence: str
-) -> None:
+def test_a_renamed_or_hidden_tool_is_reported_with_a_remedy(named: Folder, name: str, sentence: str) -> None:
     for command in ("call", "tools"):
         done = named.invoke(command, name)
         assert done.returncode == 1
         assert done.stderr.splitlines()[-1] == f"sluicegate: there is no tool {name!r}; {sentence}"
 
 
-def test_where_no_gateway_runs_the_way_out_is_said_too(named: Folder) -> None:
+def test_a_remedy_is_printed_also_without_a_gateway(named: Folder) -> None:
     done = named.run("call", "short__count", "--config", ".mcp.json")
     assert done.returncode == 1
     said = "sluicegate: there is no tool 'short__count'; count of short is called s__count."

@@ -124,7 +124,7 @@ async def test_a_changed_entry_does_not_use_the_old_catalog(slow: Folder) -> Non
         await wait_for_names(client, "slow__greet")
 
 
-async def test_no_secret_is_on_disk_and_nobody_else_may_read_it(slow: Folder) -> None:
+async def test_no_secret_is_on_disk_and_other_users_may_not_read_the_file(slow: Folder) -> None:
     await serve_once(slow)
     assert TOKEN.encode() not in b"".join(path.read_bytes() for path in files(slow))
     catalogs = [path for path in files(slow) if path.parent.name == "catalogs"]

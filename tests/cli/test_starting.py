@@ -273,7 +273,7 @@ async def test_one_that_is_silent_is_doubted(monkeypatch: pytest.MonkeyPatch) ->
     assert re.fullmatch(r"mute has not answered for \d+ s; is it an MCP server on stdio\?", server.sentence)
 
 
-async def test_why_it_failed_the_last_time_is_still_said_while_it_is_tried_again() -> None:
+async def test_the_last_failure_is_still_shown_while_the_server_is_retried() -> None:
     async with asyncio.timeout(30), Gateway(silent(start_timeout=0.2, probe_timeout=0.1, stop_grace=0.1)) as gateway:
         server = await starting(gateway)
     assert server.sentence.startswith(

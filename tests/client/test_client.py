@@ -115,7 +115,7 @@ def acknowledged(**honoured: object) -> Notification:
 # --- Coming together --------------------------------------------------------------------------------------------------
 
 
-async def test_client_says_what_the_server_said_of_itself() -> None:
+async def test_the_client_has_the_info_of_its_server() -> None:
     async with connect(answering()) as server:
         assert server.info == {"name": "Fake", "version": "1"}
         assert (server.name, server.instructions, server.version) == ("Fake", "Be kind.", "2026-07-28")
@@ -775,7 +775,7 @@ async def test_server_waits_for_a_slow_reader() -> None:
     assert len(rest) == 1000
 
 
-async def test_reader_of_a_stream_is_told_when_the_client_is_closed() -> None:
+async def test_the_reader_of_a_stream_gets_an_error_when_the_client_closes() -> None:
     begun = asyncio.Event()
 
     async def answer(exchange: Exchange) -> Reply:

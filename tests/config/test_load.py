@@ -190,7 +190,7 @@ def test_the_name_of_an_activation_has_no_dot(folders: Folders) -> None:
     assert sentence == 'The name of the activation "sun.moon" is its namespace, so it has no dot.'
 
 
-def test_two_names_with_one_key_are_told_apart(folders: Folders) -> None:
+def test_two_names_with_one_key_are_distinguished(folders: Folders) -> None:
     folders.servers({"My App": {"url": "http://a/"}, "my_app": {"url": "http://b/"}, "my-app": {"url": "http://c/"}})
     loaded = folders.load()
     assert loaded.config is not None

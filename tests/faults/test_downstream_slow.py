@@ -119,7 +119,7 @@ async def test_listeners_that_do_not_read_keep_nothing_from_those_that_do() -> N
         await server.wait_descriptors(descriptors)
 
 
-async def test_5_000_connections_that_say_nothing_disturb_nobody() -> None:
+async def test_5_000_silent_connections_disturb_no_other() -> None:
     room_for(5000)
     async with load_server(http=Limits(connections=20_000)) as server:
         descriptors = await warm(server)

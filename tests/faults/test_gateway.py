@@ -203,7 +203,7 @@ async def test_a_line_that_is_no_message_is_skipped(line: str, tmp_path: Path) -
         assert stage.status("bad").restarts == 0
 
 
-async def test_a_server_that_says_nothing_but_nonsense_is_started_anew(tmp_path: Path) -> None:
+async def test_a_server_that_sends_only_garbage_is_restarted(tmp_path: Path) -> None:
     async with staged(tmp_path, {"bad": hostile(), "good": hostile()}, PATIENT) as stage, stage.client() as client:
         pid = await pid_of(client)
         raving = asyncio.ensure_future(refusal(client.call("bad__say", line="raving", times=200_000)))
@@ -272,7 +272,7 @@ async def test_a_server_that_comes_back_mute_is_unavailable_after_the_queue_wait
 
 
 @pytest.mark.parametrize("lists", ["mute", "closed"])
-async def test_a_server_that_does_not_tell_what_it_offers_is_started_anew(lists: str, tmp_path: Path) -> None:
+async def test_a_server_that_does_not_answer_its_lists_is_restarted(lists: str, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     settings = "[servers.bad]\nstart_timeout = 2\n"
     secret = {"API_TOKEN": "canary-value-4711"}

@@ -119,9 +119,7 @@ FAULTS: dict[str, tuple[Answer, tuple[str, str]]] = {
 
 
 @pytest.mark.parametrize("era", ["modern", "session"])
-async def test_whatever_a_url_answers_the_caller_learns_why_and_nothing_of_what_was_said(
-    era: str, tmp_path: Path
-) -> None:
+async def test_the_caller_learns_why_a_url_failed_and_nothing_of_its_content(era: str, tmp_path: Path) -> None:
     remote = Remote(era)
     async with (
         scripted(remote) as server,

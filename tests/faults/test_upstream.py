@@ -229,7 +229,7 @@ async def test_a_drip_that_goes_on_for_ever_has_an_end(way: Way) -> None:
         assert caught.value.delivered == "unknown"
 
 
-async def test_events_without_an_answer_end_with_the_callers_deadline_and_the_server_is_told(way: Way) -> None:
+async def test_events_without_an_answer_end_at_the_deadline_and_the_server_is_notified(way: Way) -> None:
     async with proxied(way) as (counted, _, url), connect(url, era=era_of(way), max_timeout=2) as client:
         with pytest.raises(UpstreamTimeout):
             await client.call("tick", on_progress=lambda event: None)

@@ -119,7 +119,7 @@ async def test_wait_for_a_free_connection_has_an_end() -> None:
             await pool.request("GET", url)
 
 
-async def test_nothing_is_kept_of_those_who_waited_in_vain() -> None:
+async def test_nothing_is_kept_of_requests_that_waited_in_vain() -> None:
     async with all_in_use() as (pool, url):
 
         async def wait_in_vain() -> None:
@@ -643,7 +643,7 @@ async def test_server_that_sends_faster_than_it_is_read_has_to_wait() -> None:
         assert await (await pool.request("GET", f"http://127.0.0.1:{listener.addresses[0][1]}/")).next_chunk()
 
 
-async def test_kept_connection_is_closed_when_nobody_needs_it() -> None:
+async def test_a_kept_connection_is_closed_when_it_is_not_needed() -> None:
     async with serve(echo) as listener, pooled(ClientLimits(keep=0.02)) as pool:
         await pool.request("GET", f"http://127.0.0.1:{listener.addresses[0][1]}/")
         await until(lambda: not pool._all)  # pyright: ignore[reportPrivateUsage]
@@ -752,7 +752,7 @@ def test_verification_cannot_be_turned_off() -> None:
         Pool(ssl_context=context)
 
 
-async def test_client_that_hangs_up_on_tls_is_told_to_the_handler(certificate: tuple[Path, Path]) -> None:
+async def test_the_handler_learns_that_a_client_hung_up_on_tls(certificate: tuple[Path, Path]) -> None:
     asked, gone = asyncio.Event(), asyncio.Event()
 
     async def handler(request: Request) -> None:

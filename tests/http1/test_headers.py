@@ -53,7 +53,7 @@ def test_bytes_are_read_or_refused_and_nothing_else(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("value", "plain"), [(None, True), ("identity", True), ("gzip", False), ("identity, br", False), ("", True)]
 )
-def test_compressed_request_is_told_from_a_plain_one(value: str | None, plain: bool) -> None:
+def test_a_compressed_request_is_distinguished_from_a_plain_one(value: str | None, plain: bool) -> None:
     assert is_plain(Headers((("content-encoding", value),) if value is not None else ())) is plain
 
 

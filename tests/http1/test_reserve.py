@@ -56,7 +56,7 @@ async def answered(client: socket.socket) -> bool:
         return (await asyncio.get_running_loop().sock_recv(client, 1000)).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_connections_stop_where_the_reserve_begins_and_it_is_said_once(
+async def test_connections_stop_where_the_reserve_begins_and_one_line_is_logged(
     few_descriptors: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     reserve = max(server.LEAST_RESERVE, few_descriptors // 4)

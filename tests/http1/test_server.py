@@ -224,7 +224,7 @@ async def test_client_that_closes_its_sending_side_still_gets_its_answers() -> N
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_handler_is_told_that_the_client_hung_up(streaming: bool) -> None:
+async def test_the_handler_learns_that_the_client_hung_up(streaming: bool) -> None:
     started, cancelled = asyncio.Event(), asyncio.Event()
 
     async def handler(request: Request) -> None:

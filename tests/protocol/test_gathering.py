@@ -41,7 +41,7 @@ def test_no_more_entries_are_read_than_anybody_can_use() -> None:
     assert gathering.items == [*first, "x"]
 
 
-def test_a_flood_of_malformed_entries_is_neither_read_nor_told_to_its_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flood_of_malformed_entries_is_neither_read_nor_logged_to_its_end(caplog: pytest.LogCaptureFixture) -> None:
     """To tell of each took half a millisecond, and a page can hold millions: the loop would stand still for an hour."""
     seen = 0
 
@@ -58,6 +58,6 @@ def test_a_flood_of_malformed_entries_is_neither_read_nor_told_to_its_end(caplog
     assert "more faults" in caplog.text and f"more than {MAX_MALFORMED} malformed" in caplog.text
 
 
-def test_a_name_is_never_told_in_all_its_length(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_long_name_is_never_logged_whole(caplog: pytest.LogCaptureFixture) -> None:
     Gathering("The server", NAMES).add({"names": ["x" * 100_000, "x" * 100_000, "y"]})
     assert "twice" in caplog.text and len(caplog.text) < 1000

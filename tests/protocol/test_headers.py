@@ -310,7 +310,7 @@ def test_integers_are_compared_by_number(said: str, size: object) -> None:
     check([("mcp-param-size", said)], params)
 
 
-def test_a_number_that_not_everybody_can_hold_equals_none() -> None:
+def test_a_number_beyond_double_precision_equals_none() -> None:
     mismatch(
         lambda: check([("mcp-param-size", str(MAX_COUNT + 1))], {"name": "t", "arguments": {"size": MAX_COUNT + 1}})
     )

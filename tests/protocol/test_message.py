@@ -88,7 +88,7 @@ def test_an_id_over_256_bytes_is_refused_without_it(request_id: str) -> None:
 
 
 @pytest.mark.parametrize("written", ["true", "1.0", "1.5", "{}", "9007199254740992", "-9007199254740993"])
-def test_an_answer_under_an_id_that_cannot_be_ours_answers_nobody(written: str) -> None:
+def test_an_answer_with_a_foreign_id_answers_no_request(written: str) -> None:
     heard = decode_tolerant(b'{"jsonrpc":"2.0","id":%s,"result":{}}' % written.encode())
     assert heard == Unreadable("has an id that is neither string nor integer")
 
@@ -353,7 +353,7 @@ def test_a_refusal_tells_what_is_wrong_and_where(data: bytes, told: str) -> None
     assert caught.value.message == told
 
 
-def test_what_the_parser_quotes_is_not_told() -> None:
+def test_text_that_the_parser_quotes_is_not_shown() -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         decode_strict(b'{"password-hunter2":1,"password-hunter2":2}')
     assert "hunter2" not in caught.value.message and "line 1" in caught.value.message

@@ -84,7 +84,7 @@ def test_a_request_brings_its_profile_along() -> None:
     assert params == {"name": "x", "_meta": {"traceparent": "00"}}
 
 
-def test_a_request_may_leave_out_who_asks() -> None:
+def test_a_request_may_leave_out_the_client_info() -> None:
     profile, params = read_request(call(modern_meta()))
     assert profile == ClientProfile("2026-07-28", {})
     assert params == {"name": "x"}
@@ -119,7 +119,7 @@ def test_a_revision_we_do_not_speak_is_refused_with_those_we_do(version: str) ->
     assert error.data == {"supported": list(SUPPORTED_VERSIONS), "requested": version}
 
 
-def test_an_unknown_revision_is_told_before_an_unknown_method() -> None:
+def test_an_unknown_revision_is_reported_before_an_unknown_method() -> None:
     assert refusal(call(modern_meta("2027-01-01"), "no-such")).code == UNSUPPORTED_VERSION
 
 
@@ -182,7 +182,7 @@ def test_the_mark_of_a_subscription_is_put_on_and_taken_off_with_its_type(
 
 
 @pytest.mark.parametrize("marker", [None, True, 1.5, [], {}])
-def test_a_mark_that_is_no_id_is_taken_off_and_belongs_to_nobody(marker: object) -> None:
+def test_a_subscription_mark_that_is_no_id_is_removed(marker: object) -> None:
     notification = Notification("m", {"a": 1, "_meta": {SUBSCRIPTION_KEY: marker}})
     assert subscription_of(notification) == (None, Notification("m", {"a": 1}))
 
@@ -264,7 +264,7 @@ def test_input_may_not_be_asked_for_on_other_methods(method: str) -> None:
         {"requestState": 5},
     ],
 )
-def test_questions_that_nobody_can_read_are_the_servers_fault(members: Params) -> None:
+def test_unreadable_questions_are_the_servers_fault(members: Params) -> None:
     for reply in both({"resultType": "input_required", **members}):
         with pytest.raises(UpstreamProtocolError):
             read_input_required("tools/call", reply)
@@ -322,7 +322,7 @@ def test_a_client_is_asked_only_what_it_declared(
     assert lacking_capability(Question(method, params), capabilities) == lacking
 
 
-def test_what_a_client_lacks_is_told_as_an_object_of_capabilities() -> None:
+def test_missing_capabilities_are_reported_as_an_object() -> None:
     error = missing_capability({"sampling": {}, "elicitation": {"url": {}}})
     assert (error.code, error.data) == (
         MISSING_CAPABILITY,

@@ -575,7 +575,7 @@ def test_questions_of_session_era_servers_conform_inside(version: str) -> None:
 
 @session_versions
 @pytest.mark.parametrize("content", [richest((TEXT,)), richest((TEXT, AUDIO)), richest((AUDIO,))[0], []])
-def test_answers_conform_for_those_who_asked(content: object, version: str) -> None:
+def test_answers_conform_to_the_revision_of_the_question(content: object, version: str) -> None:
     answer: Params = {"role": "assistant", "model": "m", "content": content, "stopReason": "endTurn"}
     assert problems(V26, "CreateMessageResult", answer) == []
     there = answer_for_session(SAMPLING, answer, REVISIONS[version])

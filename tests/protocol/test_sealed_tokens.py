@@ -77,7 +77,7 @@ def test_a_token_for_other_things_fails(payload: bytes, bound_to: list[str], oth
         (("a",), ("A",)),
     ],
 )
-def test_things_that_run_together_are_told_apart(bound_to: tuple[str, ...], others: tuple[str, ...]) -> None:
+def test_values_that_would_run_together_are_distinguished(bound_to: tuple[str, ...], others: tuple[str, ...]) -> None:
     sealer = Sealer(KEY)
     assert sealer.open(sealer.seal(b"", bound_to), others) is None
 

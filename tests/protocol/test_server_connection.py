@@ -97,7 +97,7 @@ def test_an_error_is_an_answer_too() -> None:
     assert answer["error"] == {"code": -32602, "message": "Unknown tool: x", "data": {"a": 1}}
 
 
-def test_an_answer_that_nobody_waits_for_is_not_said() -> None:
+def test_an_answer_without_a_waiting_request_is_dropped() -> None:
     conversation = operating()
     conversation.receive(request(1, "tools/list"))
     assert conversation.respond("1", DONE) is None
@@ -507,7 +507,7 @@ def test_a_broken_reply_is_not_refused_under_an_id_of_ours() -> None:
 
 
 @pytest.mark.parametrize("data", BROKEN_REPLIES)
-def test_a_broken_reply_to_a_question_of_ours_ends_it_and_nothing_is_said_to_the_client(data: bytes) -> None:
+def test_a_broken_reply_to_our_question_ends_it_and_nothing_is_sent(data: bytes) -> None:
     conversation = operating()
     question, _ = conversation.ask("roots/list", {})
     assert question == 1

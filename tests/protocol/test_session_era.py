@@ -106,7 +106,7 @@ def test_the_welcome_is_what_the_schema_of_its_revision_says(version: str) -> No
     assert problems(version, "InitializeResult", opened(begun(version).welcome(offer))) == []
 
 
-def test_the_welcome_says_who_we_are_and_only_what_the_revision_knows() -> None:
+def test_the_welcome_has_our_info_and_only_members_of_the_revision() -> None:
     offer = Discovery("2026-07-28", {"tools": {}, "completions": {}}, {"name": "n", "title": "T", "x": 1}, "Hello.")
     assert opened(begun(V2024_11_05).welcome(offer)) == {
         "protocolVersion": V2024_11_05,
@@ -374,6 +374,6 @@ def test_whatever_is_declared_in_another_form_is_left_out(capabilities: Params) 
         ("2025-11-25", {"name", "version", "title", "icons", "description", "websiteUrl"}),
     ],
 )
-def test_who_somebody_is_has_the_fields_of_the_revision(version: str, names: set[str]) -> None:
+def test_implementation_info_has_the_fields_of_its_revision(version: str, names: set[str]) -> None:
     info: Params = dict.fromkeys(["name", "version", "title", "icons", "description", "websiteUrl", "more"], "x")
     assert implementation_for(info, REVISIONS[version]).keys() == names

@@ -110,7 +110,7 @@ def test_client_of_the_inner_revision_gets_the_reply_as_it_is() -> None:
         assert reply_for_session("tools/call", {}, reply, R26) is reply
 
 
-def test_numbers_that_nobody_looks_at_keep_their_digits() -> None:
+def test_unread_numbers_keep_their_digits() -> None:
     raw = msgspec.Raw(b'{"resultType":"complete","content":[],"structuredContent":{"n":1.10,"big":1E400}}')
     reply = reply_for_session("tools/call", {}, Result(raw), R11)
     assert isinstance(reply, Result)
@@ -257,7 +257,7 @@ def test_late_members_of_blocks_are_dropped_where_they_are_unknown(version: str)
 
 
 @session_versions
-def test_blocks_that_nobody_knows_and_things_that_are_no_blocks_pass(version: str) -> None:
+def test_unknown_blocks_and_values_that_are_no_blocks_pass(version: str) -> None:
     value: Params = {"content": [{"type": "hologram", "x": 1}, 7, None, {"type": 3}, "text"]}
     assert for_session("tools/call", value, version) == value
     for odd in (7, "x", {"a": 1}, None):
@@ -434,7 +434,7 @@ def test_params_lose_what_only_other_revisions_know(version: str) -> None:
 
 
 @session_versions
-def test_completion_context_is_sent_only_to_those_who_know_it(version: str) -> None:
+def test_completion_context_is_sent_only_to_revisions_that_have_it(version: str) -> None:
     params: Params = {"ref": {}, "argument": {}, "context": {"arguments": {}}}
     sent = params_for_session("completion/complete", params, REVISIONS[version])
     assert ("context" in sent) == (version in (V06, V11))
@@ -835,7 +835,7 @@ def test_sampling_never_reaches_for_other_servers(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", [V24, V03, V06])
-def test_tools_in_sampling_are_said_in_words_where_they_are_unknown(version: str) -> None:
+def test_tools_in_sampling_become_text_where_they_are_unknown(version: str) -> None:
     inner = [text("12"), {"type": "image", "data": "", "mimeType": "image/png"}, LINK, {"type": "odd"}]
     inner.append({"type": "resource", "resource": {"uri": "a:b", "text": "inside"}})
     inner.append({"type": "resource", "resource": {"uri": "a:b", "blob": ""}})
@@ -852,7 +852,7 @@ def test_tools_in_sampling_are_said_in_words_where_they_are_unknown(version: str
     assert lines[-3:] == ["[odd, left out]", "inside", "[resource, left out]"]
 
 
-def test_audio_in_sampling_is_said_in_words_where_it_is_unknown() -> None:
+def test_audio_in_sampling_becomes_text_where_it_is_unknown() -> None:
     message: Params = {"role": "user", "content": AUDIO}
     assert first(sampling_for(V24, message), "messages")["content"] == text("[audio (audio/wav), left out]")
     for version in (V03, V06, V11):

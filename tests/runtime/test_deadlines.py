@@ -83,7 +83,7 @@ class Bounded(Deadline):
     ends_though_it_waits: ClassVar[bool] = True
 
 
-async def test_its_end_may_come_though_it_waits_and_is_told_from_other_delays(time: Time) -> None:
+async def test_a_deadline_that_ends_a_wait_differs_from_other_delays(time: Time) -> None:
     its = Bounded(time.deadlines, 60, time.now + 60, time.now + 150)
     with pytest.raises(DeadlineExceeded), its:
         its.waits = 1
@@ -146,7 +146,7 @@ async def test_each_of_many_has_its_own_time(time: Time) -> None:
         time.now += 9.9
 
 
-async def test_a_caller_that_leaves_is_not_told_of_a_timeout(time: Time) -> None:
+async def test_a_caller_that_leaves_gets_no_timeout(time: Time) -> None:
     is_over = asyncio.Event()
 
     async def call() -> None:
@@ -167,7 +167,7 @@ async def test_a_caller_that_leaves_is_not_told_of_a_timeout(time: Time) -> None
     assert is_over.is_set()
 
 
-async def test_what_somebody_does_who_is_leaving_has_its_time_too(time: Time) -> None:
+async def test_clean_up_of_a_cancelled_task_has_its_deadline_too(time: Time) -> None:
     async def call() -> str:
         try:
             await for_long()
@@ -210,7 +210,7 @@ async def test_one_that_fails_when_its_time_is_over_fails_as_it_does(time: Time,
     assert is_left_alone()
 
 
-async def test_nobody_looks_when_nothing_is_under_way(time: Time) -> None:
+async def test_no_timer_runs_while_nothing_is_in_progress(time: Time) -> None:
     await time.passes(1)
     await until(lambda: not time.deadlines.timer, within=10)
     await time.passes(1)  # And somebody does again, when something is.

@@ -67,7 +67,7 @@ async def test_who_gives_up_waiting_for_a_thread_leaves_the_turn_to_others(relea
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_function_is_refused_when_too_many_threads_are_at_work_for_nobody(release: threading.Event) -> None:
+async def test_a_function_is_refused_while_too_many_abandoned_threads_run(release: threading.Event) -> None:
     before = threading.active_count()
     for _ in range(MAX_THREADS):
         await abandon(partial(in_thread, release.wait))

@@ -74,7 +74,7 @@ async def test_secrets_are_masked_and_tracebacks_left_out(monkeypatch: pytest.Mo
         assert heard(client) == [f"{masked} ?"]
 
 
-async def test_a_record_that_cannot_be_formatted_fails_nobody(
+async def test_a_record_that_cannot_be_formatted_fails_no_call(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(log, "propagate", False)
@@ -117,7 +117,7 @@ async def test_a_client_of_a_profile_reads_only_about_its_servers_T11() -> None:
         assert heard(sees_not) == []
 
 
-async def test_among_several_callers_nobody_reads_what_may_be_about_another_T11() -> None:
+async def test_among_several_callers_no_line_about_another_is_shown() -> None:
     async with gateway() as stage:
         ada = await stage.listen("debug")
         await stage.call("ada")

@@ -90,7 +90,7 @@ async def test_a_profile_that_is_gone_finishes_what_it_has_begun_and_is_closed(e
             await until(lambda: len(stage.endpoints) == 1)
 
 
-async def test_what_takes_longer_than_it_may_is_told_so() -> None:
+async def test_a_call_that_takes_too_long_gets_an_error() -> None:
     async with staged(drain=0.1) as stage, sluicegate.connect(f"{stage.address}/one", era="modern") as client:
         held = asyncio.ensure_future(client.call("a__hold"))
         await stage.begun.wait()

@@ -41,7 +41,7 @@ def first_bad(rows: list[StoredRow]) -> int | None:
     return bad.seq if bad is not None else None
 
 
-def test_a_chain_that_nobody_touched_is_good() -> None:
+def test_an_unchanged_chain_is_good() -> None:
     rows = chain(20)
     assert check_rows(START, rows) == (Head(20, rows[-1].hash), None)
 

@@ -293,7 +293,7 @@ async def test_a_list_that_is_fetched_again_brings_the_tools_of_the_session_with
             assert dual.sessions == 1
 
 
-async def test_a_server_that_is_slow_to_give_a_session_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_is_slow_to_give_a_session_delays_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dual_era, "WAITS_FOR_SESSION", 0.01)
     dual = Dual()
     dual.welcome = asyncio.Event()
@@ -383,7 +383,7 @@ async def test_updates_of_resources_come_by_the_session_where_2026_has_none() ->
             await asyncio.gather(listening, return_exceptions=True)
 
 
-async def test_a_session_that_cannot_be_had_again_harms_nobody_and_is_done_without() -> None:
+async def test_a_session_that_cannot_be_reopened_fails_no_call() -> None:
     """The server has forgotten it and has no other to give now, but answers in 2026-07-28 as ever."""
     dual = Dual()
     async with mounted(dual) as (hub, _):
@@ -438,7 +438,7 @@ async def test_a_call_that_waits_for_a_session_has_its_place_and_gives_it_back()
         assert mount.in_flight == 0
 
 
-async def test_a_line_of_the_session_is_told_to_nobody_once_two_callers_are_known_in_either_era() -> None:
+async def test_a_session_log_line_reaches_no_caller_once_two_callers_are_known() -> None:
     dual = Dual()
     async with mounted(dual) as (hub, _):
         mount = hub.find("s")

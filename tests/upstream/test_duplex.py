@@ -274,7 +274,7 @@ async def test_a_server_that_floods_us_with_rubbish_counts_as_broken() -> None:
             await outcome
 
 
-async def test_answers_that_nobody_asked_for_count_like_rubbish_and_the_first_are_logged(
+async def test_unsolicited_answers_count_as_garbage_and_the_first_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with modern_bench() as table:
@@ -379,7 +379,7 @@ async def test_of_a_batch_with_too_many_messages_none_is_heard() -> None:
         assert [(await table.server.next())["id"] for _ in range(1000)] == ["p"] * 1000
 
 
-async def test_an_argument_that_json_cannot_express_is_told_and_nothing_is_sent() -> None:
+async def test_an_argument_that_json_cannot_express_is_an_error_and_nothing_is_sent() -> None:
     async with modern_bench() as table:
         with pytest.raises(sluicegate.ProtocolError, match="JSON"):
             await table.link(exchange(params={"name": "t", "arguments": {"x": object()}}))
@@ -541,7 +541,7 @@ async def test_a_caller_that_is_full_for_a_moment_now_and_then_loses_nothing(mon
         await other
 
 
-async def test_a_caller_that_takes_nothing_loses_nothing_while_nobody_else_waits(
+async def test_a_caller_that_reads_nothing_loses_nothing_while_no_other_caller_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sluicegate.upstream.inbox.MAX_READ_STOP", 0.001)
@@ -565,7 +565,7 @@ async def test_a_caller_that_takes_nothing_loses_nothing_while_nobody_else_waits
         assert [notice.params["progress"] for notice in sink.notices] == list(range(64))
 
 
-async def test_long_notices_that_belong_to_nobody_are_dropped_before_they_fill_the_memory(
+async def test_long_notices_without_a_caller_are_dropped_before_they_fill_the_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with modern_bench() as table:
@@ -584,7 +584,7 @@ async def test_long_notices_that_belong_to_nobody_are_dropped_before_they_fill_t
         assert len(sink.notices) <= 17
 
 
-async def test_progress_that_nobody_asked_for_is_dropped() -> None:
+async def test_unsolicited_progress_is_dropped() -> None:
     async with modern_bench() as table:
         sink = Recorder()
         outcome = table.start(exchange(sink=sink))
@@ -596,7 +596,7 @@ async def test_progress_that_nobody_asked_for_is_dropped() -> None:
         assert sink.notices == []
 
 
-async def test_a_log_line_goes_to_the_only_caller_who_wants_it_and_at_its_level() -> None:
+async def test_a_log_line_goes_to_the_only_caller_that_wants_its_level() -> None:
     async with modern_bench() as table:
         sink = Recorder()
         outcome = table.start(exchange(sink=sink, log_level="warning"))
@@ -828,7 +828,7 @@ async def test_the_log_level_is_set_once_before_the_first_call_that_wants_it() -
             await outcome
 
 
-async def test_a_level_that_the_server_may_not_have_heard_is_told_again() -> None:
+async def test_a_level_that_may_not_have_reached_the_server_is_sent_again() -> None:
     async with session_bench() as table:
         table.start(exchange(log_level="debug"), key="first")
         await table.server.next("logging/setLevel")
@@ -1010,7 +1010,7 @@ async def test_a_listener_subscribes_itself_if_the_one_before_it_was_refused_or_
         assert honoured == [{}, None, {"resourceSubscriptions": ["n://a"]}]
 
 
-async def test_a_server_that_never_answers_unsubscribe_is_waited_for_by_nobody_and_forgotten_in_the_end(
+async def test_a_server_that_never_answers_unsubscribe_delays_no_caller_and_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sluicegate.upstream.session_subscriptions.UNSUBSCRIBE_TIMEOUT", 0.05)

@@ -283,7 +283,7 @@ def test_one_server_is_closed_and_the_other_does_not_notice(run: Run) -> None:
 # Starting.
 
 
-def test_a_missing_command_is_told_with_the_way_out(run: Run, tmp_path: Path) -> None:
+def test_a_missing_command_is_reported_with_a_remedy(run: Run, tmp_path: Path) -> None:
     script = tmp_path / "server"
     script.write_text("#!/nowhere/interpreter\n")
 
@@ -321,7 +321,7 @@ def test_a_missing_command_is_told_with_the_way_out(run: Run, tmp_path: Path) ->
     run(scenario)
 
 
-def test_a_guardian_that_cannot_run_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guardian_that_cannot_run_is_reported(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     guard = tmp_path / "guard.py"
     guard.write_text("raise SystemExit('no guardian today')")
     monkeypatch.setattr(spawn, "GUARD", str(guard))
@@ -472,7 +472,7 @@ def test_package_managers_get_their_own_settings(
         ("import os\nos.kill(os.getpid(), 40)", -40, "was killed by signal 40"),
     ],
 )
-def test_the_end_is_told_once_with_its_cause_and_output(
+def test_the_end_is_reported_once_with_its_cause_and_output(
     run: Run, script: str, status: int, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "EXIT_SETTLE", LONG)  # All signs of its end come, though perhaps one of them late.
@@ -597,7 +597,7 @@ if os.fork() == 0:
 """
 
 
-def test_a_dead_guardian_whose_pipes_another_writes_to_without_end_keeps_nobody(
+def test_a_dead_guardian_whose_pipes_are_flooded_delays_no_close(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     guard = tmp_path / "guard.py"
@@ -827,7 +827,7 @@ def test_a_server_that_heeds_the_end_of_its_input_is_gone_at_once_after_our_sigk
 
 
 @only_one_loop
-def test_the_kernel_kills_the_server_if_nobody_else_can(run: Run) -> None:
+def test_the_kernel_kills_the_server_if_no_process_can(run: Run) -> None:
     async def scenario(world: World) -> None:
         with owner_of_a_server(world.mark, STUBBORN) as owner:
             assert owner.stdout
@@ -885,7 +885,7 @@ def test_one_that_was_started_before_is_spoken_to_and_no_other_is_started(run: R
     run(scenario)
 
 
-def test_what_one_said_before_anybody_listened_is_heard(run: Run) -> None:
+def test_output_before_the_first_reader_is_delivered(run: Run) -> None:
     async def scenario(world: World) -> None:
         script = "import os\nos.write(2, b'e' * 60_000)\nos.write(1, b'x' * 300_000 + b'\\n')\n" + ECHO
         launched = launched_by(world, script)
@@ -899,7 +899,7 @@ def test_what_one_said_before_anybody_listened_is_heard(run: Run) -> None:
     run(scenario)
 
 
-def test_one_that_ended_before_anybody_spoke_to_it_is_told_as_any_other(run: Run) -> None:
+def test_a_server_that_ended_before_the_first_message_is_reported_like_others(run: Run) -> None:
     async def scenario(world: World) -> None:
         script = "import os\nos.write(1, b'hi\\n')\nos.write(2, b'no use')\nos._exit(3)"
         launched = launched_by(world, script)
@@ -913,7 +913,7 @@ def test_one_that_ended_before_anybody_spoke_to_it_is_told_as_any_other(run: Run
     run(scenario)
 
 
-def test_one_that_could_not_be_executed_is_told_as_any_other(run: Run, tmp_path: Path) -> None:
+def test_a_server_that_could_not_be_executed_is_reported_like_others(run: Run, tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("#!/no/such/interpreter\n")
     program.chmod(0o700)

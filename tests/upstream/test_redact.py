@@ -296,7 +296,7 @@ def test_all_of_every_secret_is_hidden_and_nothing_else(secrets: list[str], text
     assert shown == re.sub(r"\*+", "*", simply_redacted(secrets, text))
 
 
-async def test_words_of_plain_headers_are_not_taken_for_secrets_where_it_is_said_what_is_one() -> None:
+async def test_words_of_plain_headers_are_no_secrets_if_the_config_names_the_secrets() -> None:
     headers = {"User-Agent": "acme client", "X-Env": "production", "Authorization": "Bearer sk-canary-1"}
 
     def refuse(asked: Asked) -> None:

@@ -205,7 +205,7 @@ async def test_behind_a_hub_a_client_hears_of_all_but_the_one_that_is_never_answ
 
 
 @pytest.mark.parametrize("trouble", ["fails", "stuck"])
-async def test_who_listens_to_what_a_new_session_does_not_take_is_told_so_and_all_else_is_taken(
+async def test_listeners_are_notified_of_resources_that_a_new_session_refuses_and_keep_the_others(
     trouble: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if trouble == "stuck":

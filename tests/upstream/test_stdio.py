@@ -183,7 +183,7 @@ async def test_a_server_that_was_started_before_is_the_one_that_is_met_first(
 
 
 @pytest.mark.parametrize(("before", "after"), [("session", "modern"), ("modern", "session"), ("session", "fatal")])
-async def test_a_remembered_era_that_stopped_being_true_is_found_out_anew(
+async def test_an_outdated_remembered_era_is_detected_again(
     world: World, tmp_path: Path, before: str, after: str
 ) -> None:
     era = tmp_path / "era"
@@ -241,9 +241,7 @@ async def test_an_era_whose_server_went_silent_is_not_insisted_on(world: World, 
 
 
 @both_eras
-async def test_a_call_that_hangs_fails_at_its_deadline_and_its_late_answer_goes_to_nobody(
-    world: World, era: str
-) -> None:
+async def test_a_hanging_call_fails_at_its_deadline_and_its_late_answer_is_dropped(world: World, era: str) -> None:
     async with world.connect(era) as client:
         with pytest.raises(sluicegate.UpstreamTimeout, match=r"'hang' within 0\.2 s") as problem:
             await client.call("hang", timeout=0.2)
@@ -308,7 +306,7 @@ async def test_each_of_fifty_open_calls_learns_once_how_the_server_died(world: W
 @pytest.mark.parametrize(
     ("end", "told"), [({"number": 9}, "was killed by SIGKILL"), ({"status": 7}, "exited with status 7")]
 )
-async def test_a_server_that_dies_in_the_middle_of_a_line_is_told_as_dead(
+async def test_a_server_that_dies_in_the_middle_of_a_line_is_reported_as_dead(
     world: World, end: dict[str, int], told: str
 ) -> None:
     async with world.connect() as client:
@@ -381,7 +379,7 @@ async def test_what_a_server_prints_to_stdout_is_passed_on_redacted_and_safe_for
     assert printed == ["ready \\x1b[2J ***", '{"level": "info"}', "x" * 990 + "***"]
 
 
-async def test_of_a_server_that_is_started_again_and_again_the_first_line_that_it_prints_is_told(
+async def test_a_server_that_restarts_repeatedly_has_its_first_printed_line_reported(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     upstream = StdioUpstream(world.command("start=garbage"), env=world.env)
@@ -407,7 +405,7 @@ async def test_a_server_that_was_broken_for_its_lines_may_write_some_when_it_is_
         assert await says(client, "say", line="rubbish", times=10) == "said"
 
 
-async def test_a_server_that_only_ever_writes_rubbish_is_told_as_such(world: World) -> None:
+async def test_a_server_that_writes_only_garbage_is_reported_as_such(world: World) -> None:
     with pytest.raises(sluicegate.UpstreamClosed, match="more than 1000 unreadable lines") as problem:
         async with world.connect_hastily("start=flood", stop_grace=0.1):
             pass
@@ -523,7 +521,9 @@ async def test_an_answer_of_ours_that_is_no_json_costs_the_question_only(world: 
         ),
     ],
 )
-async def test_a_server_that_exits_at_once_is_told_in_a_sentence(world: World, words: list[str], sentence: str) -> None:
+async def test_a_server_that_exits_at_once_is_reported_in_a_sentence(
+    world: World, words: list[str], sentence: str
+) -> None:
     with pytest.raises(sluicegate.UpstreamClosed) as problem:
         async with world.connect(*words):
             pass
@@ -531,7 +531,7 @@ async def test_a_server_that_exits_at_once_is_told_in_a_sentence(world: World, w
     assert problem.value.delivered == "no"
 
 
-async def test_a_command_that_cannot_be_run_is_told_with_the_way_out(world: World, tmp_path: Path) -> None:
+async def test_a_command_that_cannot_be_run_is_reported_with_a_remedy(world: World, tmp_path: Path) -> None:
     script, link = tmp_path / "my-server", tmp_path / "linked"
     link.symlink_to(script)
     for words, sentence in (
@@ -821,7 +821,7 @@ async def test_two_clients_of_one_command_have_a_server_each(world: World) -> No
         assert survivors == [str(pid) for pid in pids]
 
 
-async def test_who_asks_after_the_end_of_the_connection_is_told_so(world: World) -> None:
+async def test_a_request_after_the_end_of_the_connection_is_refused(world: World) -> None:
     async with world.connect() as client:
         pass
     with pytest.raises(sluicegate.UpstreamClosed, match="closed") as problem:

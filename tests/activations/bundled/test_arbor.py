@@ -203,7 +203,7 @@ async def test_subscribers_hear_that_a_tree_is_archived(tmp_path: Path) -> None:
             assert update.uri == f"arbor://tree/{tree}"
 
 
-def test_a_file_that_is_watched_again_is_watched_by_those_alone_who_have_it_open(tmp_path: Path) -> None:
+def test_a_file_that_is_watched_again_has_only_its_current_watchers(tmp_path: Path) -> None:
     file, told = str(tmp_path / "arbor.db"), [list[str](), list[str]()]
     writer = Trees(file)
     first = Trees(file, on_change=told[0].append)
