@@ -1,7 +1,6 @@
 """The network between our client and a server fails, in every transport (threats R0, R15, R16)."""
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
@@ -10,14 +9,13 @@ from sluicegate.errors import Truncated
 from sluicegate.http1 import Limits
 from sluicegate.protocol.message import Params, Result, opened
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.upstream.http import forget_verdicts, verdict_on
+from sluicegate.upstream.http import verdict_on
 from sluicegate.upstream.http_endpoint import Timeouts
 from tests.faults.proxy import Cut, Drip, Latency, Reset, Stall, fault_proxy
 from tests.faults.upstreams import (
     LIMIT,
     POSTED,
     TEXT,
-    WAYS,
     Spoken,
     Way,
     connection_to,
@@ -33,16 +31,7 @@ RUN: Params = {"name": "run", "arguments": {}}
 COUNT: Params = {"name": "count", "arguments": {"to": 100}}
 
 
-@pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest) -> Way:
-    return request.param
-
-
-@pytest.fixture(autouse=True)
-def no_verdicts() -> Iterator[None]:
-    forget_verdicts()
-    yield
-    forget_verdicts()
+pytestmark = pytest.mark.usefixtures("no_verdicts")
 
 
 # ----------------------------------------------------------------------------------------------------- R15: not reached

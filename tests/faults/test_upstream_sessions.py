@@ -1,7 +1,7 @@
 """Streams that fall silent or break off, and sessions that are lost (threats R16, R18; protocol §5.2, §6.39)."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -10,25 +10,15 @@ from sluicegate.errors import ErrorObject
 from sluicegate.exchange import Connection
 from sluicegate.protocol.message import Params, Result
 from sluicegate.runtime.task_scope import TaskScope, forever
-from sluicegate.upstream.http import forget_verdicts
 from sluicegate.upstream.http_endpoint import Timeouts
-from tests.faults.upstreams import LIMIT, POSTED, TEXT, WAYS, Spoken, Way, connection_to, spoken
+from tests.faults.upstreams import LIMIT, POSTED, TEXT, Spoken, Way, connection_to, spoken
 from tests.upstream.http_server import INFO, JSON, Answer, Asked, Json, change, message, modern, scripted, session
 from tests.upstream.raw_server import Recorder, exchange
 
 LISTEN: Params = {"notifications": {"resourceSubscriptions": ["a://b"]}}
 
 
-@pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest) -> Way:
-    return request.param
-
-
-@pytest.fixture(autouse=True)
-def no_verdicts() -> Iterator[None]:
-    forget_verdicts()
-    yield
-    forget_verdicts()
+pytestmark = pytest.mark.usefixtures("no_verdicts")
 
 
 # --------------------------------------------------------------------------------------------------------- R16: silence

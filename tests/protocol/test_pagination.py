@@ -14,7 +14,7 @@ from sluicegate.protocol.sealed_tokens import Sealer
 SEALER = Sealer(b"key")
 
 
-# --- Serving pages -----------------------------------------------------------------------------------------------------
+# --- Serving pages ----------------------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.integers(), max_size=40), st.integers(1, 12))
@@ -53,7 +53,7 @@ def test_a_cursor_outlives_a_list_that_became_shorter() -> None:
     assert page([1], cursor, "tools", 2, SEALER) == ([], None)
 
 
-# --- Gathering pages ---------------------------------------------------------------------------------------------------
+# --- Gathering pages --------------------------------------------------------------------------------------------------
 
 
 def read(entry: object) -> str:

@@ -15,6 +15,7 @@ from sluicegate.protocol.message import Notification, Result, opened
 from sluicegate.upstream.server_messages import UNTAKEN
 from tests.upstream.raw_server import (
     DISCOVERED,
+    Bench,
     Json,
     RawServer,
     Recorder,
@@ -418,16 +419,21 @@ class Stuck(Recorder):
         await super().emit(notification)
 
 
+async def send_long_progress(table: Bench, token: object) -> None:
+    """4 MiB of progress, from a server that lets the client read in between."""
+    for n in range(64):
+        params: Json = {"progressToken": token, "progress": n, "message": "x" * 65536}
+        table.server.send(method="notifications/progress", params=params)
+        await asyncio.sleep(0)
+
+
 async def test_a_server_waits_for_a_slow_client_before_its_long_notices_fill_the_memory() -> None:
     async with modern_bench() as table:
         sink = Stuck()
         outcome = table.start(exchange(sink=sink, progress_token="t"))
         request = await table.server.next("tools/call")
         (inbox,) = table.link.pending
-        for n in range(64):
-            params: Json = {"progressToken": request["id"], "progress": n, "message": "x" * 65536}
-            table.server.send(method="notifications/progress", params=params)
-            await asyncio.sleep(0)
+        await send_long_progress(table, request["id"])
         assert len(inbox.items) in (15, 16)
         table.server.send(id=request["id"], result={})
         sink.go.set()
@@ -550,10 +556,7 @@ async def test_a_caller_that_reads_nothing_loses_nothing_while_no_other_caller_w
         outcome = table.start(exchange(sink=sink, progress_token="t"))
         request = await table.server.next("tools/call")
         (inbox,) = table.link.pending
-        for n in range(64):
-            params: Json = {"progressToken": request["id"], "progress": n, "message": "x" * 65536}
-            table.server.send(method="notifications/progress", params=params)
-            await asyncio.sleep(0)
+        await send_long_progress(table, request["id"])
         assert inbox.is_pausing
         looked = asyncio.Event()  # Set behind some looks: timers ring in the order of their time.
         asyncio.get_running_loop().call_later(0.01, looked.set)

@@ -995,44 +995,42 @@ async def test_a_question_that_is_nested_too_deeply_is_refused_and_its_call_answ
         assert sink.questions == []
 
 
-async def test_a_question_that_the_server_takes_back_is_asked_no_more() -> None:
-    asked_for, given_up = asyncio.Event(), asyncio.Event()
+class SilentPerson(Recorder):
+    """A caller that never answers its question."""
 
-    class Slow(Recorder):
-        async def ask(self, questions: object) -> Answers:
-            asked_for.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                given_up.set()
-            raise AssertionError
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.given_up = asyncio.Event(), asyncio.Event()
+
+    async def ask(self, questions: object) -> Answers:
+        self.asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.given_up.set()
+        raise AssertionError
+
+
+async def test_a_question_that_the_server_takes_back_is_asked_no_more() -> None:
+    person = SilentPerson()
 
     async def handle(asked: Asked) -> None:
         asked.stream()
         asked.event(message(id=7, method="roots/list"))
-        await asked_for.wait()
+        await person.asked.wait()
         asked.event(message(method="notifications/cancelled", params={"requestId": [7]}))
         asked.event(message(method="notifications/cancelled", params={"requestId": 7}))
-        await given_up.wait()
+        await person.given_up.wait()
         asked.event(message(id=asked.id, result=TEXT))
         asked.end()
 
     async with opened_to(session(handle)) as (connection, _, _):
         capabilities: Json = {"roots": {}}
-        assert isinstance(await connection(exchange(sink=Slow(), capabilities=capabilities)), Result)
+        assert isinstance(await connection(exchange(sink=person, capabilities=capabilities)), Result)
 
 
 async def test_a_question_ends_with_the_call_that_caused_it() -> None:
-    asked_for, given_up = asyncio.Event(), asyncio.Event()
-
-    class Slow(Recorder):
-        async def ask(self, questions: object) -> Answers:
-            asked_for.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                given_up.set()
-            raise AssertionError
+    person = SilentPerson()
 
     async def handle(asked: Asked) -> None:
         asked.stream()
@@ -1040,10 +1038,10 @@ async def test_a_question_ends_with_the_call_that_caused_it() -> None:
         await asyncio.Event().wait()
 
     async with opened_to(session(handle)) as (connection, _, _), TaskScope() as tasks:
-        tasks.start(_reply(connection, exchange(sink=Slow(), capabilities={"roots": {}})), key="call")
-        await asked_for.wait()
+        tasks.start(_reply(connection, exchange(sink=person, capabilities={"roots": {}})), key="call")
+        await person.asked.wait()
         tasks.cancel("call")
-        await given_up.wait()
+        await person.given_up.wait()
 
 
 @pytest.mark.parametrize("era", [modern, session])
