@@ -66,7 +66,7 @@ async def test_capabilities_grow_with_what_is_offered_and_stay(server: Server) -
 
 
 @pytest.mark.parametrize("method", ["resources/list", "prompts/get", "ping", "logging/setLevel", "no/such"])
-async def test_what_is_not_announced_is_no_method(server: Server, method: str) -> None:
+async def test_a_method_without_its_capability_is_unknown(server: Server, method: str) -> None:
     with pytest.raises(MethodNotFound, match=f"Method not found: {method}"):
         await ask(server, method)
 

@@ -162,7 +162,7 @@ def flow(folder: Folder) -> Folder:
     return folder
 
 
-def test_what_a_tool_streams_is_printed_once(flow: Folder) -> None:
+def test_streamed_output_of_a_tool_is_printed_once(flow: Folder) -> None:
     assert flow.out("call", "flow__pieces") == 'one mars\n{"n":1}\nthe end\n'
     assert flow.out("call", "flow.pieces") == 'one mars\n{"n":1}\nthe end\n'
 
@@ -243,7 +243,7 @@ def test_wrong_arguments_are_status_2_and_never_reach_the_tool(
     assert sentence in done.stderr and "Traceback" not in done.stderr
 
 
-def test_what_the_server_refuses_is_status_1(gateway: Folder) -> None:
+def test_a_refusal_of_the_server_is_status_1(gateway: Folder) -> None:
     done = gateway.run("call", "demo__echo", "text=a", "times=101")
     assert done.returncode == 1 and "100" in done.stdout + done.stderr
 
@@ -254,7 +254,7 @@ def test_a_question_is_not_answered_where_there_is_no_terminal(gateway: Folder) 
     assert "Who are you?" in done.stderr and "Not answered" in done.stderr
 
 
-def test_what_asks_first_is_refused_at_once_where_there_is_no_terminal(folder: Folder) -> None:
+def test_a_tool_that_needs_approval_is_refused_at_once_without_a_terminal(folder: Folder) -> None:
     folder.write("sluicegate.toml", '[activations.bash]\nbundled = "bash"\n')
     done = folder.run("call", "bash.execute", "command=touch ran")
     assert done.returncode == 1 and not (folder.path / "ran").exists()

@@ -80,7 +80,7 @@ def test_undo_without_consent_says_what_it_would_do(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize("text", ["", OTHERS[".codex/config.toml"]], ids=["new", "old"])
-def test_what_is_shown_for_a_file_of_toml_is_what_is_written(folder: Folder, text: str) -> None:
+def test_the_shown_change_of_a_toml_file_is_the_written_one(folder: Folder, text: str) -> None:
     file = folder.write(".codex/config.toml", text)
     done = folder.invoke("connect", "codex", "--yes")
     shown = f'[mcp_servers.sluicegate]\nurl = "{URL}"\n'

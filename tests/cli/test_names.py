@@ -81,7 +81,7 @@ def test_a_remedy_is_printed_also_without_a_gateway(named: Folder) -> None:
     assert done.stderr.splitlines()[-1] == said
 
 
-def test_of_a_tool_that_its_server_does_not_have_no_rule_is_named(named: Folder) -> None:
+def test_no_rule_is_named_for_a_tool_that_its_server_does_not_have(named: Folder) -> None:
     said = named.run("call", "memory-store__forgive").stderr
     assert "hide" not in said and "there is no tool 'memory-store__forgive'" in said
 
@@ -109,7 +109,7 @@ class _Told:
         ("ghost ended. It is tried again.", "ghost is not ready: it ended. It is tried again."),
     ],
 )
-def test_whatever_a_sentence_begins_with_a_server_is_named_once_in_it(sentence: str, said: str) -> None:
+def test_a_server_is_named_once_in_each_sentence(sentence: str, said: str) -> None:
     assert asyncio.run(explain_missing(cast("GatewayClient", _Told(sentence)), "ghost__anything", [])) == said
 
 

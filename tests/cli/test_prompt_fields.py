@@ -76,7 +76,7 @@ def test_a_default_is_shown_as_it_would_be_typed(schema: Params, prompt: str) ->
         ({"$ref": "#/properties/a"}, "as it is", "as it is"),
     ],
 )
-def test_what_a_line_means(schema: Params, line: str, value: object) -> None:
+def test_a_typed_line_becomes_a_value(schema: Params, line: str, value: object) -> None:
     assert field(schema).value(line) == value
 
 
@@ -107,14 +107,16 @@ def test_what_a_line_means(schema: Params, line: str, value: object) -> None:
         ({"type": "string", "format": "ipv4"}, "x", "field 'a' should be of the format 'ipv4'."),
     ],
 )
-def test_what_the_server_would_refuse_is_refused_here(schema: Params, line: str, sentence: str) -> None:
+def test_a_value_that_the_server_would_refuse_is_refused_at_the_prompt(
+    schema: Params, line: str, sentence: str
+) -> None:
     with pytest.raises(Wrong) as problem:
         field(schema).value(line)
     assert str(problem.value) == sentence
 
 
 @pytest.mark.parametrize("schema", [{"type": "string"}, {"type": "string", "default": ""}, MANY, ONE])
-def test_what_need_not_be_there_may_be_left_out(schema: Params) -> None:
+def test_optional_fields_may_be_left_out(schema: Params) -> None:
     assert field(schema, is_required=False).value("") is None
 
 

@@ -34,7 +34,7 @@ async def test_all_servers_are_served_at_one_address(folder: Folder, era: sluice
             assert (await client.call("counting__count", to=2)).text == "counted to 2"
 
 
-def test_it_says_what_to_try_and_that_works(folder: Folder) -> None:
+def test_the_suggested_command_works(folder: Folder) -> None:
     with folder.started("serve", "--port", "0") as process:
         said = lines_until(process, "try:")
         words = said[-1].split("-m sluicegate ", 1)[1].split()
@@ -178,7 +178,7 @@ def test_a_server_that_ends_is_reported_when_it_is_back(folder: Folder) -> None:
         lines_until(process, r"ending is ready again, 1 tool\.")
 
 
-def test_a_profile_that_is_not_there_is_reported_with_those_that_are(gateway: Folder) -> None:
+def test_a_missing_profile_is_reported_with_the_existing_ones(gateway: Folder) -> None:
     url = json.loads(gateway.out("status", "--json"))["address"]
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(f"{url}/raeding", b"{}", timeout=PROMPTLY)

@@ -218,7 +218,7 @@ def test_each_server_is_started_once_and_a_restart_starts_it_in_the_same_way(fol
             assert processes_with(mark) == set()
 
 
-def test_one_that_cannot_be_started_is_reported_as_ever(folder: Folder) -> None:
+def test_a_server_that_cannot_be_started_is_reported_as_usual(folder: Folder) -> None:
     folder.servers(missing={"command": "no-such-program-anywhere"}, homeless={**NOTES, "cwd": "nowhere"}, notes=NOTES)
     with folder.serving() as (process, _, said):
         assert "1 of 3 servers ready, 2 tools: notes" in said[-1]
@@ -226,7 +226,7 @@ def test_one_that_cannot_be_started_is_reported_as_ever(folder: Folder) -> None:
         assert re.search(r"missing.* was not found", rest) and re.search(r"homeless.* does not exist", rest)
 
 
-def test_what_a_server_prints_to_stdout_is_reported_once_however_often_it_is_started(folder: Folder) -> None:
+def test_output_on_stdout_is_reported_once_over_all_starts_of_a_server(folder: Folder) -> None:
     script = "print('Server running on stdio', flush=True)"
     folder.servers(chatty={"command": sys.executable, "args": ["-I", "-S", "-c", script]})
     with folder.serving() as (process, _, said):
@@ -241,7 +241,7 @@ def test_what_a_server_prints_to_stdout_is_reported_once_however_often_it_is_sta
     ]
 
 
-def test_where_the_file_of_the_servers_goes_away_no_demo_takes_their_place(folder: Folder) -> None:
+def test_the_demo_does_not_replace_servers_whose_file_is_removed(folder: Folder) -> None:
     file = folder.write(".mcp.json", "")
     folder.servers(counting=COUNTING)
     with folder.serving() as (process, _, _):
@@ -266,7 +266,7 @@ async def starting(gateway: Gateway) -> ServerStatus:
     return await until(lambda: statuses(gateway)[0], lambda server: server.state == "starting" and server.restarts)
 
 
-async def test_one_that_is_silent_is_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_server_is_reported_as_doubtful(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sluicegate.control.control_api.SLOW_START", 0.0)
     async with Gateway(silent()) as gateway:
         (server,) = statuses(gateway)
@@ -367,7 +367,7 @@ def counted(folder: Folder) -> Folder:
     return folder.servers(notes={"command": sys.executable, "args": ["serving.py"]})
 
 
-def test_of_two_gateways_that_begin_at_once_one_starts_the_servers_and_the_other_says_so(counted: Folder) -> None:
+def test_one_of_two_concurrent_gateways_starts_the_servers_and_the_other_reports_it(counted: Folder) -> None:
     folder = counted
     for _ in range(8):
         with serving_at_once(folder, ("--port", "0"), ("--port", "0")) as processes:

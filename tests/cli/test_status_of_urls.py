@@ -139,7 +139,7 @@ def transports(folder: Folder) -> dict[str, str]:
     return told
 
 
-def test_what_carries_a_url_is_shown_once_it_is_known(folder: Folder) -> None:
+def test_the_transport_of_a_url_is_shown_once_it_is_known(folder: Folder) -> None:
     port = free_port()
     address = f"http://127.0.0.1:{port}"
     away = f"http://127.0.0.1:{free_port()}/sse"

@@ -32,7 +32,7 @@ def test_the_project_wins_per_server(folders: Folders) -> None:
     assert config.servers["both"].file == str(folders.root / ".mcp.json")
 
 
-def test_what_is_wrong_with_an_entry_that_the_project_replaces_is_not_reported(folders: Folders) -> None:
+def test_problems_of_an_entry_that_the_project_replaces_are_not_reported(folders: Folders) -> None:
     folders.servers({"both": {"url": "http://u.example/${NOT_SET}"}}, folders.home)
     folders.servers({"both": {"url": "http://project.example/"}})
     assert folders.config().servers["both"].enabled

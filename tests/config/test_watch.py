@@ -210,7 +210,7 @@ async def test_files_are_polled_where_the_system_reports_no_changes(
     ]
 
 
-async def test_it_ends_when_it_is_cancelled(tmp_path: Path) -> None:
+async def test_a_watch_ends_when_it_is_cancelled(tmp_path: Path) -> None:
     async def nothing() -> None:
         pass
 

@@ -199,7 +199,7 @@ async def test_half_open_is_found_out_by_the_callers_own_deadline(way: Way) -> N
         await proxy.wait_clients(0)
 
 
-async def test_what_is_slow_or_late_arrives_all_the_same(way: Way) -> None:
+async def test_slow_or_late_answers_arrive(way: Way) -> None:
     async with proxied(way) as (_, proxy, url), connection_to(url, way) as connection:
         proxy.down = Drip(size=40, every=0.001)
         proxy.up = Latency(0.01)
@@ -264,7 +264,7 @@ async def test_a_stream_that_is_silent_in_the_middle_of_an_event_is_taken_up_aga
 
 @pytest.mark.parametrize("method", ["tools/list", "prompts/list", "resources/list", "resources/read"])
 @pytest.mark.parametrize("fault", ["no answer", "no event", "half a body"])
-async def test_what_only_looks_is_asked_again_once(method: str, fault: str) -> None:
+async def test_read_only_requests_are_repeated_once(method: str, fault: str) -> None:
     tries: list[str] = []
 
     async def handle(asked: Asked) -> None:
@@ -287,7 +287,7 @@ async def test_what_only_looks_is_asked_again_once(method: str, fault: str) -> N
 
 
 @pytest.mark.parametrize("method", ["tools/call", "prompts/get", "x/unknown"])
-async def test_what_may_act_is_never_asked_again(way: Way, method: str) -> None:
+async def test_requests_with_effects_are_never_repeated(way: Way, method: str) -> None:
     tries: list[str] = []
 
     def handle(asked: Asked) -> None:

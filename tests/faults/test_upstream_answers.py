@@ -46,7 +46,7 @@ pytestmark = pytest.mark.usefixtures("no_verdicts")
         (504, "backend_unavailable", "unknown"),
     ],
 )
-async def test_a_status_that_is_no_success_is_an_error_that_tells_it_and_nothing_of_the_body(
+async def test_an_error_status_is_reported_without_the_body(
     way: Way, status: int, reason: str, delivered: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

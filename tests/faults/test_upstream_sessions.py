@@ -448,7 +448,7 @@ async def test_a_stream_that_the_server_will_not_let_go_of_costs_the_session_not
         assert sessions.begun == 2 and sessions.refused > 1
 
 
-async def test_a_session_with_a_call_under_way_is_not_given_up_for_its_stream() -> None:
+async def test_a_session_with_a_call_in_progress_outlives_its_stream() -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def work(asked: Asked) -> None:

@@ -358,7 +358,7 @@ async def test_answer_that_cannot_be_read_is_an_error(answer: tuple[str, bytes])
             await (await pool.request("POST", url)).read()
 
 
-async def test_what_came_before_the_cut_can_be_used() -> None:
+async def test_bytes_before_the_cut_can_be_used() -> None:
     async with scripted(answering(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello")) as url, pooled() as pool:
         answer = await pool.request("POST", url)
         assert await answer.next_chunk() == b"hello"
@@ -657,7 +657,7 @@ async def test_server_says_how_long_a_connection_may_be_kept() -> None:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_closed_pool_fails_what_is_under_way_and_asks_no_more(streaming: bool) -> None:
+async def test_a_closed_pool_fails_requests_in_progress_and_sends_no_more(streaming: bool) -> None:
     asked = asyncio.Event()
 
     async def script(peer: Peer) -> None:

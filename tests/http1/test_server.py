@@ -100,7 +100,7 @@ async def test_chunked_request_is_put_together() -> None:
         assert (await peer.read_reply()).headers["x-path"] == "/a"
 
 
-async def test_what_is_written_in_one_turn_leaves_in_one_chunk_with_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_writes_of_one_turn_leave_in_one_chunk_with_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[bytes] = []
     real = HttpConnection._write  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(HttpConnection, "_write", lambda self, data: (writes.append(data), real(self, data))[1])  # pyright: ignore
@@ -401,9 +401,7 @@ BAD_BODIES = {
 
 
 @pytest.mark.parametrize(("data", "status"), (BAD_HEADS | BAD_BODIES).values(), ids=(BAD_HEADS | BAD_BODIES).keys())
-async def test_what_could_be_read_in_two_ways_is_refused_and_nothing_behind_it_is_read(
-    data: bytes, status: int
-) -> None:
+async def test_an_ambiguous_head_is_refused_and_nothing_after_it_is_read(data: bytes, status: int) -> None:
     seen: list[str] = []
 
     def handler(request: Request) -> None:
@@ -632,7 +630,7 @@ async def test_reader_that_takes_its_time_but_takes_gets_everything() -> None:
         assert len((await peer.read_reply()).body) == 20_000_000
 
 
-async def test_thousand_idle_connections_do_not_keep_anybody_from_being_answered() -> None:
+async def test_a_thousand_idle_connections_do_not_delay_answers() -> None:
     async with serve(echo) as listener, contextlib.AsyncExitStack() as stack:
         for _ in range(1000):
             await stack.enter_async_context(connected(listener))

@@ -113,7 +113,7 @@ def test_an_incomplete_meta_is_bad_params(meta: Params) -> None:
 
 
 @pytest.mark.parametrize("version", ["2027-01-01", "2025-11-25", "", "2026-07-28 ", "draft"])
-def test_a_revision_we_do_not_speak_is_refused_with_those_we_do(version: str) -> None:
+def test_an_unsupported_revision_is_refused_with_the_supported_ones(version: str) -> None:
     error = refusal(call(modern_meta(version)))
     assert error.code == UNSUPPORTED_VERSION
     assert error.data == {"supported": list(SUPPORTED_VERSIONS), "requested": version}
@@ -375,7 +375,7 @@ def test_the_era_of_a_server_is_judged_by_its_answer_to_the_probe(reply: Reply, 
     assert judge_probe(reply) == verdict
 
 
-def test_what_a_server_offers_is_kept_with_the_verdict() -> None:
+def test_the_offer_of_a_server_is_kept_with_the_verdict() -> None:
     value: Params = {
         "supportedVersions": ["2026-07-28"],
         "capabilities": {"tools": {}},

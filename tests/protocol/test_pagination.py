@@ -81,7 +81,7 @@ def test_a_list_without_an_end_ends() -> None:
     assert pages == MAX_PAGES == len(gathering.items)
 
 
-def test_no_more_entries_are_read_than_anybody_can_use() -> None:
+def test_the_number_of_entries_that_are_read_is_limited() -> None:
     gathering = Gathering("The server", NAMES)
     first = [f"a{n}" for n in range(MAX_ENTRIES - 1)]
     assert gathering.add({"names": first, "nextCursor": "2"}) == {"cursor": "2"}

@@ -287,7 +287,7 @@ def test_any_choice_of_features_conforms(drawn: tuple[str, Params], version: str
 
 @given(results(), st.sampled_from([version for version in SESSION_VERSIONS if version in VERSIONS]))
 @settings(max_examples=300)
-def test_what_a_session_era_server_sends_conforms_inside_and_returns_unharmed(
+def test_results_of_session_era_servers_conform_inside_and_return_unchanged(
     drawn: tuple[str, Params], version: str
 ) -> None:
     method, value = drawn

@@ -204,7 +204,7 @@ def test_a_message_over_the_ceiling_is_refused_under_its_id_and_the_next_is_serv
     assert said(conversation.receive(PING)) == [PONG]
 
 
-def test_limits_are_those_that_were_set() -> None:
+def test_configured_limits_apply() -> None:
     conversation = ServerConversation(limits=JsonLimits(depth=2))
     assert refused(conversation.receive(request(1, "ping", {"a": []}))) == [(1, INVALID_REQUEST)]
     assert said(conversation.receive(PING)) == [PONG]
@@ -244,7 +244,7 @@ def test_ids_of_different_types_are_different_requests() -> None:
     assert read(conversation.respond(1, DONE))["id"] == 1
 
 
-def test_only_so_many_requests_are_under_way_and_the_next_may_come_later() -> None:
+def test_concurrent_requests_are_limited_and_the_next_may_come_later() -> None:
     conversation = operating()
     assert len(asked(conversation.receive(b"".join(request(n, "tools/list") for n in range(MAX_IN_PROGRESS))))) == 1000
     for late in (request("late", "tools/list"), modern("late", "tools/list")):

@@ -139,7 +139,7 @@ def test_an_initialize_that_lacks_what_it_must_say_can_be_tried_again(params: Pa
     assert (session.stage, session.version) == (Stage.INITIALIZING, "2025-06-18")
 
 
-def test_what_the_client_says_of_itself_is_remembered_as_far_as_the_revision_has_words_for_it() -> None:
+def test_client_info_is_remembered_with_the_members_of_the_revision() -> None:
     info: Params = {"name": "c", "version": "1"}
     session = begun("2025-06-18", capabilities=CAPABILITIES, clientInfo=info)
     assert session.profile.client_info == info
@@ -361,7 +361,7 @@ def test_a_client_declares_only_what_the_revision_knows(version: str, declared: 
 
 
 @given(st.dictionaries(st.sampled_from([*CAPABILITIES, "experimental", "extensions"]), json_values))
-def test_whatever_is_declared_in_another_form_is_left_out(capabilities: Params) -> None:
+def test_capabilities_in_another_form_are_left_out(capabilities: Params) -> None:
     declared = capabilities_for(capabilities, REVISIONS["2025-11-25"])
     assert declared == {name: value for name, value in capabilities.items() if isinstance(value, dict)}
 

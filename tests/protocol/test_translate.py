@@ -291,7 +291,7 @@ def test_tools_have_what_each_revision_knows() -> None:
     assert tool_for(TOOL, V11).keys() == TOOL.keys() - {"execution"}
 
 
-def test_title_of_a_tool_moves_into_annotations_where_only_those_have_one() -> None:
+def test_the_title_of_a_tool_moves_into_annotations_where_only_annotations_have_one() -> None:
     assert tool_for(TOOL, V03)["annotations"] == {"readOnlyHint": True, "title": "The Tool"}
     assert tool_for({"name": "t", "title": "T"}, V03) == {"name": "t", "annotations": {"title": "T"}}
     assert tool_for(TOOL, V06)["annotations"] == {"readOnlyHint": True}
@@ -378,7 +378,7 @@ def test_errors_of_the_newer_era_alone_are_internal_ones() -> None:
 
 
 @pytest.mark.parametrize("code", [-32020, -32021, -32022])
-def test_what_an_older_server_means_by_a_newer_code_reaches_no_older_client_under_it(code: int) -> None:
+def test_a_newer_error_code_of_an_older_server_becomes_an_internal_error(code: int) -> None:
     assert error_for(error_from(ErrorObject(code, "m"))).code == -32603
 
 
@@ -652,7 +652,7 @@ def test_url_gets_an_id_of_its_own(version: str) -> None:
     assert question_for_session(question, R26, "new-id") is question
 
 
-def test_defaults_are_dropped_save_those_of_switches() -> None:
+def test_defaults_are_dropped_except_for_booleans() -> None:
     fields: Params = {
         "s": {"type": "string", "default": "x", "format": "email"},
         "n": {"type": "integer", "default": 3, "minimum": 0},
@@ -925,6 +925,6 @@ def test_other_answers_pass_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("upstream", [None, [], {"code": "x"}, {"code": -32602, "message": "public"}])
-def test_what_is_no_private_error_of_a_server_stays_wrapped(upstream: object) -> None:
+def test_an_error_that_is_not_private_stays_wrapped(upstream: object) -> None:
     error = ErrorObject(-32603, "m", {"upstream": upstream})
     assert reply_for_session("tools/call", {}, error, R11) is error

@@ -197,7 +197,7 @@ async def test_an_update_costs_only_its_own_listeners() -> None:
     changes.note(RESOURCE_UPDATED, "x://7/999")  # Nobody is left to hear it.
 
 
-async def test_a_uri_of_a_million_slashes_is_looked_at_no_further_than_anybody_listens(server: Server) -> None:
+async def test_a_uri_of_a_million_slashes_is_read_no_further_than_listeners_need(server: Server) -> None:
     sink = Recorder()
     async with listening(server, {"resourceSubscriptions": ["dir://a"]}, sink):
         server.resource_updated("dir://b" + "/" * 1_000_000)
@@ -257,7 +257,7 @@ async def test_change_during_the_acknowledgement_is_not_lost(server: Server) -> 
     assert sink.seen[1:] == [TOOLS]
 
 
-async def test_plain_function_may_tell_of_a_change_from_its_thread(server: Server) -> None:
+async def test_a_plain_function_may_announce_a_change_from_its_thread(server: Server) -> None:
     sink = Recorder()
     async with listening(server, {"resourceSubscriptions": ["dir://a"]}, sink):
         await in_thread(lambda: server.resource_updated("dir://a"))
@@ -333,7 +333,7 @@ def test_who_has_nothing_kept_back_has_no_timer() -> None:
 
 
 @pytest.mark.parametrize("era", ["session", "modern"])
-def test_a_hub_tells_its_clients_of_both_eras_no_more_than_once_a_second_that_a_list_changed(era: Era) -> None:
+def test_a_hub_announces_list_changes_at_most_once_a_second_in_both_eras(era: Era) -> None:
     async def main() -> tuple[list[float], set[str]]:
         server, hub, told = Server("restless"), Hub(), list[float]()
         server.add_tool(lambda: None, name="first")

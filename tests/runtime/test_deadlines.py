@@ -83,7 +83,7 @@ class Bounded(Deadline):
     ends_though_it_waits: ClassVar[bool] = True
 
 
-async def test_a_deadline_that_ends_a_wait_differs_from_other_delays(time: Time) -> None:
+async def test_a_call_that_waits_ends_at_its_absolute_limit(time: Time) -> None:
     its = Bounded(time.deadlines, 60, time.now + 60, time.now + 150)
     with pytest.raises(DeadlineExceeded), its:
         its.waits = 1
@@ -94,7 +94,7 @@ async def test_a_deadline_that_ends_a_wait_differs_from_other_delays(time: Time)
     assert its.reached_its_end
 
 
-async def test_what_passed_meanwhile_counts_unless_it_is_given_back(time: Time) -> None:
+async def test_paused_time_counts_unless_it_is_given_back(time: Time) -> None:
     for given_back in (0, 100):
         its = time.deadline(60, 120)
         with its:
@@ -184,14 +184,14 @@ async def test_clean_up_of_a_cancelled_task_has_its_deadline_too(time: Time) -> 
         await task
 
 
-async def test_one_that_is_in_time_leaves_nothing_behind(time: Time) -> None:
+async def test_a_call_in_time_leaves_no_timer(time: Time) -> None:
     with time.deadline(60):
         pass
     await time.passes(61)
     assert is_left_alone()
 
 
-async def test_one_that_is_answered_when_its_time_is_over_has_its_answer(time: Time) -> None:
+async def test_a_call_that_is_answered_at_its_deadline_keeps_its_answer(time: Time) -> None:
     with time.deadline(60):
         time.now += 61
         with pytest.raises(asyncio.CancelledError):
@@ -200,7 +200,7 @@ async def test_one_that_is_answered_when_its_time_is_over_has_its_answer(time: T
 
 
 @pytest.mark.parametrize("failure", [OSError, TimeoutError])
-async def test_one_that_fails_when_its_time_is_over_fails_as_it_does(time: Time, failure: type[Exception]) -> None:
+async def test_a_call_that_fails_at_its_deadline_keeps_its_own_failure(time: Time, failure: type[Exception]) -> None:
     with pytest.raises(failure), time.deadline(60):
         time.now += 61
         try:

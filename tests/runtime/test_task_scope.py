@@ -94,7 +94,7 @@ async def test_an_exception_of_the_body_travels_on_as_it_is() -> None:
     assert worker.end == "cancelled"
 
 
-async def test_what_a_task_begins_while_all_are_cancelled_is_cancelled_too() -> None:
+async def test_a_task_that_is_started_while_all_are_cancelled_is_cancelled_too() -> None:
     late, scope = Worker(), TaskScope()
 
     async def begins_another(scope: TaskScope) -> None:

@@ -95,7 +95,7 @@ async def test_records_of_other_threads_arrive() -> None:
         thread.join()
 
 
-async def test_what_servers_print_is_no_record_of_ours() -> None:
+async def test_output_of_servers_is_no_record_of_ours() -> None:
     async with gateway() as stage:
         client = await stage.listen("debug")
         logging.getLogger("sluicegate.stderr").warning("s: printed")

@@ -166,7 +166,7 @@ def test_a_known_cause_is_reported_with_a_remedy(said: str, sentence: str) -> No
     assert said not in explained
 
 
-def test_what_is_not_known_leads_to_the_log() -> None:
+def test_an_unknown_cause_refers_to_the_log() -> None:
     problem = UpstreamClosed("files exited with status 4.", details="; its last output: boom")
     assert explain("files", problem) == "files exited with status 4; see `sluicegate logs files`."
 
@@ -198,7 +198,7 @@ def test_our_own_sentence_stays_and_has_the_name() -> None:
     assert explain("files", named) == named.message
 
 
-def test_a_server_that_requires_credentials_is_recognized() -> None:
+def test_a_server_that_requires_credentials_is_reported_with_a_remedy() -> None:
     problem = UpstreamUnavailable("search wants authorization (status 401).")
     problem.reason = "backend_auth"
     assert explain("search", problem) == "search wants authorization (status 401). Set its headers."

@@ -98,7 +98,7 @@ async def _again(gateway: Gateway) -> None:
     await until(lambda: mount.connection, lambda connection: connection not in (before, None))
 
 
-async def test_one_that_a_gateway_has_no_use_for_is_dismissed_while_it_runs() -> None:
+async def test_a_server_that_the_gateway_does_not_need_is_dismissed_while_it_runs() -> None:
     with Launches() as launches:
         launches.start(configured(waits=python("-c", WAITING)))
         (launched,) = launches.servers.values()
@@ -108,7 +108,7 @@ async def test_one_that_a_gateway_has_no_use_for_is_dismissed_while_it_runs() ->
                 await asyncio.to_thread(launched.process.wait, 10)
 
 
-def test_what_is_started_is_what_the_entry_says() -> None:
+def test_the_started_server_matches_its_entry() -> None:
     source = Stdio(
         command="server", program="/bin/server", cwd="/tmp", args=(Secret("x", "***"),), env={"A": Secret("b", "***")}
     )

@@ -114,7 +114,7 @@ async def test_a_profile_that_comes_back_is_served_again_while_the_old_one_finis
         assert (await held).text == "held to the end"
 
 
-async def test_a_profile_that_comes_later_is_as_open_as_those_that_are_there() -> None:
+async def test_a_later_profile_has_the_same_guards_as_earlier_ones() -> None:
     async with staged(drain=0) as stage:
         other = HttpFront(port=0, allowed_hosts=("other.example",))
         changed = stage.gateway.apply(replace(stage.gateway.config, profiles={"new": ProfileConfig()}, http=other))

@@ -437,7 +437,7 @@ async def test_plain_server_logs_although_it_does_not_say_so(visit_to: VisitTo) 
     assert [(await soon(visit.logs.get())).level for _ in range(2)] == ["debug", "warning"]
 
 
-async def test_plain_server_tells_of_no_changes(visit_to: VisitTo) -> None:
+async def test_a_plain_server_announces_no_changes(visit_to: VisitTo) -> None:
     client = await (await visit_to(PLAIN)).begun()
     with pytest.raises(sluicegate.InvalidParams, match="text://first"):
         async with client.subscribe("text://first"):

@@ -240,7 +240,7 @@ async def test_a_call_that_was_just_begun_is_asked_rather_than_one_that_has_long
         assert quiet.person.forms.empty()
 
 
-async def test_of_calls_that_were_begun_together_the_oldest_is_asked_first_however_slow_the_server(
+async def test_the_oldest_of_concurrent_calls_is_asked_first(
     clock: Clock,
 ) -> None:
     async with scene() as at:

@@ -305,7 +305,7 @@ async def test_a_server_that_is_slow_to_give_a_session_delays_no_call(monkeypatc
         assert dual.sessions == 1
 
 
-async def test_what_was_begun_in_2026_is_gone_on_with_there(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_began_in_2026_continues_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server asks in the middle of a call; meanwhile it has a session, which knows nothing of that call."""
     monkeypatch.setattr(dual_era, "WAITS_FOR_SESSION", 0.01)
     dual = Dual()

@@ -368,7 +368,7 @@ async def test_a_batch_of_a_server_of_2025_03_26_is_read(blank: bytes) -> None:
         assert [opened(cast(Result, await outcome))["n"] for outcome in (first, second)] == ids
 
 
-async def test_of_a_batch_with_too_many_messages_none_is_heard() -> None:
+async def test_no_message_of_a_batch_that_is_too_long_is_read() -> None:
     async with session_bench("2025-03-26") as table:
         ping = b'{"jsonrpc":"2.0","id":"p","method":"ping"}'
         table.server.send_bytes(b"[" + b",".join([ping] * 1001) + b"]")
@@ -647,9 +647,7 @@ async def test_a_session_servers_log_line_never_reaches_a_caller_while_it_could_
         assert [name for name, sink in sinks.items() if sink.notices] == [heard_by]
 
 
-async def test_a_log_line_while_a_call_that_wants_none_is_under_way_is_counted_and_not_taken_for_the_servers_own() -> (
-    None
-):
+async def test_a_log_line_during_a_call_that_wants_none_is_counted_and_dropped() -> None:
     async with session_bench() as table:
         lost: list[str] = []
         table.link.host.on_loss, table.link.host.is_shared = lost.append, True
@@ -924,7 +922,7 @@ async def test_a_listen_exchange_is_served_out_of_a_session_servers_pushes() -> 
         assert (await table.server.next("resources/unsubscribe"))["params"] == {"uri": "n://a"}
 
 
-async def test_a_session_server_may_tell_of_a_resource_in_its_own_spelling() -> None:
+async def test_a_session_server_may_announce_a_resource_in_its_own_spelling() -> None:
     async with session_bench() as table:
         sink, names = Recorder(), ["file:///a b.txt", "n://a"]
         wanted = {"resourceSubscriptions": names}

@@ -944,7 +944,7 @@ async def test_a_ping_on_any_stream_is_answered() -> None:
         assert {await pongs.get(), await pongs.get()} == {"on GET", "on POST"}
 
 
-async def test_what_the_server_may_not_ask_is_refused_and_a_refused_answer_does_no_harm() -> None:
+async def test_questions_that_the_server_may_not_ask_are_refused() -> None:
     answers: asyncio.Queue[Json] = asyncio.Queue()
 
     async def handle(asked: Asked) -> None:
@@ -1553,7 +1553,7 @@ async def test_configured_headers_go_along_with_every_request_of_every_way(way: 
         lambda: connect("python demo.py", headers={"X-Key": "x"}),
     ],
 )
-def test_what_cannot_be_connected_to_is_refused_when_connect_is_called(open_it: Callable[[], object]) -> None:
+def test_an_invalid_target_is_refused_when_connect_is_called(open_it: Callable[[], object]) -> None:
     with pytest.raises(ConfigError) as caught:
         open_it()
     assert "secret" not in caught.value.message
@@ -1639,7 +1639,7 @@ async def test_a_body_that_is_no_json_is_none_line_by_line_either(body: bytes) -
             await connection(exchange("tools/call", {"name": "x", "arguments": {}}))
 
 
-async def test_a_refusal_to_tell_of_changes_is_read_however_it_is_laid_out() -> None:
+async def test_a_refused_subscription_is_read_in_any_layout() -> None:
     def refuse(asked: Asked) -> None:
         body = json.dumps({"jsonrpc": "2.0", "id": asked.id, "error": {"code": -32601, "message": "no"}}, indent=2)
         asked.request.respond(200, (("Content-Type", "application/json"),), body.encode())

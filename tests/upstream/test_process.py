@@ -169,7 +169,7 @@ def at_most(seconds: float = 20.0) -> Generator[None]:
 # Bytes.
 
 
-def test_what_is_written_is_answered(run: Run) -> None:
+def test_written_lines_are_answered(run: Run) -> None:
     async def scenario(world: World) -> None:
         child = await world.open(ECHO, stop_grace=LONG)
         child.write(b"hello ")
@@ -871,7 +871,7 @@ async def ended(launched: Launched) -> None:
     await until(lambda: os.waitid(os.P_PID, launched.process.pid, how) is not None)
 
 
-def test_one_that_was_started_before_is_spoken_to_and_no_other_is_started(run: Run) -> None:
+def test_a_server_that_was_started_early_is_used_and_no_other_is_started(run: Run) -> None:
     async def scenario(world: World) -> None:
         launched = launched_by(world, ECHO)
         child = await opened(world, ECHO, launched)
@@ -941,7 +941,7 @@ def test_one_is_taken_once_and_the_next_connection_starts_its_own(run: Run) -> N
 
 
 @pytest.mark.parametrize("script", [ECHO, DEAF, STUBBORN, BACKGROUND + DAEMON + DEAF])
-def test_one_that_is_dismissed_ends_and_another_is_started_instead(run: Run, script: str) -> None:
+def test_a_dismissed_server_ends_and_another_is_started(run: Run, script: str) -> None:
     async def scenario(world: World) -> None:
         launched = launched_by(world, script)
         await until(lambda: len(world.processes()) > 1)
@@ -958,7 +958,7 @@ def test_one_that_is_dismissed_ends_and_another_is_started_instead(run: Run, scr
     run(scenario)
 
 
-def test_one_whose_guardian_was_killed_may_be_dismissed(run: Run) -> None:
+def test_a_server_whose_guardian_was_killed_may_be_dismissed(run: Run) -> None:
     async def scenario(world: World) -> None:
         launched = launched_by(world, STUBBORN)
         os.kill(launched.process.pid, signal.SIGKILL)

@@ -47,7 +47,7 @@ async def test_who_comes_while_a_more_curious_one_is_still_telling_its_level_doe
             assert isinstance(await outcome, Result)
 
 
-async def test_who_only_listens_tells_no_level_but_keeps_that_of_others_up() -> None:
+async def test_a_listener_without_a_level_keeps_the_level_of_others() -> None:
     async with session_bench() as table:
         sink = Recorder()
         table.start(exchange("subscriptions/listen", {"notifications": {}}, sink, log_level="debug"), key="listening")

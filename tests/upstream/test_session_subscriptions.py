@@ -150,7 +150,7 @@ async def test_a_server_that_never_answers_unsubscribe_holds_up_the_next_for_a_w
         tasks.cancel("second")
 
 
-async def test_one_that_cannot_be_subscribed_to_does_not_cost_the_others_and_many_are_asked_for_side_by_side() -> None:
+async def test_a_refused_resource_does_not_affect_others_and_many_are_requested_concurrently() -> None:
     library = Library()
     library.fails["x://1"], library.pause = 1, 0.05
     async with connected(library) as connection, TaskScope() as tasks:

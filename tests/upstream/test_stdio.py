@@ -368,7 +368,7 @@ async def test_two_hundred_thousand_unreadable_lines_break_the_connection_and_no
     assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
 
 
-async def test_what_a_server_prints_to_stdout_is_passed_on_redacted_and_safe_for_a_terminal(world: World) -> None:
+async def test_output_on_stdout_is_passed_on_redacted_and_safe_for_a_terminal(world: World) -> None:
     printed: list[str] = []
     upstream = StdioUpstream(world.command(), env={**world.env, "KEY": "s3cr3t-canary"}, on_printed=printed.append)
     async with asyncio.timeout(LIMIT), sluicegate.connect(upstream) as client:
@@ -582,7 +582,7 @@ async def test_a_server_that_ignores_sigterm_is_gone_when_the_connection_is(worl
 
 
 @pytest.mark.parametrize("kind", ["background", "setsid", "daemon", "quiet"])
-async def test_what_a_server_leaves_behind_is_gone_when_the_connection_is(world: World, kind: str) -> None:
+async def test_children_of_a_server_end_with_the_connection(world: World, kind: str) -> None:
     async with world.connect() as client:
         grandchild = int(await says(client, "spawn", kind=kind))
         assert grandchild in world.processes()

@@ -75,7 +75,7 @@ async def stage(tmp_path: Path) -> AsyncGenerator[Stage]:
         yield made
 
 
-async def test_the_tools_are_those_that_the_documents_name(stage: Stage) -> None:
+async def test_the_tools_match_the_documentation(stage: Stage) -> None:
     tools: Any = (await ask(stage.server, "tools/list"))["tools"]
     trees = "create get get_skeleton list update_metadata claim release list_scheduled list_archived render".split()
     nodes = "create_text create_external get get_children get_parent get_path".split()
@@ -258,7 +258,7 @@ while True:
 """
 
 
-async def test_what_was_acknowledged_survives_sigkill(tmp_path: Path) -> None:
+async def test_acknowledged_writes_survive_sigkill(tmp_path: Path) -> None:
     file = tmp_path / "arbor.db"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", SCRIPT, str(file), stdout=subprocess.PIPE)
     assert process.stdout is not None

@@ -96,7 +96,7 @@ async def test_none_of_our_variables_is_inherited(monkeypatch: pytest.MonkeyPatc
     assert f"{tmp_path}\n" in lines
 
 
-async def test_it_gets_no_input() -> None:
+async def test_a_command_gets_no_input() -> None:
     assert await run("cat; echo done") == [Stdout("done\n"), Structured({"exit_code": 0})]
 
 

@@ -19,7 +19,7 @@ from sluicegate.testing import MemoryUpstream
 from tests.downstream.raw_client import RawClient, error_of, raw_client
 
 
-async def test_it_counts_servers_by_state_and_knows_its_age() -> None:
+async def test_health_counts_servers_by_state_and_has_an_age() -> None:
     states = {"ready": 2}
     health = Health(lambda: states, 10.0, clock=lambda: 12.5)
     found = await health.check()
