@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.server import activated
 from sluicegate.testing import MemoryUpstream
 from tests.activations.helpers import Recorder, call, text
+from tests.polling import until
 
 PATIENCE = 50.0
 
@@ -33,12 +34,6 @@ async def run(command: str, **arguments: Any) -> list[object]:
     """All that a command yields."""
     async with asyncio.timeout(PATIENCE):
         return [event async for event in Bash().execute(command, **arguments)]
-
-
-async def until(is_true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not is_true():  # noqa: ASYNC110 - another process makes it true
-            await asyncio.sleep(0.01)
 
 
 def is_running(pid: int) -> bool:
@@ -100,7 +95,7 @@ async def test_none_of_our_variables_is_inherited(monkeypatch: pytest.MonkeyPatc
     assert f"{tmp_path}\n" in lines
 
 
-async def test_it_gets_no_input() -> None:
+async def test_a_command_gets_no_input() -> None:
     assert await run("cat; echo done") == [Stdout("done\n"), Structured({"exit_code": 0})]
 
 

@@ -12,6 +12,7 @@ import pytest
 import sluicegate
 from sluicegate.protocol.types import ProgressEvent
 from tests.cli.folders import COMMAND, PROMPTLY, Folder
+from tests.polling import until, until_called
 
 TOKEN = "ghp_0123456789abcdefghijABCDEFGHIJ"
 
@@ -66,16 +67,14 @@ async def names(client: sluicegate.Client) -> list[str]:
 
 
 async def wait_for_names(client: sluicegate.Client, *expected: str) -> None:
-    while await names(client) != list(expected):  # noqa: ASYNC110 - other changes may come before
-        await asyncio.sleep(0.02)
+    await until_called(lambda: names(client), lambda seen: seen == list(expected))
 
 
 async def serve_once(folder: Folder) -> None:
     """Start the gateway, and end it when its catalog is on disk."""
     async with client_of(folder) as client:
         assert "slow__greet" in await names(client), "a first start waits for the server"
-        while not any(path.suffix == ".json" for path in files(folder)):  # noqa: ASYNC110 - another process writes it
-            await asyncio.sleep(0.02)
+        await until(lambda: any(path.suffix == ".json" for path in files(folder)))
 
 
 async def test_a_second_start_lists_at_once_and_a_call_waits_for_its_server(slow: Folder) -> None:
@@ -125,7 +124,7 @@ async def test_a_changed_entry_does_not_use_the_old_catalog(slow: Folder) -> Non
         await wait_for_names(client, "slow__greet")
 
 
-async def test_no_secret_is_on_disk_and_nobody_else_may_read_it(slow: Folder) -> None:
+async def test_no_secret_is_on_disk_and_other_users_may_not_read_the_file(slow: Folder) -> None:
     await serve_once(slow)
     assert TOKEN.encode() not in b"".join(path.read_bytes() for path in files(slow))
     catalogs = [path for path in files(slow) if path.parent.name == "catalogs"]

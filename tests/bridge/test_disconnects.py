@@ -33,7 +33,9 @@ async def _say(client: HttpClient, place: str, message: object) -> None:
     assert answer.status == 202
 
 
-async def test_over_the_oldest_transport_nothing_is_said_to_who_has_gone(caplog: pytest.LogCaptureFixture) -> None:
+async def test_over_the_oldest_transport_nothing_is_sent_to_a_client_that_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     asking, hub = Asking(), Hub()
     hub.mount("s", MemoryUpstream(asking.server, era="session"), MountSettings(prefix=""))
     with caplog.at_level(logging.ERROR):

@@ -44,7 +44,7 @@ def test_a_head_is_known_again_with_another_length(name: bytes, length: bytes) -
         assert words(known.find(second)) == words(read_request(second))
 
 
-def test_what_two_bodies_have_in_common_says_nothing_of_their_length() -> None:
+def test_equal_parts_of_two_bodies_do_not_decide_their_length() -> None:
     head = read_request(FIRST)
     assert head.length == 5 and "content-length" not in head.headers
 
@@ -94,7 +94,7 @@ def test_memory_of_heads_is_bounded() -> None:
     assert known.find(b"x" * 5000) is None
 
 
-def test_however_many_lengths_come_the_headers_are_those_that_were_read_once() -> None:
+def test_headers_are_cached_once_for_all_lengths_of_the_body() -> None:
     known = HeadCache[RequestHead]()
     first = read_request(FIRST)
     known.learn(FIRST, first)

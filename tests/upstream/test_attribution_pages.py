@@ -10,7 +10,7 @@ from sluicegate.exchange import Caller
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.upstream import attribution
 from sluicegate.upstream.attribution import UNOWNED, UNTOLD, VISITED
-from tests.hub.scripted import until
+from tests.polling import until
 from tests.upstream.raw_server import Bench, Json, Recorder, exchange, session_bench
 
 URLS: Json = {"elicitation": {"form": {}, "url": {}}}
@@ -58,7 +58,7 @@ async def in_step(table: Bench) -> None:
     assert (await table.server.next())["id"] == "p"
 
 
-async def test_a_visit_is_told_to_the_caller_that_was_sent_to_the_page_and_to_nobody_else() -> None:
+async def test_a_visit_is_reported_only_to_the_caller_that_was_sent_to_the_page() -> None:
     async with session_bench() as table:
         lost, ada, bob = counting(table), Recorder(YES), Recorder()
         shown = await asked(table, ada)
@@ -72,7 +72,7 @@ async def test_a_visit_is_told_to_the_caller_that_was_sent_to_the_page_and_to_no
 
 
 @pytest.mark.parametrize("is_early", [False, True])
-async def test_a_visit_to_a_page_that_an_error_names_is_told_under_the_servers_own_id(is_early: bool) -> None:
+async def test_a_visit_to_a_page_from_an_error_is_reported_under_the_servers_own_id(is_early: bool) -> None:
     async with session_bench() as table:
         lost, ada = counting(table), Recorder()
         outcome = start(table, ada)
@@ -90,7 +90,7 @@ async def test_a_visit_to_a_page_that_an_error_names_is_told_under_the_servers_o
         assert lost == []
 
 
-async def test_a_visit_that_is_told_twice_or_belongs_to_nobody_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_repeated_or_unknown_visit_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attribution, "NAMED_WITHIN", 0.0)
     async with session_bench() as table:
         lost, ada = counting(table), Recorder(YES)
@@ -118,7 +118,7 @@ async def test_a_visit_to_a_page_that_was_not_shown_is_nobodys(monkeypatch: pyte
         assert sink.notices == []
 
 
-async def test_callers_whose_revision_has_no_word_for_a_visit_are_not_told_and_that_is_counted() -> None:
+async def test_callers_of_revisions_without_visits_get_none_and_that_is_counted() -> None:
     async with session_bench() as table:
         lost, sink = counting(table), Recorder(YES)
         await asked(table, sink, version="2026-07-28")
@@ -146,7 +146,7 @@ async def test_a_visit_that_is_waited_for_on_a_callers_behalf_is_not_lost() -> N
         assert lost == sink.notices == []
 
 
-async def test_of_pages_that_nobody_visits_only_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_last_unvisited_pages_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attribution, "NAMED_WITHIN", 0.0)
     monkeypatch.setattr(attribution, "MAX_KEPT_PAGES", 2)
     async with session_bench() as table:

@@ -82,7 +82,7 @@ async def test_a_call_that_ran_is_no_refusal() -> None:
     ]
 
 
-async def test_what_http_refuses_is_on_record_with_the_address_of_the_client() -> None:
+async def test_refusals_of_http_are_recorded_with_the_address_of_the_client() -> None:
     async with recorded() as (gateway, audit), Endpoints(gateway) as endpoints:
         async with endpoints.listen("127.0.0.1", 0) as listener:
             port = listener.addresses[0][1]

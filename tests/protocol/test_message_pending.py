@@ -14,7 +14,7 @@ def test_ids_are_integers_from_one_on_and_never_used_twice() -> None:
     assert [first, pending.add("b"), pending.add("c")] == [1, 2, 3]
 
 
-def test_a_late_or_repeated_answer_finds_nobody() -> None:
+def test_a_late_or_repeated_answer_finds_no_request() -> None:
     pending: Pending[str] = Pending()
     request_id = pending.add("a")
     assert [pending.claim(request_id), pending.claim(request_id), pending.find(request_id)] == ["a", None, None]
@@ -60,7 +60,7 @@ def test_an_answer_under_the_string_form_of_our_id_is_the_answer() -> None:
         False,
     ],
 )
-def test_an_id_that_is_not_ours_finds_nobody(request_id: RequestId | None) -> None:
+def test_an_id_that_is_not_ours_finds_no_request(request_id: RequestId | None) -> None:
     pending: Pending[str] = Pending()
     pending.add("a")
     assert pending.find(request_id) is None

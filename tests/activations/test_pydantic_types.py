@@ -177,7 +177,7 @@ def marked(number: Annotated[int, object()]) -> None: ...
 
 
 @pytest.mark.parametrize("function", [aliased, mixed, two_kinds_of_limits, marked])
-def test_what_is_not_supported_is_refused_at_the_definition(server: Server, function: Any) -> None:
+def test_unsupported_types_are_refused_at_the_definition(server: Server, function: Any) -> None:
     with pytest.raises(TypeError, match=function.__name__):
         server.tool(function)
 

@@ -89,7 +89,7 @@ async def test_a_call_that_goes_on_without_the_answer_gives_its_result_to_the_re
         assert error_of(await call(tool, **answers))["code"] == -32602
 
 
-async def test_a_server_that_died_over_its_question_is_told_to_the_retry(tmp_path: Path) -> None:
+async def test_the_retry_learns_that_the_server_died_over_its_question(tmp_path: Path) -> None:
     async with modern_client(tmp_path, "pipe") as call:
         answers = await asked(call, "die")
         error_of(await call("go"))
@@ -115,7 +115,7 @@ async def test_the_error_of_a_session_client_reaches_a_session_era_server_unchan
         assert json.loads(text_of(await refusing(client, "s__form"))) == {"error": NO}
 
 
-async def test_a_server_of_2026_07_28_which_cannot_be_told_of_an_error_is_told_of_a_cancel() -> None:
+async def test_a_server_of_2026_07_28_gets_a_cancel_in_place_of_an_error() -> None:
     form = Question("elicitation/create", {"mode": "form", "message": "Which?", "requestedSchema": {"type": "object"}})
 
     async def server(exchange: Exchange) -> Reply:

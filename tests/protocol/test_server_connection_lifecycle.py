@@ -211,7 +211,7 @@ def test_requests_are_served_though_initialized_never_comes() -> None:
     assert isinstance(event, Asked)
 
 
-def test_initialized_sent_without_waiting_counts_as_soon_as_the_welcome_is_said() -> None:
+def test_an_early_initialized_counts_as_soon_as_the_welcome_is_sent() -> None:
     conversation = opening()
     assert conversation.receive(INITIALIZED + request(1, "tools/list")) == []
     welcome, opened, event = conversation.welcome(0, OFFER)
@@ -236,7 +236,7 @@ def test_a_refused_handshake_refuses_what_waits_behind_it_and_can_be_tried_again
     assert not conversation.session.ready_for_pushes
 
 
-def test_a_handshake_that_nobody_asked_for_cannot_be_answered() -> None:
+def test_an_unsolicited_handshake_cannot_be_answered() -> None:
     with pytest.raises(LocalProtocolError):
         ServerConversation().welcome(0, OFFER)
     assert ServerConversation().refuse_opening(0, NO) == []

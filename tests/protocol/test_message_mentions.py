@@ -17,7 +17,7 @@ def test_a_member_is_found_wherever_it_stands(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "short", TEXT])
-def test_what_is_not_there_is_not_found(text: str) -> None:
+def test_an_absent_member_is_not_found(text: str) -> None:
     assert not mentions(msgspec.json.encode({"text": f"{text} uri", "of": [text, "ur"]}), (b'"uri"', b'"ui'))
 
 

@@ -34,7 +34,7 @@ async def test_all_servers_are_served_at_one_address(folder: Folder, era: sluice
             assert (await client.call("counting__count", to=2)).text == "counted to 2"
 
 
-def test_it_says_what_to_try_and_that_works(folder: Folder) -> None:
+def test_the_suggested_command_works(folder: Folder) -> None:
     with folder.started("serve", "--port", "0") as process:
         said = lines_until(process, "try:")
         words = said[-1].split("-m sluicegate ", 1)[1].split()
@@ -45,8 +45,6 @@ def test_it_says_what_to_try_and_that_works(folder: Folder) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_with_status_0(folder: Folder, number: signal.Signals) -> None:
-    if signal.getsignal(number) is signal.SIG_IGN:
-        pytest.skip(f"{number.name} is ignored here, as under nohup, and so it is by what is started")
     folder.servers(counting=COUNTING)
     with folder.serving() as (process, _, _):
         process.send_signal(number)
@@ -108,7 +106,7 @@ def test_with_no_files_it_says_so_and_how_to_get_some(folder: Folder) -> None:
         assert "no .mcp.json" not in "".join(said)
 
 
-def test_a_slow_server_does_not_keep_the_others_from_being_told(folder: Folder) -> None:
+def test_a_slow_server_does_not_delay_the_report_about_others(folder: Folder) -> None:
     os.mkfifo(folder.path / "go")
     slow = {"command": "sh", "args": ["-c", 'read line <go && exec "$0" "$@"', COUNTING["command"], *ARGS]}
     folder.servers(notes=NOTES, slow=slow, off={**NOTES, "disabled": True})
@@ -135,7 +133,7 @@ def test_a_server_that_is_taken_away_and_added_again_is_a_new_one(folder: Folder
         assert "sluicegate: notes was added.\n" in said and said[-1] == "sluicegate: notes is ready, 2 tools.\n"
 
 
-def test_what_a_changed_file_does_is_said(folder: Folder) -> None:
+def test_the_effect_of_a_changed_file_is_printed(folder: Folder) -> None:
     folder.servers(counting=COUNTING, notes=NOTES)
     with folder.serving() as (process, _, _):
         folder.servers(counting=COUNTING, notes={**NOTES, "disabled": True})
@@ -180,7 +178,7 @@ def test_a_server_that_ends_is_reported_when_it_is_back(folder: Folder) -> None:
         lines_until(process, r"ending is ready again, 1 tool\.")
 
 
-def test_a_profile_that_is_not_there_is_reported_with_those_that_are(gateway: Folder) -> None:
+def test_a_missing_profile_is_reported_with_the_existing_ones(gateway: Folder) -> None:
     url = json.loads(gateway.out("status", "--json"))["address"]
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(f"{url}/raeding", b"{}", timeout=PROMPTLY)
@@ -226,7 +224,7 @@ def test_a_command_and_a_file_that_are_not_there_are_reported_once_with_their_pl
     assert "1 of 3 servers ready" in text
 
 
-def test_what_was_told_of_an_entry_does_not_hide_what_becomes_of_it_later(folder: Folder) -> None:
+def test_an_earlier_report_about_an_entry_does_not_hide_a_later_one(folder: Folder) -> None:
     folder.servers(notes=NOTES, lost={"command": "no-such-program-anywhere", "disabled": True})
     with folder.serving() as (process, _, _):
         lines_until(process, r"^  try: ")
@@ -335,7 +333,7 @@ def test_a_second_gateway_for_the_folder_is_status_3(gateway: Folder) -> None:
     assert done.stderr == f"sluicegate: sluicegate already serves this folder at {url}; `sluicegate status` shows it.\n"
 
 
-def test_a_place_for_the_socket_that_cannot_be_had_is_status_3_and_said(folder: Folder) -> None:
+def test_an_unusable_socket_path_is_status_3_and_reported(folder: Folder) -> None:
     done = folder.run("serve", "--port", "0", XDG_RUNTIME_DIR="/dev/null")
     assert (done.returncode, done.stdout) == (3, "")
     assert "socket = under [control]" in done.stderr and "Traceback" not in done.stderr

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 import pytest
 
 from sluicegate.http1 import Request, serve, server
+from tests.polling import until
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 PATIENCE = 10.0
@@ -55,7 +56,7 @@ async def answered(client: socket.socket) -> bool:
         return (await asyncio.get_running_loop().sock_recv(client, 1000)).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_connections_stop_where_the_reserve_begins_and_it_is_said_once(
+async def test_connections_stop_where_the_reserve_begins_and_one_line_is_logged(
     few_descriptors: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     reserve = max(server.LEAST_RESERVE, few_descriptors // 4)
@@ -63,8 +64,7 @@ async def test_connections_stop_where_the_reserve_begins_and_it_is_said_once(
         async with serve(answer) as listener, asyncio.timeout(PATIENCE):
             # Each client is two descriptors here: its own end, and the one that is accepted.
             crowd = crowd_for(listener.addresses[0], stack, (few_descriptors - reserve - _next_descriptor()) // 2 + 10)
-            while "Clients have to wait" not in caplog.text:  # noqa: ASYNC110 - the log has no event
-                await asyncio.sleep(0.01)
+            await until(lambda: "Clients have to wait" in caplog.text)
             for _ in range(10):
                 await asyncio.sleep(server.ACCEPT_RETRY)  # It looks again and again, and stays quiet.
             assert caplog.text.count("Clients have to wait") == 1

@@ -18,7 +18,7 @@ async def test_each_tool_does_what_it_says() -> None:
         assert "Summarise" in str((await client.prompt("summarise", text="x")).messages)
 
 
-async def test_counting_tells_how_far_it_is() -> None:
+async def test_counting_reports_its_progress() -> None:
     async with asyncio.timeout(10), sluicegate.connect(server) as client:
         events = [event async for event in client.stream("count", to=3, pause=0)]
     assert [str(getattr(event, "progress", event)) for event in events] == ["1", "2", "3", "counted to 3"]

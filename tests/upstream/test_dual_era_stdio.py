@@ -15,7 +15,7 @@ from sluicegate.protocol.message import Result, as_array, as_object, opened
 from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.upstream import dual_era
 from sluicegate.upstream.stdio import stdio
-from tests.hub.scripted import until
+from tests.polling import until
 
 SESSION = ClientProfile("2025-11-25")
 MODERN = ClientProfile("2026-07-28")

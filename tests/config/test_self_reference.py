@@ -36,7 +36,7 @@ def test_a_gateway_does_not_call_itself(folders: Folders, entry: dict[str, objec
         {"url": "https://127.0.0.1:4747/mcp"},
     ],
 )
-def test_what_only_looks_like_the_gateway_is_a_server_like_any_other(
+def test_an_entry_that_only_resembles_the_gateway_is_a_normal_server(
     folders: Folders, entry: dict[str, object]
 ) -> None:
     for program in ("sluicegate", "python3"):

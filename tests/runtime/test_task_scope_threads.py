@@ -14,6 +14,7 @@ from sluicegate.runtime import task_scope as concurrency
 from sluicegate.runtime.task_scope import MAX_THREADS, in_thread
 from sluicegate.server import Server
 from tests.activations.helpers import ask, call, text
+from tests.polling import until
 
 BUSY: set[object] = vars(concurrency)["_busy"]
 
@@ -21,9 +22,7 @@ Start = Callable[[], Coroutine[object, object, object]]
 
 
 async def all_are_free() -> None:
-    async with asyncio.timeout(10):
-        while BUSY:  # noqa: ASYNC110 - a thread that nobody waits for sets no event
-            await asyncio.sleep(0.001)
+    await until(lambda: not BUSY, within=10)
 
 
 @pytest.fixture
@@ -68,7 +67,7 @@ async def test_who_gives_up_waiting_for_a_thread_leaves_the_turn_to_others(relea
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_function_is_refused_when_too_many_threads_are_at_work_for_nobody(release: threading.Event) -> None:
+async def test_a_function_is_refused_while_too_many_abandoned_threads_run(release: threading.Event) -> None:
     before = threading.active_count()
     for _ in range(MAX_THREADS):
         await abandon(partial(in_thread, release.wait))
