@@ -1,4 +1,4 @@
-"""Limits on the structure of JSON that the parsers do not have (threats T4, §3).
+"""Limits on the structure of JSON that the parsers do not have (threats T4).
 
 Counting bytes is cheap and clears nearly every message. Only a message with enough brackets, colons or digits to
 exceed a limit is examined further.
@@ -13,7 +13,7 @@ import msgspec
 
 
 class JsonLimits(msgspec.Struct, frozen=True):
-    """Limits for a message of a client (threats §3)."""
+    """Limits for a message of a client (T4)."""
 
     depth: int = 100
     members: int = 10_000

@@ -236,7 +236,7 @@ Verdict = Discovery | Legacy | ProbeAgain | Incompatible
 
 
 def judge_probe(reply: Reply) -> Verdict:
-    """The era of a server by its answer to `server/discover` (protocol §2.1).
+    """The era of a server by its answer to `server/discover`.
 
     It does not depend on one error code: session-era servers refuse an unknown first request in many ways.
     """

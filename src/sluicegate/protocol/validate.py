@@ -1,4 +1,4 @@
-"""Validation of what servers list and return, so that no client refuses it (threats R5, protocol §3.5).
+"""Validation of what servers list and return, so that no client refuses it (threats R5).
 
 Only what every revision requires is checked; unknown members and content types pass. In list entries, malformed
 optional members are dropped; an entry with a malformed required member is dropped as a whole.

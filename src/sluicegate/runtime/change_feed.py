@@ -28,7 +28,7 @@ MAX_PENDING: Final = 256
 """Sub-resources that wait in a listener; beyond that, the subscribed resource is named in their place."""
 
 LISTS_PACE: Final = 1.0
-"""Seconds between two notices of the same list to a client of many servers (protocol §4.6)."""
+"""Seconds between two notices of the same list to a client of many servers."""
 
 
 class Filter(msgspec.Struct, frozen=True):

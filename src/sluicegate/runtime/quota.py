@@ -1,4 +1,4 @@
-"""Limits on what is in progress at once: a quota for each caller, and a semaphore with a bounded queue (threats §3).
+"""Limits on what is in progress at once: a quota for each caller, and a semaphore with a bounded queue (R12, R23, R25).
 
 The limit per caller protects callers from each other (R25), so it holds only for callers with an identity. Without
 authentication all clients are the one local user: twenty clients would share what is meant for one, and there is

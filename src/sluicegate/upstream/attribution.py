@@ -1,4 +1,4 @@
-"""Which call caused what a session-era server asks or reports, where the transport does not say (protocol §3.4).
+"""Which call caused what a session-era server asks or reports, where the transport does not say.
 
 The one rule: callers are never guessed. Among several calls of one caller the likeliest is asked, and the guess is
 counted; the answer goes back under the question's own id, so that it reaches the call that asked.
@@ -321,7 +321,7 @@ class Pages:
         return shown_id
 
     def add_reply(self, cause: Exchange, reply: Reply) -> None:
-        """Note the pages that an error reply names. It is passed on with the server's own ids (§3.5b)."""
+        """Note the pages that an error reply names. It is passed on with the server's own ids."""
         if not isinstance(reply, ErrorObject) or reply.code != URL_ELICITATION_REQUIRED:
             return
         for entry in as_array((as_object(reply.data) or {}).get("elicitations")) or []:

@@ -115,7 +115,7 @@ class DualEra:
         if session is None or exchange.params.get("name") not in self._tools:
             return await self._modern(exchange)
         try:
-            # Clients do not learn that a tool can be a task, so `task` in a call is ignored (§3.8).
+            # Clients do not learn that a tool can be a task, so `task` in a call is ignored.
             return await session(exchange.again(without(exchange.params, ("task",))))
         except UpstreamClosed as problem:
             if problem.delivered != "no":

@@ -221,7 +221,7 @@ class SessionStreams:
         if was_open and status in (400, 404) and await self._lost_session(answer):
             await self._session.replace(unless_busy=False)
         elif status == 409 and was_open and failures > MAX_GET_FAILURES:
-            # The server still holds a stream of ours that has long ended, and gives us no other (protocol §6.39).
+            # The server still holds a stream of ours that has long ended, and gives us no other.
             await self._session.replace(unless_busy=True)
         elif status in (409, 429) or status >= 500:
             return was_open or failures < MAX_GET_FAILURES

@@ -1,4 +1,4 @@
-"""Version negotiation over a wire: which era a server is of, and what it offers (protocol §2.1)."""
+"""Version negotiation over a wire: which era a server is of, and what it offers."""
 
 import asyncio
 from collections.abc import Coroutine

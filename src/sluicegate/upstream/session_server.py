@@ -246,7 +246,7 @@ class SessionServer:
         self._line.respond(request.id, reply)
 
     def asker_of(self, request: Request, cause: Exchange | None = None) -> "Asker":
-        """A function that asks the caller whose call caused the question, never another caller (§3.4).
+        """A function that asks the caller whose call caused the question, never another caller (T11).
 
         Args:
             cause: the call that caused it, if the transport knows; otherwise it is found among the pending calls.

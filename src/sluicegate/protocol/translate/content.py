@@ -192,7 +192,7 @@ _SCHEMAS: Final = frozenset(
 
 
 def _marked(schema: object, names: set[str] | None) -> object:
-    """The schema with only the valid `x-mcp-header` marks (protocol §1.6), or with none if `names` is None."""
+    """The schema with only the valid `x-mcp-header` marks, or with none if `names` is None."""
     # A mark is valid only if it is reachable by `properties` alone, so `names` is passed down only there. A property of
     # that name, or such a member of a default value, is no mark.
     if isinstance(schema, list):
