@@ -1,7 +1,7 @@
 """The sink of one call to a server: progress extends its deadline, questions are checked, labelled and passed on.
 
-Also names what two revisions do not have in common, as a mount counts it (docs/bridge.md). The changes themselves are made
-in `downstream`.
+Also names what two revisions do not have in common, as a mount counts it (docs/bridge.md). The changes themselves are
+made in `downstream`.
 """
 
 import math
