@@ -102,7 +102,7 @@ UNJUDGED: Final = frozenset(
 """Requests that name nothing. The gateway answers them itself; lists contain only what the rules do not hide."""
 
 QUESTIONS: Final = frozenset({"sampling/createMessage", "roots/list", "elicitation/create"})
-"""What a server may ask a client in the middle of a call."""
+"""Requests that a server may send to a client in the middle of a call."""
 
 LIST_CHANGES: Final = {
     "toolsListChanged": "notifications/tools/list_changed",

@@ -180,7 +180,7 @@ class ServerConversation:
         return finished(self.read_in_steps(data))
 
     def read_in_steps(self, data: bytes) -> Steps[list[Event]]:
-        """As `receive_message`, for messages that may be long."""
+        """Do the work of `receive_message` in steps, for messages that may be long."""
         events: list[Event] = []
         yield from self._read_frame(data, events)
         return events
@@ -407,7 +407,7 @@ class ServerConversation:
 
     @property
     def in_progress(self) -> int:
-        """How many requests have not been answered yet."""
+        """The number of requests that have not been answered yet."""
         return len(self._in_progress)
 
 
@@ -419,7 +419,7 @@ UNENCODABLE: Final = ErrorObject(
 
 
 def _encoded(request_id: RequestId | None, reply: Reply) -> bytes:
-    """The bytes of a response; those of an error if the reply cannot be encoded."""
+    """The bytes of a response. If the reply cannot be encoded, the response is an error."""
     try:
         return encode_reply(request_id, reply)
     except Exception:  # An edge: the encoder runs code of the values, which may raise anything (R34).
