@@ -12,7 +12,7 @@ from sluicegate import __version__
 from sluicegate.bundled.health import Health
 from sluicegate.config.load import load
 from sluicegate.config.paths import Places
-from sluicegate.downstream.native import NativePeer
+from sluicegate.downstream.native.peer import NativePeer
 from sluicegate.gateway.gateway import Gateway
 from sluicegate.gateway.loading import load_file
 from sluicegate.testing import MemoryUpstream
