@@ -1,28 +1,21 @@
-"""The tools of public servers, where they are recorded beside the project."""
+"""The tools of public servers, as the toolbox names them."""
 
-import json
 from functools import cache
-from pathlib import Path
-
-import pytest
+from typing import Any, cast
 
 from sluicegate.protocol.types import Tool
-
-FOLDER = Path(__file__).parents[3] / "shared" / "corpus"
+from tests.public_tools import public_tools
 
 
 @cache
 def recorded() -> list[Tool]:
-    """All recorded tools under the names that the toolbox gives them; skips the test where there are none."""
-    files = sorted(FOLDER.glob("*.json"))
-    if not files:
-        pytest.skip("no tools are recorded here")
+    """All tools of public servers under the names that the toolbox gives them; skips the test where there are none."""
     return [
         Tool(
-            name=f"mcp__{file.stem}__{tool['name']}",
-            description=tool.get("description"),
-            input_schema=tool["inputSchema"],
+            name=f"mcp__{server}__{tool['name']}",
+            description=cast(str | None, tool.get("description")),
+            input_schema=cast(dict[str, Any], tool["inputSchema"]),
         )
-        for file in files
-        for tool in json.loads(file.read_text(encoding="utf-8"))["tools"]
+        for server, tools in public_tools().items()
+        for tool in tools
     ]
