@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 from sluicegate import __version__
 from sluicegate.errors import ConfigError
-from sluicegate.exchange import Exchange, Governor, Handler, Step, Upstream, chain
+from sluicegate.exchange import DescribeTool, Exchange, Governor, Handler, Step, Upstream, chain
 from sluicegate.hub.catalog import Catalog, Offer, Share, Subset, build_catalog
 from sluicegate.hub.context import MAX_INSTRUCTIONS, PAGE_SIZE, HubContext
 from sluicegate.hub.mount import Mount, MountSettings, MountState
@@ -73,6 +73,7 @@ class Hub:
         self._routers: dict[str, Router] = {}
         router = self.router("")
         self._main: Handler = chain(steps, router) if steps else router
+        self.describe_tool: DescribeTool = router.describe_tool
         self._tasks: TaskScope | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         """Where it is open, or was open last."""
@@ -383,8 +384,8 @@ class Hub:
 
     def _on_list_notice(self, mount: Mount, notices: Collection[str]) -> None:
         # A server without a prefix looks as if the client were connected to it directly, so its notices pass even if
-        # the lists are the same; for all others only real changes count (protocol §4.6). Notices of another gateway
-        # do not pass: if it mounts us, its notice answers ours, without end.
+        # the lists are the same; for all others only real changes count. Notices of another gateway do not pass: if it
+        # mounts us, its notice answers ours, without end.
         if not mount.prefix and not mount.is_gateway:
             for router in self._routers.values():
                 router.on_list_notice(mount, notices)

@@ -142,6 +142,11 @@ class Router:
         """What a caller sees."""
         return self._views.of(caller)
 
+    def describe_tool(self, caller: Caller, name: str) -> msgspec.Raw | None:
+        """The definition of a tool that a caller sees under this name."""
+        entry = self._views.of(caller).catalog.tools.get(name)
+        return None if entry is None else entry.encoded
+
     # ----------------------------------------------------------------------------------------------------- changes
 
     def set_catalog(self, catalog: Catalog, profile: Subset | None = None) -> None:

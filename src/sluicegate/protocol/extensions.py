@@ -19,7 +19,7 @@ _OF_ONE_CONNECTION: Final = frozenset(
         "io.modelcontextprotocol/oauth-client-credentials",
     }
 )
-"""Extensions about the authorization of one connection, which say nothing about another one (protocol §3.9)."""
+"""Extensions about the authorization of one connection, which say nothing about another one."""
 
 
 def declared_in(capabilities: Mapping[str, object]) -> Params:
