@@ -35,11 +35,11 @@ class Limit(NamedTuple):
 
 
 LIMITS: Final = {
-    "tools/call of 2026-07-28, HTTP to HTTP": Limit(41, 183),
-    "tools/call of 2025-11-25, HTTP to HTTP": Limit(48, 208),
-    "elicitation, client of 2025-11-25, server of 2026-07-28": Limit(58, 505),
-    "native call": Limit(53, 232),
-    "toolbox.execute": Limit(41, 178),
+    "tools/call of 2026-07-28, HTTP to HTTP": Limit(35, 153),
+    "tools/call of 2025-11-25, HTTP to HTTP": Limit(42, 179),
+    "elicitation, client of 2025-11-25, server of 2026-07-28": Limit(53, 450),
+    "native call": Limit(45, 167),
+    "toolbox.execute": Limit(36, 145),
 }
 
 ROOT: Final = Path(__file__).parents[1]

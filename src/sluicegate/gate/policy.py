@@ -150,7 +150,7 @@ class Rules:
 
     def applicable(self, caller: Caller, target: Target) -> Applicable:
         """The rules that can decide about calls of the target by the caller."""
-        key = (self.class_of(caller), target.kind, target.server, target.name)
+        key = (self.class_of(caller) if self._has_callers else 0, target.kind, target.server, target.name)
         found = self._applicable.get(key)
         if found is None:
             found = self._find(caller, target)
@@ -243,7 +243,10 @@ class Policy:
 
     def __call__(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
         """The reply of what is behind it."""
-        self.judge(exchange)
+        if self.callers_above is None:
+            exchange.verdict = verdict_of(self.rules, exchange, exchange.caller)
+        else:
+            self.judge(exchange)
         return proceed(exchange)
 
     def judge(self, exchange: Exchange) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from time import monotonic
 from typing import Final, Protocol
@@ -89,6 +89,8 @@ class Calls:
         self.is_session_era = False
         """Whether the server is of the session era."""
         self.settings = settings
+        self.label = settings.prefix or name
+        """What questions of the server begin with, so that none can be taken for one of ours (T18)."""
         self.tasks = LegacyTasks(name, self.lost)
         self._name = name
         self._server = server
@@ -97,14 +99,10 @@ class Calls:
         """Calls in a row that the server did not answer in time."""
         self._is_pinging = False
 
-    @property
-    def label(self) -> str:
-        """What questions of the server begin with, so that none can be taken for one of ours (T18)."""
-        return self.settings.prefix or self._name
-
     def adjust(self, settings: MountSettings) -> None:
         """Apply other settings to new calls; those in progress keep theirs."""
         self.settings = settings
+        self.label = settings.prefix or self._name
         self.limit.adjust(settings.concurrency, settings.queue, settings.queue_wait)
 
     def know_caller(self, caller: Caller) -> None:
@@ -124,12 +122,8 @@ class Calls:
         if isinstance(reply, Result) and not is_ours and says_error(reply):
             self.figures.errors += 1
 
-    async def call_typed(self, exchange: Exchange, params: Params, check: Check | None = None) -> Reply:
-        """As `call`, with the `resultType` that `typed` adds."""
-        return self.typed(exchange.method, await self.call(exchange, params, check))
-
-    def call(self, exchange: Exchange, params: Params, check: Check | None = None) -> Coroutine[object, object, Reply]:
-        """The server's reply to an exchange whose params use the server's own names, unchanged.
+    async def call(self, exchange: Exchange, params: Params, check: Check | None = None) -> Reply:
+        """The server's reply to an exchange whose params use the server's own names, with a `resultType`.
 
         Args:
             check: raises if the call may not be sent any more; called right before, since the call may have waited.
@@ -140,10 +134,12 @@ class Calls:
         """
         connection = self._server.connection
         if connection is not None and self.circuit.is_calm:
-            return self._attempt(exchange, params, connection, check)
-        return self._call_when_ready(exchange, params, check)
+            reply = await self._attempt(exchange, params, connection, check)
+        else:
+            reply = await self._call_when_ready(exchange, params, check)
+        return self._with_type(exchange.method, reply)
 
-    def typed(self, method: str, reply: Reply) -> Reply:
+    def _with_type(self, method: str, reply: Reply) -> Reply:
         """A reply with the `resultType` that some servers leave out and clients of 2026-07-28 may require.
 
         A result of an uncommon type is decoded, since it has to be checked.
@@ -230,7 +226,7 @@ class Calls:
         sink = self._sink(exchange, params, began)
         if before is not None:
             sink.go_on(before)
-        if len(self.callers) < 2:
+        if len(self.callers) < 2 and exchange.caller.id not in self.callers:
             self.know_caller(exchange.caller)
         try:
             if check is not None:
@@ -257,7 +253,7 @@ class Calls:
                 await self._ping(connection)
             raise _in_doubt(exchange, self._missed(sink)) from None
         finally:
-            figures.seconds += (now := monotonic()) - began - sink.asked_for(now)
+            figures.seconds += (now := monotonic()) - began - (sink.asked_for(now) if sink.questions else 0.0)
             limit.release()
         return await self._call_when_ready(exchange, params, check, sink)
 
@@ -271,7 +267,7 @@ class Calls:
             began + settings.longest_call,
             sink=exchange.sink,
             capabilities=profile.capabilities,
-            revision=revision_of(profile.version),
+            revision=REVISIONS.get(profile.version) or REVISIONS[LATEST_VERSION],
             label=self.label,
             lost=self.lost,
             limit=self.limit,
@@ -414,7 +410,7 @@ def is_plain(reply: Reply, version: str) -> bool:
     text = reply.value if isinstance(reply, Result) else None
     if not isinstance(text, ToolText) or text.isError is True:
         return False
-    return not text.is_structured or revision_of(version).structured_content
+    return text.structuredContent is msgspec.UNSET or revision_of(version).structured_content
 
 
 def says_error(reply: Result) -> bool:

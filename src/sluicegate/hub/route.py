@@ -41,7 +41,7 @@ class Route(msgspec.Struct):
 
     def __call__(self, exchange: Exchange) -> Awaitable[Reply]:
         """The reply of the server. It is sent the params that the exchange has now, which were decided on."""
-        return self.mount.calls.call_typed(exchange, {**exchange.params, **self.own}, self.check_decision)
+        return self.mount.calls.call(exchange, {**exchange.params, **self.own}, self.check_decision)
 
     def check_decision(self) -> None:
         """Called right before sending, since the request may have waited since it was decided on.

@@ -117,8 +117,9 @@ def read_tool_text(raw: msgspec.Raw) -> ToolText | None:
         text = _decode_tool_text(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    if not all(memoryview(block.text)[0] == _QUOTE for block in text.content):
-        return None
+    for block in text.content:
+        if memoryview(block.text)[0] != _QUOTE:
+            return None
     structured = text.structuredContent
     if structured is not UNSET and memoryview(structured)[0] != _BRACE:
         return None  # Most revisions allow only an object.

@@ -9,7 +9,7 @@ import pytest
 import sluicegate
 from sluicegate import Caller, Exchange, Handler
 from sluicegate.downstream.native.tools import NativeTools, ToolCall, Value
-from sluicegate.exchange import Target, chain
+from sluicegate.exchange import Target, chain, send
 from sluicegate.protocol.message import Params, Reply, Result
 from tests.downstream.http_client import http_client, request
 from tests.downstream.native.native_stage import Stage
@@ -63,8 +63,8 @@ class Hiding:
     version: object = 0
     allows_unlisted = False
 
-    async def __call__(self, exchange: Exchange, proceed: Handler) -> Reply:
-        return await proceed(exchange)
+    async def decide(self, exchange: Exchange) -> Reply:
+        return await send(exchange)
 
     def class_of(self, caller: Caller) -> str:
         return caller.id
