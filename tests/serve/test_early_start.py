@@ -12,7 +12,7 @@ import sluicegate
 from sluicegate.client.in_process import InProcess
 from sluicegate.config.model import GatewayConfig, Http, HttpFront, Secret, ServerConfig, Stdio
 from sluicegate.gateway.gateway import Gateway
-from sluicegate.serve.early_start import Launches, check_address, command_of
+from sluicegate.serve.early_start import Launches, check_address
 from tests.cli.folders import NOTES
 from tests.descriptors import descriptors
 
@@ -106,13 +106,6 @@ async def test_one_that_a_gateway_has_no_use_for_is_dismissed_while_it_runs() ->
             launches.dismiss()
             async with asyncio.timeout(10):
                 await asyncio.to_thread(launched.process.wait, 10)
-
-
-def test_what_is_started_is_what_the_entry_says() -> None:
-    source = Stdio(
-        command="server", program="/bin/server", cwd="/tmp", args=(Secret("x", "***"),), env={"A": Secret("b", "***")}
-    )
-    assert command_of(source) == {"command": ["/bin/server", "x"], "env": {"A": "b"}, "cwd": "/tmp"}
 
 
 def test_an_address_that_is_taken_is_found_out() -> None:

@@ -32,10 +32,10 @@ from sluicegate.config.load import Loaded
 from sluicegate.config.model import GatewayConfig, HttpFront, ServerConfig
 from sluicegate.config.paths import Places
 from sluicegate.config.problems import Problem
-from sluicegate.control.control_protocol import GatewayReport, OfferedItem, ServerStatus
+from sluicegate.control.control_protocol import GatewayReport, OfferedItem
 from sluicegate.errors import UpstreamError
 from sluicegate.gate.rules import unknown_names
-from sluicegate.gateway.diagnose import LAST_OUTPUT_MARK
+from sluicegate.gateway.status import LAST_OUTPUT_MARK, ServerStatus
 from sluicegate.hub.naming import head_of
 from sluicegate.protocol.versions import MODERN_VERSIONS
 from sluicegate.runtime.standard_streams import columns_of, wrapped

@@ -25,15 +25,7 @@ from sluicegate.client.events import OnLog
 from sluicegate.client.handlers import Elicit
 from sluicegate.config.model import GatewayConfig
 from sluicegate.config.paths import Places, control_socket
-from sluicegate.control.control_protocol import (
-    GatewayReport,
-    Kind,
-    LogLine,
-    OfferedItem,
-    OwnTools,
-    ServerStatus,
-    hub_socket,
-)
+from sluicegate.control.control_protocol import GatewayReport, Kind, OfferedItem, OwnTools, hub_socket
 from sluicegate.errors import (
     RpcError,
     SluicegateError,
@@ -42,6 +34,8 @@ from sluicegate.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from sluicegate.gateway.server_logs import LogLine
+from sluicegate.gateway.status import ServerStatus
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.types import ToolResult
 from sluicegate.text.globs import name_matches

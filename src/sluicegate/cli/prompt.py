@@ -5,10 +5,8 @@ An answer is checked against the server's own schema, because a server rejects t
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Final, NamedTuple, cast
 
 import click
@@ -19,11 +17,7 @@ from sluicegate.cli.output import clean, one_line, say
 from sluicegate.client.handlers import ElicitAnswer, ElicitRequest
 from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.runtime.task_scope import TaskScope
-
-try:
-    import termios
-except ImportError:  # Windows has none.
-    termios = None
+from sluicegate.runtime.terminal import Keyboard, PromptEnded
 
 _DECLINED: Final = ElicitAnswer("decline")
 _SHARED: Final = ("$schema", "$defs", "definitions")
@@ -31,10 +25,6 @@ _SHARED: Final = ("$schema", "$defs", "definitions")
 
 Answered = Callable[[ElicitRequest], Awaitable[None]]
 """Returns when a question has been answered elsewhere; never, if that cannot be."""
-
-
-class PromptEnded(Exception):
-    """The answer is no longer needed."""
 
 
 class Terminal:
@@ -106,81 +96,6 @@ class Terminal:
                 return field.value(await self._keyboard.line(f"  {field.prompt()}"))
             except Wrong as problem:
                 click.echo(f"  {problem}", err=True)
-
-
-class Keyboard:
-    """Reads lines from the terminal in the event loop; unlike `input`, the wait can be ended and Ctrl+C works."""
-
-    def __init__(self) -> None:
-        self._is_over = False
-        self._line: asyncio.Future[str] | None = None
-
-    def end(self) -> None:
-        """End the wait for a line, now and in future, with `PromptEnded`."""
-        self._is_over = True
-        self.end_line()
-
-    def end_line(self) -> None:
-        """End the wait for the current line with `PromptEnded`."""
-        if self._line is not None and not self._line.done():
-            self._line.set_exception(PromptEnded())
-
-    async def line(self, prompt: str) -> str:
-        """The next line, without its end.
-
-        Raises:
-            EOFError: there is none, as after Ctrl+D.
-            PromptEnded: it is no longer needed.
-        """
-        if self._is_over:
-            raise PromptEnded
-        click.echo(prompt, nl=False, err=True)
-        loop, terminal = asyncio.get_running_loop(), sys.stdin.fileno()
-        line = self._line = loop.create_future()
-        typed = bytearray()
-
-        def read() -> None:
-            try:
-                more = os.read(terminal, 4096)
-            except OSError:  # The terminal was closed.
-                more = b""
-            typed.extend(more)
-            if line.done() or (more and not more.endswith(b"\n")):
-                return  # Ctrl+D after some letters delivers these, and the line goes on.
-            if typed:
-                line.set_result(typed.decode(sys.stdin.encoding, "replace").rstrip("\r\n"))
-            else:
-                line.set_exception(EOFError())
-
-        loop.add_reader(terminal, read)
-        try:
-            return await line
-        except (asyncio.CancelledError, PromptEnded):
-            _discard_input(terminal)
-            click.echo(err=True)
-            raise
-        except EOFError:
-            click.echo(err=True)
-            raise
-        finally:
-            loop.remove_reader(terminal)
-
-    async def confirm(self, question: str, *, default: bool = False) -> bool:
-        """Whether the person answers yes."""
-        while True:
-            answer = (await self.line(f"{question} [{'Y/n' if default else 'y/N'}]: ")).strip().lower()
-            if not answer:
-                return default
-            if answer in ("y", "yes", "true", "n", "no", "false"):
-                return answer in ("y", "yes", "true")
-            click.echo("  Please answer y or n.", err=True)
-
-
-def _discard_input(terminal: int) -> None:
-    """Leave no half-typed answer for the shell, which would take it for a command."""
-    if termios is not None:
-        with suppress(termios.error):
-            termios.tcflush(terminal, termios.TCIFLUSH)
 
 
 class Choice(NamedTuple):

@@ -4,10 +4,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from sluicegate.downstream.asgi_request import Receive, Send
-from sluicegate.downstream.native import NativePeer
+from sluicegate.downstream.asgi_request import Receive, Scope, Send
+from sluicegate.downstream.http_response import JSON_FIELDS
+from sluicegate.downstream.native.peer import NativePeer
 from sluicegate.http1 import Limits
 from sluicegate.runtime.byte_channel import ClientWire
+from sluicegate.runtime.identity import Refusal
 from sluicegate.runtime.task_scope import TaskScope
 
 MAX_SIZE = 4 * 1024 * 1024
@@ -17,6 +19,20 @@ MakePeer = Callable[[ClientWire, TaskScope, Callable[[], None]], NativePeer]
 """Makes the peer on a wire, with the tasks of its calls and a callback for when all have ended."""
 
 _STOPPING = 1001, "The server is about to stop."
+
+
+async def refuse_socket(scope: Scope, refusal: Refusal, send: Send) -> None:
+    """Refuse a client that asked to connect: with the status and headers of the refusal where the server can send them.
+
+    Other servers answer 403.
+    """
+    if "websocket.http.response" not in (scope.get("extensions") or {}):
+        await send({"type": "websocket.close", "code": 1008, "reason": refusal.sentence})
+        return
+    fields = (*JSON_FIELDS, *refusal.headers, ("Content-Length", str(len(refusal.body))))
+    pairs = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in fields]
+    await send({"type": "websocket.http.response.start", "status": refusal.status, "headers": pairs})
+    await send({"type": "websocket.http.response.body", "body": refusal.body})
 
 
 class AsgiSocket:

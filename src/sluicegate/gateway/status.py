@@ -1,10 +1,119 @@
-"""Why a server does not run: known causes, recognised from its last output, with what to do."""
+"""The status of each server: its state, its figures, and why it does not run.
+
+It imports nothing that runs a gateway, so that a command which only asks a running one loads quickly.
+"""
 
 import re
+import time
+from collections.abc import Mapping
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+import msgspec
+
+from sluicegate.config.model import ServerConfig
 from sluicegate.errors import UpstreamError, UpstreamUnavailable
+
+if TYPE_CHECKING:
+    from sluicegate.gateway.server_logs import ServerLog
+    from sluicegate.hub.mount import Mount
+
+
+class ServerStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The state of one server, for the user who runs the gateway."""
+
+    name: str
+    state: str
+    sentence: str
+    kind: str
+    """What the entry names: a command ("stdio"), a URL ("http") or a file ("python")."""
+    transport: str = ""
+    """What carries its messages; for a URL "http" or "sse", once that is known."""
+    version: str = ""
+    session_version: str = ""
+    """The revision used for callers of the session era, if the server has a session for them."""
+    prefix: str = ""
+    key: str = ""
+    """The name that sluicegate.toml may use for it."""
+    tools: int = 0
+    prompts: int = 0
+    resources: int = 0
+    calls: int = 0
+    errors: int = 0
+    latency_ms: float = 0.0
+    in_flight: int = 0
+    waiting: int = 0
+    restarts: int = 0
+    seconds: float = 0.0
+    """How long it has been in this state."""
+    details: str = ""
+    """What the server itself wrote before it ended; not for clients."""
+    lost: Mapping[str, int] = {}
+    """What could not be translated between its era and its callers' eras, with counts."""
+    printed: int = 0
+    """Lines on its stdout that are no messages."""
+    printed_line: str = ""
+    """The last one of them."""
+
+    def printed_sentence(self) -> str:
+        """What it printed to stdout, as a predicate; empty if nothing."""
+        if not self.printed:
+            return ""
+        lines, last = ("a line", "the line") if self.printed == 1 else (f"{self.printed} lines", "the last one")
+        return f'printed {lines} to stdout, which is for MCP messages only; {last}: "{self.printed_line}".'
+
+
+def status_of(
+    mount: "Mount", server: ServerConfig, offered: Mapping[str, int], server_log: "ServerLog"
+) -> ServerStatus:
+    """The status of a server that is mounted; `offered` counts by kind what clients see of it."""
+    condition, calls = mount.condition(), mount.calls
+    figures, problem = calls.figures, condition.problem
+    return ServerStatus(
+        name=mount.name,
+        state=condition.state.value,
+        sentence=condition.sentence,
+        kind=server.kind,
+        transport=mount.transport or _transport_of(server),
+        key=server.key,
+        version=mount.discovery.version if mount.discovery is not None else "",
+        session_version=mount.session_version,
+        prefix=mount.prefix,
+        tools=offered["tools"],
+        prompts=offered["prompts"],
+        resources=offered["resources"],
+        calls=figures.calls,
+        errors=figures.errors,
+        latency_ms=round(1000 * figures.seconds / figures.calls, 1) if figures.calls else 0.0,
+        in_flight=calls.limit.in_use,
+        waiting=calls.limit.waiting,
+        restarts=figures.restarts,
+        seconds=round(time.monotonic() - condition.since, 1),
+        details=problem.details.strip() if problem is not None else "",
+        lost=dict(calls.losses),
+        printed=server_log.printed,
+        printed_line=server_log.last_printed,
+    )
+
+
+def unmounted_status(server: ServerConfig, broken: str) -> ServerStatus:
+    """The status of a server that is not mounted; `broken` says why it could not be created."""
+    return ServerStatus(
+        name=server.name,
+        state="failed" if broken else "disabled",
+        sentence=broken or server.disabled or "It is being removed.",
+        kind=server.kind,
+        transport=_transport_of(server),
+        key=server.key,
+    )
+
+
+def _transport_of(server: ServerConfig) -> str:
+    """The transport of a server, if its entry determines it."""
+    return server.kind if server.kind in ("stdio", "python") else ""
+
+
+# --------------------------------------------------------------------- known causes, recognised from the last output
 
 LAST_OUTPUT_MARK: Final = "its last output:"
 """What precedes the end of the server's stderr in the details of an error."""

@@ -8,19 +8,29 @@ cancelling are the same, and tools of other servers are streams, too. `NativePee
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from sluicegate.downstream.duplex import MAX_UNANSWERED, MESSAGES_A_TURN, TOO_MANY_UNANSWERED, DuplexServer
 from sluicegate.downstream.http_guard import Accepted
-from sluicegate.downstream.modern_client import RequestStream, failure
-from sluicegate.downstream.native_tools import NativeTools, ToolCall, Value
-from sluicegate.errors import STOPPED, ErrorObject, InputRefused, LimitExceeded, RpcError, error_object
-from sluicegate.exchange import Caller, Exchange, Handler
+from sluicegate.downstream.modern_client import RequestStream
+from sluicegate.downstream.native.tools import NativeTools, ToolCall, Value
+from sluicegate.errors import STOPPED, ErrorObject, InputRefused, LimitExceeded, RemoteProtocolError, error_object
+from sluicegate.exchange import Caller, Exchange, Handler, answer
 from sluicegate.protocol.framing import encode_line
 from sluicegate.protocol.input_required import Answers, Question, Questions
-from sluicegate.protocol.message import Notification, Params, Reply, RequestId, Result, as_object, encode_reply
+from sluicegate.protocol.message import (
+    UNENCODABLE,
+    Notification,
+    Params,
+    Reply,
+    RequestId,
+    as_object,
+    encode_any_reply,
+    encode_reply,
+)
 from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.protocol.native import (
     START,
@@ -32,7 +42,7 @@ from sluicegate.protocol.native import (
     question_event,
     subscription_of,
 )
-from sluicegate.protocol.server_connection import MAX_IN_PROGRESS, UNENCODABLE, Called, Event, Withdrawn
+from sluicegate.protocol.server_connection import MAX_IN_PROGRESS, Called, Event, Withdrawn
 from sluicegate.runtime.byte_channel import ClientWire
 from sluicegate.runtime.input_rounds import settle
 from sluicegate.runtime.task_scope import TaskScope
@@ -60,14 +70,6 @@ class NativeEvents:
 
     def encoded(self, event: Params) -> bytes:
         return b"%b%b}}" % (self._head, _encode(event))
-
-
-async def call_tool(handler: Handler, exchange: Exchange) -> Reply:
-    """The final reply to a native call, whatever happens."""
-    try:
-        return await settle(handler, exchange)
-    except Exception as problem:  # An edge: handlers run code of others, which may raise anything (R34).
-        return failure(exchange, problem)
 
 
 class NativePeer(DuplexServer):
@@ -138,40 +140,38 @@ class NativePeer(DuplexServer):
     # ------------------------------------------------------------------------------------------------------ a call
 
     async def _serve(self, call: "_NativeCall", params: object) -> None:
+        profile = ClientProfile(capabilities=CAN_BE_ASKED, log_level="debug", progress_token=call.number)
+        exchange = Exchange("tools/call", {}, call, profile, self.caller)
         try:
-            plan = await self._plan(call, params)
-            if isinstance(plan, ErrorObject):
-                self._refuse(call.request_id, plan)
-            elif isinstance(plan, Value):
-                self._respond(call.request_id, plan.value)
+            reply = await answer(partial(self._call, call, params), exchange)
+            if call.has_begun:
+                for event in _ending(reply):
+                    await call.send(event)
+            elif isinstance(reply, ErrorObject):
+                self._refuse(call.request_id, reply)
             else:
-                await self._stream(call, plan.params)
+                self._respond(call.request_id, reply.value)
         except asyncio.CancelledError:
             call.send_now(error_event(STOPPED))  # Unless its client cancelled it: we are about to stop (R29).
             raise
         finally:
             self._end(call)
 
-    async def _plan(self, call: "_NativeCall", params: object) -> ToolCall | Value | ErrorObject:
-        try:
-            if call.method.endswith(_UNSUB):
-                table = await self._tools.table(self.caller)
-                if table.find(call.method) is None and table.find(call.method.removesuffix(_UNSUB)):
-                    return Value(False)  # The stream has ended.
-            return await self._tools.plan(self.caller, call.method, params)
-        except RpcError as problem:
-            return problem.error
-        except Exception as problem:  # The same edge.
-            return error_object(problem)
-
-    async def _stream(self, call: "_NativeCall", params: Params) -> None:
+    async def _call(self, call: "_NativeCall", params: object, exchange: Exchange) -> Reply:
+        """The final reply to a call. The client learns the number of its stream before the tool runs."""
+        plan = await self._plan(call, params)
+        if isinstance(plan, Value):
+            return plan.result
+        exchange.params = plan.params
         self._respond(call.request_id, call.number)
-        call.send_now(START)
-        profile = ClientProfile(capabilities=CAN_BE_ASKED, log_level="debug", progress_token=call.number)
-        exchange = Exchange("tools/call", params, call, profile, self.caller)
-        reply = await call_tool(self._handler, exchange)
-        for event in _ending(reply):
-            await call.send(event)
+        call.begin()
+        return await settle(self._handler, exchange)
+
+    async def _plan(self, call: "_NativeCall", params: object) -> ToolCall | Value:
+        if call.method.endswith(_UNSUB) and not await self._tools.knows(self.caller, call.method):
+            if await self._tools.knows(self.caller, call.method.removesuffix(_UNSUB)):
+                return Value(False)  # The stream has ended.
+        return await self._tools.plan(self.caller, call.method, params)
 
     def _end(self, call: "_NativeCall") -> None:
         """Forget a call. Doing it twice does no harm."""
@@ -246,7 +246,10 @@ class NativePeer(DuplexServer):
 class _NativeCall:
     """One native call of a peer: the sink of its exchange."""
 
-    __slots__ = ("_events", "_peer", "_sent", "ended", "is_withdrawn", "method", "number", "request_id", "size")
+    __slots__ = (
+        *("_events", "_peer", "_sent", "ended", "has_begun", "is_withdrawn", "method", "number", "request_id"),
+        "size",
+    )
 
     def __init__(self, peer: NativePeer, number: int, call: Called, size: int) -> None:
         self.number = number
@@ -254,10 +257,16 @@ class _NativeCall:
         self.request_id = call.id
         self.size = size
         self.is_withdrawn = False
+        self.has_begun = False
+        """Whether the client has the number of the stream, on which all else is sent."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._peer = peer
         self._events = NativeEvents(call.method, number)
         self._sent = 0
+
+    def begin(self) -> None:
+        self.has_begun = True
+        self.send_now(START)
 
     def emit(self, notification: Notification) -> Awaitable[None]:
         event = event_of(notification)
@@ -292,11 +301,9 @@ async def _nothing() -> None:
 def _ending(reply: Reply) -> list[Params]:
     """The last events of a call, which can be encoded."""
     try:
-        events = events_of(reply)
-        _encode(events)
-    except Exception:  # An edge: results may hold anything, and the encoder runs code of the values (R34).
+        return events_of(encode_any_reply(None, reply)[1])
+    except RemoteProtocolError:
         return [error_event(UNENCODABLE)]
-    return events
 
 
 # ----------------------------------------------------------------------------------------------------------------- POST
@@ -334,34 +341,24 @@ async def answer_post(
     caller: Caller,
 ) -> None:
     """Answer a native request by POST: with its result, after its events if there were any before the result."""
+    sink = _PostSink(call.method, stream)
+    token, level = (1, "debug") if takes.events else (None, None)
+    exchange = Exchange("tools/call", {}, sink, ClientProfile(log_level=level, progress_token=token), caller)
     try:
-        stream.reply(await _post_reply(handler, tools, call, stream, takes, caller))
+        reply = await answer(partial(_call_by_post, handler, tools, call), exchange)
+        # An error before the call is the response alone, with a status of its own.
+        if sink.has_begun or (exchange.params and not takes.json):
+            for event in _ending(reply):
+                await sink.send(event)
+        stream.reply(reply)
     except asyncio.CancelledError:
         stream.reply(STOPPED)
         raise
 
 
-async def _post_reply(
-    handler: Handler,
-    tools: NativeTools,
-    call: Called,
-    stream: RequestStream,
-    takes: Accepted,
-    caller: Caller,
-) -> Reply:
-    try:
-        plan = await tools.plan(caller, call.method, call.params)
-    except RpcError as problem:
-        return problem.error
-    except Exception as problem:  # The same edge.
-        return error_object(problem)
+async def _call_by_post(handler: Handler, tools: NativeTools, call: Called, exchange: Exchange) -> Reply:
+    plan = await tools.plan(exchange.caller, call.method, call.params)
     if isinstance(plan, Value):
-        return Result(msgspec.Raw(_encode(plan.value)))
-    sink = _PostSink(call.method, stream)
-    token, level = (1, "debug") if takes.events else (None, None)
-    profile = ClientProfile(log_level=level, progress_token=token)
-    reply = await call_tool(handler, Exchange("tools/call", plan.params, sink, profile, caller))
-    if sink.has_begun or not takes.json:
-        for event in _ending(reply):
-            await sink.send(event)
-    return reply
+        return plan.result
+    exchange.params = plan.params
+    return await settle(handler, exchange)

@@ -21,10 +21,11 @@ from sluicegate.config.load import load
 from sluicegate.config.paths import Places
 from sluicegate.errors import UnknownTarget
 from sluicegate.gateway.gateway import Gateway
-from sluicegate.gateway.load_file import load_file
+from sluicegate.gateway.loading import load_file
 from sluicegate.server import Server, activated
 from sluicegate.testing import MemoryUpstream
 from tests.activations.helpers import ask, call, failure, text
+from tests.bundled.services import services_in
 
 
 class Stage:
@@ -64,7 +65,7 @@ class Clock:
 @asynccontextmanager
 async def opened(file: Path, clock: Callable[[], float] | None = None) -> AsyncGenerator[Stage]:
     clock = clock or Clock()
-    server = activated("arbor", Arbor(str(file), clock=clock))
+    server = activated("arbor", Arbor(services_in(file.parent), str(file), clock))
     async with server.running():
         yield Stage(server, clock)  # pyright: ignore[reportArgumentType]
 
@@ -220,7 +221,7 @@ def test_a_file_that_is_watched_again_is_watched_by_those_alone_who_have_it_open
 async def test_trees_that_others_make_and_change_in_the_same_file_are_resources_too(tmp_path: Path) -> None:
     async with asyncio.timeout(30), opened(tmp_path / "arbor.db") as stage:
         endpoint = {"api": "openai", "url": "http://127.0.0.1:9/v1", "models": ["small"]}
-        cone = activated("cone", Cone(str(tmp_path / "arbor.db"), {"here": endpoint}, clock=stage.clock))
+        cone = activated("cone", Cone(services_in(tmp_path), {"here": endpoint}, clock=stage.clock))
         async with cone.running(), sluicegate.connect(stage.server) as client:
             made: Any = (await call(cone, "cone.create", {"name": "c", "model": "small"}))["structuredContent"]
             assert await _listed(stage) == [f"arbor://tree/{made['tree']}"]

@@ -12,9 +12,9 @@ from websockets.exceptions import InvalidStatus
 
 import sluicegate
 from sluicegate.runtime.task_scope import TaskScope
-from tests.downstream.native_stage import Json, Stage
-from tests.downstream.test_native import START, STREAMS
-from tests.downstream.test_websocket import answer_to, closed_with, events, receive, send
+from tests.downstream.native.native_stage import Json, Stage
+from tests.downstream.native.test_peer import START, STREAMS
+from tests.downstream.native.test_websocket import answer_to, closed_with, events, receive, send
 
 
 @asynccontextmanager
@@ -47,12 +47,12 @@ async def test_uvicorn_serves_native_clients() -> None:
             assert await closed_with(socket) == 1003
 
 
-@pytest.mark.parametrize(("path", "origin"), [("", "https://evil.example"), ("/elsewhere", None)])
-async def test_foreign_pages_and_other_paths_are_refused(path: str, origin: Any) -> None:
+@pytest.mark.parametrize(("path", "origin", "status"), [("", "https://evil.example", 403), ("/elsewhere", None, 404)])
+async def test_foreign_pages_and_other_paths_are_refused(path: str, origin: Any, status: int) -> None:
     async with served(sluicegate.AsgiApp(Stage().server)) as url:
         with pytest.raises(InvalidStatus) as refusal:
             await connect(url + path, origin=origin)
-        assert refusal.value.response.status_code == 403
+        assert refusal.value.response.status_code == status
 
 
 class Socket:

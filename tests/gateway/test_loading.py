@@ -13,13 +13,13 @@ from sluicegate.config.load import load
 from sluicegate.config.paths import Places
 from sluicegate.errors import ConfigError
 from sluicegate.gateway.gateway import Gateway
-from sluicegate.gateway.load_activation import BUNDLED, Services, bundled
-from sluicegate.gateway.load_file import load_file, load_server
+from sluicegate.gateway.loading import installed, load_file, load_server
 from sluicegate.hub.hub import Hub
 from sluicegate.protocol.message import as_array, as_object
 from sluicegate.server import Server, activated
 from sluicegate.testing import MemoryUpstream
 from tests.activations.helpers import ask, call, text
+from tests.bundled.services import services_in
 
 SOLAR = """
 import sluicegate
@@ -57,6 +57,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: solar-system\nVersion: 1\n")
     (info / "entry_points.txt").write_text(
         "[sluicegate.activations]\nsolar = solar_system:Solar\nother = os:getcwd\nlost = no_such_module:X\n"
+        "bash = solar_system:Solar\n"
     )
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
 
@@ -105,10 +106,45 @@ async def test_an_installed_package_offers_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("package")
+async def test_package_and_bundled_activation_of_one_name_do_not_clash(tmp_path: Path) -> None:
+    settings = '[activations.shell]\nbundled = "bash"\n[activations.sun]\npackage = "bash"\n'
+    async with gateway_of(tmp_path, settings) as (_, client):
+        assert [tool.name for tool in await client.tools()] == ["shell.execute", "sun.count"]
+
+
+async def test_class_with_a_parameter_services_receives_those_of_the_gateway(tmp_path: Path) -> None:
+    (tmp_path / "counting.py").write_text(
+        "import sluicegate\n@sluicegate.activation('counting')\nclass Counting:\n"
+        "    def __init__(self, services, prefix=''): self.services, self.prefix = services, prefix\n"
+        "    async def show(self) -> str: return f'{self.prefix}{self.services.name} {dict(self.services.servers())}'\n"
+    )
+    settings = '[activations.mine]\nfile = "counting.py"\nsettings = {prefix = "I am "}\n'
+    async with gateway_of(tmp_path, settings) as (_, client):
+        assert (await client.call("mine.show")).text == "I am mine {'ready': 1}"
+
+
+async def test_setting_called_services_goes_before_those_of_the_gateway(tmp_path: Path) -> None:
+    (tmp_path / "listing.py").write_text(
+        "import sluicegate\n@sluicegate.activation('listing')\nclass Listing:\n"
+        "    def __init__(self, services): self.services = services\n"
+        "    async def show(self) -> str: return ','.join(self.services)\n"
+    )
+    settings = '[activations.mine]\nfile = "listing.py"\nsettings = {services = ["mail", "print"]}\n'
+    async with gateway_of(tmp_path, settings) as (_, client):
+        assert (await client.call("mine.show")).text == "mail,print"
+
+
+def test_bundled_activation_of_sources_that_are_not_installed_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if "site-packages" not in each])
+    with pytest.raises(ConfigError, match="only if sluicegate is installed"):
+        installed("health", is_bundled=True)
+
+
+@pytest.mark.usefixtures("package")
 @pytest.mark.parametrize(
     ("table", "sentence"),
     [
-        ('package = "solr"', "no installed package has an activation 'solr'; there are: lost, other, solar."),
+        ('package = "solr"', "no installed package has an activation 'solr'; there are: bash, lost, other, solar."),
         ('package = "other"', "The activation other (os:getcwd) is not a class with @sluicegate.activation"),
         ('package = "lost"', "could not be loaded: ModuleNotFoundError: No module named 'no_such_module'."),
         ('package = "solar"\nsettings = {moons = 1}', "could not be created: TypeError"),
@@ -180,11 +216,11 @@ async def test_it_is_open_while_its_server_runs_and_may_have_resources() -> None
         assert [tool["name"] for tool in cast(Any, await ask(server, "tools/list"))["tools"]] == ["diary.write"]
 
 
-@pytest.mark.parametrize("name", BUNDLED)
-async def test_the_bundled_ones_describe_every_property(name: str, tmp_path: Path) -> None:
-    server = bundled(name, Services(dict, 0.0, str(tmp_path), Server("none"))).server(
-        settings={"endpoints": {}} if name == "cone" else {}
-    )
+@pytest.mark.parametrize("name", ["arbor", "bash", "cone", "health", "resource_tools"])
+async def test_bundled_activations_describe_every_property(name: str, tmp_path: Path) -> None:
+    found = installed(name, is_bundled=True)
+    settings: dict[str, object] = {"endpoints": {}} if name == "cone" else {}
+    server = found.server(instance=found.instance(settings, services_in(tmp_path)))
     async with server.running():
         tools = cast(Any, await ask(server, "tools/list"))["tools"]
     assert tools

@@ -8,7 +8,7 @@ import pytest
 
 from sluicegate.errors import UpstreamClosed, UpstreamUnavailable
 from sluicegate.exchange import NOBODY, Host
-from sluicegate.gateway.diagnose import explain
+from sluicegate.gateway.status import explain
 from sluicegate.upstream.stdio import StdioUpstream
 
 SAID = [

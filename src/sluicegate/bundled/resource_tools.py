@@ -1,12 +1,12 @@
 """Six tools with which a model reads and watches resources, and polls. They act with the rights of their caller.
 
-They are a server in the hub, so that a gateway offers them, too.
+They are an activation, so that a gateway offers them, too.
 """
 
 import asyncio
 import tempfile
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final, Literal
 
@@ -14,73 +14,72 @@ import msgspec
 
 from sluicegate.activations.call import Call
 from sluicegate.client.client import Client
+from sluicegate.client.in_process import CallerConnection
 from sluicegate.errors import ErrorObject, RpcError, SluicegateError, ToolError, UnknownTarget
-from sluicegate.exchange import NOBODY, Caller, Exchange, Handler
+from sluicegate.exchange import NOBODY, Caller, Exchange
+from sluicegate.gateway.loading import Services
 from sluicegate.hub.catalog import Catalog
 from sluicegate.hub.naming import exposed_uri, own_uri
 from sluicegate.hub.router import CAPABILITIES, Router
-from sluicegate.protocol.message import Params, Reply, opened
-from sluicegate.protocol.modern_era import Discovery
+from sluicegate.protocol.message import Params, opened
 from sluicegate.protocol.read_types import read_read_result, read_tool_result
 from sluicegate.protocol.types import ReadResult
-from sluicegate.protocol.versions import LATEST_VERSION
-from sluicegate.runtime.task_scope import TaskScope, forever
-from sluicegate.server import Server
+from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.server import Server, activation
 from sluicegate.toolbox.permission import with_changes
-from sluicegate.toolbox.results import Files, LongTexts
+from sluicegate.toolbox.results import MAX_RESULT, Files, LongTexts
 from sluicegate.toolbox.updates import Watched, Watches, new_watch
 
-MAX_RESULT: Final = 100_000
 MIN_INTERVAL: Final = 1000
 """Milliseconds between two polls."""
-NO_LIMIT: Final = 7 * 86_400.0
-"""Seconds. Servers have their own limits, which do not count the time that a person takes to answer."""
 
 
-class CallerConnection:
-    """A handler of this process as a connection, for one caller."""
+@activation("resource_tools")
+class ResourceTools:
+    """Tools to read and watch resources, and to poll."""
 
-    def __init__(self, handler: Handler, caller: Caller) -> None:
-        self.discovery = Discovery(LATEST_VERSION, CAPABILITIES, {"name": "toolbox"})
-        self._handler = handler
-        self._caller = caller
-
-    async def __call__(self, exchange: Exchange) -> Reply:
-        exchange.caller = self._caller
-        return await self._handler(exchange)
-
-    async def wait_closed(self) -> None:
-        await forever()
-
-
-class ManagementTools:
-    """The six tools, and what they need. `server` is mounted in the hub that `router` belongs to."""
-
-    def __init__(self, name: str, router: Callable[[], Router], handler: Callable[[], Handler]) -> None:
-        self.texts = LongTexts(name, MAX_RESULT)
+    def __init__(self, services: Services, max_result: int = MAX_RESULT) -> None:
+        """`max_result` are the characters of a text that are shown at once."""
+        self.name = services.name
+        self.texts = LongTexts(self.name, max_result)
         self.files = Files("")
         self.watches = Watches(self._updated)
-        self._router = router
-        self._handler = handler
-        self.server = Server(name, lifespan=self._lifespan, page_size=1000)
-        for tool in (self.list_resources, self.read_resource, self.subscribe, self.unsubscribe, self.poll, self.unpoll):
-            self.server.add_tool(tool, name=_NAMES[tool.__name__], annotations=_HINTS.get(tool.__name__, {}))
-        self.server.add_resource("sluicegate://poll/{id}", self.last_update)
-        self.server.add_resource("sluicegate://result/{id}/{start}", self.rest_of_result)
+        self._hub = services.hub
+        self._handler = services.handler
+        self._server: Server | None = None
+        self._open = AsyncExitStack()
 
-    @asynccontextmanager
-    async def _lifespan(self, server: Server) -> AsyncGenerator[None]:
-        with tempfile.TemporaryDirectory(prefix="sluicegate-", ignore_cleanup_errors=True) as folder:
-            self.files = Files(folder)
-            async with self.watches:
-                yield
+    async def __aenter__(self) -> "ResourceTools":
+        async with AsyncExitStack() as stack:
+            folder = tempfile.TemporaryDirectory(prefix="sluicegate-", ignore_cleanup_errors=True)
+            self.files = Files(stack.enter_context(folder))
+            await stack.enter_async_context(self.watches)
+            self._open = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._open.aclose()
+
+    def extend(self, server: Server) -> None:
+        """Add the tools, under the names that models know, and the resources."""
+        reads = {"readOnlyHint": True}
+        server.add_tool(self._list_resources, name="ListMcpResources", annotations=reads)
+        server.add_tool(self._read_resource, name="ReadMcpResource", annotations=reads)
+        server.add_tool(self._subscribe, name="SubscribeMcpResource", annotations={})
+        server.add_tool(self._unsubscribe, name="UnsubscribeMcpResource", annotations={})
+        server.add_tool(self._poll, name="SubscribePolling", annotations={})
+        server.add_tool(self._unpoll, name="UnsubscribePolling", annotations={})
+        server.add_resource("sluicegate://poll/{id}", self._last_update)
+        server.add_resource("sluicegate://result/{id}/{start}", self._rest_of_result)
+        self._server = server
 
     def _updated(self, watched: Watched) -> None:
-        self.server.resource_updated(f"sluicegate://poll/{watched.id}")
+        if self._server is not None:
+            self._server.resource_updated(f"sluicegate://poll/{watched.id}")
 
     # ----------------------------------------------------------------------------------------------------- resources
 
-    async def list_resources(self, call: Call, server: str | None = None) -> list[dict[str, str]]:
+    async def _list_resources(self, call: Call, server: str | None = None) -> list[dict[str, str]]:
         """List the resources of the MCP servers: files, records and other data that they offer for reading.
 
         Args:
@@ -98,7 +97,7 @@ class ManagementTools:
                 found.append({**about, "server": entry.mount})
         return found
 
-    async def read_resource(self, call: Call, server: str, uri: str) -> dict[str, list[dict[str, str]]]:
+    async def _read_resource(self, call: Call, server: str, uri: str) -> dict[str, list[dict[str, str]]]:
         """Read a resource of an MCP server.
 
         Args:
@@ -111,13 +110,13 @@ class ManagementTools:
             about = {"uri": self._own_uri(server, part.uri)} | ({"mimeType": part.mime_type} if part.mime_type else {})
             if part.text is not None:
                 # Our own are pieces already.
-                text = part.text if server == self.server.name else self.texts.head(part.text, call.caller.id)
+                text = part.text if server == self.name else self.texts.head(part.text, call.caller.id)
                 contents.append({**about, "text": text})
             else:
                 contents.append({**about, "blobSavedTo": self.files.path_of(part.data, part.mime_type or "")})
         return {"contents": contents}
 
-    async def subscribe(self, call: Call, server: str, uri: str, reason: str | None = None) -> dict[str, object]:
+    async def _subscribe(self, call: Call, server: str, uri: str, reason: str | None = None) -> dict[str, object]:
         """Be told when a resource of an MCP server changes. The updates are also in sluicegate://poll/SUBSCRIPTION_ID.
 
         Args:
@@ -132,7 +131,7 @@ class ManagementTools:
         async def work() -> None:
             try:
                 async with TaskScope() as tasks:
-                    client = Client(CallerConnection(self._handler(), call.caller), tasks, timeout=30.0)
+                    client = Client(CallerConnection(self._handler(), call.caller, CAPABILITIES), tasks, timeout=30.0)
                     try:
                         async with client.subscribe(exposed) as changes:
                             begun.set_result(None)
@@ -157,7 +156,7 @@ class ManagementTools:
             raise
         return {"subscribed": True, "subscriptionId": watched.id}
 
-    async def unsubscribe(
+    async def _unsubscribe(
         self, call: Call, server: str | None = None, uri: str | None = None, subscriptionId: str | None = None
     ) -> dict[str, object]:
         """End subscriptions to resources: one by its id, or all of a server or a URI.
@@ -171,7 +170,7 @@ class ManagementTools:
 
     # --------------------------------------------------------------------------------------------------------- polls
 
-    async def poll(
+    async def _poll(
         self,
         call: Call,
         type: Literal["tool", "resource"],
@@ -212,7 +211,7 @@ class ManagementTools:
         self._add(watched, lambda: self.watches.poll(watched, ask, first, intervalMs / 1000))
         return {"subscribed": True, "subscriptionId": watched.id}
 
-    async def unpoll(
+    async def _unpoll(
         self, call: Call, subscriptionId: str | None = None, server: str | None = None, target: str | None = None
     ) -> dict[str, object]:
         """End polls: one by its id, or all of a server, a tool or a URI.
@@ -241,7 +240,7 @@ class ManagementTools:
         approved = exchange.target
 
         async def again() -> str:
-            entry = self._router().view(call.caller).catalog.tools.get(name)
+            entry = self._router.view(call.caller).catalog.tools.get(name)
             is_same = entry is not None and approved is not None and entry.target.definition == approved.definition
             exchange = Exchange("tools/call", {"name": name, "arguments": used}, NOBODY, caller=call.caller)
             exchange.approved = f"poll {watched.id}" if is_same else ""
@@ -251,14 +250,14 @@ class ManagementTools:
 
     # ---------------------------------------------------------------------------------------------- its own resources
 
-    async def last_update(self, call: Call, id: str) -> str:
+    async def _last_update(self, call: Call, id: str) -> str:
         """The last update of a poll or a subscription."""
         watched = self.watches.find(id, call.caller.id)
         if watched is None:
             raise UnknownTarget(f"There is no poll {id!r}.")
         return watched.last
 
-    async def rest_of_result(self, call: Call, id: str, start: str) -> str:
+    async def _rest_of_result(self, call: Call, id: str, start: str) -> str:
         """The rest of a long result."""
         try:
             return self.texts.piece(id, int(start), call.caller.id)
@@ -267,8 +266,12 @@ class ManagementTools:
 
     # ------------------------------------------------------------------------------------------------------- helpers
 
+    @property
+    def _router(self) -> Router:
+        return self._hub.router("")
+
     def _catalog(self, call: Call) -> Catalog:
-        return self._router().view(call.caller).catalog
+        return self._router.view(call.caller).catalog
 
     def _check_server(self, catalog: Catalog, server: str) -> None:
         if server not in catalog.prefixes:
@@ -277,11 +280,11 @@ class ManagementTools:
 
     def _exposed(self, call: Call, server: str, uri: str) -> str:
         self._check_server(self._catalog(call), server)
-        prefix = self._router().catalog.prefixes[server]
+        prefix = self._router.catalog.prefixes[server]
         return uri if prefix and own_uri(prefix, uri) is not None else exposed_uri(prefix, uri)
 
     def _own_uri(self, server: str, uri: str) -> str:
-        prefix = self._router().catalog.prefixes.get(server, "")
+        prefix = self._router.catalog.prefixes.get(server, "")
         return own_uri(prefix, uri) or uri
 
     def _tool(self, call: Call, server: str, tool: str) -> str:
@@ -352,15 +355,3 @@ class ManagementTools:
         for each in found:
             self.watches.end(each)
         return {"unsubscribed": True}
-
-
-_NAMES: Final = {
-    "list_resources": "ListMcpResources",
-    "read_resource": "ReadMcpResource",
-    "subscribe": "SubscribeMcpResource",
-    "unsubscribe": "UnsubscribeMcpResource",
-    "poll": "SubscribePolling",
-    "unpoll": "UnsubscribePolling",
-}
-_READS: Final = {"readOnlyHint": True}
-_HINTS: Final = {"list_resources": _READS, "read_resource": _READS}

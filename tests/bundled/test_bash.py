@@ -16,24 +16,23 @@ from sluicegate.bundled.bash import Bash, Receiver, Stderr, Stdout
 from sluicegate.config.load import load
 from sluicegate.config.paths import Places
 from sluicegate.gateway.gateway import Gateway
-from sluicegate.gateway.load_file import load_file
+from sluicegate.gateway.loading import load_file
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.server import activated
 from sluicegate.testing import MemoryUpstream
-from sluicegate.upstream.guarded_command import start_command
 from tests.activations.helpers import Recorder, call, text
 
 PATIENCE = 50.0
 
 
 def server() -> sluicegate.Server:
-    return activated("bash", Bash(start_command))
+    return activated("bash", Bash())
 
 
 async def run(command: str, **arguments: Any) -> list[object]:
     """All that a command yields."""
     async with asyncio.timeout(PATIENCE):
-        return [event async for event in Bash(start_command).execute(command, **arguments)]
+        return [event async for event in Bash().execute(command, **arguments)]
 
 
 async def until(is_true: Callable[[], bool]) -> None:
@@ -136,7 +135,7 @@ async def test_a_command_is_ended_after_its_time() -> None:
 
 
 async def test_closing_the_stream_ends_all_processes_first() -> None:
-    stream: Any = Bash(start_command).execute("setsid sleep 1000 & echo $!; trap '' TERM; while :; do sleep 1; done")
+    stream: Any = Bash().execute("setsid sleep 1000 & echo $!; trap '' TERM; while :; do sleep 1; done")
     async with asyncio.timeout(PATIENCE):
         pid = int((await anext(stream)).data)
         assert is_running(pid)
@@ -210,7 +209,7 @@ import asyncio, sys
 from sluicegate.bundled.bash import Bash
 from sluicegate.upstream.guarded_command import start_command
 async def main():
-    async for event in Bash(start_command).execute("setsid sleep 1000 & echo $!; wait"):
+    async for event in Bash().execute("setsid sleep 1000 & echo $!; wait"):
         sys.stdout.write(event.data)
         sys.stdout.flush()
 asyncio.run(main())

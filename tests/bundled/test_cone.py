@@ -16,12 +16,13 @@ from sluicegate.bundled.trees import Trees
 from sluicegate.config.load import load
 from sluicegate.config.paths import Places
 from sluicegate.gateway.gateway import Gateway
-from sluicegate.gateway.load_file import load_file
+from sluicegate.gateway.loading import load_file
 from sluicegate.hub.hub import Hub
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.server import Server, activated
 from sluicegate.testing import MemoryUpstream
 from tests.activations.helpers import Recorder, ask, call, failure, text
+from tests.bundled.services import services_in
 
 PATIENCE = 40.0
 KEY = "sk-very-secret"
@@ -114,7 +115,7 @@ class Stage:
 @asynccontextmanager
 async def opened(service: Service, folder: Path, api: str = "openai", silence: float = 30.0) -> AsyncGenerator[Stage]:
     endpoint = {"api": api, "url": service.url, "models": ["big"], "key": "THE_KEY"}
-    cone = Cone(str(folder / "arbor.db"), {"here": endpoint}, silence, {"THE_KEY": KEY})
+    cone = Cone(services_in(folder), {"here": endpoint}, silence=silence, environ={"THE_KEY": KEY})
     server = activated("cone", cone)
     async with server.running():
         stage = Stage(server)
@@ -272,7 +273,7 @@ async def test_each_conversation_is_a_prompt_also_after_a_restart(service: Servi
 async def test_a_hub_sees_the_prompt_of_the_first_conversation(tmp_path: Path) -> None:
     endpoint = {"api": "openai", "url": "http://127.0.0.1:9/v1", "models": ["big"]}
     async with asyncio.timeout(PATIENCE), Hub() as hub:
-        hub.mount("cone", activated("cone", Cone(str(tmp_path / "arbor.db"), {"here": endpoint})))
+        hub.mount("cone", activated("cone", Cone(services_in(tmp_path), {"here": endpoint})))
         await hub.settled()
         async with sluicegate.connect(MemoryUpstream(hub)) as client, client.listen(prompts=True) as changes:
             await client.call("cone.create", name="c", model="big")
@@ -302,7 +303,7 @@ async def test_the_registry_lists_models_and_no_keys(service: Service, tmp_path:
 
 async def test_a_key_that_is_not_set_is_named(service: Service, tmp_path: Path) -> None:
     endpoint = {"api": "openai", "url": service.url, "models": ["big"], "key": "NO_SUCH_KEY"}
-    server = activated("cone", Cone(str(tmp_path / "a.db"), {"here": endpoint}, environ={}))
+    server = activated("cone", Cone(services_in(tmp_path), {"here": endpoint}, environ={}))
     async with server.running():
         stage = Stage(server)
         await stage.do("create", name="c", model="big")

@@ -12,7 +12,7 @@ import pytest
 
 import sluicegate
 
-EVERYTHING = [sys.executable, str(Path(__file__).parents[1] / "examples" / "everything.py"), "--http", "0"]
+EVERYTHING = [sys.executable, str(Path(__file__).parents[2] / "examples" / "everything.py"), "--http", "0"]
 PROMPTLY = 30
 
 

@@ -9,9 +9,7 @@ from io import FileIO
 
 import pytest
 
-from sluicegate.cli.call import Bar
-from sluicegate.cli.prompt import Keyboard, PromptEnded
-from sluicegate.protocol.types import LogEvent
+from sluicegate.runtime.terminal import Keyboard, PromptEnded
 
 
 @pytest.fixture
@@ -54,15 +52,6 @@ async def test_a_terminal_that_is_hung_up_is_the_end_of_what_is_typed(hand: File
     async with asyncio.timeout(30):
         with pytest.raises(EOFError):
             await Keyboard().line("? ")
-
-
-def test_the_log_does_not_write_over_what_a_person_types(capsys: pytest.CaptureFixture[str]) -> None:
-    bar = Bar()
-    bar.pause(True)
-    bar.log(LogEvent("info", "meanwhile"))
-    assert capsys.readouterr().err == ""
-    bar.pause(False)
-    assert capsys.readouterr().err == "info: meanwhile\n"
 
 
 async def _outcome(keyboard: Keyboard) -> str:

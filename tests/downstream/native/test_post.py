@@ -6,8 +6,8 @@ from typing import cast
 import pytest
 
 from tests.downstream.http_client import Answer, HttpClient, http_client, request
-from tests.downstream.native_stage import Json, Stage
-from tests.downstream.test_native import START, STREAMS
+from tests.downstream.native.native_stage import Json, Stage
+from tests.downstream.native.test_peer import START, STREAMS
 
 AT_ONCE = ("act.mass", "act.facts", "act.raises")
 """Those that send nothing before their result."""

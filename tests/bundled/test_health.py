@@ -12,16 +12,17 @@ from sluicegate import __version__
 from sluicegate.bundled.health import Health
 from sluicegate.config.load import load
 from sluicegate.config.paths import Places
-from sluicegate.downstream.native import NativePeer
+from sluicegate.downstream.native.peer import NativePeer
 from sluicegate.gateway.gateway import Gateway
-from sluicegate.gateway.load_file import load_file
+from sluicegate.gateway.loading import load_file
 from sluicegate.testing import MemoryUpstream
+from tests.bundled.services import services_in
 from tests.downstream.raw_client import RawClient, error_of, raw_client
 
 
-async def test_it_counts_servers_by_state_and_knows_its_age() -> None:
+async def test_it_counts_servers_by_state_and_knows_its_age(tmp_path: Path) -> None:
     states = {"ready": 2}
-    health = Health(lambda: states, 10.0, clock=lambda: 12.5)
+    health = Health(services_in(tmp_path, servers=lambda: states, since=10.0), clock=lambda: 12.5)
     found = await health.check()
     assert (found.status, found.uptime_seconds, found.servers) == ("ok", 2.5, {"ready": 2})
     assert found.version == __version__ and "2025-11-25" in found.revisions

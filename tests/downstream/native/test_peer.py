@@ -8,16 +8,15 @@ from typing import cast
 import pytest
 
 import sluicegate
-from sluicegate.downstream.native import NativePeer
-from sluicegate.downstream.native_tools import NativeTools
-from sluicegate.exchange import Caller, Exchange, Handler
+from sluicegate.downstream.native.peer import NativePeer
+from sluicegate.exchange import Exchange, Handler
 from sluicegate.hub.catalog import Subset
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.message import Reply, as_object, opened
 from sluicegate.protocol.types import NAMESPACES_KEY
 from sluicegate.server import activated
-from tests.downstream.native_stage import Json, Stage
+from tests.downstream.native.native_stage import Json, Stage
 from tests.downstream.raw_client import RawClient, error_of, raw_client
 
 
@@ -389,17 +388,3 @@ async def test_more_calls_than_a_client_may_have_are_refused() -> None:
         while "error" not in (message := await client.next()):
             continue
         assert message["id"] == 1000
-
-
-async def test_methods_are_kept_until_the_list_changes() -> None:
-    server = Stage().server
-    tools = NativeTools(server)
-    first = await tools.table(Caller())
-    assert await tools.table(Caller()) is first
-
-    @server.tool
-    def later() -> str:
-        return "now"
-
-    changed = await tools.table(Caller())
-    assert changed is not first and changed.find("later") is not None

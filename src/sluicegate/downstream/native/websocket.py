@@ -16,12 +16,13 @@ from websockets.protocol import SERVER, State
 from websockets.protocol import Protocol as Frames
 from websockets.server import ServerProtocol
 
-from sluicegate.downstream.http_guard import LARGE_BODY, Fields, Refusal
+from sluicegate.downstream.http_guard import LARGE_BODY
 from sluicegate.downstream.http_response import HttpRequest, KeepAlive, refuse
-from sluicegate.downstream.native import NativePeer
-from sluicegate.downstream.native_tools import NativeTools
+from sluicegate.downstream.native.peer import NativePeer
+from sluicegate.downstream.native.tools import NativeTools
 from sluicegate.exchange import Caller, Handler
 from sluicegate.runtime.byte_channel import ClientWire
+from sluicegate.runtime.identity import Fields, Refusal
 from sluicegate.runtime.task_scope import OneByOne, TaskScope
 
 MAX_SIZE: Final = 4 * 1024 * 1024

@@ -16,8 +16,8 @@ from sluicegate.downstream.http_guard import HttpLimits
 from sluicegate.gate.admission import Admission
 from sluicegate.http1 import Limits
 from tests.downstream.http_client import HttpClient, http_client
-from tests.downstream.native_stage import Json, Stage
-from tests.downstream.test_native import START, STREAMS
+from tests.downstream.native.native_stage import Json, Stage
+from tests.downstream.native.test_peer import START, STREAMS
 
 HANDSHAKE = (
     ("Connection", "Upgrade"),
@@ -291,7 +291,7 @@ async def test_a_flood_of_requests_that_are_not_read_is_not_read_either() -> Non
 
 
 async def test_pings_are_answered_and_come_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sluicegate.downstream import websocket
+    from sluicegate.downstream.native import websocket
 
     monkeypatch.setattr(websocket, "PING", 0.1)
     async with http_client(Stage().server) as client:
