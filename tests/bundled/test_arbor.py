@@ -76,7 +76,7 @@ async def stage(tmp_path: Path) -> AsyncGenerator[Stage]:
         yield made
 
 
-async def test_the_tools_are_those_that_the_documents_name(stage: Stage) -> None:
+async def test_the_tools_match_the_documentation(stage: Stage) -> None:
     tools: Any = (await ask(stage.server, "tools/list"))["tools"]
     trees = "create get get_skeleton list update_metadata claim release list_scheduled list_archived render".split()
     nodes = "create_text create_external get get_children get_parent get_path".split()
@@ -204,7 +204,7 @@ async def test_subscribers_hear_that_a_tree_is_archived(tmp_path: Path) -> None:
             assert update.uri == f"arbor://tree/{tree}"
 
 
-def test_a_file_that_is_watched_again_is_watched_by_those_alone_who_have_it_open(tmp_path: Path) -> None:
+def test_a_file_that_is_watched_again_has_only_its_current_watchers(tmp_path: Path) -> None:
     file, told = str(tmp_path / "arbor.db"), [list[str](), list[str]()]
     writer = Trees(file)
     first = Trees(file, on_change=told[0].append)
@@ -259,7 +259,7 @@ while True:
 """
 
 
-async def test_what_was_acknowledged_survives_sigkill(tmp_path: Path) -> None:
+async def test_acknowledged_writes_survive_sigkill(tmp_path: Path) -> None:
     file = tmp_path / "arbor.db"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", SCRIPT, str(file), stdout=subprocess.PIPE)
     assert process.stdout is not None

@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 
 import sluicegate
 from sluicegate.activations.values import Error, Structured
-from sluicegate.bundled.bash import Bash, Receiver, Stderr, Stdout
+from sluicegate.bundled.bash import Bash, Stderr, Stdout
 from sluicegate.config.load import load
 from sluicegate.config.paths import Places
 from sluicegate.gateway.gateway import Gateway
@@ -20,7 +20,9 @@ from sluicegate.gateway.loading import load_file
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.server import activated
 from sluicegate.testing import MemoryUpstream
+from sluicegate.upstream.guarded_command import OutputReceiver
 from tests.activations.helpers import Recorder, call, text
+from tests.polling import until
 
 PATIENCE = 50.0
 
@@ -33,12 +35,6 @@ async def run(command: str, **arguments: Any) -> list[object]:
     """All that a command yields."""
     async with asyncio.timeout(PATIENCE):
         return [event async for event in Bash().execute(command, **arguments)]
-
-
-async def until(is_true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not is_true():  # noqa: ASYNC110 - another process makes it true
-            await asyncio.sleep(0.01)
 
 
 def is_running(pid: int) -> bool:
@@ -100,7 +96,7 @@ async def test_none_of_our_variables_is_inherited(monkeypatch: pytest.MonkeyPatc
     assert f"{tmp_path}\n" in lines
 
 
-async def test_it_gets_no_input() -> None:
+async def test_a_command_gets_no_input() -> None:
     assert await run("cat; echo done") == [Stdout("done\n"), Structured({"exit_code": 0})]
 
 
@@ -160,7 +156,7 @@ async def test_a_cancelled_call_has_ended_all_processes() -> None:
 class Flood:
     """A command that writes whenever its output is read."""
 
-    def __init__(self, receiver: Receiver) -> None:
+    def __init__(self, receiver: OutputReceiver) -> None:
         self.written = 0
         self._receiver = receiver
         self._is_paused = False
@@ -189,7 +185,7 @@ class Flood:
 async def test_a_slow_reader_stops_the_command_and_loses_nothing() -> None:
     floods: list[Flood] = []
 
-    def start(argv: object, variables: object, cwd: str, receiver: Receiver) -> Flood:
+    def start(argv: object, variables: object, cwd: str, receiver: OutputReceiver) -> Flood:
         floods.append(Flood(receiver))
         return floods[0]
 
@@ -207,7 +203,6 @@ async def test_a_slow_reader_stops_the_command_and_loses_nothing() -> None:
 SCRIPT = """
 import asyncio, sys
 from sluicegate.bundled.bash import Bash
-from sluicegate.upstream.guarded_command import start_command
 async def main():
     async for event in Bash().execute("setsid sleep 1000 & echo $!; wait"):
         sys.stdout.write(event.data)

@@ -163,7 +163,7 @@ def flow(folder: Folder) -> Folder:
     return folder
 
 
-def test_what_a_tool_streams_is_printed_once(flow: Folder) -> None:
+def test_streamed_output_of_a_tool_is_printed_once(flow: Folder) -> None:
     assert flow.out("call", "flow__pieces") == 'one mars\n{"n":1}\nthe end\n'
     assert flow.out("call", "flow.pieces") == 'one mars\n{"n":1}\nthe end\n'
 
@@ -244,7 +244,7 @@ def test_wrong_arguments_are_status_2_and_never_reach_the_tool(
     assert sentence in done.stderr and "Traceback" not in done.stderr
 
 
-def test_what_the_server_refuses_is_status_1(gateway: Folder) -> None:
+def test_a_refusal_of_the_server_is_status_1(gateway: Folder) -> None:
     done = gateway.run("call", "demo__echo", "text=a", "times=101")
     assert done.returncode == 1 and "100" in done.stdout + done.stderr
 
@@ -255,7 +255,7 @@ def test_a_question_is_not_answered_where_there_is_no_terminal(gateway: Folder) 
     assert "Who are you?" in done.stderr and "Not answered" in done.stderr
 
 
-def test_what_asks_first_is_refused_at_once_where_there_is_no_terminal(folder: Folder) -> None:
+def test_a_tool_that_needs_approval_is_refused_at_once_without_a_terminal(folder: Folder) -> None:
     folder.write("sluicegate.toml", '[activations.bash]\nbundled = "bash"\n')
     done = folder.run("call", "bash.execute", "command=touch ran")
     assert done.returncode == 1 and not (folder.path / "ran").exists()
@@ -306,7 +306,7 @@ def test_control_c_is_quiet_and_status_130(folder: Folder) -> None:
         assert process.stderr.read() == ""
 
 
-def test_a_call_whose_server_dies_may_have_run_and_that_is_said(folder: Folder) -> None:
+def test_a_call_whose_server_dies_may_have_run_and_the_message_says_so(folder: Folder) -> None:
     ending = "import os, sluicegate\ns = sluicegate.Server('s')\n@s.tool\ndef end() -> None:\n    os._exit(3)\n"
     folder.write("ending.py", f"{ending}sluicegate.run(s)\n")
     folder.servers(ending={"command": sys.executable, "args": ["ending.py"]})
@@ -333,7 +333,7 @@ def test_a_call_whose_server_dies_may_have_run_and_that_is_said(folder: Folder) 
         (RpcError(ErrorObject(1, "No.")), "No."),
     ],
 )
-def test_only_of_what_may_have_run_that_is_said_and_once(problem: SluicegateError, sentence: str) -> None:
+def test_the_message_says_once_that_a_call_may_have_run(problem: SluicegateError, sentence: str) -> None:
     assert why_it_failed(problem) == sentence
 
 

@@ -103,7 +103,7 @@ def make_server() -> sluicegate.Server:
     async def nap(text: str, seconds: float) -> str:
         """Say it again, later."""
         census.begun += 1
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds)  # The caller chooses how long the call takes.
         census.finished += 1
         return text
 

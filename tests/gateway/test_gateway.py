@@ -28,6 +28,7 @@ from sluicegate.gateway.gateway import Gateway
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.serve.process import Running
 from sluicegate.testing import MemoryUpstream
+from tests.polling import until
 
 release: asyncio.Event
 
@@ -119,7 +120,7 @@ async def test_names_pages_and_limits_change_while_it_runs() -> None:
             assert await who(part) == {"mcp__b__who": "b.py"}
 
 
-async def test_what_is_hidden_from_clients_is_not_counted() -> None:
+async def test_hidden_tools_are_not_counted() -> None:
     def hiding(**settings: Sequence[str]) -> ServerConfig:
         own = ServerSettings(prefix="a", **settings)  # pyright: ignore[reportArgumentType]
         return ServerConfig(name="a", key="a", source=PythonFile(file="a.py"), settings=own)
@@ -133,7 +134,7 @@ async def test_what_is_hidden_from_clients_is_not_counted() -> None:
             assert len(await client.tools()) == tools + 2
 
 
-async def test_a_call_under_way_finishes_on_the_old_server_while_the_next_one_is_answered_by_the_new() -> None:
+async def test_a_call_in_progress_finishes_on_the_old_server_while_the_new_one_answers() -> None:
     async with running(config(server("a", "old.py"))) as (gateway, client), TaskScope() as tasks:
         held: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         old = gateway.hub.mounts[0]
@@ -142,8 +143,7 @@ async def test_a_call_under_way_finishes_on_the_old_server_while_the_next_one_is
             held.set_result((await client.call("a__hold")).text)
 
         tasks.start(hold())
-        while old.in_flight == 0:  # noqa: ASYNC110 - there is no event
-            await asyncio.sleep(0.005)
+        await until(lambda: old.in_flight)
         gateway.apply(config(server("a", "new.py"), server("b", "b.py")))
         await gateway.hub.settled()
         assert await who(client) == {"a__who": "new.py", "b__who": "b.py"}
@@ -153,7 +153,7 @@ async def test_a_call_under_way_finishes_on_the_old_server_while_the_next_one_is
         await old.gone()
 
 
-async def test_one_that_cannot_be_built_any_more_goes_and_comes_back_when_it_can() -> None:
+async def test_a_server_that_cannot_be_built_is_removed_and_returns_later() -> None:
     async with running(config(server("a", "a.py"), server("b", "b.py"))) as (gateway, client):
         gateway.apply(config(server("a", "broken.py"), server("b", "b.py")))
         assert await who(client) == {"b__who": "b.py"}

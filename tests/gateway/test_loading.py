@@ -155,7 +155,7 @@ def test_bundled_activation_of_sources_that_are_not_installed_is_explained(monke
         ('file = "leaving.py"', "could not be created: SystemExit"),
     ],
 )
-async def test_one_that_fails_is_a_failed_mount_and_nothing_more(tmp_path: Path, table: str, sentence: str) -> None:
+async def test_an_activation_that_fails_is_a_failed_mount(tmp_path: Path, table: str, sentence: str) -> None:
     (tmp_path / "sound.py").write_text(SOLAR)
     (tmp_path / "plain.py").write_text("import sluicegate\nserver = sluicegate.Server('plain')\n")
     (tmp_path / "broken.py").write_text("1 / 0\n")
@@ -204,7 +204,7 @@ class Diary:
         server.add_resource("diary://today", lambda: "\n".join(self.events), name="today")
 
 
-async def test_it_is_open_while_its_server_runs_and_may_have_resources() -> None:
+async def test_an_activation_is_open_while_its_server_runs_and_may_have_resources() -> None:
     diary = Diary()
     server = activated("diary", diary)
     async with server.running():

@@ -116,7 +116,7 @@ def _marks(name: str) -> list[pytest.MarkDecorator]:
 
 
 @pytest.mark.parametrize("source", [pytest.param(text, id=name, marks=_marks(name)) for name, text in OF_1.items()])
-async def test_a_server_of_1_is_told_from_others_where_2_was_installed(
+async def test_a_server_of_1_is_recognized_where_2_was_installed(
     source: str, stranger: Callable[[str], Path], tmp_path: Path
 ) -> None:
     older, newer = (stranger(name) / "bin" / "python" for name in ("mcp1", "mcp2"))
@@ -125,7 +125,7 @@ async def test_a_server_of_1_is_told_from_others_where_2_was_installed(
 
 
 @pytest.mark.parametrize("source", [pytest.param(text, id=name, marks=_marks(name)) for name, text in OF_2.items()])
-async def test_a_server_of_2_is_told_from_others_where_1_was_installed(
+async def test_a_server_of_2_is_recognized_where_1_was_installed(
     source: str, stranger: Callable[[str], Path], tmp_path: Path
 ) -> None:
     older, newer = (stranger(name) / "bin" / "python" for name in ("mcp1", "mcp2"))
@@ -160,18 +160,18 @@ async def test_a_file_with_the_name_of_the_sdk_is_found_in_its_place(
 
 
 @pytest.mark.parametrize(("said", "sentence"), SAID)
-def test_a_known_cause_is_told_with_the_way_out(said: str, sentence: str) -> None:
+def test_a_known_cause_is_reported_with_a_remedy(said: str, sentence: str) -> None:
     explained = explain("files", UpstreamClosed("files exited with status 1.", details=f"; its last output: {said}"))
     assert explained.startswith(("files does not run. ", "files exited with status 1; see")) and sentence in explained
     assert said not in explained
 
 
-def test_what_is_not_known_leads_to_the_log() -> None:
+def test_an_unknown_cause_refers_to_the_log() -> None:
     problem = UpstreamClosed("files exited with status 4.", details="; its last output: boom")
     assert explain("files", problem) == "files exited with status 4; see `sluicegate logs files`."
 
 
-def test_what_it_said_long_before_is_not_taken_for_the_cause() -> None:
+def test_old_output_is_not_taken_for_the_cause() -> None:
     problem = UpstreamClosed("files was killed.", details="; its last output: connect ECONNREFUSED (5 minutes before)")
     assert explain("files", problem) == "files was killed; see `sluicegate logs files`."
 
@@ -182,7 +182,7 @@ def test_a_known_cause_names_no_log_that_is_gone() -> None:
     assert "for the Python that runs it: install it" in explain("files", problem, has_log=False)
 
 
-def test_one_that_said_nothing_has_no_log_to_look_into() -> None:
+def test_a_server_without_output_has_no_log_to_look_into() -> None:
     assert explain("files", UpstreamClosed("files exited with status 4")) == "files exited with status 4."
 
 
@@ -198,7 +198,7 @@ def test_our_own_sentence_stays_and_has_the_name() -> None:
     assert explain("files", named) == named.message
 
 
-def test_a_server_that_wants_to_know_who_we_are() -> None:
+def test_a_server_that_requires_credentials_is_reported_with_a_remedy() -> None:
     problem = UpstreamUnavailable("search wants authorization (status 401).")
     problem.reason = "backend_auth"
     assert explain("search", problem) == "search wants authorization (status 401). Set its headers."

@@ -15,6 +15,7 @@ from sluicegate.gateway.gateway import Gateway
 from sluicegate.serve.early_start import Launches, check_address
 from tests.cli.folders import NOTES
 from tests.descriptors import descriptors
+from tests.polling import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and only Linux promises all of this")
 
@@ -94,11 +95,10 @@ async def _again(gateway: Gateway) -> None:
     mount = gateway.hub.find("notes")
     assert mount is not None
     before = mount.connection
-    while mount.connection is before or mount.connection is None:  # noqa: ASYNC110 - it tells nobody of each connection
-        await asyncio.sleep(0.01)
+    await until(lambda: mount.connection, lambda connection: connection not in (before, None))
 
 
-async def test_one_that_a_gateway_has_no_use_for_is_dismissed_while_it_runs() -> None:
+async def test_a_server_that_the_gateway_does_not_need_is_dismissed_while_it_runs() -> None:
     with Launches() as launches:
         launches.start(configured(waits=python("-c", WAITING)))
         (launched,) = launches.servers.values()

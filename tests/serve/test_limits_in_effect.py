@@ -30,6 +30,7 @@ from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.serve.process import Running
 from sluicegate.serve.reload import as_loaded
 from sluicegate.upstream.duplex import SocketUpstream
+from tests.polling import until
 
 LIMIT = 50.0
 MIB = 1024 * 1024
@@ -201,8 +202,7 @@ async def test_how_long_a_call_waits_for_its_client(over: Over, era: str, tmp_pa
     refused = tmp_path / "asks.py.refused"
     async with asyncio.timeout(LIMIT), asking(over, tmp_path) as target, client(target, era) as asked:
         call = asyncio.ensure_future(asked.call("a__ask"))
-        while not refused.exists() or not refused.read_text():  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.01)
+        await until(lambda: refused.exists() and refused.read_text())
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
     assert "within 0.1 s." in refused.read_text()

@@ -127,7 +127,7 @@ async def test_a_change_reloads_that_server_and_no_other(stage: Stage) -> None:
     assert "first__more" in [tool.name for tool in await stage.client.tools()]
 
 
-async def test_calls_under_way_finish_as_they_began(stage: Stage) -> None:
+async def test_calls_in_progress_finish_with_the_version_they_began_with(stage: Stage) -> None:
     held = asyncio.ensure_future(stage.call("first__hold"))
     old = sys.modules["first_tools"]
     async with asyncio.timeout(PATIENCE):

@@ -37,7 +37,7 @@ def get(url: str) -> tuple[int, bytes]:
             return refusal.code, refusal.read()
 
 
-def test_it_says_where_it_serves_and_is_ready_then(serving: "tuple[subprocess.Popen[str], str]") -> None:
+def test_a_server_prints_its_address_when_it_is_ready(serving: "tuple[subprocess.Popen[str], str]") -> None:
     _, base = serving
     assert get(f"{base}/healthz") == (200, b'{"status":"ok"}')
     assert get(f"{base}/readyz") == (200, b'{"status":"ready"}')
@@ -53,11 +53,11 @@ def test_a_signal_ends_it_with_status_0(serving: "tuple[subprocess.Popen[str], s
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com"])
-def test_it_does_not_listen_where_others_could_come_in_unasked(host: str) -> None:
+def test_a_server_does_not_listen_on_public_addresses_without_consent(host: str) -> None:
     with pytest.raises(sluicegate.ConfigError, match="does not authenticate clients"):
         sluicegate.run(sluicegate.Server("x"), http=True, host=host)
 
 
-def test_what_is_no_server_is_not_served() -> None:
+def test_a_value_that_is_no_server_is_not_served() -> None:
     with pytest.raises(TypeError, match="serves a Server, not int"):
         sluicegate.run(5)  # pyright: ignore[reportArgumentType]

@@ -1,4 +1,4 @@
-"""Globs mean what a slow reading of them says, and no text makes them slow (T19)."""
+"""Globs match what a slow reference matches, and no text makes them slow (T19)."""
 
 import random
 import time
@@ -60,7 +60,7 @@ def test_a_glob_matches_the_whole_text(source: str, matching: list[str], others:
         ("{" + ",".join(f"**{index:02}{'x' * 20}*y" for index in range(32)) + "}", "too long for its number"),
     ],
 )
-def test_a_glob_that_cannot_be_read_says_why(source: str, reason: str) -> None:
+def test_the_error_of_a_malformed_glob_names_the_reason(source: str, reason: str) -> None:
     with pytest.raises(BadGlob) as problem:
         glob(source)
     assert reason in str(problem.value)
@@ -85,12 +85,12 @@ def test_an_escaped_text_matches_itself_only(text: str) -> None:
         ("a**", "{ab,ac*}", True),
         ("a?", "{ab,ac}", True),
         ("[a-c]", "[a-c]", True),
-        ("*", "a*", False),  # a* stops at a separator as well; told apart only by its text.
+        ("*", "a*", False),  # `*` covers `a*`, but only a comparison of their texts would show it.
         ("a?", "a*", False),
         ("ab**", "a**", False),
     ],
 )
-def test_a_glob_tells_when_it_covers_another(wide: str, narrow: str, expected: bool) -> None:
+def test_a_glob_knows_whether_it_covers_another(wide: str, narrow: str, expected: bool) -> None:
     assert Glob(wide).covers(Glob(narrow)) is expected
 
 
@@ -151,7 +151,7 @@ HOSTILE = ["a", "aa", "b", "*", "**", "?", "[!b]", "[a-y]", "{a,aa}", "*a", "**a
 
 
 @pytest.mark.soak(short=300, full=10_000)
-def test_T19_no_text_makes_a_glob_slow(repeats: int) -> None:
+def test_no_text_makes_a_glob_slow(repeats: int) -> None:
     chance = random.Random(19)
     worst = 0.0
     for _ in range(repeats):
@@ -169,7 +169,7 @@ def test_T19_no_text_makes_a_glob_slow(repeats: int) -> None:
     assert worst < 0.1
 
 
-def test_T19_each_character_is_read_once() -> None:
+def test_each_character_is_read_once() -> None:
     """Whatever the number of wildcards, twice the text takes about twice the time, not four times."""
     made = Glob("**a*a?a**a*a?[!b]**b")
     times = [min(_seconds(made, "a" * length + "ab") for _ in range(5)) for length in (20_000, 200_000)]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sluicegate.schemas.apis import APIS
 from sluicegate.schemas.apis.messages import Api
-from sluicegate.schemas.apis.schema import SchemaRules, translate
+from sluicegate.schemas.apis.rules import SchemaRules, translate
+from sluicegate.toolbox.definitions import APIS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "agents.md").read_text(encoding="utf-8")
 

@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from sluicegate.cli.command import Failure, places_of, with_places
 from sluicegate.cli.gateway_client import GatewayClient, any_gateway, explain_missing, own_name, run, servers_for
-from sluicegate.cli.key_values import Read, Wrong, input_text, json_arguments, reader, typed_arguments
+from sluicegate.cli.key_values import Read, input_text, json_arguments, reader, typed_arguments
 from sluicegate.cli.output import (
     clean,
     counted,
@@ -51,6 +51,7 @@ from sluicegate.protocol.types import (
     ToolResult,
 )
 from sluicegate.runtime.task_scope import TaskScope, in_thread
+from sluicegate.schemas.fields import Wrong
 
 _KINDS: Final[Mapping[type, str]] = {
     ImageContent: "image",
@@ -142,7 +143,7 @@ async def _work(places: Places, name: str, words: Sequence[str], text: str | Non
 async def _answered_elsewhere(places: Places, request: ElicitRequest) -> None:
     """Return when another way was used to answer the question whether a call may run; never, for other questions.
 
-    A client of 2026-07-28 is not told: its call is open again only when it sends an answer itself.
+    A client of 2026-07-28 is not notified: its call is open again only when it sends an answer itself.
     """
     # Imported late: few calls ask.
     from sluicegate.cli.state import wait_decided

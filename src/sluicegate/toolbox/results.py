@@ -12,8 +12,8 @@ from msgspec import UNSET
 
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.types import TextContent, ToolResult
-from sluicegate.schemas.apis import blocks
 from sluicegate.schemas.apis.messages import Keep, cannot_show, text_of
+from sluicegate.toolbox.definitions import blocks
 
 MAX_RESULT: Final = 100_000
 """Characters of a result that a model is shown at once."""

@@ -11,7 +11,6 @@ import msgspec
 from sluicegate.client.client import Client, StreamEvent
 from sluicegate.client.events import OnProgress
 from sluicegate.client.in_process import CallerConnection
-from sluicegate.config.problems import did_you_mean
 from sluicegate.errors import InvalidParams, SluicegateError
 from sluicegate.exchange import Caller, Handler
 from sluicegate.hub.catalog import Catalog
@@ -22,9 +21,20 @@ from sluicegate.protocol.message import Params
 from sluicegate.protocol.read_types import read_tool
 from sluicegate.protocol.types import TextContent, Tool, ToolResult
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.schemas.apis import APIS, Defined, answers, api_named, define, news, read_calls, tokens, tool_list
 from sluicegate.schemas.apis.messages import ModelCall, read_call
 from sluicegate.text.globs import name_matches
+from sluicegate.text.similar import did_you_mean
+from sluicegate.toolbox.definitions import (
+    APIS,
+    Defined,
+    answers,
+    api_named,
+    define,
+    news,
+    read_calls,
+    tokens,
+    tool_list,
+)
 from sluicegate.toolbox.narrowing import Narrowing
 from sluicegate.toolbox.permission import (
     MAX_CHANGES,

@@ -4,7 +4,7 @@ Only what a caller may see is found, so that rules hide natively what they hide 
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final
 
 import msgspec
 
@@ -14,9 +14,7 @@ from sluicegate.protocol.message import Params, Result, as_array, as_object, ope
 from sluicegate.protocol.modern_era import SERVER_INFO_KEY
 from sluicegate.protocol.native import Methods, arguments_of
 from sluicegate.protocol.types import HEALTH, INNER_KEY, NAMESPACES_KEY, ONLY_KEY
-
-if TYPE_CHECKING:
-    from jsonschema_rs import Validator
+from sluicegate.schemas.validate import Checker
 
 MAX_PAGES: Final = 1000
 MAX_CALLERS: Final = 100
@@ -48,7 +46,7 @@ class Value(msgspec.Struct, frozen=True):
 class _Tool:
     """A tool that can be called natively, with its compiled schema."""
 
-    __slots__ = ("_validator", "definition", "name", "source")
+    __slots__ = ("_checker", "definition", "name", "source")
 
     def __init__(self, source: msgspec.Raw | Params) -> None:
         self.source = source
@@ -56,7 +54,7 @@ class _Tool:
         # Definitions may hold encoded parts; here they are read.
         self.definition: Params = msgspec.json.decode(msgspec.json.encode(source))
         self.name = str(self.definition["name"])
-        self._validator = _validator(self._schema)
+        self._checker = Checker(self._schema)
 
     @property
     def _schema(self) -> Params:
@@ -65,18 +63,10 @@ class _Tool:
     def call(self, params: object) -> ToolCall:
         """The call with these params. Raises RpcError, −32602, for params that do not fit the schema."""
         arguments = arguments_of(params, self.definition)
-        if self._validator is not None and not self._validator.is_valid(arguments):
-            raise RpcError(ErrorObject(INVALID_PARAMS, self._problem(arguments), {"schema": self._schema}))
+        if problems := self._checker.problems(arguments):
+            problem = f"Invalid params: {problems[:_MAX_PROBLEM]}"
+            raise RpcError(ErrorObject(INVALID_PARAMS, problem, {"schema": self._schema}))
         return ToolCall({"name": self.name, "arguments": arguments})
-
-    def _problem(self, arguments: Params) -> str:
-        problem = "they do not fit the schema"
-        try:
-            if self._validator is not None:
-                self._validator.validate(arguments)
-        except ValueError as error:
-            problem = str(getattr(error, "message", problem))[:_MAX_PROBLEM]
-        return f"Invalid params: {problem}"
 
 
 def _value_in(methods: Methods, method: str, params: object, about: Mapping[str, Params] | None = None) -> Value:
@@ -98,21 +88,6 @@ def _value_in(methods: Methods, method: str, params: object, about: Mapping[str,
     if not found:
         raise RpcError(methods.unknown(f"{namespace}.{wanted}"))
     return Value({**schema, "methods": found})
-
-
-def _validator(schema: Params) -> "Validator | None":
-    """The compiled schema; None if it cannot be compiled: then the server itself has to check the arguments."""
-    import jsonschema_rs  # Imported late: only native calls need it here.
-
-    try:
-        # The default retriever would fetch URLs and open files (T25).
-        return jsonschema_rs.validator_for(schema, retriever=_refuse, validate_formats=False)
-    except (ValueError, jsonschema_rs.ReferencingError):
-        return None
-
-
-def _refuse(uri: str) -> NoReturn:
-    raise ValueError("a schema may only refer to itself")
 
 
 class _Page(msgspec.Struct, frozen=True):
