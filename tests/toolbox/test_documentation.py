@@ -71,7 +71,7 @@ def test_the_page_has_examples_of_changes() -> None:
 
 @pytest.mark.parametrize("union", ["anyOf", "oneOf"])
 def test_a_union_at_the_root_is_one_object_and_is_described(union: str) -> None:
-    forms = [{"type": "object", "properties": {name: {}}, "required": [name]} for name in ("id", "name")]
+    forms: list[Any] = [{"type": "object", "properties": {name: {}}, "required": [name]} for name in ("id", "name")]
     shown = translate({union: forms}, APIS["anthropic"].rules).schema
     assert shown["properties"] == {"id": {}, "name": {}} and "required" not in shown
     assert "JSON Schema" in str(shown["description"]) and union in str(shown["description"])
