@@ -5,6 +5,7 @@ The return value is the final reply; notifications before it go out with `exchan
 era and transport.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -12,11 +13,13 @@ from typing import Final, Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from sluicegate.errors import InputRefused, UpstreamError
+from sluicegate.errors import ErrorObject, InputRefused, SluicegateError, UpstreamError, error_object
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply
 from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.modern_era import ClientProfile, Discovery
+
+log: Final = logging.getLogger("sluicegate")
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -159,6 +162,35 @@ class Exchange(msgspec.Struct):
 
 
 Handler = Callable[[Exchange], Awaitable[Reply]]
+
+
+DescribeTool = Callable[[Caller, str], msgspec.Raw | Params | None]
+"""The definition of a tool by its listed name: the same object until it changes. None if the caller cannot use it.
+
+A handler that knows its tools has this as `describe_tool`, so that calling one by another name needs no `tools/list`.
+Steps are not asked: they see the call itself.
+"""
+
+
+def _describe_nothing(caller: Caller, name: str) -> None:
+    return None
+
+
+async def answer(handler: Handler, exchange: Exchange) -> Reply:
+    """The handler's reply, or the error that its exception stands for. Every request of a client is answered here."""
+    try:
+        return await handler(exchange)
+    except Exception as problem:  # Handlers run code of others, which may raise anything (R34).
+        return failed(exchange, problem)
+
+
+def failed(exchange: Exchange, problem: Exception) -> ErrorObject:
+    """The reply to an exchange that raised; an exception that is not one of ours is logged."""
+    if not isinstance(problem, SluicegateError):
+        log.error("%s failed", exchange.method, exc_info=problem)
+    return error_object(problem)
+
+
 Step = Callable[[Exchange, Handler], Awaitable[Reply]]
 
 
@@ -220,7 +252,7 @@ def behind(steps: Sequence[Step], handler: Handler) -> Handler:
 class Chain:
     """A handler with steps in front of it. Retries pass the same steps and then go to the call that they continue."""
 
-    __slots__ = ("_calls", "_retries", "on_refused")
+    __slots__ = ("_calls", "_retries", "describe_tool", "on_refused")
 
     def __init__(
         self, steps: Sequence[Step], handler: Handler, on_refused: Callable[[str, str], None] | None = None
@@ -228,6 +260,7 @@ class Chain:
         inner = handler.on_refused if isinstance(handler, Chain) else _ignore
         self.on_refused = on_refused or inner
         """Called by a pipe with a reason and the caller's id when it refuses a message that is no exchange yet."""
+        self.describe_tool: DescribeTool = getattr(handler, "describe_tool", _describe_nothing)
         self._calls = behind(steps, handler)
         self._retries = behind(steps, handler if isinstance(handler, Chain) else _resume)
 

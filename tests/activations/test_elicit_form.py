@@ -9,7 +9,7 @@ import pytest
 from msgspec import Meta
 
 from sluicegate.activations.elicit_form import form_value, schema_of
-from sluicegate.activations.validation_errors import InvalidArguments
+from sluicegate.schemas.validate import InvalidArguments
 
 
 class Size(enum.StrEnum):

@@ -26,7 +26,7 @@ from msgspec import Meta
 
 from sluicegate.activations.schema import ArgumentReader, ExplicitSchema, Parameters, output_schema_of
 from sluicegate.activations.signatures import injected_parameters, return_annotation
-from sluicegate.activations.validation_errors import InvalidArguments
+from sluicegate.schemas.validate import InvalidArguments
 
 
 class Colour(enum.Enum):

@@ -5,8 +5,9 @@ import re
 
 import pytest
 
-from sluicegate.cli.list import MAX_DEPTH, tool_page
+from sluicegate.cli.list import tool_page
 from sluicegate.control.control_protocol import OfferedItem
+from sluicegate.schemas.fields import MAX_DESCRIBED
 from tests.cli.folders import COUNTING, NO_GATEWAY, NOTES, Folder
 
 
@@ -132,7 +133,7 @@ def test_references_in_the_schema_of_a_tool_are_resolved() -> None:
         "    day: string, one of monday, tuesday",
         "        A day.",
     ]
-    assert loop.count("next:") == MAX_DEPTH - 1  # It refers to itself.
+    assert loop.count("next:") == MAX_DESCRIBED - 1  # It refers to itself.
 
 
 def test_a_narrow_terminal_has_the_description_below_the_name(gateway: Folder) -> None:

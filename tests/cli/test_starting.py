@@ -55,7 +55,7 @@ FOR_LATER = {
     "sluicegate.gateway.gateway",
     "sluicegate.http1",
     "sluicegate.hub.hub",
-    "sluicegate.gateway.load_file",
+    "sluicegate.gateway.loading",
     "sluicegate.protocol.message",
     "sluicegate.server",
     "sluicegate.serve.run_server",

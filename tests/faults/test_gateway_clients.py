@@ -202,7 +202,7 @@ async def test_a_client_that_floods_meets_its_own_limit_and_others_do_not_notice
     async with (
         gateway_stage.staged(tmp_path, {"behind": BEHIND}, ROOMY) as stage,
         # The gateway knows one caller; this endpoint of it knows them by what they say they are.
-        HttpEndpoint(stage.gateway.handler(), caller=by_header) as endpoint,
+        HttpEndpoint(stage.gateway.handler(), identify=by_header) as endpoint,
         serve(endpoint) as listener,
     ):
         port = listener.addresses[0][1]

@@ -12,7 +12,7 @@ import sluicegate
 from sluicegate.client.in_process import InProcess
 from sluicegate.config.model import GatewayConfig, Http, HttpFront, Secret, ServerConfig, Stdio
 from sluicegate.gateway.gateway import Gateway
-from sluicegate.serve.early_start import Launches, check_address, command_of
+from sluicegate.serve.early_start import Launches, check_address
 from tests.cli.folders import NOTES
 from tests.descriptors import descriptors
 from tests.polling import until
@@ -106,13 +106,6 @@ async def test_a_server_that_the_gateway_does_not_need_is_dismissed_while_it_run
             launches.dismiss()
             async with asyncio.timeout(10):
                 await asyncio.to_thread(launched.process.wait, 10)
-
-
-def test_the_started_server_matches_its_entry() -> None:
-    source = Stdio(
-        command="server", program="/bin/server", cwd="/tmp", args=(Secret("x", "***"),), env={"A": Secret("b", "***")}
-    )
-    assert command_of(source) == {"command": ["/bin/server", "x"], "env": {"A": "b"}, "cwd": "/tmp"}
 
 
 def test_an_address_that_is_taken_is_found_out() -> None:

@@ -23,7 +23,7 @@ from sluicegate.downstream.http import HttpEndpoint
 from sluicegate.errors import InputRefused, SluicegateError
 from sluicegate.exchange import Exchange
 from sluicegate.gateway.gateway import Gateway
-from sluicegate.gateway.load_file import load_server
+from sluicegate.gateway.loading import load_server
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Result, as_array, as_object, opened
 from sluicegate.protocol.modern_era import ClientProfile

@@ -13,7 +13,7 @@ from sluicegate.config.load import load
 from sluicegate.config.paths import Places
 from sluicegate.control.control_api import statuses
 from sluicegate.gateway.gateway import Gateway
-from sluicegate.gateway.load_file import load_server
+from sluicegate.gateway.loading import load_server
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.serve.process import Running
 from sluicegate.serve.reload import as_loaded

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from sluicegate.schemas.apis import APIS
 from sluicegate.schemas.apis.messages import Api
-from sluicegate.schemas.apis.schema import SchemaRules
+from sluicegate.schemas.apis.rules import SchemaRules
+from sluicegate.toolbox.definitions import APIS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "agents.md").read_text(encoding="utf-8")
 

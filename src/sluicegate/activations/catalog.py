@@ -155,6 +155,11 @@ class ActivationCatalog:
         value: Params = {kind: [item.definition for item in chosen]}
         return value if following is None else value | {"nextCursor": following}
 
+    def describe_tool(self, name: str) -> Params | None:
+        """The definition of the tool of this name."""
+        tool = self._tools.get(name)
+        return None if tool is None else tool.definition
+
     def _call_tool(self, exchange: Exchange) -> Awaitable[Params]:
         name = exchange.params.get("name")
         tool = self._tools.get(name) if isinstance(name, str) else None

@@ -31,13 +31,13 @@ from sluicegate.activations.signatures import (
     streamed_annotation,
 )
 from sluicegate.activations.templates import Template
-from sluicegate.activations.validation_errors import Checker, InvalidArguments, sentence_of
 from sluicegate.activations.values import EVENTS
 from sluicegate.errors import InvalidParams, UnknownTarget
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.headers import marks_of
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.types import EVENTS_KEY, STREAMING_KEY
+from sluicegate.schemas.validate import Checker, InvalidArguments, sentence_of
 
 INJECTED: Final = frozenset({Call})
 

@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal, cast
 import msgspec
 
 from sluicegate.activations.pydantic_types import is_field, is_of_pydantic, schemas_of
-from sluicegate.activations.validation_errors import Schema
+from sluicegate.schemas.validate import Schema
 
 # NameError: a field's type is not defined in the module of its class. RuntimeError: a name such as `__x`.
 CANNOT_DESCRIBE = (TypeError, ValueError, NameError, RuntimeError)

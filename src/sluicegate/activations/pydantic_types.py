@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import msgspec
 
-from sluicegate.activations.validation_errors import Checker, InvalidArguments, Schema, dotted
+from sluicegate.schemas.validate import Checker, InvalidArguments, Schema, dotted
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

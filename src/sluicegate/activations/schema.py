@@ -34,7 +34,7 @@ from sluicegate.activations.signatures import (
     name_of,
     split_docstring,
 )
-from sluicegate.activations.validation_errors import Checker, InvalidArguments, Schema, dotted, sentence_of
+from sluicegate.schemas.validate import Checker, InvalidArguments, Schema, dotted, sentence_of
 
 CANNOT_CONVERT: Final = (msgspec.ValidationError, TypeError)  # TypeError: an item of a set that cannot be hashed.
 

@@ -16,12 +16,12 @@ from sluicegate.activations.content import block_of, json_of, text_block, with_d
 from sluicegate.activations.definitions import ToolDefinition
 from sluicegate.activations.invoke import FUNCTION_ERRORS, SteppedGenerator, shown, stream_of, was_cancelled
 from sluicegate.activations.schema import RESULT
-from sluicegate.activations.validation_errors import Checker, InvalidArguments
 from sluicegate.activations.values import CONTENT, EVENTS, Data, Error, Log, Progress, Structured, ToolUse
 from sluicegate.errors import MissingCapability, ThreadsBusy
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.types import STREAMED_KEY
+from sluicegate.schemas.validate import Checker, InvalidArguments
 from sluicegate.store.base import Keeper, KeptText, KeptWriter
 
 log = logging.getLogger("sluicegate")

@@ -15,9 +15,9 @@ from sluicegate.cli.serve import Overrides, ServeOptions, cannot_listen
 from sluicegate.config.load import Loaded
 from sluicegate.config.paths import Places
 from sluicegate.control.control_api import statuses
-from sluicegate.control.control_protocol import ServerStatus
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Upstream
+from sluicegate.gateway.status import ServerStatus
 from sluicegate.hub.hub import Hub
 from sluicegate.runtime.standard_streams import drawn
 from sluicegate.serve.early_start import Launches
@@ -26,7 +26,7 @@ from sluicegate.serve.run_server import LABEL, client_lines, run_in_loop
 from sluicegate.store.base import State
 
 if TYPE_CHECKING:
-    from sluicegate.gateway.load_activation import FoundActivation
+    from sluicegate.gateway.loading import FoundActivation
 
 
 def run_gateway(
@@ -111,7 +111,7 @@ def _reported(loaded: Loaded) -> set[str]:
 
 def _load_file(file: str) -> "Upstream | Hub | FoundActivation":
     # Imported here: most gateways have no Python file, and it would delay the start.
-    from sluicegate.gateway.load_file import load_file
+    from sluicegate.gateway.loading import load_file
 
     return load_file(file)
 

@@ -14,7 +14,7 @@ from sluicegate.config.mcp_json import ServerEntry, ServerFile, read_servers
 from sluicegate.config.merge import Lines, Merger
 from sluicegate.config.model import GatewayConfig, ServerConfig, Settings
 from sluicegate.config.paths import Places
-from sluicegate.config.problems import Problem, did_you_mean, read_text
+from sluicegate.config.problems import Problem, read_text
 from sluicegate.config.settings_toml import SettingsFile, Table, merged, read_settings, rules_of
 from sluicegate.config.variables import Variables
 from sluicegate.errors import ConfigError
@@ -26,6 +26,7 @@ from sluicegate.gate.rules import (
     unknown_servers,
     unreachable,
 )
+from sluicegate.text.similar import did_you_mean
 
 DEMO: Final = "demo"
 """The key of the built-in server, which is added where it is asked for."""

@@ -15,10 +15,11 @@ import msgspec
 from sluicegate.config import commands, jsonc
 from sluicegate.config.jsonc import JsonArray, JsonNode, JsonObject, Member, Scalar, SyntaxFault
 from sluicegate.config.model import MAX_TIME, Http, Source, Stdio, Transport
-from sluicegate.config.problems import Problem, Severity, did_you_mean, glob_faults, read_text
+from sluicegate.config.problems import Problem, Severity, glob_faults, read_text
 from sluicegate.config.secrets import Secret
 from sluicegate.config.variables import Variables, parse_dotenv
 from sluicegate.text.masking import masked_args, masked_text, masked_url
+from sluicegate.text.similar import did_you_mean
 
 MAX_STRING: Final = 128 * 1024
 """Characters; Linux accepts no longer argument."""

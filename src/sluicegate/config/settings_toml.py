@@ -9,8 +9,9 @@ import msgspec
 
 from sluicegate.config.jsonc import SyntaxFault, line_column
 from sluicegate.config.model import Globs, Settings
-from sluicegate.config.problems import Problem, did_you_mean, glob_faults
+from sluicegate.config.problems import Problem, glob_faults
 from sluicegate.gate.rules import Action, Permission, PolicySettings, Rule, faults
+from sluicegate.text.similar import did_you_mean
 
 Table = dict[str, object]
 T = TypeVar("T")

@@ -12,7 +12,7 @@ import msgspec
 
 from sluicegate import __version__
 from sluicegate.errors import ConfigError
-from sluicegate.exchange import Exchange, Governor, Handler, Step, Upstream, chain
+from sluicegate.exchange import DescribeTool, Exchange, Governor, Handler, Step, Upstream, chain
 from sluicegate.hub.catalog import Catalog, Offer, Share, Subset, build_catalog
 from sluicegate.hub.input_requests import RequestStates
 from sluicegate.hub.instructions import instructions_of
@@ -83,6 +83,7 @@ class Hub:
         self._routers: dict[str, Router] = {}
         router = self.router("")
         self._main: Handler = chain(steps, router) if steps else router
+        self.describe_tool: DescribeTool = router.describe_tool
         self._tasks: TaskScope | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         """Where it is open, or was open last."""

@@ -1,13 +1,16 @@
 """JSON-RPC messages as values, their encoding, and the table of pending requests. `parse_*` decodes what peers send."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import Final, Generic, Literal, TypeVar, cast, final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from sluicegate.errors import ErrorObject, LocalProtocolError, RemoteProtocolError
+from sluicegate.errors import INTERNAL_ERROR, ErrorObject, LocalProtocolError, RemoteProtocolError
 from sluicegate.protocol.json_limits import DEFAULT_LIMITS, has_many_marks, is_deep
+
+log: Final = logging.getLogger("sluicegate")
 
 RequestId = str | int
 Params = dict[str, object]
@@ -183,6 +186,22 @@ def encode_reply(request_id: RequestId | None, reply: Reply) -> bytes:
     if isinstance(reply, Result):
         return _encoded(_ResultWire("2.0", request_id, reply.value))
     return _encoded(_ErrorWire("2.0", request_id, reply))
+
+
+UNENCODABLE: Final = ErrorObject(
+    INTERNAL_ERROR,
+    "Internal error: the answer contains a value that JSON cannot express.",
+    {"source": "sluicegate", "reason": "internal", "delivered": "yes", "retryable": False},
+)
+
+
+def encode_any_reply(request_id: RequestId | None, reply: Reply) -> tuple[bytes, Reply]:
+    """The bytes of a response, and the reply in them: `UNENCODABLE` if JSON cannot express the given one."""
+    try:
+        return encode_reply(request_id, reply), reply
+    except Exception:  # The encoder runs code of the values, which may raise anything (R34).
+        log.exception("An answer could not be encoded.")
+        return encode_reply(request_id, UNENCODABLE), UNENCODABLE
 
 
 def _encoded(message: msgspec.Struct) -> bytes:

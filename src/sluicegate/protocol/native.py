@@ -20,6 +20,7 @@ from sluicegate.protocol.server_connection import Called, Event, ServerConversat
 from sluicegate.protocol.session_era import Stage
 from sluicegate.protocol.types import DATA_KEY, EVENT_KEY, EVENTS_KEY, STREAMED_KEY, STREAMING_KEY
 from sluicegate.protocol.versions import LATEST_VERSION
+from sluicegate.text.similar import close_matches
 
 PROGRESS: Final = "notifications/progress"
 LOG: Final = "notifications/message"
@@ -146,10 +147,8 @@ class Methods:
 
     def unknown(self, method: str) -> ErrorObject:
         """The error for a method that means no tool."""
-        import difflib  # Imported late: only errors need it.
-
         names = sorted(self._native)
-        data: Params = {"available": names[:MAX_NAMED], "did_you_mean": difflib.get_close_matches(method, names, n=3)}
+        data: Params = {"available": names[:MAX_NAMED], "did_you_mean": close_matches(method, names, 3)}
         return ErrorObject(METHOD_NOT_FOUND, f"Method not found: {method[:100]}", data)
 
     def namespaces(self) -> set[str]:

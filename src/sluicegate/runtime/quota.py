@@ -170,7 +170,7 @@ class ConcurrencyLimit:
         try:
             async with asyncio.timeout(self._longest_wait):
                 await turn
-        except BaseException as problem:
+        except (asyncio.CancelledError, TimeoutError) as problem:
             if turn.done() and not turn.cancelled():
                 self.release()  # We got the place in the moment of leaving: pass it on.
             else:

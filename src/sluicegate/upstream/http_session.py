@@ -159,11 +159,13 @@ class SessionHttp:
             # Without the headers of the last session, which all other requests use until there is a new one.
             request = Request(request_id, "initialize", params)
             answer = await self._endpoint.ask("POST", _opening_fields(request.method), encode(request))
+            reply: Reply | None = None
             try:
-                return answer, await self._streams.read_reply(answer, request_id, None)
-            except BaseException:  # Re-raised, mostly a cancellation; the answer may have begun a session.
-                await self._end_session(self._session_id_of(answer))
-                raise
+                reply = await self._streams.read_reply(answer, request_id, None)
+                return answer, reply
+            finally:
+                if reply is None:  # The answer may have begun a session.
+                    await self._end_session(self._session_id_of(answer))
         finally:
             self.pending.claim(request_id)
 

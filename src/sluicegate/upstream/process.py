@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import IO, Final
 
 from sluicegate.errors import UpstreamClosed
@@ -154,17 +154,16 @@ class Child:
         child = cls(launched, receiver, stop_grace)
         child.on_stderr = on_stderr
         try:
-            async with asyncio.timeout(START_LIMIT):
-                error = await child._started
-            if error:
-                raise OSError(error, os.strerror(error), argv[0])
+            async with AsyncExitStack() as on_failure:
+                on_failure.push_async_callback(child._discard)
+                async with asyncio.timeout(START_LIMIT):
+                    error = await child._started
+                if error:
+                    raise OSError(error, os.strerror(error), argv[0])
+                on_failure.pop_all()
         except OSError as cause:  # TimeoutError is one, too.
-            await child._discard()
             cause.add_note(child.stderr_tail)  # If the guardian failed, its traceback is here.
             raise cannot_start(argv, cause) from cause
-        except BaseException:  # Re-raised, mostly a cancellation, after the child has been stopped.
-            await child._discard()
-            raise
         child.on_gone = on_gone  # Not before: a program that could not be executed has not ended.
         return child
 

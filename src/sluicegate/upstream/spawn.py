@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Final
 
 from sluicegate.errors import UpstreamUnavailable
@@ -155,23 +155,21 @@ def launch(
     argv = executable(command, environment, cwd)
     try:
         ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                # Takes a quarter of a millisecond (vfork), so it needs no thread.
-                process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", GUARD, str(theirs.fileno()), "--", *argv],
-                    bufsize=0,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    cwd=cwd,
-                    env=environment,
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,
-                )
-            except BaseException:  # Re-raised; the socket would leak.
-                ours.close()
-                raise
+        with theirs, ExitStack() as on_failure:
+            on_failure.callback(ours.close)
+            # Takes a quarter of a millisecond (vfork), so it needs no thread.
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", GUARD, str(theirs.fileno()), "--", *argv],
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=cwd,
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+            on_failure.pop_all()
     except (OSError, ValueError) as cause:
         raise cannot_start(argv, cause) from cause
     return Launched(argv, process, ours)

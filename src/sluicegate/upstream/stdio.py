@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final, Literal
 
@@ -186,14 +186,14 @@ class StdioUpstream:
         link.describe_end = child.describe_exit
         link.last_words = lambda: stderr.last_words(child.stderr_tail)
         try:
-            await link.open(child, era, probe_timeout=self._probe_timeout, open_timeout=self._open_timeout)
-        except BaseException as problem:  # Re-raised after the child was stopped.
-            tasks.cancel(link)
-            await child.aclose()
-            if isinstance(problem, UpstreamClosed):
-                details = link.last_words() or "; run its command in a shell to see why"
-                raise UpstreamClosed(problem.message, details=details, delivered="no") from None
-            raise
+            async with AsyncExitStack() as on_failure:
+                on_failure.push_async_callback(child.aclose)
+                on_failure.callback(tasks.cancel, link)
+                await link.open(child, era, probe_timeout=self._probe_timeout, open_timeout=self._open_timeout)
+                on_failure.pop_all()
+        except UpstreamClosed as problem:
+            details = link.last_words() or "; run its command in a shell to see why"
+            raise UpstreamClosed(problem.message, details=details, delivered="no") from None
         if era == "auto" and link.era == "session":
             stderr.explain_probe()
         return link, child

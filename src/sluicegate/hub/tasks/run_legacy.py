@@ -92,7 +92,7 @@ class LegacyTasks:
             if "content" not in value:  # An error; or an empty result, as some servers give for a failed task.
                 return _explained(reply, await _state(connection, exchange, ticket), self._name)
             return _unrelated(reply, value)
-        except BaseException as problem:
+        except BaseException as problem:  # Raised again, mostly a cancellation: the task has to end.
             if isinstance(problem, UpstreamError) and problem.delivered == "no":
                 problem.delivered = "unknown"  # That is about the result. The call itself was delivered.
             if self._scope is not None:
