@@ -12,7 +12,7 @@ import pytest
 
 import sluicegate
 from sluicegate.activations.values import Error, Structured
-from sluicegate.bundled.bash import Bash, Receiver, Stderr, Stdout
+from sluicegate.bundled.bash import Bash, Stderr, Stdout
 from sluicegate.config.load import load
 from sluicegate.config.paths import Places
 from sluicegate.gateway.gateway import Gateway
@@ -20,6 +20,7 @@ from sluicegate.gateway.loading import load_file
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.server import activated
 from sluicegate.testing import MemoryUpstream
+from sluicegate.upstream.guarded_command import OutputReceiver
 from tests.activations.helpers import Recorder, call, text
 from tests.polling import until
 
@@ -155,7 +156,7 @@ async def test_a_cancelled_call_has_ended_all_processes() -> None:
 class Flood:
     """A command that writes whenever its output is read."""
 
-    def __init__(self, receiver: Receiver) -> None:
+    def __init__(self, receiver: OutputReceiver) -> None:
         self.written = 0
         self._receiver = receiver
         self._is_paused = False
@@ -184,7 +185,7 @@ class Flood:
 async def test_a_slow_reader_stops_the_command_and_loses_nothing() -> None:
     floods: list[Flood] = []
 
-    def start(argv: object, variables: object, cwd: str, receiver: Receiver) -> Flood:
+    def start(argv: object, variables: object, cwd: str, receiver: OutputReceiver) -> Flood:
         floods.append(Flood(receiver))
         return floods[0]
 
@@ -202,7 +203,6 @@ async def test_a_slow_reader_stops_the_command_and_loses_nothing() -> None:
 SCRIPT = """
 import asyncio, sys
 from sluicegate.bundled.bash import Bash
-from sluicegate.upstream.guarded_command import start_command
 async def main():
     async for event in Bash().execute("setsid sleep 1000 & echo $!; wait"):
         sys.stdout.write(event.data)

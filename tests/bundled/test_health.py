@@ -20,7 +20,7 @@ from tests.bundled.services import services_in
 from tests.downstream.raw_client import RawClient, error_of, raw_client
 
 
-async def test_health_counts_servers_by_state_and_has_an_age(tmp_path: Path) -> None:
+async def test_it_counts_servers_by_state_and_knows_its_age(tmp_path: Path) -> None:
     states = {"ready": 2}
     health = Health(services_in(tmp_path, servers=lambda: states, since=10.0), clock=lambda: 12.5)
     found = await health.check()

@@ -1,4 +1,4 @@
-"""Servers by URL that come back as others: with other tools, or of another era (threats R8, protocol §3.6)."""
+"""Servers by URL that come back as others: with other tools, or of another era (threats R8)."""
 
 import asyncio
 from collections.abc import Awaitable

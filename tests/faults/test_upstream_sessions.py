@@ -1,4 +1,4 @@
-"""Streams that fall silent or break off, and sessions that are lost (threats R16, R18; protocol §5.2, §6.39)."""
+"""Streams that fall silent or break off, and sessions that are lost (threats R16, R18)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -199,7 +199,7 @@ async def test_a_stream_that_is_not_given_back_may_have_run(status: int) -> None
         assert (caught.value.delivered, caught.value.reason) == ("unknown", "backend_protocol")
 
 
-# ----------------------------------------------------------------------------------------- R18 and §6.39: lost sessions
+# --------------------------------------------------------------------------------------------------- R18: lost sessions
 
 
 HTML = ("Content-Type", "text/html; charset=utf-8")

@@ -95,4 +95,4 @@ async def test_without_a_record_that_others_see_no_page_is_opened_and_the_reload
     async with asyncio.timeout(10), ApprovalsPage(SqliteState(), page) as kept:
         assert await kept.follow(QUIET) == []
         [said] = await kept.follow(ASKS)
-        assert "nobody except the client itself can be asked" in said and kept.url == ""
+        assert "only the client itself can be asked" in said and kept.url == ""

@@ -1,4 +1,4 @@
-"""The table of methods says what the specification's matrix says (protocol §1.1 to §1.3), and versions negotiate."""
+"""The table of methods has those that each revision of the specification has, and versions are negotiated."""
 
 import pytest
 

@@ -337,7 +337,7 @@ def test_a_complete_result_says_so_and_for_how_long() -> None:
     assert complete({}, ttl_ms=5, scope="public")["cacheScope"] == "public"
 
 
-# --- Which era a server is of (protocol §2.1) -------------------------------------------------------------------------
+# --- Which era a server is of -----------------------------------------------------------------------------------------
 
 
 def unsupported(supported: object) -> ErrorObject:

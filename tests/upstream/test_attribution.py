@@ -1,4 +1,4 @@
-"""Which call a question belongs to, on a wire that does not say so (protocol §3.4)."""
+"""Which call a question belongs to, on a wire that does not say so."""
 
 import asyncio
 import itertools

@@ -49,7 +49,7 @@ class ActivationCatalog:
 
     Args:
         page_size: the number of definitions in one page of a list.
-        keeper: keeps what is too long for the result of a tool.
+        keeper: stores the part of a stream that is too long for the result of a tool.
     """
 
     def __init__(self, page_size: int = 50, keeper: Keeper | None = None) -> None:
@@ -133,7 +133,7 @@ class ActivationCatalog:
         self._announce("completions")
 
     def resource_updated(self, uri: str) -> None:
-        """Notify subscribers of the resource, or of one that contains it."""
+        """Notify subscribers of the resource, and of resources that contain it."""
         self._changes.note(RESOURCE_UPDATED, uri)
 
     def close(self) -> None:

@@ -41,7 +41,7 @@ CREATE TABLE IF NOT EXISTS owners (
     tree TEXT NOT NULL, owner TEXT NOT NULL, count INTEGER NOT NULL, PRIMARY KEY (tree, owner));
 """
 _watchers: Final[dict[str, list[Callable[[str], None]]]] = {}
-"""Who wants to know of changes, by file: `arbor` and `cone` open the same one."""
+"""The callbacks for changes of a tree, by file: `arbor` and `cone` open the same one."""
 _NODE: Final = "id, tree, parent, kind, content, metadata, created"
 
 

@@ -143,7 +143,7 @@ async def _work(places: Places, name: str, words: Sequence[str], text: str | Non
 async def _answered_elsewhere(places: Places, request: ElicitRequest) -> None:
     """Return when another way was used to answer the question whether a call may run; never, for other questions.
 
-    A client of 2026-07-28 is not told: its call is open again only when it sends an answer itself.
+    A client of 2026-07-28 is not notified: its call is open again only when it sends an answer itself.
     """
     # Imported late: few calls ask.
     from sluicegate.cli.state import wait_decided

@@ -152,7 +152,7 @@ class _File:
 
 
 class _EntryReader:
-    """Reads one entry. Reports every mistake; the first one that matters becomes the reason for `disabled`."""
+    """Reads one entry. Reports every mistake; the first one that prevents a start is the reason for `disabled`."""
 
     def __init__(self, file: _File, member: Member, path: tuple[str, ...]) -> None:
         self._file = file
@@ -422,7 +422,7 @@ class _EntryReader:
 
 
 def _mistake_in_url(url: str) -> str | None:
-    """What is wrong with a server's URL, or None."""
+    """The problem with a server's URL, or None."""
     if not (url.isascii() and url.isprintable()) or " " in url:
         return "The url contains spaces or characters that are not allowed in a URL."
     try:

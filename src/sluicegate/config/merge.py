@@ -168,7 +168,7 @@ class Merger:
 
 
 def key_of(name: str) -> str:
-    """The key that a server's name gives: `[a-z][a-z0-9-]*`, 31 characters at most (protocol §4.1)."""
+    """The key that a server's name gives: `[a-z][a-z0-9-]*`, 31 characters at most."""
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     key = re.sub(r"[^a-z0-9]+", "-", plain.lower()).strip("-")
     if not key:

@@ -1,7 +1,7 @@
 """One endpoint for Streamable HTTP of every revision and HTTP+SSE of 2024-11-05.
 
 2026-07-28 keeps only calls that wait for an answer. The session era has its sessions, the oldest transport a channel
-for each client. The era of a request is decided once, from headers and body together (protocol §2.3).
+for each client. The era of a request is decided once, from headers and body together.
 """
 
 import asyncio
@@ -481,7 +481,7 @@ _NO_SESSION: Final = Refusal(405, "method_not_allowed", "GET needs a session; se
 
 
 def _check_version(request: HttpRequest) -> None:
-    """Check the revision of a notification: no other header of it is defined (protocol §7)."""
+    """Check the revision of a notification: the specification defines no other header for it."""
     found = request.headers.get_all(VERSION)
     if len(found) != 1:
         raise RemoteProtocolError(f"Header mismatch: send {VERSION} exactly once.", code=HEADER_MISMATCH)

@@ -104,7 +104,7 @@ class Post:
         self._let_go_of_request()
 
     def withdraw(self, request_id: RequestId) -> None:
-        """End the POST of a request that its client cancelled; no revision defines how (protocol §3.7)."""
+        """End the POST of a request that its client cancelled; no revision defines how."""
         self.finish(encode_reply(request_id, _CANCELLED) if self._stream is None else None)
 
     def refuse(self, refusal: Refusal) -> None:

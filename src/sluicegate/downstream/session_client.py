@@ -282,7 +282,7 @@ class SessionSink:
 class AskedInRounds:
     """The way back to a session-era client for a server of 2026-07-28, which accepts no error as an answer.
 
-    A refused form or page becomes a cancelled one (§3.3.4); other refusals end the call.
+    A refused form or page becomes a cancelled one; other refusals end the call.
     """
 
     __slots__ = ("_sink",)

@@ -269,6 +269,7 @@ class Gateway:
 
     def _mount(self, server: ServerConfig, launched: Launched | None = None) -> None:
         self._broken.pop(server.name, None)
+        self._activations.pop(server.name, None)
         if not server.enabled:
             return
         try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ServerStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The state of one server, for the user who runs the gateway."""
+    """The state of one server, for the user of the gateway."""
 
     name: str
     state: str

@@ -54,7 +54,7 @@ class Listener:
         self.draining = False
         """Whether connections are closed after the current or first answer."""
         self.addresses: list[tuple[str, int]] = []
-        """Where clients can connect, with the actual port if 0 was given."""
+        """The addresses at which clients can connect, with the actual port if 0 was given."""
         self.on_refused: Callable[[str, str], None] = _ignore
         """Called with the reason and the client's address when a request is refused before it is handled."""
         # For its connections:

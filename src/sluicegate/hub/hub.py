@@ -352,7 +352,7 @@ class Hub:
         self._set_log_levels()
 
     def instructions(self, names: Mapping[str, str]) -> str | None:
-        """The naming rule, and the instructions of each of these mounts (protocol §4.4)."""
+        """The naming rule, and the instructions of each of these mounts."""
         mounts = [mount for name in names if (mount := self._mounts.get(name)) is not None]
         return instructions_of(mounts, names, self._naming, self._longest_instructions, self.governor)
 
@@ -397,7 +397,7 @@ class Hub:
 
     def _on_list_notice(self, mount: Mount, notices: Collection[str]) -> None:
         # A server without a prefix looks as if the client were connected to it directly, so its notices pass even if
-        # the lists are the same; for all others only real changes count (protocol §4.6). Notices of another gateway
+        # the lists are the same; for all others only real changes count. Notices of another gateway
         # do not pass: if it mounts us, its notice answers ours, without end. Those of a server with extensions do: they
         # may be about lists for clients that declare one.
         varies = mount.offer is not None and may_vary(mount.offer.extensions)

@@ -73,11 +73,11 @@ class ToolText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def is_structured(self) -> bool:
-        """Whether it has `structuredContent`, which is then an object."""
+        """Whether the result has `structuredContent`, which is then an object."""
         return self.structuredContent is not UNSET
 
     def marked(self) -> "ToolText":
-        """The same with the `resultType` that 2026-07-28 requires."""
+        """This result with the `resultType` that 2026-07-28 requires."""
         if self.resultType is not UNSET:
             return self
         return ToolText(
@@ -89,7 +89,7 @@ class ToolText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         )
 
     def for_session(self) -> "ToolText":
-        """The same without the members that only 2026-07-28 has."""
+        """This result without the members that only 2026-07-28 has."""
         return ToolText(content=self.content, structuredContent=self.structuredContent, isError=self.isError)
 
     def to_raw(self) -> msgspec.Raw:
@@ -134,7 +134,7 @@ class Result(msgspec.Struct, frozen=True):
 
     value: msgspec.Raw | ToolText | Mapping[str, object]
     is_final: bool = False
-    """Whether it is known not to be an `input_required` result."""
+    """Whether this is certainly not an `input_required` result."""
     revision: str = ""
     """The older revision that it was translated to, if any."""
 
@@ -268,11 +268,11 @@ class Pending(Generic[T]):
         return request_id
 
     def find(self, request_id: object) -> T | None:
-        """What waits under this id or progress token."""
+        """The call that waits under this id or progress token."""
         return self._waiting.get(request_id if type(request_id) is int else _own(request_id))
 
     def claim(self, request_id: RequestId | None) -> T | None:
-        """Remove and return what waits for this answer; None for late answers, which are normal after a cancel."""
+        """Remove and return the call that waits for this answer; None for late answers: normal after a cancel."""
         return self._waiting.pop(request_id if type(request_id) is int else _own(request_id), None)
 
     def drain(self) -> list[T]:

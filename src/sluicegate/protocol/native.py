@@ -59,7 +59,7 @@ def own_event(event: Params) -> Params:
 
 
 def events_of(reply: Reply) -> list[Params]:
-    """The events of a reply: the blocks that were not sent before, and the one that ends the stream."""
+    """The events of a reply: the blocks that were not sent before, and the event that ends the stream."""
     if isinstance(reply, ErrorObject):
         return [error_event(reply)]
     value = opened(reply)
@@ -160,7 +160,7 @@ class Methods:
         return parents
 
     def schema(self, namespace: str, about: Mapping[str, Params] | None = None) -> Params | None:
-        """What a namespace offers, with hashes that change exactly when what they cover changes; None if it is unknown.
+        """The schema of a namespace, with hashes that change exactly when the schema does; None if it is unknown.
 
         `about` has the version and description of namespaces.
         """
@@ -271,7 +271,7 @@ def read_call(value: Params) -> Called | None:
 
 
 class NativeConversation(ServerConversation):
-    """The messages of a client that may call native methods beside those of MCP, and needs no handshake for either."""
+    """The messages of a client that may call both native methods and methods of MCP. Neither needs a handshake."""
 
     __slots__ = ()
 

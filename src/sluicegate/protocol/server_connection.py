@@ -179,7 +179,7 @@ class ServerConversation:
         return finished(self.read_in_steps(data))
 
     def read_in_steps(self, data: bytes) -> Steps[list[Event]]:
-        """As `receive_message`, for messages that may be long."""
+        """Do the work of `receive_message` in steps, for messages that may be long."""
         events: list[Event] = []
         yield from self._read_frame(data, events)
         return events
@@ -406,5 +406,5 @@ class ServerConversation:
 
     @property
     def in_progress(self) -> int:
-        """How many requests have not been answered yet."""
+        """The number of requests that have not been answered yet."""
         return len(self._in_progress)

@@ -76,7 +76,7 @@ class DuplexConnection:
         *,
         ceiling: int = DEFAULT_CEILING,
     ) -> None:
-        """`skipped` logs lines that are no messages, over all connections to the server.
+        """`skipped` logs lines that are not messages, over all connections to the server.
 
         `ceiling` is the maximum size of a message of the server, in bytes.
         """
@@ -333,7 +333,7 @@ class DuplexConnection:
         """Take no more exchanges: we are closing the connection."""
         self._close(lambda: f"The connection to {self.name} is closed.")
         if self._wire is not None:
-            # What comes now is dropped. But a server that is blocked in a write does not see the end of its input.
+            # Further output is read and dropped: a server that is blocked in a write does not see its input end.
             self._wire.resume_reading()
 
     def _close(self, problem: Callable[[], str]) -> None:

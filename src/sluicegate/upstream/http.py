@@ -1,4 +1,4 @@
-"""A server at a URL. Its era and transport are detected once and remembered (protocol §2.2)."""
+"""A server at a URL. Its era and transport are detected once and remembered."""
 
 import asyncio
 import ssl as tls

@@ -56,7 +56,7 @@ CONTEXT: Final = "context that a server wanted its question to have"
 JOINED: Final = "blocks of a model's answer joined into one text"
 
 QUIETS_AFTER: Final = 1.0
-"""Seconds until the level is lowered after the last listener left: one that changes its level leaves and comes back."""
+"""Seconds until the level is lowered after the last listener left: to change its level, a listener comes back."""
 
 RESTORES_WITHIN: Final = 10.0
 """Seconds for repeating our settings in a new session. All calls wait for it."""
@@ -136,7 +136,7 @@ class SessionServer:
         return reply_from_session(exchange.method, exchange.params, reply)
 
     async def _relay_task(self, exchange: Exchange, params: Params) -> Reply:
-        """The reply to a call that becomes a task, or to what is asked about one."""
+        """The reply to a call that becomes a task, or to a request about a task."""
         if "task" in params:
             call = self.task_calls.begin(exchange)
             with ExitStack() as on_failure:
@@ -247,7 +247,7 @@ class SessionServer:
         self._line.respond(request.id, reply)
 
     def asker_of(self, request: Request, cause: Exchange | None = None) -> "Asker":
-        """A function that asks the caller whose call caused the question, never another caller (§3.4).
+        """A function that asks the caller whose call caused the question, never another caller (T11).
 
         Args:
             cause: the call that caused it, if the transport knows; otherwise it is found among the pending calls.

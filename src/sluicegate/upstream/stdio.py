@@ -31,7 +31,7 @@ PRINTED_IN_LOG: Final = 200
 """Characters of a line that was printed to stdout, in the log."""
 CRASH_COUNTS: Final = 600.0
 """Seconds for which a server that ended during the probe is taken for one of the session era. Some of these always end;
-but any server may crash, and one of 2026-07-28 must not be taken for an older one for ever."""
+but any server may crash, and a server of 2026-07-28 must not be treated as an older one for good."""
 
 _verdicts: Final[dict[bytes, tuple[Era, float]]] = {}
 """The era of every command that was probed, and until when that holds (monotonic clock). A second probe would cost a
@@ -70,7 +70,7 @@ class StdioUpstream:
             ceiling: the maximum size of a message of the server, in bytes.
             secrets: redacted in stderr and in every error, as are the values of `env`.
             on_lines: gets the lines of stderr; of a flood only some.
-            on_printed: gets lines on stdout that are no messages.
+            on_printed: gets lines on stdout that are not messages.
             launched: a process of this command that was started before. The first connection takes it.
             missing: the message for a program that does not exist.
         """

@@ -1,4 +1,4 @@
-"""Tools that servers of 2025-11-25 run only as tasks, called like any other tool (§3.8).
+"""Tools that servers of 2025-11-25 run only as tasks, called like any other tool.
 
 Such a tool answers a call at once, with a ticket, and its result is fetched with `tasks/result`, which waits until
 the task ends. What the server asks meanwhile comes while that request is open, so it belongs to this call. A caller
