@@ -104,6 +104,8 @@ class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[AuditRow]
     position: str
     """Where to read on: it stays valid when rows are added, and when the index is built again."""
+    has_more: bool = False
+    """Whether there may be more rows now, so that reading on pays."""
     problems: list[str] = []
     """A sentence for each part of the log that cannot be read."""
 
@@ -138,12 +140,12 @@ class AuditRequest(msgspec.Struct, frozen=True, kw_only=True):
 class AuditReader(Protocol):
     """Reads an audit log, also while it is written. Rows of several writers are merged by time.
 
-    A list of all rows is `rows()` until a page is short; a tail is `last()`, and then `rows(after=position)`.
+    A list of all rows is `rows()` until a page has no more; a tail is `last()`, and then `rows(after=position)`.
     All methods raise `OSError` if the log cannot be read at all.
     """
 
     def rows(self, where: AuditFilter = ALL_ROWS, *, after: str = "", limit: int = 1000) -> Awaitable[AuditPage]:
-        """The first rows that match, after a position of an earlier page; fewer than `limit` if there are no more.
+        """The first rows that match, after a position of an earlier page.
 
         Raises:
             ValueError: the position is not one of this log.
