@@ -12,11 +12,11 @@ import sluicegate
 from sluicegate.downstream import browser_page, http_response
 from sluicegate.downstream.http import HttpEndpoint
 from sluicegate.downstream.http_guard import LOOPBACK, HostPolicy
-from sluicegate.downstream.http_response import HttpRequest
 from sluicegate.errors import ErrorObject
 from sluicegate.exchange import Caller, Exchange
 from sluicegate.http1 import Limits, serve
 from sluicegate.protocol.message import Notification, Reply, Result
+from sluicegate.runtime.identity import IncomingRequest
 from tests.downstream import http_stage
 from tests.downstream.http_client import (
     BOTH,
@@ -472,13 +472,13 @@ async def test_an_answer_whose_own_code_fails_is_an_internal_error_and_the_endpo
 async def test_when_the_caller_cannot_be_determined_nothing_of_the_request_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def nobody(request: HttpRequest) -> Caller:
+    def fail(request: IncomingRequest) -> Caller:
         raise RuntimeError("secret detail")
 
     monkeypatch.setattr(http_response, "KEEP_ALIVE", 0.0)
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
-    endpoint = HttpEndpoint(Stage().server, caller=nobody)
+    endpoint = HttpEndpoint(Stage().server, identify=fail)
     async with endpoint, serve(endpoint) as listener:
         client = HttpClient(endpoint, listener)
         for _ in range(2):  # what the first one left to be done is done before the second is answered

@@ -13,11 +13,11 @@ from sluicegate.exchange import Handler
 from sluicegate.hub.hub import Hub
 from sluicegate.protocol.message import Notification, Result
 from sluicegate.protocol.native import event_of, events_of
-from tests.downstream import test_native, test_native_post, test_websocket
 from tests.downstream.http_client import http_client
-from tests.downstream.native_stage import Json, Stage
+from tests.downstream.native import test_peer, test_post, test_websocket
+from tests.downstream.native.native_stage import Json, Stage
+from tests.downstream.native.test_peer import START, STREAMS
 from tests.downstream.raw_client import modern, raw_client
-from tests.downstream.test_native import START, STREAMS
 
 # ------------------------------------------------------------------------------------------------ where the tools are
 
@@ -52,8 +52,8 @@ PLACES = {
 
 
 async def by_channel(handler: Handler, method: str) -> list[Json]:
-    async with test_native.native_client(handler) as client:
-        return await test_native.events(client, method)
+    async with test_peer.native_client(handler) as client:
+        return await test_peer.events(client, method)
 
 
 async def by_socket(handler: Handler, method: str) -> list[Json]:
@@ -63,8 +63,8 @@ async def by_socket(handler: Handler, method: str) -> list[Json]:
 
 async def by_post(handler: Handler, method: str) -> list[Json]:
     async with http_client(handler) as client:
-        answer = await test_native_post.post(client, method, accept="text/event-stream")
-        return (await test_native_post.events(answer, method))[0]
+        answer = await test_post.post(client, method, accept="text/event-stream")
+        return (await test_post.events(answer, method))[0]
 
 
 # ---------------------------------------------------------------------------------------------------------- MCP views
@@ -198,7 +198,7 @@ async def test_the_fold_of_native_events_is_the_buffered_result(place: str) -> N
             answers = (
                 await client.modern("tools/call", params, accept="application/json"),
                 await session.request(2, "tools/call", params, accept="application/json"),
-                await test_native_post.post(client, name, accept="application/json"),
+                await test_post.post(client, name, accept="application/json"),
             )
             for answer in answers:
                 assert folded(cast(Json, (await answer.json())["result"])) == expected, name

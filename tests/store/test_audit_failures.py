@@ -14,6 +14,7 @@ from sluicegate.store import audit_log
 from sluicegate.store.audit_files import log_files, read_rows
 from sluicegate.store.audit_log import FileAudit, Sync, open_audit_log
 from sluicegate.store.base import Row
+from tests.polling import until
 from tests.store.stage import decision, faults, full_after, log_path, outcome, rows_in, unwritable, verdicts
 
 SYNCS: list[Sync] = ["normal", "full"]
@@ -48,7 +49,7 @@ async def until_written(log: FileAudit, request: str) -> None:
             await log.append(decision(request))
             return
         except AuditUnavailable:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # The log tries again at its own pace.
 
 
 async def until_unavailable(log: FileAudit) -> list[str]:
@@ -64,10 +65,7 @@ async def until_unavailable(log: FileAudit) -> list[str]:
 
 
 async def until_available(log: FileAudit) -> None:
-    while True:
-        if not log.problem:
-            return
-        await asyncio.sleep(0.01)
+    await until(lambda: not log.problem)
 
 
 def gaps(folder: Path) -> list[dict[str, object]]:

@@ -138,7 +138,7 @@ def test_a_note_of_another_key_is_not_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "a+b", "a+00000000+AQ==", f"x{SIGNER.verifier}", "a+b+é"])
-def test_what_is_no_key_is_refused(text: str) -> None:
+def test_text_that_is_no_key_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="."):
         Verifier.parse(text)
 

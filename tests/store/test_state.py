@@ -99,7 +99,7 @@ def test_a_gateway_that_stops_voids_its_questions(path: str) -> None:
         assert os.listdir(f"{path}-runs") == []
 
 
-def test_t18_questions_of_a_killed_gateway_are_void_and_those_of_others_stay(path: str) -> None:
+def test_t18_questions_of_a_killed_gateway_are_void_and_other_questions_stay(path: str) -> None:
     script = f"""
 import sys, time
 from sluicegate.store.state import SqliteState

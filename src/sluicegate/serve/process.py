@@ -30,7 +30,7 @@ from sluicegate.serve.reload import Adjust, Reloader, Say, as_loaded
 from sluicegate.serve.stopping import ExitTimer, Signals, UntilIdle
 
 if TYPE_CHECKING:
-    from sluicegate.gateway.load_activation import FoundActivation
+    from sluicegate.gateway.loading import FoundActivation
     from sluicegate.serve.endpoints import Endpoints
 
 log = logging.getLogger("sluicegate")

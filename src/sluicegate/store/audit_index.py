@@ -428,7 +428,7 @@ def _opened(path: str) -> sqlite3.Connection:
                 database.execute(f"PRAGMA user_version = {_FORMAT}")
             elif version != _FORMAT:
                 raise sqlite3.DatabaseError("it is an index of another version")
-    except BaseException:
+    except BaseException:  # Raised again; the file would stay open.
         database.close()
         raise
     return database

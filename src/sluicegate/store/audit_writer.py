@@ -156,7 +156,7 @@ class Writer:
             values = AppendFile(newest.values_path) if os.path.exists(newest.values_path) else None
             if values is not None:
                 _cut_values(newest, values, head.seq)
-        except BaseException:
+        except BaseException:  # Raised again; the file would stay open.
             rows.close()
             raise
         self.head = head

@@ -120,7 +120,7 @@ class SqliteState:
                     os.makedirs(self._runs, mode=0o700, exist_ok=True)
                     self._lock = try_lock(os.path.join(self._runs, self.run))
             self.void_stopped()
-        except BaseException:
+        except BaseException:  # Raised again; the file would stay open.
             self._db.close()
             raise
 
@@ -357,7 +357,7 @@ class SqliteState:
             try:
                 yield self._db
                 self._db.execute("COMMIT")
-            except BaseException:
+            except BaseException:  # Raised again; the transaction must not stay open.
                 with suppress(sqlite3.Error):
                     self._db.execute("ROLLBACK")
                 raise

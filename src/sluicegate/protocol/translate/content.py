@@ -1,4 +1,4 @@
-"""Translation of what is inside results: content blocks, definitions, and the schemas in them.
+"""Translation of the parts of results: content blocks, definitions, and the schemas in them.
 
 The one rule: a value may be raw JSON at any level. It is decoded one level at a time and only where needed, so that a
 long text is never decoded. A value that need not change is returned as the same object.
@@ -62,7 +62,7 @@ _MAX_COMPARED: Final = 1024 * 1024
 
 
 def _values(structured: bytes) -> list[object]:
-    """The value, and what is under `result`, where servers put a value that is no object; their text is that value.
+    """The value, and the value under `result`: servers wrap values that are not objects, and show the inner as text.
 
     Nothing if there is too much to compare.
     """
@@ -173,7 +173,7 @@ def _annotated(value: Params, revision: Revision) -> Params:
 
 
 def _without_booleans(schema: Params) -> Params:
-    """A schema whose properties are all objects: in the session era `true` and `false` are no schemas."""
+    """A schema whose properties are all objects: in the session era `true` and `false` are not schemas."""
     properties = members_of(schema.get("properties")) or {}
     flags = {name: plain(value) for name, value in properties.items() if not _is_object(value)}
     instead: Params = {name: {} if flag else {"not": {}} for name, flag in flags.items() if isinstance(flag, bool)}
@@ -192,9 +192,9 @@ _SCHEMAS: Final = frozenset(
 
 
 def _marked(schema: object, names: set[str] | None) -> object:
-    """The schema with only the valid `x-mcp-header` marks (protocol §1.6), or with none if `names` is None."""
+    """The schema with only the valid `x-mcp-header` marks, or with none if `names` is None."""
     # A mark is valid only if it is reachable by `properties` alone, so `names` is passed down only there. A property of
-    # that name, or such a member of a default value, is no mark.
+    # that name, or such a member of a default value, is not a mark.
     if isinstance(schema, list):
         return [_marked(item, None) for item in cast(list[object], schema)]
     if not isinstance(schema, dict):
