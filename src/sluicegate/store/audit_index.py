@@ -13,7 +13,7 @@ import threading
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from itertools import islice
 from typing import BinaryIO, Final, Literal, NamedTuple, Protocol, TypeVar
@@ -416,8 +416,9 @@ def _opened(path: str) -> sqlite3.Connection:
     """The index at a path, created if there is none; raises OSError or sqlite3.Error if it cannot be used."""
     if path != ":memory:":
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-    database = sqlite3.connect(path, isolation_level=None, timeout=_BUSY, check_same_thread=False)
-    try:
+    with ExitStack() as opened:  # Closes the index if it cannot be used.
+        connection = sqlite3.connect(path, isolation_level=None, timeout=_BUSY, check_same_thread=False)
+        database = opened.enter_context(closing(connection))
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")
         with _transaction(database):
@@ -428,9 +429,7 @@ def _opened(path: str) -> sqlite3.Connection:
                 database.execute(f"PRAGMA user_version = {_FORMAT}")
             elif version != _FORMAT:
                 raise sqlite3.DatabaseError("it is an index of another version")
-    except BaseException:  # Raised again; the file would stay open.
-        database.close()
-        raise
+        opened.pop_all()
     return database
 
 

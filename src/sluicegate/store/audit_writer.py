@@ -4,7 +4,7 @@ import calendar
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from typing import BinaryIO, Final
 
 from sluicegate.runtime.lock import try_lock
@@ -144,8 +144,8 @@ class Writer:
         """Open a file at whose end the chain goes on. `written` is its size if this writer has written it."""
         if self.is_spoiled:
             raise _Unusable("cannot be written any more")
-        rows = AppendFile(newest.path)
-        try:
+        with ExitStack() as opened:  # Closes the files if they cannot be used.
+            rows, values = opened.enter_context(closing(AppendFile(newest.path))), None
             if written is not None and rows.size > written:
                 rows.cut(written)  # A group that could not be cut off when it failed.
             with open(newest.path, "rb") as file:
@@ -153,14 +153,12 @@ class Writer:
             head = Head(last.seq, last.hash) if last is not None else self._head_before(newest)
             if self.head is not None and head != self.head:
                 raise _Unusable(f"ends with row {head.seq}, but the last one written is {self.head.seq}")
-            values = AppendFile(newest.values_path) if os.path.exists(newest.values_path) else None
-            if values is not None:
+            if os.path.exists(newest.values_path):
+                values = opened.enter_context(closing(AppendFile(newest.values_path)))
                 _cut_values(newest, values, head.seq)
-        except BaseException:  # Raised again; the file would stay open.
-            rows.close()
-            raise
-        self.head = head
-        self._use(newest, rows, values)
+            self.head = head
+            self._use(newest, rows, values)
+            opened.pop_all()
 
     def _head_before(self, file: LogFile) -> Head:
         """The head after which the first row of a file comes."""
