@@ -67,6 +67,31 @@ def test_everything_else_is_not_a_text_result(data: bytes) -> None:
     assert read_tool_text(msgspec.Raw(data)) is None
 
 
+MIB = 1024 * 1024
+BLOCK = b'{"type":"text","text":"{,:["}'
+
+
+def content(*blocks: bytes) -> bytes:
+    return b'{"content":[%b]}' % b",".join(blocks)
+
+
+@pytest.mark.parametrize("text", [b"x" * MIB, b"{" * MIB, b"\\n" * MIB, b'{\\"a\\":[1,2]},' * 80_000])
+def test_one_long_text_is_a_text_result(text: bytes) -> None:
+    data = content(b'{"type":"text","text":"%b"}' % text)
+    read = read_tool_text(msgspec.Raw(data))
+    assert read is not None and bytes(read.to_raw()) == data
+
+
+def test_several_thousand_texts_are_a_text_result() -> None:
+    data = content(*[BLOCK] * 5000, b'{"type":"text","text":"%b"}' % (b"x" * MIB))
+    read = read_tool_text(msgspec.Raw(data))
+    assert read is not None and len(read.content) == 5001
+
+
+def test_very_many_texts_are_not_decoded_one_by_one() -> None:
+    assert read_tool_text(msgspec.Raw(content(*[BLOCK] * 40_000))) is None
+
+
 @pytest.mark.parametrize(
     ("data", "written"),
     [

@@ -18,7 +18,7 @@ from sluicegate.text.visible_text import CONTROLS, HIDDEN, visible
         ("\ud800", "<U+D800>"),
     ],
 )
-def test_t18_hidden_characters_are_named(text: str, shown: str) -> None:
+def test_hidden_characters_are_named(text: str, shown: str) -> None:
     assert visible(text) == shown
 
 
@@ -33,7 +33,7 @@ def test_all_control_and_format_characters_are_hidden_ones() -> None:
             assert is_shaped or HIDDEN.match(character), hex(code)
 
 
-def test_what_is_replaced_on_a_terminal_is_hidden() -> None:
+def test_characters_that_a_terminal_replaces_are_hidden() -> None:
     for code in range(0x110000):
         if CONTROLS.match(chr(code)):
             assert HIDDEN.match(chr(code)), hex(code)

@@ -103,6 +103,7 @@ class _Content(msgspec.Struct):
 _decode_tool_text: Final = msgspec.json.Decoder(ToolText).decode
 _decode_content: Final = msgspec.json.Decoder(_Content).decode
 _LARGE: Final = 1024 * 1024
+_FEW_BRACES: Final = 1000
 _BRACE: Final = 0x7B
 _QUOTE: Final = 0x22
 _RAW_DEPTH: Final = DEFAULT_LIMITS.depth - 2
@@ -111,7 +112,7 @@ _RAW_DEPTH: Final = DEFAULT_LIMITS.depth - 2
 def read_tool_text(raw: msgspec.Raw) -> ToolText | None:
     """The result if it has only text content; None for all others, also for unreadable ones."""
     try:
-        if len(raw) > _LARGE and has_many_marks(bytes(_decode_content(raw).content)):
+        if len(raw) > _LARGE and _has_many_braces(bytes(raw)) and has_many_marks(bytes(_decode_content(raw).content)):
             return None  # Hundreds of thousands of texts, which would be decoded one by one (T4).
         text = _decode_tool_text(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -127,6 +128,19 @@ def read_tool_text(raw: msgspec.Raw) -> ToolText | None:
     if text.meta is not UNSET and is_deep(bytes(text.meta.server_info), _RAW_DEPTH):
         return None
     return text
+
+
+def _has_many_braces(data: bytes) -> bool:
+    """Whether there are so many braces that the blocks have to be counted.
+
+    One long text has few: to search for a byte takes a hundredth of the time of counting all marks.
+    """
+    place = 0
+    for _ in range(_FEW_BRACES):
+        place = data.find(b"{", place) + 1
+        if not place:
+            return False
+    return True
 
 
 class Result(msgspec.Struct, frozen=True):

@@ -1,6 +1,7 @@
 """Native clients on a WebSocket of an ASGI server: uvicorn, and one of ours that keeps messages as long as it likes."""
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,16 +18,27 @@ from tests.downstream.native.test_peer import START, STREAMS
 from tests.downstream.native.test_websocket import answer_to, closed_with, events, receive, send
 
 
+class Uvicorn(uvicorn.Server):
+    """A server with an event for the end of its start."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.is_listening.set()
+
+
 @asynccontextmanager
 async def served(app: sluicegate.AsgiApp) -> AsyncGenerator[str]:
     """The URL of an app in uvicorn."""
     config = uvicorn.Config(app, port=0, log_level="critical", ws="websockets-sansio", lifespan="on")
-    server = uvicorn.Server(config)
+    server = Uvicorn(config)
     async with TaskScope() as tasks:
         tasks.start(server.serve())
         async with asyncio.timeout(10):
-            while not server.started:  # noqa: ASYNC110 - it tells nobody
-                await asyncio.sleep(0.01)
+            await server.is_listening.wait()
         port = server.servers[0].sockets[0].getsockname()[1]
         yield f"ws://127.0.0.1:{port}/native"
         server.should_exit = True

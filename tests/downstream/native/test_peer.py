@@ -205,7 +205,7 @@ async def test_a_schema_that_refers_to_another_document_is_left_to_the_server() 
         assert {"type": "content", "text": "x"} in await events(client, "echo", {"a": "x"})
 
 
-async def test_what_a_caller_cannot_see_looks_unknown() -> None:
+async def test_tools_that_a_caller_cannot_see_look_unknown() -> None:
     stage = Stage()
 
     async def hiding(exchange: Exchange) -> Reply:

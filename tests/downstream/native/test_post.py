@@ -25,7 +25,7 @@ async def events(answer: Answer, method: str) -> tuple[list[Json], Json]:
 
 
 @pytest.mark.parametrize("method", STREAMS)
-async def test_what_is_sent_early_makes_a_stream_and_all_else_is_one_body(method: str) -> None:
+async def test_early_events_make_a_stream_and_other_results_are_one_body(method: str) -> None:
     async with http_client(Stage().server) as client:
         whole = await (await post(client, method, accept="application/json")).json()
         answer = await post(client, method)

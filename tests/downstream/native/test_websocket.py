@@ -18,6 +18,7 @@ from sluicegate.http1 import Limits
 from tests.downstream.http_client import HttpClient, http_client
 from tests.downstream.native.native_stage import Json, Stage
 from tests.downstream.native.test_peer import START, STREAMS
+from tests.downstream.raw_client import standstill
 
 HANDSHAKE = (
     ("Connection", "Upgrade"),
@@ -118,24 +119,13 @@ async def test_a_client_that_goes_away_without_a_word_closes_its_streams(way: st
         await client.all_closed()
 
 
-async def standstill(stage: Stage) -> int:
-    """The number of events that the generator has made when it makes no more."""
-    said, quiet = -1, 0
-    async with asyncio.timeout(20):
-        while quiet < 20:
-            quiet = quiet + 1 if said == stage.said else 0
-            said = stage.said
-            await asyncio.sleep(0.01)
-    return said
-
-
 async def test_a_reader_that_stops_stops_the_generator_and_goes_on_later() -> None:
     stage = Stage()
     async with http_client(stage.server) as client, socket_to(client, max_queue=1) as socket:
         await send(socket, "act.count", {"to": 5000, "size": 4096})
         async with asyncio.timeout(10):
             await stage.started.wait()
-        said = await standstill(stage)
+        said = await standstill(lambda: stage.said)
         assert 0 < said < 5000
         # What waits in this process is little: the rest is in the buffers of the system.
         (connection,) = client.listener.connections

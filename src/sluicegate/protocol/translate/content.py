@@ -4,7 +4,6 @@ The one rule: a value may be raw JSON at any level. It is decoded one level at a
 long text is never decoded. A value that need not change is returned as the same object.
 """
 
-import re
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from operator import attrgetter
@@ -12,6 +11,7 @@ from typing import Final, cast
 
 import msgspec
 
+from sluicegate.protocol.headers import MARK, NESTED_SCHEMAS, SCHEMAS_BY_NAME, is_mark
 from sluicegate.protocol.json_limits import has_many_marks
 from sluicegate.protocol.message import Params, ToolText, as_object
 from sluicegate.protocol.versions import Revision
@@ -139,7 +139,7 @@ def tool_from_session(tool: Params) -> Params:
     `execution` stays, although only 2025-11-25 has it: the hub must know that a call has to be a task.
     """
     schema = tool.get("inputSchema")
-    if isinstance(schema, msgspec.Raw) and _MARK.encode() not in bytes(schema):
+    if isinstance(schema, msgspec.Raw) and MARK.encode() not in bytes(schema):
         return tool
     schema = plain(schema)
     marked = _marked(schema, set())
@@ -182,14 +182,6 @@ def _without_booleans(schema: Params) -> Params:
 
 # --------------------------------------------------------------------------------------------- header marks in a schema
 
-_MARK: Final = "x-mcp-header"
-_token: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_SCHEMAS_BY_NAME: Final = frozenset("properties patternProperties dependentSchemas $defs definitions".split())
-_SCHEMAS: Final = frozenset(
-    "items prefixItems contains additionalItems unevaluatedItems additionalProperties unevaluatedProperties"
-    " propertyNames allOf anyOf oneOf not if then else contentSchema".split()
-)
-
 
 def _marked(schema: object, names: set[str] | None) -> object:
     """The schema with only the valid `x-mcp-header` marks, or with none if `names` is None."""
@@ -201,22 +193,17 @@ def _marked(schema: object, names: set[str] | None) -> object:
         return schema
     members, kept = cast(Params, schema), cast(Params, {})
     for key, value in members.items():
-        if key == _MARK:
-            if names is None or not _is_header(value, members.get("type"), names):
+        if key == MARK:
+            if names is None or not is_mark(value, members.get("type"), names):
                 continue
-            names.add(cast(str, value).lower())
-        elif key in _SCHEMAS_BY_NAME and isinstance(value, dict):
+            names.add(value.lower())
+        elif (key == "properties" or key in SCHEMAS_BY_NAME) and isinstance(value, dict):
             below = names if key == "properties" else None
             value = {name: _marked(item, below) for name, item in cast(Params, value).items()}
-        elif key in _SCHEMAS:
+        elif key in NESTED_SCHEMAS:
             value = _marked(value, None)
         kept[key] = value
     return kept
-
-
-def _is_header(name: object, kind: object, taken: Collection[str]) -> bool:
-    usable = isinstance(name, str) and _token.fullmatch(name) is not None and name.lower() not in taken
-    return usable and kind in ("string", "integer", "boolean")
 
 
 # ---------------------------------------------------------------------------------------------- decoding level by level

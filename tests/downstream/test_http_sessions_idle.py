@@ -24,7 +24,7 @@ class Bed(HttpSession):
         return not self.busy
 
 
-def test_the_first_is_the_one_that_came_to_rest_first() -> None:
+def test_the_oldest_is_the_session_that_became_idle_first() -> None:
     idle = IdleSessions()
     beds = [Bed() for _ in range(3)]
     for bed in beds:
@@ -37,7 +37,7 @@ def test_the_first_is_the_one_that_came_to_rest_first() -> None:
     assert idle.oldest() is beds[2]
 
 
-def test_one_that_is_in_use_gives_no_way_and_comes_back_when_it_rests() -> None:
+def test_a_session_in_use_is_passed_over_until_it_is_idle_again() -> None:
     idle = IdleSessions()
     bed = Bed()
     assert idle.oldest() is None
@@ -65,7 +65,7 @@ def test_sessions_in_use_are_passed_over_once_and_not_at_every_search() -> None:
         st.tuples(st.sampled_from(["use", "rest", "leave", "first"]), st.integers(0, 5), st.sampled_from([None, "a"]))
     )
 )
-def test_the_first_is_always_the_one_that_is_idle_for_longest(steps: list[tuple[str, int, str | None]]) -> None:
+def test_the_oldest_is_always_the_session_that_is_idle_for_longest(steps: list[tuple[str, int, str | None]]) -> None:
     idle = IdleSessions()
     beds = [Bed(caller) for caller in ("local", "a", "a", "a", "b", "local")]
     order: list[Bed] = []  # all that are idle, in the order in which they came to rest

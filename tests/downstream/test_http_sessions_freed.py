@@ -32,7 +32,7 @@ def without_collector() -> Generator[Callable[..., Awaitable[None]]]:
     async def all_freed() -> None:
         async with asyncio.timeout(PATIENCE):
             while any(now > then for now, then in zip(count(), before, strict=True)):  # noqa: ASYNC110 - no event
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0)
 
     gc.collect()
     before = count()

@@ -155,7 +155,7 @@ async def test_a_retry_without_the_answer_is_not_asked_again_once_the_call_has_e
 
 
 @fronts
-async def test_after_a_question_was_taken_back_the_retry_gets_what_came_of_the_call(over: str) -> None:
+async def test_after_a_question_was_withdrawn_the_retry_gets_the_result_of_the_call(over: str) -> None:
     async with scene(over) as (server, call):
         question = await asked(call)
         await server.take_back()
@@ -183,7 +183,7 @@ async def test_a_retry_may_come_between_the_withdrawal_and_the_end(over: str) ->
 
 
 @fronts
-async def test_a_call_that_failed_tells_the_retry_why(over: str) -> None:
+async def test_the_retry_of_a_failed_call_gets_its_error(over: str) -> None:
     async with scene(over) as (server, call):
         question = await asked(call)
         server.problem = UpstreamTimeout("s did not answer within 5 s.")

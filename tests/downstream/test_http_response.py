@@ -76,7 +76,7 @@ async def test_a_stream_that_cannot_speak_leaves_the_others_their_turn() -> None
     rota.close()
 
 
-async def test_one_that_is_watched_again_waits_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_that_is_watched_again_waits_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
     rota, early, late = KeepAlive(), Stream(), Stream()
     rota.watch(early)
     monkeypatch.setattr(http_response, "KEEP_ALIVE", 3600.0)

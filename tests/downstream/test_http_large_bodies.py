@@ -62,7 +62,7 @@ async def test_a_large_body_of_a_session_is_taken_and_a_hostile_one_is_refused()
             assert refused.status == 400 and error_of(await refused.json())["code"] == code
 
 
-async def test_a_large_body_that_is_checked_when_we_stop_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_body_that_is_being_checked_gets_503_when_we_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     pace = Pace(monkeypatch)
     async with http_client(Stage().server) as client, asyncio.timeout(20), asyncio.TaskGroup() as group:
         large = group.create_task(client.modern("tools/call", call("echo", text=LONG)))

@@ -50,7 +50,7 @@ class Program:
 def program(server: str, app: str, log: Path, *options: str) -> Generator[Program]:
     """Run an app; ready to take requests."""
     port = free_port()
-    name = f"tests.downstream.asgi_apps:{app}"
+    name = f"tests.serve.asgi_apps:{app}"
     granian = ["--interface", "asgi"] if server == "granian" else []
     command = [sys.executable, "-m", server, *granian, "--port", str(port), *options, name]
     with log.open("wb") as file, subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file) as process:
@@ -177,7 +177,7 @@ async def test_an_event_of_the_session_era_arrives_before_the_tool_goes_on(guest
     assert progress(await answer.message()) == 2
 
 
-async def test_the_oldest_transport_is_told_where_it_is_mounted(guest: Guest) -> None:
+async def test_the_oldest_transport_gets_the_path_of_the_mount(guest: Guest) -> None:
     stream = await guest.open("GET", "/sse", [("Accept", "text/event-stream")])
     endpoint = await stream.event()
     assert endpoint.event == "endpoint" and endpoint.data.startswith("/tools/messages?session_id=")
@@ -191,7 +191,7 @@ async def test_the_oldest_transport_is_told_where_it_is_mounted(guest: Guest) ->
     stream.hang_up()
 
 
-async def test_hanging_up_cancels_a_call_that_has_said_nothing(guest: Guest) -> None:
+async def test_hanging_up_cancels_a_call_that_has_sent_nothing(guest: Guest) -> None:
     params = stamped("wait")
     headers = [("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", "tools/call"), ("Mcp-Name", "wait")]
     fields = [("Content-Type", "application/json"), ("Accept", "application/json, text/event-stream"), *headers]
@@ -318,7 +318,7 @@ async def test_without_a_lifespan_the_log_says_what_to_do(server: str, tmp_path:
     assert "lifespan=mcp.lifespan" in (tmp_path / "log").read_text()
 
 
-async def test_uvicorn_stops_with_streams_open_if_it_is_told_how_long_to_wait(tmp_path: Path) -> None:
+async def test_uvicorn_with_a_shutdown_timeout_stops_while_streams_are_open(tmp_path: Path) -> None:
     with program("uvicorn", "in_fastapi", tmp_path / "log", "--timeout-graceful-shutdown", "1") as running:
         guest = Guest(running.port)
         session = await guest.initialize()
@@ -561,7 +561,7 @@ async def test_the_path_is_that_behind_the_mount(root: str | None, path: str, st
         assert await status_of(exchange) == status
 
 
-async def test_a_wrong_path_is_told_the_right_one_as_the_client_sees_it() -> None:
+async def test_a_wrong_path_is_answered_with_the_right_one_as_the_client_sees_it() -> None:
     async with running(Stage()) as (app, _):
         exchange = posted(app, stamped("echo", text="x"), path="/tools/")
         exchange.scope["root_path"] = "/tools"
@@ -620,7 +620,7 @@ async def test_at_the_root_of_a_mount_the_path_is_a_slash() -> None:
     ("hosts", "status"),
     [([], 421), (["localhost", "localhost"], 200), (["localhost", "127.0.0.1"], 421)],
 )
-async def test_a_host_said_twice_is_one_if_it_is_the_same(hosts: list[str], status: int) -> None:
+async def test_the_same_host_sent_twice_counts_once(hosts: list[str], status: int) -> None:
     async with running(Stage()) as (app, _):
         headers = [("Host", host) for host in hosts]
         assert await status_of(posted(app, stamped("echo", text="x"), headers=headers)) == status
@@ -677,7 +677,7 @@ async def test_an_app_can_be_started_again_but_not_twice_at_once() -> None:
         await posted(app, stamped("echo", text="x")).run()
 
 
-async def test_a_lifespan_that_comes_too_late_is_told_so() -> None:
+async def test_a_second_lifespan_is_refused_with_the_reason() -> None:
     async with running(Stage()) as (app, _):
         exchange = Exchange(app, "GET", "/mcp", [HOST], b"")
         await app({"type": "lifespan"}, exchange.came.get, exchange.sent.put)
