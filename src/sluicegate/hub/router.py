@@ -250,7 +250,7 @@ class Router:
     def _call_entry(self, exchange: Exchange, entry: Entry) -> Awaitable[Reply]:
         if entry.marks and exchange.headers is not None and exchange.profile.version in MODERN_VERSIONS:
             check_marks(exchange.headers, None, exchange.params, entry.marks)
-        mount = self._mount(entry)
+        mount = self._context.find(entry.mount) or self._mount(entry)
         own: Params = {"name": entry.own}
         if entry.needs_task:  # It lives as long as the longest call may.
             own["task"] = Wanted(int(mount.settings.longest_call * 1000))
