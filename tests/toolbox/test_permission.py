@@ -130,7 +130,7 @@ async def test_a_changed_call_is_recorded_once_with_its_new_arguments(
         await box.execute(NAME, {"path": "/a"})
         await box.execute(NAME, {"path": "/x"})
         digests = [box.gateway.stores.audit.digest(canonical_json({"path": path})) for path in ("/tmp/b", "/secret/c")]
-    rows = list(read_rows(str(state_folder(tmp_path) / "audit")))
+    rows = rows_in(state_folder(tmp_path) / "audit")
     decisions = [row for row in rows if row.kind == "decision"]
     assert [(row.verdict, row.body["digest"], row.body["amended"]) for row in decisions] == [
         ("ask", digests[0], True),
@@ -152,7 +152,7 @@ async def test_a_call_whose_arguments_stay_the_same_is_not_recorded_as_amended(
 
     async with folder.load(write, on_permission=repeat) as box:
         assert (await box.execute(NAME, {"path": "/a"})).text == "wrote /a"
-    [row] = read_rows(str(state_folder(tmp_path) / "audit"), kind="decision")
+    [row] = rows_in(state_folder(tmp_path) / "audit", "decision")
     assert row.verdict == "ask" and "amended" not in row.body
 
 

@@ -63,8 +63,9 @@ class Hiding:
     version: object = 0
     allows_unlisted = False
 
-    async def __call__(self, exchange: Exchange, proceed: Handler) -> Reply:
-        return await proceed(exchange)
+    async def decide(self, exchange: Exchange) -> Reply:
+        assert exchange.send is not None
+        return await exchange.send(exchange)
 
     def class_of(self, caller: Caller) -> str:
         return caller.id
