@@ -38,7 +38,7 @@ def offered_by(discovery: Discovery) -> Params:
 
 
 def common(profile: ClientProfile, offered: Params) -> Params:
-    """The extensions that both the client and the server declare. Tasks are left out: no list depends on them."""
+    """The client's settings of the extensions that the server offers, too. Without tasks: no list depends on them."""
     if not offered:
         return {}
     declared = declared_in(profile.capabilities)
