@@ -10,10 +10,10 @@ import sluicegate
 from sluicegate.bundled.resource_tools import ResourceTools
 from sluicegate.protocol.message import Params
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.store.audit_files import read_rows
 from sluicegate.toolbox.permission import PermissionRequest
 from sluicegate.toolbox.results import Outcome
 from sluicegate.toolbox.view import View
+from tests.store.stage import rows_in
 from tests.toolbox.box import Folder, folder, said, used
 
 __all__ = ["folder"]
@@ -92,7 +92,7 @@ async def test_a_call_that_is_denied_to_the_agent_above_is_recorded_under_the_su
     async with folder.load(add, on_permission="allow") as box, box.view("x") as view:
         assert (await view.execute("mcp__functions__add", {"a": 7, "b": 2})).is_error
         caller = view.caller.id
-    rows = list(read_rows(audit_folder_below(tmp_path)))
+    rows = rows_in(Path(audit_folder_below(tmp_path)))
     found = [(row.kind, row.verdict, row.caller) for row in rows if row.name == "add" and row.request]
     assert found == [("decision", "deny", caller), ("outcome", "refused", caller)] and caller != "local"
 
