@@ -13,7 +13,7 @@ hypothesis.settings.register_profile("sluicegate", deadline=None, print_blob=Tru
 hypothesis.settings.load_profile("sluicegate")
 
 # The longest tests come first, so that no worker is still busy with one of them when all others are done.
-MAX_LENGTH = ("tests/bridge/test_bridge.py", "tests/test_bench.py", "tests/conformance/")
+LONGEST_TESTS = ("tests/bridge/test_bridge.py", "tests/test_bench.py", "tests/conformance/")
 
 # Fixtures that take a second or more to make. Tests that share one run in the same worker.
 SHARED = {"command_of", "everything", "gateway", "house", "named", "place_of", "port_of", "programs", "run_of", "saw"}
@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if isinstance(item, pytest.Function) and SHARED.intersection(item.fixturenames):
             item.add_marker(pytest.mark.xdist_group(_group_of(item)))
-    items.sort(key=lambda item: not item.nodeid.startswith(MAX_LENGTH))
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST_TESTS))
 
 
 def _is_only_for_soaks(item: pytest.Item) -> bool:

@@ -1,4 +1,4 @@
-"""Processes that a test has started, told from all others by a mark among their variables; Linux only."""
+"""Finds the processes that a test has started, by a mark in their environment; Linux only."""
 
 import uuid
 from contextlib import suppress
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def new_mark() -> str:
-    """A mark that nobody else has: to be put into the environment of a server."""
+    """A unique mark, to be put into the environment of a server."""
     return f"sluicegate-test-{uuid.uuid4().hex}"
 
 

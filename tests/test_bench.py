@@ -149,14 +149,6 @@ async def test_an_answer_without_the_right_words_ends_the_race() -> None:
         await hang_up([asker])
 
 
-def test_the_modules_of_a_call_are_counted() -> None:
-    done = subprocess.run([sys.executable, "-m", "bench.trace_call"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    counted = [line.split() for line in done.stdout.splitlines()]
-    assert [words[1] for words in counted] == ["modules:"] * 3
-    assert all(10 < int(words[0]) < 100 for words in counted), done.stdout
-
-
 def costs(*nanoseconds: int) -> Turn:
     """A turn that costs these in each round, and the first of them in the warm-up."""
     left = [nanoseconds[0], *nanoseconds]

@@ -13,11 +13,12 @@ from typing import Final, Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from sluicegate.errors import ErrorObject, InputRefused, SluicegateError, UpstreamError, error_object
+from sluicegate.errors import ErrorObject, InputRefused, Refused, SluicegateError, UpstreamError, error_object
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply
 from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.modern_era import ClientProfile, Discovery
+from sluicegate.store.base import ApprovalAnswer
 
 log: Final = logging.getLogger("sluicegate")
 
@@ -43,8 +44,6 @@ class Target(msgspec.Struct, frozen=True):
     """SHA-256 of its definition; empty for a resource that no list has."""
     salient: str = ""
     """The argument that says most about a call of this tool, such as `path` or `command`; empty if there is none."""
-    variant: str = ""
-    """The extensions for whose clients the server lists this definition; empty for the list of all others."""
 
     def __str__(self) -> str:
         return f"mcp__{self.server}__{self.name}"
@@ -129,6 +128,12 @@ class Exchange(msgspec.Struct):
     """The tool, prompt or resource; set by the router before the steps in front of the server."""
     verdict: Verdict | None = None
     """The decision of the rules; set by the policy step."""
+    send: "Handler | None" = None
+    """Sends it to its server; set by the router before the steps in front of the server."""
+    original: Params | None = None
+    """Its params as the client sent them, if a person has changed the arguments. Those in `params` are sent."""
+    answer: ApprovalAnswer | Refused | None = None
+    """What the program around this gateway says about a call for which a person is asked."""
     request_id: str = ""
     """The id of the request in the audit log; set by the audit step."""
     state: object = None
@@ -191,14 +196,19 @@ def failed(exchange: Exchange, problem: Exception) -> ErrorObject:
     return error_object(problem)
 
 
-Step = Callable[[Exchange, Handler], Awaitable[Reply]]
+class Step(Protocol):
+    """A callable in front of a handler: calls `proceed`, or answers itself."""
+
+    def __call__(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
+        """The reply of `proceed`, or another one."""
+        ...
 
 
 class Governor(Protocol):
-    """A `Step` in front of every server of a hub, which also decides what each caller sees.
+    """Stands in front of every server of a hub, and decides what each caller sees.
 
-    The exchange has its target. A decision holds for one `version` and one definition of the target; if either has
-    changed when the request is about to be sent, the hub lets the exchange pass again.
+    A decision holds for one `version` and one definition of the target. If either has changed when the request is
+    about to be sent, the hub asks for another decision.
     """
 
     @property
@@ -206,8 +216,8 @@ class Governor(Protocol):
         """Changes whenever the rules do."""
         ...
 
-    def __call__(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
-        """The reply of the server, or a refusal."""
+    def decide(self, exchange: Exchange, /) -> Awaitable[Reply]:
+        """The reply of `exchange.send`, or a refusal. The exchange has its target."""
         ...
 
     @property
@@ -232,20 +242,23 @@ def _ignore(*_: object) -> None:
     pass
 
 
-def _step_into(step: Step, proceed: Handler, exchange: Exchange) -> Awaitable[Reply]:
-    return step(exchange, proceed)
-
-
 def _resume(exchange: Exchange) -> Awaitable[Reply]:
     if exchange.resume is None:
         raise RuntimeError("only retries come here")
     return exchange.resume(exchange)
 
 
+def send(exchange: Exchange) -> Awaitable[Reply]:
+    """The reply of the server: the handler behind the steps of a governor."""
+    if exchange.send is None:
+        raise RuntimeError("the router sets it")
+    return exchange.send(exchange)
+
+
 def behind(steps: Sequence[Step], handler: Handler) -> Handler:
     """The handler with the steps in front of it, for exchanges that are not retries."""
     for step in reversed(steps):
-        handler = partial(_step_into, step, handler)
+        handler = partial(step, proceed=handler)
     return handler
 
 

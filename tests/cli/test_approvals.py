@@ -13,7 +13,7 @@ import pytest
 
 from sluicegate.config.paths import state_file
 from sluicegate.exchange import Caller, Target
-from sluicegate.gate.judge import Rules, judge
+from sluicegate.gate.policy import Rules, judge
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.store.base import Approval, ApprovalAnswer
 from sluicegate.store.state import SqliteState

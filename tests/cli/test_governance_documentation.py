@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from sluicegate.exchange import Action, Caller, Target
-from sluicegate.gate.judge import Rules, judge
+from sluicegate.gate.policy import Rules, judge
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from tests.cli.folders import NOTES, ROOT, Folder
 

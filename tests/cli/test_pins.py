@@ -74,27 +74,6 @@ def test_the_sentence_about_approved_definitions_fits_their_number(
     assert done.returncode == 0 and "approved 2 definitions; a running gateway offers them within" in done.stderr
 
 
-def test_a_definition_for_clients_with_an_extension_is_compared_with_the_usual_one(folder: Folder) -> None:
-    see(folder, READ)
-    other: dict[str, object] = {"name": "read", "description": "Reads pages."}
-    pin = Pin(server="files", kind="tool+com.example/pages", name="read", hash="x", definition=json.dumps(other))
-    with state_of(folder) as state:
-        state.see([replace(pin, state="pending")])
-    assert "files\ttool+com.example/pages\tread\tchanged" in folder.invoke("pins").stdout
-    assert '-  "description": "Reads."\n+  "description": "Reads pages."' in folder.invoke("pins", "diff").stdout
-    assert folder.invoke("pins", "approve", "files", "read", "--yes").returncode == 0
-    assert [line.split("\t")[3] for line in folder.invoke("pins").stdout.splitlines()] == ["approved"] * 2
-
-
-def test_a_usual_definition_is_compared_with_one_that_only_some_clients_were_offered(folder: Folder) -> None:
-    pages = Pin(server="files", kind="tool+com.example/pages", name="read", hash="x", definition=json.dumps(READ))
-    other: dict[str, object] = {"name": "read", "description": "Reads pages."}
-    with state_of(folder) as state:
-        state.see([pages, replace(pages, kind="tool", hash="y", definition=json.dumps(other), state="pending")])
-    assert "files\ttool\tread\tchanged" in folder.invoke("pins").stdout
-    assert '-  "description": "Reads."\n+  "description": "Reads pages."' in folder.invoke("pins", "diff").stdout
-
-
 def test_a_lock_file_is_written_and_compared(folder: Folder) -> None:
     assert folder.invoke("pins", "check").returncode == 3
     see(folder, READ)

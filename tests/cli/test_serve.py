@@ -289,7 +289,7 @@ async def test_a_hub_is_served_and_counts_more_than_the_servers_in_it(tmp_path: 
             "x = 1\n",
             "tools.py",
             "tools.py has no server: none of its variables is a sluicegate.Server or a sluicegate.Hub, "
-            "and it has no class with @sluicegate.activations.",
+            "and it has no class with @sluicegate.activation.",
         ),
         (HUBS, "tools.py", "tools.py has several hubs; say which: tools.py:day or tools.py:night."),
         ("x = 1\n", "tolls.py", "there is no file tolls.py."),

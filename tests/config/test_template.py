@@ -7,7 +7,7 @@ import pytest
 
 from sluicegate.config.template import keys, tables, template
 from sluicegate.exchange import Caller, Target
-from sluicegate.gate.judge import Rules, judge
+from sluicegate.gate.policy import Rules, judge
 from tests.config.folders import Folders
 
 SERVERS = {"files": {"url": "http://a.example/"}, "search-web": {"url": "http://b.example/"}}

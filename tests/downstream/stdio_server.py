@@ -29,7 +29,7 @@ def noise() -> str:
 def stuck() -> str:
     """Block a thread for longer than any test waits."""
     print("stuck", file=sys.stderr, flush=True)
-    time.sleep(600)
+    time.sleep(600)  # Longer than any test waits.
     return "never"
 
 
@@ -47,7 +47,7 @@ async def stubborn() -> str:
     print("stubborn", file=sys.stderr, flush=True)
     while True:
         try:
-            await asyncio.sleep(600)
+            await asyncio.sleep(600)  # Longer than any test waits.
         except asyncio.CancelledError:
             print("no", file=sys.stderr, flush=True)
 

@@ -27,7 +27,8 @@ from sluicegate.config.load import load
 from sluicegate.config.model import GatewayConfig, HttpFront
 from sluicegate.config.paths import Places, control_socket
 from sluicegate.errors import ErrorObject
-from sluicegate.gate.startup import StartupWait
+from sluicegate.exchange import Exchange
+from sluicegate.gate.admission import Startup
 from sluicegate.gateway.gateway import Gateway, ServerStatus
 from sluicegate.hub.mount import Mount
 from sluicegate.serve.process import Running
@@ -42,18 +43,17 @@ HOSTILE: Final = str(Path(__file__).with_name("gateway_hostile.py"))
 Json = dict[str, object]
 
 
-class BriefStartup(StartupWait):
+class BriefStartup(Startup):
     """A start-up in which requests wait for servers only for a moment."""
 
     def __init__(
         self,
         settled: Callable[[], Awaitable[None]],
         wait_change: Callable[[], Awaitable[None]],
-        is_offered: Callable[[str, str], bool],
-        are_known: Callable[[], bool],
+        can_answer: Callable[[Exchange], bool],
         seconds: float,
     ) -> None:
-        super().__init__(settled, wait_change, is_offered, are_known, min(seconds, 0.2))
+        super().__init__(settled, wait_change, can_answer, min(seconds, 0.2))
 
 
 def hostile(*words: str, **entry: object) -> Json:

@@ -40,7 +40,7 @@ PATIENT = "[servers.bad]\nqueue_wait = 20\nstop_grace = 0.2\n"
 def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let what failed be tried again sooner than a person would want."""
     monkeypatch.setattr(plan, "MIN_PAUSE", 0.05)
-    monkeypatch.setattr("sluicegate.gateway.gateway.StartupWait", BriefStartup)
+    monkeypatch.setattr("sluicegate.gateway.gateway.Startup", BriefStartup)
 
 
 async def pid_of(client: sluicegate.Client, server: str = "bad") -> int:

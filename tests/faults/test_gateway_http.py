@@ -31,7 +31,7 @@ QUICK = "[servers.bad]\ntool_timeouts = { wait = 1 }\nqueue_wait = 0.5\n"
 def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let what failed be tried again sooner than a person would want."""
     monkeypatch.setattr(plan, "MIN_PAUSE", 0.05)
-    monkeypatch.setattr("sluicegate.gateway.gateway.StartupWait", BriefStartup)
+    monkeypatch.setattr("sluicegate.gateway.gateway.Startup", BriefStartup)
     monkeypatch.setattr(plan, "CIRCUIT_PAUSE", 0.3)
 
 

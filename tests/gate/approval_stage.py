@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mappi
 from contextlib import asynccontextmanager, closing
 
 import sluicegate
-from sluicegate.exchange import NOBODY, Caller, Exchange, Handler, Sink, Target, Verdict, behind
+from sluicegate.exchange import NOBODY, Caller, Exchange, Handler, Sink, Target, Verdict, behind, send
 from sluicegate.gate.approvals import ApprovalSettings, ApprovalStep
 from sluicegate.hub.hub import Hub
 from sluicegate.protocol.input_required import Answers, Questions
@@ -103,8 +103,8 @@ class Stage:
     def version(self) -> object:
         return self.rules
 
-    def __call__(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
-        return behind((self._judge, self.step), proceed)(exchange)
+    def decide(self, exchange: Exchange) -> Awaitable[Reply]:
+        return behind((self._judge, self.step), send)(exchange)
 
     def _judge(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
         assert exchange.target is not None

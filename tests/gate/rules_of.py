@@ -5,7 +5,7 @@ import tomllib
 import msgspec
 
 from sluicegate.exchange import Caller, Target
-from sluicegate.gate.judge import Rules
+from sluicegate.gate.policy import Rules
 from sluicegate.gate.rules import Action, Permission, PolicyConfig, Rule, faults, policy_of
 
 

@@ -1,34 +1,40 @@
 """Questions that the program around a gateway answers: what is kept of the answer, and how long it may take."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from sluicegate.errors import AuditUnavailable, Refused
 from sluicegate.exchange import NOBODY, Caller, Exchange, Target
-from sluicegate.gate.approval_question import Ask
 from sluicegate.gate.approvals import ApprovalSettings, ApprovalStep
 from sluicegate.protocol.message import Params, Reply, Result, opened
 from sluicegate.store.base import Approval, ApprovalAnswer, Row
 from sluicegate.store.state import SqliteState
 from tests.gate.approval_stage import ASK, Rows, reason, text
 
+Ask = Callable[[Exchange, Approval], Awaitable[ApprovalAnswer | Refused]]
+
 
 class Stage:
-    """A step whose questions a function answers."""
+    """A step whose questions a function answers before the call reaches it."""
 
     def __init__(self, ask: Ask, **settings: float) -> None:
         self.state = SqliteState()
         self.audit = Rows(asyncio.Event())
         self.has_run = False
         given = ApprovalSettings(**settings)  # pyright: ignore[reportArgumentType]
-        self._step = ApprovalStep(self.state, self.audit, given, rules_version=lambda: "r1", ask=ask)
+        self._ask = ask
+        self._step = ApprovalStep(self.state, self.audit, given, rules_version=lambda: "r1")
 
     async def call(self) -> Params:
         target = Target("files", "tool", "write", "d1")
         params: Params = {"name": "files__write", "arguments": {}}
         exchange = Exchange("tools/call", params, NOBODY, caller=Caller("ada"), target=target, verdict=ASK)
         async with asyncio.timeout(10):
+            question = await self._step.question_for_program(exchange)
+            if question is not None:
+                exchange.answer = await self._step.in_time(question, self._ask(exchange, question))
             reply = await self._step(exchange, self._run)
         assert isinstance(reply, Result)
         return opened(reply)

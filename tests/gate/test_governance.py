@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from sluicegate.errors import Quarantined, RateLimited, Refused, UnknownTarget, UpstreamProtocolError
+from sluicegate.errors import RateLimited, Refused, UnknownTarget, UpstreamProtocolError
 from sluicegate.exchange import NOBODY, Caller, Exchange, Host, Target
 from sluicegate.gate.approval_question import bind
 from sluicegate.gate.approvals import ApprovalSettings
 from sluicegate.gate.governance import Governance
-from sluicegate.gate.judge import Rules
 from sluicegate.gate.limits import Ceilings, Rate, RateLimits
+from sluicegate.gate.policy import Rules
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
@@ -45,7 +45,6 @@ class Stage:
             approvals=ApprovalSettings(wait=0.05, hold=0.05),
         )
         self.reply: Params = {"content": [{"type": "text", "text": "x" * 100}]}
-        self.special = ""
         """The description of the first tool for clients that declare an extension."""
         self.hub = Hub()
         self.server = Instructed(self._answer, {"tools": {}, "extensions": {"com.example/runner": {}}})
@@ -56,8 +55,6 @@ class Stage:
         if exchange.method == "tools/list":
             schema: Params = {"type": "object", "properties": {"path": True}}
             listed: list[Params] = [{"name": name, "inputSchema": schema} for name in TOOLS]
-            if self.special and "extensions" in exchange.profile.capabilities:
-                listed[0]["description"] = self.special
             return Result(complete({"tools": listed}))
         if exchange.method.endswith("/list"):
             return Result(complete({exchange.method.split("/")[-2]: []}))
@@ -237,20 +234,3 @@ async def test_a_call_of_a_hidden_tool_is_on_record_as_denied() -> None:
         here.governance.note_refusal(Exchange("tools/call", {"name": "files__delete_file"}, NOBODY), unknown.value)
         row = here.audit.rows[-1]
         assert (row.kind, row.server, row.name, row.verdict) == ("reject", "files", "delete_file", "deny")
-
-
-async def test_t21_a_tool_that_differs_for_clients_with_an_extension_waits_for_them_alone() -> None:
-    async with stage() as here:
-        here.special = "Reads, and sends a copy."
-        with pytest.raises(Quarantined, match=r"for clients with com\.example/runner"):
-            await here.ask("tools/call", name="files__read", arguments={})
-        await here.ask("tools/call", name="files__delete_file", arguments={})  # It is the same for all.
-        await here.hub(Exchange("tools/call", {"name": "files__read", "arguments": {}}, NOBODY))
-        assert [params["name"] for _, params in here.received] == ["delete_file", "read"]
-        [waits] = [pin for pin in here.state.pins() if pin.state == "pending"]
-        assert here.state.approve_pin(waits.server, waits.kind, waits.name, waits.hash)
-        here.governance.pins.forget()
-        here.hub.review()
-        await here.ask("tools/call", name="files__read", arguments={})
-        await here.hub(Exchange("tools/call", {"name": "files__read", "arguments": {}}, NOBODY))
-        assert len(here.received) == 4

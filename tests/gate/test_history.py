@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from sluicegate.exchange import Target
 from sluicegate.gate.history import Difference, differences, suggestions
-from sluicegate.gate.judge import Rules, judge
+from sluicegate.gate.policy import Rules, judge
 from sluicegate.gate.rules import PolicyConfig, Rule
 from sluicegate.store.base import Row
 from tests.gate.rules_of import ADA, BOB, rules

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from sluicegate.exchange import Caller, Target, Verdict
-from sluicegate.gate.judge import MAX_ARGUMENT, Rules, is_hidden, judge, mismatch, possible_verdicts
+from sluicegate.gate.policy import MAX_ARGUMENT, Rules, is_hidden, judge, mismatch, possible_verdicts
 from sluicegate.gate.rules import Kind, Permission, PolicyConfig, Rule
 from tests.gate.rules_of import ADA, BOB, resource, rule, rules, tool
 

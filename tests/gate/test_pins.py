@@ -1,7 +1,6 @@
 """Pinned definitions: what is approved at first sight, what waits, and what a lock file says."""
 
 import pytest
-from msgspec.structs import replace
 
 from sluicegate.errors import ConfigError, StateUnavailable
 from sluicegate.exchange import Target
@@ -117,70 +116,6 @@ def test_without_its_record_nothing_counts_as_approved(monkeypatch: pytest.Monke
     assert list(pinned(store).review(entry(PLAIN)).values()) == ["The record of approved definitions cannot be read."]
 
 
-PAGES = "com.example/pages"
-
-
-def variant(definition: Params, extension: str = PAGES) -> dict[Target, Params]:
-    """A definition for clients that declare an extension."""
-    [target] = entry(definition)
-    return {replace(target, variant=extension): definition}
-
-
-def waiting(store: SqliteState) -> list[tuple[str, str]]:
-    return [(pin.kind, pin.name) for pin in store.pins() if pin.state == "pending"]
-
-
-def test_t21_definitions_for_clients_with_an_extension_and_those_for_all_others_do_not_replace_each_other() -> None:
-    store, other = SqliteState(), CHANGES["description"]
-    pins = pinned(store)
-    assert pins.review(entry(PLAIN)) == {}
-    assert "for clients with com.example/pages is not the approved one" in str(pins.review(variant(other)))
-    assert waiting(store) == [(f"tool+{PAGES}", "read")]
-    assert store.approve_pin("files", f"tool+{PAGES}", "read", digest_of(other))
-    assert pins.forget_quarantined()
-    for reviewing in (pins, pinned(store)):
-        assert reviewing.review({**entry(PLAIN), **variant(other)}) == {}
-    changed = variant(CHANGES["title"])
-    assert pins.review(changed) and pins.review(entry(other)), "each is compared with its own"
-    assert pins.review(variant(other, "com.example/other")), "what is approved for one extension is not for another"
-
-
-def test_a_definition_that_is_the_same_for_clients_with_an_extension_has_no_pin_of_its_own() -> None:
-    store = SqliteState()
-    pins = pinned(store)
-    pins.review(entry(PLAIN))
-    pins.review(entry(CHANGES["title"]))
-    assert pins.review(variant(PLAIN)) == {}
-    assert waiting(store) == [("tool", "read")], "what waits in its place still does"
-    assert pins.review(variant({**PLAIN, "name": "page"})) == {}, (
-        "another tool is approved at first sight, as elsewhere"
-    )
-
-
-@pytest.mark.parametrize("extensions", [f"com.example/more,{PAGES}", ""])
-def test_t21_a_tool_that_was_seen_for_some_clients_is_not_seen_first_for_others(extensions: str) -> None:
-    store = SqliteState()
-    assert pinned(store).review(variant(PLAIN)) == {}
-    for _ in range(2):
-        [why] = pinned(store).review(variant(CHANGES["title"], extensions)).values()
-        assert "'sluicegate pins diff'" in why
-    assert pinned(store).review(variant(PLAIN)) == {}, "what was approved still is"
-
-
-def test_a_tool_that_stays_the_same_is_offered_to_clients_with_more_extensions_and_to_all_others() -> None:
-    store = SqliteState()
-    for extensions in (PAGES, f"com.example/more,{PAGES}", "", "com.example/other"):
-        assert pinned(store).review(variant(PLAIN, extensions)) == {}
-    assert waiting(store) == []
-
-
-def test_t21_definitions_that_are_seen_together_for_the_first_time_are_compared_with_the_usual_one() -> None:
-    store = SqliteState()
-    refused = pinned(store).review({**variant(CHANGES["title"]), **entry(PLAIN), **variant(PLAIN, "com.example/same")})
-    assert [target.variant for target in refused] == [PAGES]
-    assert waiting(store) == [(f"tool+{PAGES}", "read")]
-
-
 def test_t21_a_store_that_fails_for_a_moment_approves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     store = SqliteState()
     pins = pinned(store)
@@ -193,28 +128,9 @@ def test_t21_a_store_that_fails_for_a_moment_approves_nothing(monkeypatch: pytes
         return read(server)
 
     monkeypatch.setattr(store, "pins", fail_once)
-    changed = variant(CHANGES["title"])
+    changed = entry(CHANGES["title"])
     assert list(pins.review(changed).values()) == ["The record of approved definitions cannot be read."]
-    assert pins.forget_quarantined() and "is not the approved one" in str(pins.review(changed))
-
-
-def test_rows_about_definitions_for_clients_with_an_extension_name_it() -> None:
-    store, audit = SqliteState(), Notes()
-    pinned(store, audit=audit).review({**entry(PLAIN), **variant(CHANGES["title"])})
-    assert [row.body.get("variant") for row in audit.rows] == [None, PAGES]
-    assert "variant" not in audit.rows[0].body
-
-
-def test_a_lock_file_lists_definitions_for_clients_with_an_extension() -> None:
-    store, other = SqliteState(), CHANGES["description"]
-    locked = {("files", "tool", "read"): digest_of(PLAIN)}
-    pins = PinnedDefinitions(store, lambda server: "pin", locked=locked)
-    assert pins.review({**entry(PLAIN), **variant(PLAIN)}) == {}
-    assert "is not listed" in str(pins.review(variant(other, "com.example/two words")))
-    [(kind, name)] = waiting(store)
-    pins.locked = read_lock(write_lock({**locked, ("files", kind, name): digest_of(other)}), "sluicegate.lock")
-    pins.forget()
-    assert pins.review({**entry(PLAIN), **variant(other, "com.example/two words")}) == {}
+    assert pins.forget_quarantined() and "changed since it was approved" in str(pins.review(changed))
 
 
 def test_a_lock_file_decides_alone() -> None:

@@ -3,8 +3,7 @@
 import pytest
 
 from sluicegate.exchange import NOBODY, Exchange, Target, Verdict
-from sluicegate.gate.judge import Rules
-from sluicegate.gate.policy import Policy
+from sluicegate.gate.policy import Policy, Rules
 from sluicegate.protocol.message import Reply, Result
 from sluicegate.protocol.methods import JUDGED, METHODS, UNJUDGED
 from sluicegate.protocol.tasks import REQUESTS as TASK_REQUESTS

@@ -134,10 +134,12 @@ async def test_setting_called_services_goes_before_those_of_the_gateway(tmp_path
         assert (await client.call("mine.show")).text == "mail,print"
 
 
-def test_bundled_activation_of_sources_that_are_not_installed_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bundled_activation_is_found_in_sources_that_are_not_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(sys, "path", [each for each in sys.path if "site-packages" not in each])
-    with pytest.raises(ConfigError, match="only if sluicegate is installed"):
-        installed("health", is_bundled=True)
+    found = installed("health", is_bundled=True)
+    assert found.server(instance=found.instance(services=services_in(tmp_path))).name == "health"
 
 
 @pytest.mark.usefixtures("package")

@@ -15,11 +15,11 @@ from sluicegate.errors import (
     UnknownTarget,
     UpstreamProtocolError,
 )
-from sluicegate.exchange import NOBODY, Exchange, Handler
+from sluicegate.exchange import NOBODY, Exchange, send
 from sluicegate.hub.catalog import Subset as View
+from sluicegate.hub.fetch_catalog import decode_offer, encode_offer
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
-from sluicegate.hub.saved_offer import decode_offer, encode_offer
 from sluicegate.protocol.extensions import MAX_SIZE
 from sluicegate.protocol.message import Params, Reply, Result, as_array, as_object, opened
 from sluicegate.protocol.modern_era import ClientProfile, complete
@@ -290,11 +290,11 @@ async def test_every_request_of_an_extension_is_decided_on_by_what_it_names_or_b
 
 async def test_t16_a_tool_that_may_not_be_called_is_not_used_by_another_method_either() -> None:
     class Strict(Judge):
-        async def __call__(self, exchange: Exchange, proceed: Handler) -> Reply:
+        async def decide(self, exchange: Exchange) -> Reply:
             assert exchange.target is not None
             if exchange.target.kind == "tool":
                 raise Refused("No.")
-            return await proceed(exchange)
+            return await send(exchange)
 
     server = Skilled("a", {"com.example/x": {}})
     async with hub_of({"a": server}) as hub:
@@ -324,10 +324,10 @@ async def test_what_a_caller_may_not_use_is_unknown_to_requests_of_extensions() 
 
 async def test_a_server_that_refuses_by_rule_is_left_out_of_a_merged_list_without_a_word() -> None:
     class Strict(Judge):
-        async def __call__(self, exchange: Exchange, proceed: Handler) -> Reply:
+        async def decide(self, exchange: Exchange) -> Reply:
             if exchange.target is not None and exchange.target.server == "b":
                 raise Refused("No.")
-            return await proceed(exchange)
+            return await send(exchange)
 
     async with hub_of({"a": Skilled("a"), "b": Skilled("b")}) as hub:
         hub.govern(Strict())

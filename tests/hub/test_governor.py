@@ -6,7 +6,7 @@ import pytest
 
 import sluicegate
 from sluicegate.errors import Quarantined, Refused, UnknownTarget
-from sluicegate.exchange import NOBODY, Caller, Exchange, Handler, Target
+from sluicegate.exchange import NOBODY, Caller, Exchange, Target, send
 from sluicegate.hub.hub import Hub
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_array, opened
 from sluicegate.runtime.task_scope import TaskScope
@@ -26,14 +26,14 @@ class Judge:
         self.passed: list[tuple[str, Target]] = []
         self.before_sending: Callable[[], Awaitable[None]] | None = None
 
-    async def __call__(self, exchange: Exchange, proceed: Handler) -> Reply:
+    async def decide(self, exchange: Exchange) -> Reply:
         assert exchange.target is not None
         self.passed.append((exchange.method, exchange.target))
         if exchange.target.name == "forbidden":
             raise Refused("No.")
         if self.before_sending is not None:
             await self.before_sending()
-        return await proceed(exchange)
+        return await send(exchange)
 
     @property
     def allows_unlisted(self) -> bool:

@@ -14,7 +14,7 @@ from sluicegate.hub.catalog import Patterns
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
 from sluicegate.hub.tasks import notifications as task_news
-from sluicegate.hub.tasks.ids import TaskId
+from sluicegate.hub.tasks.ids import TaskId, TaskIds
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result, opened
 from sluicegate.protocol.modern_era import ACKNOWLEDGED, ClientProfile, complete
@@ -69,7 +69,7 @@ async def mounted(play: Play) -> AsyncGenerator[tuple[Hub, Server, Scripted]]:
 def task_of(hub: Hub, own: str = "t1") -> str:
     """The id of a task that was begun for the one caller of these tests."""
     hub.mounts[0].task_owners.add(own, Caller())
-    return hub.task_ids.seal(Caller(), TaskId("s", "dig", own))
+    return TaskIds().seal(Caller(), TaskId("s", "dig", own))
 
 
 class Nobody:
@@ -386,7 +386,7 @@ async def test_nothing_that_a_server_says_wrongly_ends_the_subscription(more: Pa
 async def test_a_tool_that_is_hidden_meanwhile_is_told_of_no_more() -> None:
     teller = Teller()
     async with mounted(teller) as (hub, _, _), TaskScope() as scope:
-        other = hub.task_ids.seal(Caller(), TaskId("s", "fill", "t2"))
+        other = TaskIds().seal(Caller(), TaskId("s", "fill", "t2"))
         hub.mounts[0].task_owners.add("t2", Caller())
         client = Client(hub, task_of(hub), other)
         scope.start(client.run())
@@ -403,7 +403,7 @@ async def test_t16_a_tool_that_rules_deny_meanwhile_is_told_of_no_more_and_may_n
     teller, judge = Teller(), Judge()
     async with mounted(teller) as (hub, _, _), TaskScope() as scope:
         hub.govern(judge)
-        other = hub.task_ids.seal(Caller(), TaskId("s", "fill", "t2"))
+        other = TaskIds().seal(Caller(), TaskId("s", "fill", "t2"))
         hub.mounts[0].task_owners.add("t2", Caller())
         client = Client(hub, task_of(hub), other)
         scope.start(client.run())

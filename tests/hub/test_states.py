@@ -31,16 +31,31 @@ def test_a_state_comes_back_to_the_server_as_it_gave_it() -> None:
     needed = asked(states)
     assert needed["requestState"] != "theirs"
     retry = exchange(requestState=needed["requestState"], inputResponses={"k": {}})
-    params, is_first = states.unwrapped(retry, "files")
-    assert is_first and not states.unwrapped(retry, "files")[1]
-    assert params["requestState"] == "theirs"
-    assert params["inputResponses"] == {"k": {}}
+    again = msgspec.structs.replace(retry)
+    states.unwrap(retry, "files")
+    assert retry.is_continued
+    assert retry.params["requestState"] == "theirs"
+    assert retry.params["inputResponses"] == {"k": {}}
+    states.unwrap(again, "files")
+    assert not again.is_continued, "a state that is used a second time begins another call"
+
+
+def test_arguments_that_a_person_changed_are_sent_in_the_next_round_too() -> None:
+    states, first = RequestStates(), exchange()
+    first.original, first.params = first.params, {**first.params, "arguments": {"a": 2}}
+    reply = states.wrapped(first, "files", input_required({"k": FORM}, "theirs"), "files")
+    assert isinstance(reply, Result)
+    retry = exchange(requestState=opened(reply)["requestState"])  # The client knows its own arguments only.
+    states.unwrap(retry, "files")
+    assert retry.params["arguments"] == {"a": 2} and retry.is_continued
+    assert retry.original is not None and retry.original["arguments"] == {"a": 1}
 
 
 def test_a_server_that_gave_none_gets_none_back() -> None:
     states = RequestStates()
-    params, _ = states.unwrapped(exchange(requestState=asked(states, None)["requestState"]), "files")
-    assert "requestState" not in params
+    retry = exchange(requestState=asked(states, None)["requestState"])
+    states.unwrap(retry, "files")
+    assert "requestState" not in retry.params
 
 
 def test_questions_say_which_server_asks() -> None:
@@ -82,30 +97,30 @@ def test_a_state_is_of_no_use_for_anything_else(retry: Exchange) -> None:
     states = RequestStates()
     retry.params["requestState"] = asked(states)["requestState"]
     with pytest.raises(InvalidParams, match="requestState is not valid"):
-        states.unwrapped(retry, "files")
+        states.unwrap(retry, "files")
 
 
 def test_a_state_is_of_no_use_at_another_server_nor_in_another_process() -> None:
     states = RequestStates()
     retry = exchange(requestState=asked(states)["requestState"])
     with pytest.raises(InvalidParams):
-        states.unwrapped(retry, "mail")
+        states.unwrap(retry, "mail")
     process_key.cache_clear()
     with pytest.raises(InvalidParams):
-        RequestStates().unwrapped(retry, "files")
+        RequestStates().unwrap(retry, "files")
 
 
 @pytest.mark.parametrize("state", [7, None, "", "theirs", "sg2.", "sg2.AAAA", {"a": 1}])
 def test_a_state_that_we_never_gave_is_refused(state: object) -> None:
     with pytest.raises(InvalidParams):
-        RequestStates().unwrapped(exchange(requestState=state), "files")
+        RequestStates().unwrap(exchange(requestState=state), "files")
 
 
 def test_a_state_is_good_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
     states = RequestStates()
     monkeypatch.setattr(module, "GOOD_FOR", -1.0)
     with pytest.raises(InvalidParams):
-        states.unwrapped(exchange(requestState=asked(states)["requestState"]), "files")
+        states.unwrap(exchange(requestState=asked(states)["requestState"]), "files")
 
 
 def test_what_asks_for_nothing_passes_as_it_is() -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,9 +45,18 @@ def script(log: str) -> Callable[[str, int], Any]:
     return next_calls
 
 
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which sluicegate is installed without its dependencies, which the environment of the SDKs has."""
+    place = tmp_path_factory.mktemp("installed")
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "--target", place, ROOT], check=True)
+    return place
+
+
 @pytest.mark.parametrize("api", ["anthropic", "openai"])
 def test_an_agent_works_for_thirty_turns(
-    folder: Folder, tmp_path: Path, stranger: Callable[[str], Path], api: str
+    folder: Folder, tmp_path: Path, installed: Path, stranger: Callable[[str], Path], api: str
 ) -> None:
     python = stranger("models") / "bin" / "python"
     log = tmp_path / "log"
@@ -55,7 +65,7 @@ def test_an_agent_works_for_thirty_turns(
     with serving(Model(script(str(log)))) as model:
         environment = {
             **os.environ,
-            "PYTHONPATH": str(ROOT / "src"),
+            "PYTHONPATH": str(installed),
             "COLUMNS": "500",
             **{f"{name}_API_KEY": "none" for name in ("ANTHROPIC", "OPENAI")},
             "ANTHROPIC_BASE_URL": model.url,

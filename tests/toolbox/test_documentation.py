@@ -69,6 +69,14 @@ def test_the_page_has_examples_of_changes() -> None:
     assert len(CHANGES) == PAGE.partition("## What is changed")[2].partition("\n- ")[0].count("\n| a")
 
 
+@pytest.mark.parametrize("union", ["anyOf", "oneOf"])
+def test_a_union_at_the_root_is_one_object_and_is_described(union: str) -> None:
+    forms: list[Any] = [{"type": "object", "properties": {name: {}}, "required": [name]} for name in ("id", "name")]
+    shown = translate({union: forms}, APIS["anthropic"].rules).schema
+    assert shown["properties"] == {"id": {}, "name": {}} and "required" not in shown
+    assert "JSON Schema" in str(shown["description"]) and union in str(shown["description"])
+
+
 def test_the_example_of_a_strict_call_is_what_happens() -> None:
     section = PAGE.partition("### Strict calls")[2].partition("\n## ")[0]
     own, shown, sent, received = map(json.loads, re.findall(r"^\| .* \| `(\{.*\})` \|$", section, re.MULTILINE))

@@ -13,8 +13,9 @@ from typing import cast
 import pytest
 
 from sluicegate import Allow, Deny
-from sluicegate.gate.judge import Rules
+from sluicegate.gate.policy import Rules
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
+from sluicegate.protocol.canonical_json import canonical_json
 from sluicegate.protocol.message import Params
 from sluicegate.store.state import SqliteState
 from sluicegate.toolbox.permission import PermissionRequest, ask_on_terminal
@@ -115,6 +116,44 @@ async def test_changed_arguments_are_judged_again_and_then_sent(
         events = [event async for event in box.stream(NAME, {"path": "/a"})]
         assert str(events[-1]) == "wrote /tmp/b"
     assert written == ["/tmp/b", "/tmp/b"]
+
+
+async def test_a_changed_call_is_recorded_once_with_its_new_arguments(
+    folder: Folder, tmp_path: Path, write: Callable[[str], str]
+) -> None:
+    folder.settings(f'[[permissions]]\ntool = "{NAME}"\nargs = {{ path = "/secret/**" }}\naction = "deny"\n')
+
+    def redirect(ask: PermissionRequest) -> Allow:
+        return Allow({"path": "/tmp/b" if ask.arguments["path"] == "/a" else "/secret/c"})
+
+    async with folder.load(write, on_permission=redirect) as box:
+        await box.execute(NAME, {"path": "/a"})
+        await box.execute(NAME, {"path": "/x"})
+        digests = [box.gateway.stores.audit.digest(canonical_json({"path": path})) for path in ("/tmp/b", "/secret/c")]
+    rows = list(read_rows(str(state_folder(tmp_path) / "audit")))
+    decisions = [row for row in rows if row.kind == "decision"]
+    assert [(row.verdict, row.body["digest"], row.body["amended"]) for row in decisions] == [
+        ("ask", digests[0], True),
+        ("deny", digests[1], True),
+    ]
+    outcomes = [row for row in rows if row.kind == "outcome"]
+    assert [(row.verdict, row.request) for row in outcomes] == [
+        ("ok", decisions[0].request),
+        ("refused", decisions[1].request),
+    ]
+    assert [row.verdict for row in rows if row.kind == "approval"] == ["approved"]
+
+
+async def test_a_call_whose_arguments_stay_the_same_is_not_recorded_as_amended(
+    folder: Folder, tmp_path: Path, write: Callable[[str], str]
+) -> None:
+    def repeat(ask: PermissionRequest) -> Allow:
+        return Allow(dict(ask.arguments))
+
+    async with folder.load(write, on_permission=repeat) as box:
+        assert (await box.execute(NAME, {"path": "/a"})).text == "wrote /a"
+    [row] = read_rows(str(state_folder(tmp_path) / "audit"), kind="decision")
+    assert row.verdict == "ask" and "amended" not in row.body
 
 
 async def test_a_changed_call_covers_no_other_call_that_it_makes(folder: Folder) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ import sluicegate
 from sluicegate.bundled.resource_tools import ResourceTools
 from sluicegate.protocol.message import Params
 from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.store.audit_files import read_rows
 from sluicegate.toolbox.permission import PermissionRequest
 from sluicegate.toolbox.results import Outcome
 from sluicegate.toolbox.view import View
@@ -23,6 +25,11 @@ def files() -> sluicegate.Server:
     server.add_tool(lambda: "written", name="write")
     server.add_resource("note://one", lambda: "first", name="one")
     return server
+
+
+def audit_folder_below(folder: Path) -> str:
+    [database] = folder.rglob("state.db")
+    return str(database.parent / "audit")
 
 
 def add(a: int, b: int) -> int:
@@ -74,6 +81,20 @@ async def test_what_is_denied_to_the_agent_is_denied_to_its_sub_agents(folder: F
         assert "no tool" in (await view.execute("mcp__files__write")).text
         assert "not allowed" in (await view.execute("mcp__functions__add", {"a": 7, "b": 2})).text
         assert (await view.execute("mcp__functions__add", {"a": 1, "b": 2})).text == "3"
+
+
+async def test_a_call_that_is_denied_to_the_agent_above_is_recorded_under_the_sub_agent(
+    folder: Folder, tmp_path: Path
+) -> None:
+    folder.settings(
+        '[[permissions]]\ntool = "mcp__functions__add"\nargs = { a = "7" }\ncaller = ["local"]\naction = "deny"\n'
+    )
+    async with folder.load(add, on_permission="allow") as box, box.view("x") as view:
+        assert (await view.execute("mcp__functions__add", {"a": 7, "b": 2})).is_error
+        caller = view.caller.id
+    rows = list(read_rows(audit_folder_below(tmp_path)))
+    found = [(row.kind, row.verdict, row.caller) for row in rows if row.name == "add" and row.request]
+    assert found == [("decision", "deny", caller), ("outcome", "refused", caller)] and caller != "local"
 
 
 async def test_the_calls_of_a_view_are_counted_with_those_of_its_own(folder: Folder) -> None:

@@ -26,7 +26,6 @@ from sluicegate.protocol.read_types import read_read_result, read_tool_result
 from sluicegate.protocol.types import ReadResult
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.server import Server, activation
-from sluicegate.toolbox.permission import with_changes
 from sluicegate.toolbox.results import MAX_RESULT, Files, LongTexts
 from sluicegate.toolbox.updates import Watched, Watches, new_watch
 
@@ -228,16 +227,9 @@ class ResourceTools:
     ) -> tuple[Callable[[], Awaitable[str]], str]:
         """How to call the tool again, and the text of its first result. Only the first call needs a permission."""
         name = self._tool(call, watched.server, watched.target)
-        used = arguments
-
-        async def first(arguments: Params) -> tuple[Exchange, str]:
-            nonlocal used
-            used = arguments
-            exchange = Exchange("tools/call", {"name": name, "arguments": arguments}, NOBODY, caller=call.caller)
-            return exchange, await self._text(exchange)
-
-        exchange, text = await with_changes(first, arguments)
-        approved = exchange.target
+        first = Exchange("tools/call", {"name": name, "arguments": arguments}, NOBODY, caller=call.caller)
+        text = await self._text(first)
+        approved, used = first.target, first.params["arguments"]  # A person may have changed them.
 
         async def again() -> str:
             entry = self._router.view(call.caller).catalog.tools.get(name)

@@ -156,11 +156,8 @@ def _state_of(pin: Pin, found: Sequence[Pin]) -> str:
 
 
 def _approved(pin: Pin, found: Sequence[Pin]) -> Pin | None:
-    """What is approved in place of a definition: for the same clients, else for those without extensions, else any."""
-    kind = pin.kind.partition("+")[0]
-    same = [each for each in found if each.state == "approved" and (each.server, each.name) == (pin.server, pin.name)]
-    approved = {each.kind: each for each in same if each.kind.partition("+")[0] == kind}
-    return approved.get(pin.kind) or approved.get(kind) or next(iter(approved.values()), None)
+    """The approved definition in place of this one."""
+    return next((other for other in found if other.state == "approved" and _place(other) == _place(pin)), None)
 
 
 def _reason(pin: Pin) -> str:

@@ -20,7 +20,7 @@ from sluicegate.config.model import GatewayConfig, ServerConfig
 from sluicegate.config.paths import Places, catalogs_folder
 from sluicegate.config.settings_toml import lines_of, parse_toml
 from sluicegate.exchange import Action, Caller, Target
-from sluicegate.gate.judge import CompiledRule, Rules, is_hidden, judge, mismatch
+from sluicegate.gate.policy import CompiledRule, Rules, is_hidden, judge, mismatch
 from sluicegate.gate.rules import KINDS, Kind, to_toml
 from sluicegate.gateway.governance import rules_of
 from sluicegate.hub.catalog import SALIENT, Offer

@@ -12,7 +12,7 @@ from sluicegate.cli.output import counted, one_line, say, show_json, show_rows, 
 from sluicegate.config.paths import audit_folder
 from sluicegate.config.settings_toml import read_settings, rules_of
 from sluicegate.gate.history import differences, suggestions
-from sluicegate.gate.judge import Rules
+from sluicegate.gate.policy import Rules
 from sluicegate.gate.rules import policy_of, to_toml
 from sluicegate.store.audit_files import log_files
 from sluicegate.store.base import AuditFilter, AuditRow

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
@@ -14,9 +14,6 @@ from sluicegate.protocol.message import Params, as_object
 from sluicegate.protocol.methods import METHODS
 from sluicegate.runtime.process_key import process_key
 from sluicegate.store.base import Approval, ApprovalAnswer, new_id
-
-Ask = Callable[[Exchange, Approval], Awaitable[ApprovalAnswer | Refused]]
-"""The answer to a question, or a refusal: given by the program that this gateway is part of, such as an agent."""
 
 MAX_CALL: Final = 1 << 20
 """Bytes of params of a call that a person is asked about. Nobody reads more."""

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
@@ -24,7 +24,7 @@ from sluicegate.errors import (
     UpstreamError,
 )
 from sluicegate.exchange import Exchange, Handler, Target, Verdict
-from sluicegate.gate.approval_question import Ask, bind, question_of, with_answer
+from sluicegate.gate.approval_question import bind, question_of, with_answer
 from sluicegate.gate.approval_rows import covered_row, decided_row, granted_row
 from sluicegate.gate.approval_text import (
     Unanswered,
@@ -48,6 +48,8 @@ from sluicegate.protocol.tasks import REQUESTS as TASK_REQUESTS
 from sluicegate.protocol.versions import MODERN_VERSIONS
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.store.base import Approval, ApprovalAnswer, AuditLog, Row, State
+
+T = TypeVar("T")
 
 POLL: Final = 0.3
 """Seconds between two looks at the store: other processes answer there."""
@@ -105,20 +107,18 @@ class ApprovalStep:
         *,
         rules_version: Callable[[], str],
         notify: Callable[[Approval], Awaitable[None]] | None = None,
-        ask: Ask | None = None,
         is_shared: bool = True,
     ) -> None:
         """`rules_version` is a digest of the rules that are in force; `notify` tells people about a new question.
 
-        With `ask`, that is asked instead of the client, once for each call and in its task. Without `is_shared` there
-        is neither command nor page that could answer, so clients that cannot be asked are refused.
+        Without `is_shared` there is neither command nor page that could answer, so clients that cannot be asked are
+        refused.
         """
         self.settings = settings
         self._state = state
         self._audit = audit
         self._rules_version = rules_version
         self._notify = notify
-        self._ask = ask
         self._is_shared = is_shared
         self._ends: dict[str, float] = {}
         """When the questions of this process expire, on the clock that nobody can set (R31)."""
@@ -170,10 +170,9 @@ class ApprovalStep:
             if not _may_be_held(exchange):
                 sentence = f"{_name(target)} needs the approval of a person, who is asked only when it is used."
                 return await _refusal(exchange, Refused(sentence))
-            if self._ask is not None:
-                wait = self.settings.program_wait
-                question = question_of(exchange, target, verdict, binding, self._state.run, wait)
-                return await self._answered_here(self._ask, exchange, target, question, proceed)
+            if exchange.answer is not None:
+                question = self._question_for_program(exchange, target, verdict, binding)
+                return await self._answered(exchange, target, question, exchange.answer, proceed)
             is_up_to_client = verdict.needs_client or not self._is_shared
             if is_up_to_client and not self._may_ask(exchange):
                 return await _refusal(exchange, unaskable(target))
@@ -190,23 +189,47 @@ class ApprovalStep:
             refusal = None if decided.state == "approved" else declined(target, decided)
             return await self._record_and_run(exchange, target, decided, refusal, proceed)
 
-    async def _answered_here(
-        self, ask: Ask, exchange: Exchange, target: Target, question: Approval, proceed: Handler
+    async def _answered(
+        self, exchange: Exchange, target: Target, question: Approval, answer: ApprovalAnswer | Refused, proceed: Handler
     ) -> Reply:
-        """Let this program answer. The call that waits is the only one that can use it, so the store has no part."""
-        rules, wait = self._rules_version(), self.settings.program_wait
-        try:
-            async with asyncio.timeout(wait):
-                answer = await ask(exchange, question)
-        except TimeoutError:
-            answer = too_late(question, wait)
-        if not isinstance(answer, Refused) and self._rules_version() != rules:
-            answer = rules_changed(question)
+        """Use the answer of this program. The call is the only one that can use it, so the store has no part."""
         if isinstance(answer, Refused):
             return await self._record_and_run(exchange, target, question, answer, proceed)
         decided = with_answer(question, answer)
         refusal = None if decided.state == "approved" else declined(target, decided)
         return await self._record_and_run(exchange, target, decided, refusal, proceed, answer)
+
+    async def question_for_program(self, exchange: Exchange) -> Approval | None:
+        """The question that the program around this gateway has to answer before a call runs; None if there is none.
+
+        Raises:
+            Refused: the call is too long to be shown.
+        """
+        target, verdict = exchange.target, exchange.verdict
+        if target is None or verdict is None or verdict.action != "ask" or exchange.approved:
+            return None
+        if exchange.method in TASK_REQUESTS or not _may_be_held(exchange):
+            return None
+        binding = bind(exchange, target, self._rules_version())
+        if exchange.is_continued and binding in self._continued:
+            return None
+        place = (target.server, target.kind, target.name, target.definition)
+        if self._state.find_grant(exchange.caller.id, *place) is not None:
+            return None
+        return self._question_for_program(exchange, target, verdict, binding)
+
+    def _question_for_program(self, exchange: Exchange, target: Target, verdict: Verdict, binding: str) -> Approval:
+        return question_of(exchange, target, verdict, binding, self._state.run, self.settings.program_wait)
+
+    async def in_time(self, question: Approval, answer: Awaitable[T]) -> T | Refused:
+        """The answer to a question, unless it takes too long or the rules change meanwhile."""
+        rules, wait = self._rules_version(), self.settings.program_wait
+        try:
+            async with asyncio.timeout(wait):
+                found = await answer
+        except TimeoutError:
+            return too_late(question, wait)
+        return found if self._rules_version() == rules else rules_changed(question)
 
     async def _record_and_run(
         self,

@@ -119,6 +119,8 @@ class Audit:
             body["client"] = _client(exchange.profile.client_info)
         if exchange.is_continued:
             body["continued"] = True
+        if exchange.original is not None:
+            body["amended"] = True
         if "_meta" in params and (trace := _trace_id(params)):
             body["trace"] = trace
         return Row(

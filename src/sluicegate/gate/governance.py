@@ -4,20 +4,22 @@ from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, 
 from typing import Final
 
 from sluicegate.errors import SluicegateError, UnknownTarget
-from sluicegate.exchange import Caller, Exchange, Handler, Step, Target, behind
-from sluicegate.gate.approval_question import Ask
+from sluicegate.exchange import Caller, Exchange, Step, Target, behind, send
 from sluicegate.gate.approvals import ApprovalSettings, ApprovalStep
 from sluicegate.gate.audit import Audit
-from sluicegate.gate.judge import Rules, is_hidden
 from sluicegate.gate.limits import Ceilings, RateLimit, RateLimits, SizeLimit
 from sluicegate.gate.lock_file import Locked
 from sluicegate.gate.pins import Mode, PinnedDefinitions
-from sluicegate.gate.policy import Policy
-from sluicegate.protocol.message import Params, Reply
+from sluicegate.gate.policy import Policy, Rules, is_hidden
+from sluicegate.protocol.message import Params
 from sluicegate.store.base import Approval, AuditLog, Row, State
 
 MAX_NOTED: Final = 200
 """Characters of a text that a client or a server chose, in a row."""
+
+
+MakePermission = Callable[[Policy, ApprovalStep], Step]
+"""A step between the rules and the audit log, which may change the arguments of a call: these are judged again."""
 
 
 class Governance:
@@ -38,10 +40,11 @@ class Governance:
         is_recorded: bool = True,
         is_shared: bool = True,
         notify: Callable[[Approval], Awaitable[None]] | None = None,
-        ask: Ask | None = None,
+        permission: MakePermission | None = None,
     ) -> None:
         """`mode` says of a server, by its key, what a changed definition means, `secrets` which texts of its
-        configuration are never written down; `notify` tells people of a question, `ask` answers it in this process.
+        configuration are never written down; `notify` tells people of a question. `permission` makes
+        a step in front of the audit log, which answers for the program around this gateway.
 
         Without `is_recorded` only approvals are noted in the audit log. `is_shared` is whether commands and the page
         can answer questions.
@@ -57,12 +60,13 @@ class Governance:
             approvals,
             rules_version=lambda: self.policy.rules.version,
             notify=notify,
-            ask=ask,
             is_shared=is_shared,
         )
+        asking: Sequence[Step] = () if permission is None else (permission(self.policy, self.approvals),)
         recorder: Sequence[Step] = (Audit(audit),) if is_recorded else ()
         self.sizes = SizeLimit()
-        self._steps: tuple[Step, ...] = (self.limits, self.policy, *recorder, self.sizes, self.approvals)
+        self.decide = behind((self.limits, self.policy, *asking, *recorder, self.sizes, self.approvals), send)
+        """The reply of the server, or a refusal."""
 
     def adjust(
         self,
@@ -84,10 +88,6 @@ class Governance:
     def version(self) -> object:
         """A digest of the rules."""
         return self.policy.rules.version
-
-    def __call__(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
-        """The reply of the server, or a refusal."""
-        return behind(self._steps, proceed)(exchange)
 
     @property
     def allows_unlisted(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 import msgspec
 
 from sluicegate.exchange import Action, Caller, Target
-from sluicegate.gate.judge import Rules, judge, possible_verdicts
+from sluicegate.gate.policy import Rules, judge, possible_verdicts
 from sluicegate.gate.rules import Kind, Permission, full_name
 from sluicegate.protocol.methods import JUDGED, Judged
 from sluicegate.text.globs import MAX_SIZE, escape

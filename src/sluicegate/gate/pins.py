@@ -83,42 +83,30 @@ class PinnedDefinitions:
         self._decided |= dict.fromkeys(definitions, "")
         watched = [target for target in definitions if self._mode(target.server) != "off"]
         try:
-            known = self._known()
+            known = {(pin.server, pin.kind, pin.name) for pin in self._store.pins()}
         except StateUnavailable as problem:
             self._fail(watched, problem)
             return
-        for target in sorted(watched, key=lambda target: bool(target.variant)):
-            place = (target.server, target.kind, target.name)
-            hashes = known.setdefault(place, {})
-            approved = hashes.get(target.kind) if self.locked is None else self.locked.get(place)
-            if target.variant and approved == target.definition:
-                continue
+        for target in watched:
             definition = definitions[target]
             findings = scan(target.name, definition)
             for hint in findings.hints if target not in self._hinted else ():
                 log.warning("%s: %s: %s.", target.server, _title(target), hint)
             self._hinted.add(target)
-            is_changed = target.kind in hashes or (bool(hashes) and target.definition not in hashes.values())
+            place = (target.server, target.kind, target.name)
+            is_known = place in known
+            known.add(place)
             pinned[target] = Pin(
                 server=target.server,
-                kind=_kind(target),
+                kind=target.kind,
                 name=target.name,
                 hash=target.definition,
                 definition=_as_json(definition, self._secrets(target.server)),
-                state="pending" if findings.hidden or is_changed else "approved",
+                state="pending" if findings.hidden or is_known else "approved",
             )
-            hashes.setdefault(_kind(target), target.definition if pinned[target].state == "approved" else None)
             if findings.hidden:
                 self._decided[target] = f"{_sentence(findings.hidden[0])} {_remedy(target)}"
         self._compare(pinned)
-
-    def _known(self) -> dict[tuple[str, str, str], dict[str, str | None]]:
-        """For each tool in the store the approved hashes, by the kind they are pinned under; None for what waits."""
-        found: dict[tuple[str, str, str], dict[str, str | None]] = {}
-        for pin in self._store.pins():
-            hashes = found.setdefault((pin.server, pin.kind.partition("+")[0], pin.name), {})
-            hashes[pin.kind] = pin.hash if pin.state == "approved" else hashes.get(pin.kind)
-        return found
 
     def _fail(self, targets: Iterable[Target], problem: StateUnavailable) -> None:
         """Refuse definitions that cannot be compared: they may have changed."""
@@ -135,8 +123,6 @@ class PinnedDefinitions:
             why = self._decided[target]
             if found.pin.state == "approved":
                 why = ""  # Also if it hides something: a person has seen it.
-            elif not why and target.variant:
-                why = f"Its definition for clients with {target.variant} is not the approved one. {_remedy(target)}"
             elif not why:
                 why = f"Its definition changed since it was approved. {_remedy(target)}"
             why = self._by_lock(target) if self.locked is not None else why
@@ -149,7 +135,7 @@ class PinnedDefinitions:
 
     def _by_lock(self, target: Target) -> str:
         assert self.locked is not None
-        known = self.locked.get((target.server, _kind(target), target.name))
+        known = self.locked.get((target.server, target.kind, target.name))
         if known == target.definition:
             return ""
         if known is None:
@@ -164,22 +150,14 @@ class PinnedDefinitions:
             log.warning("%s: not offered: %s. %s", target.server, _title(target), why)
         if self._audit is not None:
             body: Params = {"hash": pin.hash, "quarantined": why}
-            if target.variant:
-                body["variant"] = target.variant
             row = Row(kind="tool_def", server=target.server, name=target.name, verdict=news, body=body)
             self._audit.note(row)
-
-
-def _kind(target: Target) -> str:
-    """The kind under which a definition is pinned."""
-    # No blanks: a line of the lock file is split at them.
-    return f"{target.kind}+{'_'.join(target.variant.split())}" if target.variant else target.kind
 
 
 def _title(target: Target) -> str:
     if target.kind == "instructions":
         return "the server's instructions"
-    return f"{target.kind} {target.name!r}" + (f" for clients with {target.variant}" if target.variant else "")
+    return f"{target.kind} {target.name!r}"
 
 
 def _sentence(finding: str) -> str:

@@ -16,8 +16,7 @@ from sluicegate.config.paths import activations_folder
 from sluicegate.config.resource_tools import with_resource_tools
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Exchange, Handler, Step, Upstream, chain
-from sluicegate.gate.admission import Admission
-from sluicegate.gate.startup import StartupWait
+from sluicegate.gate.admission import Admission, Startup
 from sluicegate.gateway.governance import Stores, adjust, governance_of, stores_in_memory
 from sluicegate.gateway.server_logs import LogLine, ServerLogs
 from sluicegate.gateway.status import ServerStatus, status_of, unmounted_status
@@ -25,9 +24,8 @@ from sluicegate.gateway.upstreams import check_prefixes, mount_settings, upstrea
 from sluicegate.hub.catalog import Offer, Patterns, Subset
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount
-from sluicegate.hub.search_step import SearchStep
-from sluicegate.protocol.message import Reply, as_object
-from sluicegate.protocol.types import HEALTH, ONLY_KEY
+from sluicegate.protocol.message import Reply
+from sluicegate.protocol.types import HEALTH
 from sluicegate.upstream.spawn import Launched
 
 if TYPE_CHECKING:
@@ -65,19 +63,13 @@ class Gateway:
         self.hub = Hub()
         self.hub.govern(self.governance)
         self._configure_hub()
+        self.hub.unlisted[HEALTH] = self._answer_health
+        hub, limits = self.hub, config.limits
+        self.startup = Startup(hub.settled, hub.wait_change, hub.can_answer, config.catalog.start_wait)
         self.admission = Admission(
-            config.limits.in_flight, config.limits.in_flight_per_caller, self.governance.note_refusal
+            limits.in_flight, limits.in_flight_per_caller, self.governance.note_refusal, self.startup
         )
-        hub = self.hub
-        self.startup = StartupWait(
-            hub.settled,
-            hub.wait_change,
-            lambda kind, name: name in hub.catalog.of(kind),
-            lambda: not any(mount.is_awaited for mount in hub.mounts),
-            config.catalog.start_wait,
-        )
-        # Exchanges that wait for servers count, so that their number is limited and they are drained.
-        self._steps: tuple[Step, ...] = (self.admission, *steps, self._answer_health, self.startup)
+        self._steps: tuple[Step, ...] = (self.admission, *steps)
         self._health: Handler | None = None
         self._since = time.monotonic()
         self._load_file = load_file
@@ -106,9 +98,7 @@ class Gateway:
             ConfigError: there is no such profile.
         """
         self.config.check_profile(profile)
-        router = self.hub.router(profile)
-        steps = (SearchStep(router, lambda: self.config.catalog.search), *self._steps)
-        return chain(steps, router, self.governance.note_reject)
+        return chain(self._steps, self.hub.router(profile), self.governance.note_reject)
 
     def apply(self, config: GatewayConfig) -> ConfigChanges:
         """Apply another configuration. Only what differs is changed, and calls in progress finish.
@@ -172,15 +162,8 @@ class Gateway:
         """How many servers are in each state."""
         return Counter(status.state for status in self.status())
 
-    def _answer_health(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
-        """A step for `health.check`, which is in no list, unless the configuration names it or the list asks for it."""
-        asked = None
-        if exchange.method == "tools/call":
-            asked = exchange.params.get("name")
-        elif exchange.method == "tools/list":
-            asked = (as_object(exchange.params.get("_meta")) or {}).get(ONLY_KEY)
-        if asked != HEALTH or HEALTH in self.hub.catalog.tools:
-            return proceed(exchange)
+    def _answer_health(self, exchange: Exchange) -> Awaitable[Reply]:
+        """Answers `health.check`, which is in no list unless the configuration names it."""
         if self._health is None:
             from sluicegate.gateway.loading import installed  # Imported late: few clients ask.
 
@@ -265,6 +248,7 @@ class Gateway:
             page_size=catalog.page_size,
             grace=catalog.grace,
             longest_instructions=catalog.instructions,
+            searches=catalog.search,
         )
 
     def _mount(self, server: ServerConfig, launched: Launched | None = None) -> None:

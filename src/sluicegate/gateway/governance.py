@@ -8,12 +8,11 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from sluicegate.config.model import GatewayConfig, Http, Installed, PythonFile, ServerConfig, Stdio
 from sluicegate.config.paths import audit_folder, state_file
 from sluicegate.errors import ConfigError, StateUnavailable
-from sluicegate.gate.approval_question import Ask
 from sluicegate.gate.approvals import ApprovalSettings
-from sluicegate.gate.governance import Governance
-from sluicegate.gate.judge import Rules
+from sluicegate.gate.governance import Governance, MakePermission
 from sluicegate.gate.limits import Ceilings, RateLimits, parse_rate
 from sluicegate.gate.pins import Mode
+from sluicegate.gate.policy import Rules
 from sluicegate.runtime.task_scope import TaskScope, forever
 from sluicegate.store.base import Approval, AuditLog, State
 from sluicegate.store.memory import Unrecorded
@@ -37,7 +36,7 @@ class Stores:
         self.notify: Notify | None = None
         self.may_run_unrecorded = False
         """Whether calls go on while the audit log cannot be written."""
-        self.ask: Ask | None = None
+        self.permission: MakePermission | None = None
 
 
 def stores_in_memory() -> Stores:
@@ -160,7 +159,7 @@ def governance_of(config: Callable[[], GatewayConfig], stores: Stores) -> Govern
         is_recorded=stores.is_recorded,
         is_shared=stores.state.is_shared,
         notify=stores.notify,
-        ask=stores.ask,
+        permission=stores.permission,
     )
     adjust(made, config())
     return made

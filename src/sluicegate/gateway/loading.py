@@ -172,9 +172,20 @@ def _entry_points(*, is_bundled: bool) -> "EntryPoints":
     try:
         return distribution(_OURS).entry_points.select(group=GROUP)
     except PackageNotFoundError:
-        raise ConfigError(
-            "the bundled activations are found only if sluicegate is installed; here it runs from a folder of sources."
-        ) from None
+        return _entry_points_of_sources()
+
+
+def _entry_points_of_sources() -> "EntryPoints":
+    """The bundled activations if sluicegate is not installed, but runs from its folder of sources with PYTHONPATH."""
+    import tomllib
+    from importlib.metadata import EntryPoint, EntryPoints
+
+    try:
+        text = Path(__file__).parents[3].joinpath("pyproject.toml").read_text(encoding="utf-8")
+        named: dict[str, str] = tomllib.loads(text)["project"]["entry-points"][GROUP]
+    except (OSError, KeyError, tomllib.TOMLDecodeError):
+        raise ConfigError("the bundled activations are not found, since sluicegate is not installed.") from None
+    return EntryPoints(EntryPoint(name, value, GROUP) for name, value in named.items())
 
 
 def as_activation(value: object, where: str) -> FoundActivation | None:

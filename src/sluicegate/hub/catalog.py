@@ -110,8 +110,6 @@ class Offer(msgspec.Struct, frozen=True):
     """What else was left out, and why: sentences for the operator."""
     extensions: Params = {}
     """The extensions of the protocol that it declares, with their settings."""
-    variant: str = ""
-    """The extensions for whose clients these lists are; empty for the lists of all others."""
 
 
 class Patterns(msgspec.Struct, frozen=True):
@@ -365,8 +363,7 @@ def _entry(kind: str, share: Share, offered: Offered, exposed: str) -> Entry:
     if kind == "tools":
         definition.pop("execution", None)  # It announces legacy tasks, which we do not offer.
     encoded = msgspec.Raw(msgspec.json.encode(definition))
-    server, variant = share.key or share.mount, share.offer.variant
-    target = Target(server, _TARGETS[kind], offered.own, offered.digest, offered.salient, variant)
+    target = Target(share.key or share.mount, _TARGETS[kind], offered.own, offered.digest, offered.salient)
     return Entry(share.mount, offered.own, encoded, offered.marks, target, as_task, offered)
 
 

@@ -8,7 +8,7 @@ all. Lists of several servers are merged. URIs in results are those that clients
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -22,9 +22,12 @@ from sluicegate.errors import (
     UnknownTarget,
     UpstreamProtocolError,
 )
-from sluicegate.exchange import Caller, Exchange, Target
+from sluicegate.exchange import Exchange, Target
+from sluicegate.hub.context import HubContext
 from sluicegate.hub.mount import Mount
 from sluicegate.hub.naming import Rewrite, exposed_uri, looks_like_any, reply_rewritten
+from sluicegate.hub.route import FindTarget, Route
+from sluicegate.hub.views import Views
 from sluicegate.protocol.extensions import declared_in, extension_named_like, merged
 from sluicegate.protocol.input_required import read_input_required
 from sluicegate.protocol.json_limits import is_deep
@@ -34,17 +37,8 @@ from sluicegate.protocol.pagination import MAX_PAGES
 from sluicegate.protocol.translate.results import error_to_pass
 from sluicegate.runtime.task_scope import TaskScope
 
-if TYPE_CHECKING:
-    from sluicegate.hub.hub import Hub
-    from sluicegate.hub.router import Router
-
-FindTarget = Callable[[], Target]
-Forward = Callable[[Exchange, Mount, Params, FindTarget], Awaitable[Reply]]
+Forward = Callable[[Exchange, Route], Awaitable[Reply]]
 """Sends an exchange to its mount."""
-FindEntry = Callable[[str, Caller, object], Target]
-"""The target of an entry of a list, by its exposed name."""
-FindResource = Callable[[Caller, object], tuple[Mount, Target]]
-"""The mount and the target of a URI."""
 
 _OF_PAGES: Final = frozenset({"resultType", "_meta", "nextCursor", "ttlMs", "cacheScope"})
 """Members of a list that belong to one page of one server."""
@@ -62,25 +56,15 @@ class _Named(msgspec.Struct, frozen=True):
 class Extensions:
     """Everything that a router does for extensions that it does not know."""
 
-    def __init__(
-        self, hub: "Hub", router: "Router", forward: Forward, find_entry: FindEntry, find_resource: FindResource
-    ) -> None:
-        """`find_entry` and `find_resource` raise UnknownTarget for what does not exist or the caller may not use."""
-        self._hub = hub
-        self._router = router
+    def __init__(self, context: HubContext, views: Views, forward: Forward) -> None:
+        self._context = context
+        self._views = views
         self._forward = forward
-        self._find_entry = find_entry
-        self._find_resource = find_resource
 
     def capabilities(self, names: Iterable[str]) -> Params:
         """The extensions of these servers, as a server declares them; one that is away still counts."""
-        mounts = map(self._hub.find, names)
-        found = merged(_offered(mount) for mount in mounts if mount is not None)
+        found = merged(map(_offered, self._context.mounts_of(names)))
         return {"extensions": found} if found else {}
-
-    def _mounts(self) -> list[Mount]:
-        mounts = (self._hub.find(name) for name in self._router.catalog.prefixes)
-        return [mount for mount in mounts if mount is not None]
 
     async def answer(self, exchange: Exchange) -> Reply:
         """The reply of the server that a request is for, or of all that have such a list.
@@ -90,23 +74,23 @@ class Extensions:
         """
         method, caller = exchange.method, exchange.caller
         exchange.is_extension = True
-        declaring = [mount for mount in self._mounts() if extension_named_like(method, _offered(mount))]
+        declaring = [mount for mount in self._views.mounts if extension_named_like(method, _offered(mount))]
         named = self._named(exchange, declaring)
         if named is not None:
             return await self._ask_about(exchange, named)
-        servers = [mount for mount in declaring if not self._is_hidden(caller, mount, method)]
+        hides = self._context.hides
+        servers = [mount for mount in declaring if not hides(caller, _method_target(mount, method))]
         if not servers:
             raise MethodNotFound(f"Method not found: {method[:100]}")
         if len(servers) == 1:
-            return await self._ask(exchange, servers[0], exchange.params, partial(_method_target, servers[0], method))
+            return await self._ask(exchange, self._route(servers[0], {}, partial(_method_target, servers[0], method)))
         if method.endswith("/list"):
             return await self._list(exchange, servers)
         names = ", ".join(mount.name for mount in servers)
         raise InvalidParams(f"Invalid params: it is unclear which server {method} is for. These have it: {names}.")
 
-    def _is_hidden(self, caller: Caller, mount: Mount, method: str) -> bool:
-        governor = self._hub.governor
-        return governor is not None and governor.hides(caller, _method_target(mount, method))
+    def _route(self, mount: Mount, own: Params, find: FindTarget) -> Route:
+        return Route(self._context, mount, own, find(), find)
 
     def _named(self, exchange: Exchange, declaring: Sequence[Mount]) -> "_Named | None":
         """What a request names, if it is one of ours.
@@ -116,21 +100,21 @@ class Extensions:
                 use it.
         """
         params, caller = exchange.params, exchange.caller
-        servers = declaring or [mount for mount in self._mounts() if _offered(mount)]
+        servers = declaring or [mount for mount in self._views.mounts if _offered(mount)]
         uri, name = params.get("uri"), params.get("name")
         if isinstance(uri, str):
             with suppress(UnknownTarget):
-                mount, _ = self._find_resource(caller, uri)
+                mount, _ = self._views.resource(caller, uri)
                 if mount in servers:
-                    return _Named(mount, "uri", lambda: self._find_resource(caller, uri)[1])
+                    return _Named(mount, "uri", lambda: self._views.resource(caller, uri)[1])
             if declaring:
                 # Not left to the one server that declares it: rules for the resource would not hold.
                 raise UnknownTarget(f"Resource not found: {uri[:200]}", data={"uri": uri})
         for kind in ("tools", "prompts") if isinstance(name, str) else ():
-            entry = self._router.catalog.of(kind).get(str(name))
-            mount = None if entry is None else self._hub.find(entry.mount)
+            entry = self._views.catalog.of(kind).get(str(name))
+            mount = None if entry is None else self._context.find(entry.mount)
             if mount is not None and mount in servers:
-                return _Named(mount, "name", partial(self._find_entry, kind, caller, name))
+                return _Named(mount, "name", partial(self._views.target, kind, caller, name))
         if isinstance(name, str) and any(_has_like(mount, name) for mount in declaring):
             # A server's own name, or one that is hidden or quarantined: rules for it would not hold.
             raise UnknownTarget(f"Unknown tool: {name[:200]}")
@@ -141,13 +125,13 @@ class Extensions:
 
         It is decided on as if that were used: an unknown method must not do what the caller may not.
         """
-        params = {**exchange.params, named.member: named.find().name}
-        return await self._ask(exchange, named.mount, params, named.find)
+        own: Params = {named.member: named.find().name}
+        return await self._ask(exchange, self._route(named.mount, own, named.find))
 
-    async def _ask(self, exchange: Exchange, mount: Mount, params: Params, find: FindTarget) -> Reply:
-        reply = await self._forward(exchange, mount, params, find)
+    async def _ask(self, exchange: Exchange, route: Route) -> Reply:
+        reply, mount = await self._forward(exchange, route), route.mount
         try:
-            return _as_exposed(exchange, mount, params, reply)
+            return _as_exposed(exchange, mount, {**exchange.params, **route.own}, reply)
         except RemoteProtocolError as problem:
             mount.calls.figures.errors += 1
             raise UpstreamProtocolError(f"{mount.name}: {problem.message}") from None
@@ -177,11 +161,12 @@ class Extensions:
         self, exchange: Exchange, mount: Mount, pages: list[Params], problems: dict[Mount, Reply | SluicegateError]
     ) -> None:
         limits = mount.settings.offers
-        params, cursors, entries, size = exchange.params, set[str](), 0, 0
+        own: Params = {}
+        cursors, entries, size = set[str](), 0, 0
         find = partial(_method_target, mount, exchange.method)
         while len(pages) < MAX_PAGES and entries <= limits.entries and size <= limits.whole:
             try:
-                reply = await self._ask(exchange, mount, params, find)
+                reply = await self._ask(exchange, self._route(mount, own, find))
             except SluicegateError as problem:
                 reply = problem
             if not isinstance(reply, Result):
@@ -196,7 +181,7 @@ class Extensions:
             if not isinstance(cursor, str) or cursor in cursors:
                 return
             cursors.add(cursor)
-            params = {**exchange.params, "cursor": cursor}
+            own = {"cursor": cursor}
 
 
 def _has_like(mount: Mount, name: str) -> bool:

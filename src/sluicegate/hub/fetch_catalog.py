@@ -24,6 +24,7 @@ from sluicegate.errors import (
 from sluicegate.exchange import NOBODY, Connection, Exchange
 from sluicegate.hub.catalog import (
     GATEWAY,
+    KINDS,
     MAX_HOPS,
     REST,
     Entries,
@@ -183,7 +184,6 @@ async def fetch_offer(name: str, connection: Connection, limits: OfferLimits, tu
         is_gateway=fetching.is_gateway,
         findings=tuple(fetching.findings),
         extensions=offered_by(connection.discovery),
-        variant="",
     )
 
 
@@ -449,3 +449,59 @@ def _supported_changes(connection: Connection) -> Params:
         if kind.get("listChanged") is True:
             wanted[flag] = True
     return wanted
+
+
+# ------------------------------------------------------------------------------------------------------- on disk
+
+
+class _Saved(msgspec.Struct):
+    tools: list[Params]
+    prompts: list[Params]
+    resources: list[Params]
+    templates: list[Params]
+    takes_tasks: bool
+    is_gateway: bool
+    extensions: Params = {}
+
+
+_decoder: Final = msgspec.json.Decoder(_Saved)
+
+
+def encode_offer(offer: Offer) -> bytes:
+    """An offer as JSON, for `decode_offer`."""
+    return msgspec.json.encode(
+        _Saved(
+            tools=_definitions(offer.tools),
+            prompts=_definitions(offer.prompts),
+            resources=_definitions(offer.resources),
+            templates=_definitions(offer.templates),
+            takes_tasks=offer.takes_tasks,
+            is_gateway=offer.is_gateway,
+            extensions=offer.extensions,
+        )
+    )
+
+
+def decode_offer(data: bytes) -> Offer | None:
+    """The offer that was encoded, without how long it may be cached; None if it cannot be read."""
+    try:
+        saved = _decoder.decode(data)
+        return Offer(
+            tools=_entries("tools", saved.tools),
+            prompts=_entries("prompts", saved.prompts),
+            resources=_entries("resources", saved.resources),
+            templates=_entries("templates", saved.templates),
+            takes_tasks=saved.takes_tasks,
+            is_gateway=saved.is_gateway,
+            extensions=saved.extensions,
+        )
+    except (msgspec.DecodeError, KeyError, RecursionError):
+        return None
+
+
+def _entries(kind: str, definitions: list[Params]) -> Entries:
+    return tuple(offered(KINDS[kind], definition) for definition in definitions)
+
+
+def _definitions(entries: Entries) -> list[Params]:
+    return [entry.definition for entry in entries]

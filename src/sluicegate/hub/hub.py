@@ -8,34 +8,27 @@ from contextlib import suppress
 from typing import Final
 from weakref import WeakValueDictionary
 
-import msgspec
-
 from sluicegate import __version__
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import DescribeTool, Exchange, Governor, Handler, Step, Upstream, chain
 from sluicegate.hub.catalog import Catalog, Offer, Share, Subset, build_catalog
-from sluicegate.hub.input_requests import RequestStates
-from sluicegate.hub.instructions import instructions_of
+from sluicegate.hub.context import MAX_INSTRUCTIONS, PAGE_SIZE, HubContext
 from sluicegate.hub.mount import Mount, MountSettings, MountState
 from sluicegate.hub.naming import MAX_TOOL_NAME, Naming
 from sluicegate.hub.router import Router
 from sluicegate.hub.subscriptions import Subscriptions
-from sluicegate.hub.tasks.ids import TaskIds
 from sluicegate.hub.unattributed import LogForwarding
-from sluicegate.protocol.extensions import may_vary
 from sluicegate.protocol.message import Notification, Reply
 from sluicegate.runtime.task_scope import TaskScope
 
 log = logging.getLogger("sluicegate")
 
-PAGE_SIZE: Final = 1000
 GRACE: Final = 30.0
 """Seconds that the tools of an unreachable server stay in the lists."""
 DRAIN: Final = 10.0
 """Seconds that calls have to finish when their server is removed; otherwise they have the longest call besides."""
 MAX_DRAINING: Final = 4
 """Replaced servers of one name that may have calls in progress; the calls of older ones are ended."""
-MAX_INSTRUCTIONS: Final = 4096
 MAX_LOGGED: Final = 5
 """Findings that are logged at a time: a server may have thousands."""
 
@@ -65,21 +58,18 @@ class Hub:
         longest_instructions: int = MAX_INSTRUCTIONS,
         steps: Sequence[Step] = (),
     ) -> None:
-        self.info: Mapping[str, object] = {"name": name, "version": version}
-        self.page_size = page_size
-        self.request_states = RequestStates()
-        self.task_ids = TaskIds()
         self.catalog = Catalog()
-        self.governor: Governor | None = None
-        """Decides on every request to a server; without one, all are allowed."""
-        self._naming: Naming = naming
-        self._longest_name = longest_name
-        self._longest_instructions = longest_instructions
+        self._context = context = HubContext({"name": name, "version": version})
+        context.naming, context.longest_name = naming, longest_name
+        context.page_size, context.longest_instructions = page_size, longest_instructions
         self._grace = grace
         self.log = LogForwarding(self._set_log_levels)
-        self._mounts: dict[str, Mount] = {}
-        self.find = self._mounts.get
+        self._mounts = context.mounts
+        self.find = context.find
         """Finds a mount by its name."""
+        self.instructions = context.instructions
+        self.unlisted = context.unlisted
+        """Tools that are in no list, by their names: the handlers that list and call them."""
         self._routers: dict[str, Router] = {}
         router = self.router("")
         self._main: Handler = chain(steps, router) if steps else router
@@ -101,7 +91,7 @@ class Hub:
     @property
     def name(self) -> str:
         """What clients see as the server's name."""
-        return str(self.info["name"])
+        return str(self._context.info["name"])
 
     @property
     def is_open(self) -> bool:
@@ -226,19 +216,27 @@ class Hub:
         self._rebuild()
 
     def configure(
-        self, *, naming: Naming, longest_name: int, page_size: int, grace: float, longest_instructions: int
+        self,
+        *,
+        naming: Naming,
+        longest_name: int,
+        page_size: int,
+        grace: float,
+        longest_instructions: int,
+        searches: bool = False,
     ) -> None:
-        """Change how entries are named and listed."""
-        self.page_size = page_size
-        self._longest_instructions = longest_instructions
+        """Change how entries are named and listed; with `searches`, two tools are listed in place of all."""
+        context = self._context
+        context.page_size, context.searches = page_size, searches
+        context.longest_instructions = longest_instructions
         if grace != self._grace:
             self._grace = grace
             for mount, timer in list(self._graces.items()):
                 timer.cancel()
                 del self._graces[mount]
                 self._await_end_of_grace(mount)
-        if (naming, longest_name) != (self._naming, self._longest_name):
-            self._naming, self._longest_name = naming, longest_name
+        if (naming, longest_name) != (context.naming, context.longest_name):
+            context.naming, context.longest_name = naming, longest_name
             self._shares = []
         self._rebuild()
 
@@ -247,7 +245,7 @@ class Hub:
             name,
             upstream,
             settings,
-            client_info=self.info,
+            client_info=self._context.info,
             on_change=self._changed,
             on_update=self._updated,
             on_list_notice=self._on_list_notice,
@@ -312,6 +310,10 @@ class Hub:
             await mount.settled()
         self._rebuild()
 
+    def can_answer(self, exchange: Exchange) -> bool:
+        """Whether the servers that an exchange needs are known, from this start or remembered from an earlier one."""
+        return self.router("").can_answer(exchange)
+
     async def wait_change(self) -> None:
         """Return once the next change of a mount's state or offer is in the catalog."""
         await self._next_change.wait()
@@ -333,14 +335,14 @@ class Hub:
         """The handler of a profile, which is created or changed."""
         router = self._routers.get(name)
         if router is None:
-            router = self._routers[name] = Router(self, profile or Subset(), self.catalog)
+            router = self._routers[name] = Router(self._context, self.log, profile or Subset(), self.catalog)
         elif profile is not None:
             router.set_catalog(self.catalog, profile)
         return router
 
     def govern(self, governor: Governor) -> None:
         """Let every request to a server pass through this one."""
-        self.governor = governor
+        self._context.governor = governor
         self.review()
 
     def review(self) -> None:
@@ -350,21 +352,6 @@ class Hub:
         for router in self._routers.values():
             router.set_rules()
         self._set_log_levels()
-
-    def instructions(self, names: Mapping[str, str]) -> str | None:
-        """The naming rule, and the instructions of each of these mounts."""
-        mounts = [mount for name in names if (mount := self._mounts.get(name)) is not None]
-        return instructions_of(mounts, names, self._naming, self._longest_instructions, self.governor)
-
-    def life(self, names: Mapping[str, str]) -> tuple[int, str]:
-        """How long the lists of these mounts may be cached, and the scope of the cache."""
-        offers = [mount.offer if mount.is_ready else None for name in names if (mount := self._mounts.get(name))]
-        known = [offer for offer in offers if offer is not None]
-        if not known or len(known) < len(offers):
-            return 0, "private"
-        # What a server with extensions lists may depend on what its client declares.
-        is_public = all(offer.is_public and not may_vary(offer.extensions) for offer in known)
-        return min(offer.ttl_ms for offer in known), "public" if is_public else "private"
 
     def _changed(self, mount: Mount) -> None:
         is_ours = self._mounts.get(mount.name) is mount
@@ -397,13 +384,11 @@ class Hub:
 
     def _on_list_notice(self, mount: Mount, notices: Collection[str]) -> None:
         # A server without a prefix looks as if the client were connected to it directly, so its notices pass even if
-        # the lists are the same; for all others only real changes count. Notices of another gateway
-        # do not pass: if it mounts us, its notice answers ours, without end. Those of a server with extensions do: they
-        # may be about lists for clients that declare one.
-        varies = mount.offer is not None and may_vary(mount.offer.extensions)
-        is_passed = (not mount.prefix or varies) and not mount.is_gateway
-        for router in self._routers.values():
-            router.on_list_notice(mount, notices if is_passed else ())
+        # the lists are the same; for all others only real changes count. Notices of another gateway do not pass: if it
+        # mounts us, its notice answers ours, without end.
+        if not mount.prefix and not mount.is_gateway:
+            for router in self._routers.values():
+                router.on_list_notice(mount, notices)
 
     def _logged(self, mount: Mount, line: Notification) -> bool:
         # Log lines of 2026-07-28 belong to calls.
@@ -427,9 +412,15 @@ class Hub:
         ]
         if shares == self._shares:
             return
-        self._shares = shares
+        self._shares, governor = shares, self._context.governor
         before = frozenset(self.catalog.findings)
-        self.catalog = self._built(shares)
+        self.catalog = build_catalog(
+            shares,
+            naming=self._context.naming,
+            longest_name=self._context.longest_name,
+            known=self.catalog,
+            review=None if governor is None else governor.review,
+        )
         news = [finding for finding in self.catalog.findings if finding not in before]
         for finding in news[:MAX_LOGGED]:
             log.warning("%s", finding)
@@ -438,13 +429,3 @@ class Hub:
         for router in self._routers.values():
             router.set_catalog(self.catalog)
         self._set_log_levels()
-
-    def catalog_with(self, offers: Mapping[str, Offer]) -> Catalog:
-        """The catalog as if some mounts had other offers."""
-        replaced = (msgspec.structs.replace(each, offer=offers.get(each.mount, each.offer)) for each in self._shares)
-        return self._built(list(replaced))
-
-    def _built(self, shares: Sequence[Share]) -> Catalog:
-        review = None if self.governor is None else self.governor.review
-        naming, longest = self._naming, self._longest_name
-        return build_catalog(shares, naming=naming, longest_name=longest, known=self.catalog, review=review)

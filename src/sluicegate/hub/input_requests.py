@@ -54,6 +54,8 @@ class _Wrapped(msgspec.Struct, array_like=True):
     expires: float
     state: str | None
     number: int
+    arguments: Params | None = None
+    """Those that were sent in place of the client's."""
 
 
 MAX_USED: Final = 10_000
@@ -84,12 +86,14 @@ class RequestStates:
         if any(map(has_unsafe_page, needed.questions.values())):
             lost(UNSAFE)
             raise UpstreamProtocolError(f"{mount}: {UNSAFE_SENTENCE}")
-        content = msgspec.json.encode(_Wrapped(time.monotonic() + GOOD_FOR, needed.state, next(self._numbers)))
+        amended = None if exchange.original is None else as_object(exchange.params.get("arguments"))
+        expires = time.monotonic() + GOOD_FOR
+        content = msgspec.json.encode(_Wrapped(expires, needed.state, next(self._numbers), amended))
         state = STATE_PREFIX + self._sealer.seal(content, _binding(exchange, mount))
         return input_required({key: labelled(asked, label) for key, asked in needed.questions.items()}, state)
 
-    def unwrapped(self, exchange: Exchange, mount: str) -> tuple[Params, bool]:
-        """The params of a request, with the state as the server gave it, and whether it is used for the first time.
+    def unwrap(self, exchange: Exchange, mount: str) -> None:
+        """Give an exchange the state as the server gave it, and note whether that continues a request.
 
         Raises:
             InvalidParams: we did not give this state to this client for this request, or it has expired.
@@ -103,15 +107,18 @@ class RequestStates:
         if wrapped is None or wrapped.expires < time.monotonic():
             raise InvalidParams("Invalid params: requestState is not valid; send the request again without it.")
         rest = {key: value for key, value in params.items() if key != "requestState"}
-        is_first = wrapped.number not in self._used
+        if wrapped.arguments is not None:
+            exchange.original, rest["arguments"] = params, wrapped.arguments
+        exchange.params = rest if wrapped.state is None else {**rest, "requestState": wrapped.state}
+        exchange.is_continued = wrapped.number not in self._used
         self._used[wrapped.number] = None
         if len(self._used) > MAX_USED:
             del self._used[next(iter(self._used))]
-        return (rest if wrapped.state is None else {**rest, "requestState": wrapped.state}), is_first
 
 
 def _binding(exchange: Exchange, mount: str) -> tuple[str, ...]:
-    rest = {key: value for key, value in exchange.params.items() if key not in _ROUNDS}
+    params = exchange.params if exchange.original is None else exchange.original
+    rest = {key: value for key, value in params.items() if key not in _ROUNDS}
     digest = hashlib.blake2b(msgspec.json.encode(rest, order="deterministic"), digest_size=16).hexdigest()
     return exchange.caller.id, exchange.method, mount, digest
 

@@ -1,8 +1,9 @@
 """Answers the clients of one profile: lists from the catalog, and forwards every other request to its mount."""
 
+import re
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -11,42 +12,39 @@ from sluicegate.errors import (
     URL_ELICITATION_REQUIRED,
     ErrorObject,
     InvalidParams,
-    Quarantined,
     Refused,
     RemoteProtocolError,
     UnknownTarget,
     UpstreamProtocolError,
 )
-from sluicegate.exchange import Caller, Exchange, Governor, Target
+from sluicegate.exchange import Caller, Exchange, Handler
 from sluicegate.hub.call_sink import losses_in
-from sluicegate.hub.calls import Check, is_plain, revision_of
-from sluicegate.hub.catalog import Catalog, Entry, Subset, seen_through, with_hop
+from sluicegate.hub.calls import is_plain, revision_of
+from sluicegate.hub.catalog import Catalog, Entry, Subset, with_hop
+from sluicegate.hub.context import HubContext
 from sluicegate.hub.extensions import Extensions
 from sluicegate.hub.input_requests import settle_links
 from sluicegate.hub.instructions import about_servers
-from sluicegate.hub.list_pages import LIST_METHODS
 from sluicegate.hub.listen import hold
 from sluicegate.hub.mount import Mount
-from sluicegate.hub.naming import exposed_uri, reply_rewritten
+from sluicegate.hub.naming import exposed_uri, head_of, looks_like_any, reply_rewritten
+from sluicegate.hub.route import Outdated, Route
 from sluicegate.hub.tasks.notifications import TaskNotifications
 from sluicegate.hub.tasks.passthrough import TaskPassthrough
-from sluicegate.hub.tasks.run_legacy import as_task
-from sluicegate.hub.unattributed import wants_log
-from sluicegate.hub.unlisted import server_of_unlisted
-from sluicegate.hub.variants import Variants
-from sluicegate.hub.views import Views
+from sluicegate.hub.tasks.run_legacy import Wanted
+from sluicegate.hub.unattributed import LogForwarding, wants_log
+from sluicegate.hub.views import LIST_METHODS, CallerView, Views, resource_target
 from sluicegate.protocol.headers import check_marks
 from sluicegate.protocol.message import Params, Reply, Result, as_object
+from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.modern_era import SERVER_INFO_KEY, complete
 from sluicegate.protocol.tasks import REQUESTS, says_task
 from sluicegate.protocol.translate.results import error_to_pass
+from sluicegate.protocol.types import ONLY_KEY
 from sluicegate.protocol.validate import shortened_completion, valid_result
 from sluicegate.protocol.versions import MODERN_VERSIONS, SUPPORTED_VERSIONS
 from sluicegate.runtime.change_feed import LISTS_PACE, RESOURCE_UPDATED, Changes, read_filter
 from sluicegate.runtime.task_scope import TaskScope
-
-if TYPE_CHECKING:
-    from sluicegate.hub.hub import Hub
 
 # Static: a session-era client gets them once, and servers come and go. An empty list is legal, a missing one is not.
 CAPABILITIES: Final[Params] = {
@@ -60,33 +58,33 @@ CAPABILITIES: Final[Params] = {
 MAX_DECISIONS: Final = 3
 """How often a request is decided on if rules or definitions keep changing before it can be sent."""
 
+# The methods whose answer depends on which servers are connected, and the list that has what they name.
+_LIST_OF: Final = {
+    "tools/list": "tools",
+    "tools/call": "tools",
+    "prompts/list": "prompts",
+    "prompts/get": "prompts",
+    "completion/complete": "prompts",  # Or a template: `Exchange.name` does not say, so it waits for all servers.
+    "resources/list": "resources",
+    "resources/templates/list": "templates",
+    "resources/read": "resources",
+}
+
 _NO_ARGUMENTS: Final[Params] = {}
-
-
-class _Outdated(Refused):
-    """Rules or definition have changed between the decision and the moment of sending; nothing was sent."""
-
-    reason = "outdated"
-
-
-FindTarget = Callable[[], Target]
-"""The target of a request as it is now; raises UnknownTarget if it is gone."""
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 class Router:
     """A `Handler` for the clients of one profile."""
 
-    def __init__(self, hub: "Hub", profile: Subset, catalog: Catalog, *, may_vary: bool = True) -> None:
-        """`may_vary` is False for the router of some clients only, which declare the same extensions."""
-        self.profile = profile
-        self.catalog = seen_through(catalog, profile)
-        self._hub = hub
-        self._tasks = TaskPassthrough(hub, self, self._forward)
-        self._extensions = Extensions(hub, self, self._forward, self._find, self._resource)
-        self._variants = Variants(hub, self, self._variant if may_vary else None)
+    def __init__(self, context: HubContext, log: LogForwarding, profile: Subset, catalog: Catalog) -> None:
+        self._context = context
+        self._log = log
+        self._views = Views(context, profile, catalog)
+        self._tasks = TaskPassthrough(context, self._views, self._forward)
+        self._extensions = Extensions(context, self._views, self._forward)
         self._changes = Changes(LISTS_PACE)
-        self._views = Views(hub, self.catalog)
-        self.view = self._views.of
+        self._search: Callable[[Exchange, Catalog, Catalog], Reply | None] | None = None
         self._methods: dict[str, Callable[[Exchange], Awaitable[Reply]]] = {
             "server/discover": self._discover,
             "tools/call": self._call_tool,
@@ -104,37 +102,68 @@ class Router:
         Raises:
             SluicegateError: no server has what it names, or the server could not answer.
         """
-        answer = self._methods.get(exchange.method, self._extensions.answer)
-        key = self._variants.key_of(exchange)
-        return self._variants.answer(key, exchange, answer) if key else answer(exchange)
+        return self._methods.get(exchange.method, self._extensions.answer)(exchange)
+
+    def can_answer(self, exchange: Exchange) -> bool:
+        """Whether the servers that an exchange needs are known: for a call its own, for a list all."""
+        method, context = exchange.method, self._context
+        if method == "server/discover":  # Which extensions there are depends on the servers.
+            return "extensions" not in exchange.profile.capabilities or context.are_known
+        if method not in METHODS:  # Which server has an extension, too.
+            return context.are_known
+        if method not in _LIST_OF:
+            return True
+        if method == "tools/list":
+            only = (as_object(exchange.params.get("_meta")) or {}).get(ONLY_KEY)
+            return context.searches or only in context.unlisted or context.are_known
+        if method.endswith("/list"):
+            return context.are_known
+        name = exchange.name
+        if method == "tools/call" and context.searches:
+            from sluicegate.hub.search import SEARCH, searched_name  # Imported late: few gateways search.
+
+            if name == SEARCH:
+                return True
+            name = searched_name(exchange)
+        is_own = method == "tools/call" and name in context.unlisted
+        return is_own or (isinstance(name, str) and name in self.catalog.of(_LIST_OF[method]))
+
+    @property
+    def profile(self) -> Subset:
+        """What its clients may see, whatever the rules say."""
+        return self._views.profile
+
+    @property
+    def catalog(self) -> Catalog:
+        """Everything that the profile shows."""
+        return self._views.catalog
+
+    def view(self, caller: Caller) -> CallerView:
+        """What a caller sees."""
+        return self._views.of(caller)
 
     def describe_tool(self, caller: Caller, name: str) -> msgspec.Raw | None:
         """The definition of a tool that a caller sees under this name."""
-        entry = self.view(caller).catalog.tools.get(name)
+        entry = self._views.of(caller).catalog.tools.get(name)
         return None if entry is None else entry.encoded
 
-    def _variant(self, catalog: Catalog) -> "Router":
-        return Router(self._hub, self.profile, catalog, may_vary=False)
+    # ----------------------------------------------------------------------------------------------------- changes
 
     def set_catalog(self, catalog: Catalog, profile: Subset | None = None) -> None:
         """Replace the catalog; listeners are notified of the lists that really changed."""
-        is_narrowed = profile is not None and profile != self.profile
-        self.profile = profile or self.profile
-        self.catalog = seen_through(catalog, self.profile)
-        for notice in self._views.set_catalog(self.catalog, is_narrowed=is_narrowed):
+        self._context.revision += 1
+        for notice in self._views.set_catalog(catalog, profile):
             self._changes.note(notice)
-        self._variants.refresh()
 
     def set_rules(self) -> None:
         """Apply other rules; listeners are notified of the lists that they change."""
+        self._context.revision += 1
         for notice in self._views.set_rules():
             self._changes.note(notice)
-        self._variants.refresh()
 
     def forget_pages(self) -> None:
         """Encode lists again: the state of a server, which is part of them, has changed."""
         self._views.forget_pages()
-        self._variants.forget_pages()
 
     def on_resource_updated(self, mount: Mount, uri: str, subscribed: str) -> None:
         """Notify the listeners of a resource of a mount."""
@@ -146,7 +175,6 @@ class Router:
 
     def on_list_notice(self, mount: Mount, notices: Collection[str]) -> None:
         """Pass on a mount's notice that its lists changed, though they are the same."""
-        self._variants.outdate(mount)
         if mount.name in self.catalog.prefixes:
             for notice in notices:
                 self._changes.note(notice)
@@ -154,189 +182,199 @@ class Router:
     def open(self) -> None:
         """Accept listeners, also after `close`."""
         self._changes = Changes(LISTS_PACE)
-        self._variants.open()
 
     def close(self) -> None:
         """End all subscriptions normally."""
         self._changes.close()
 
+    # ------------------------------------------------------------------------------------------------------- lists
+
     async def _discover(self, exchange: Exchange) -> Reply:
-        prefixes = (catalog := self.view(exchange.caller).catalog).prefixes
+        context, catalog = self._context, self._views.of(exchange.caller).catalog
+        about = about_servers(exchange.params, catalog, context.find)
         value: Params = {
             "supportedVersions": list(SUPPORTED_VERSIONS),
-            "capabilities": {**CAPABILITIES, **self._extensions.capabilities(prefixes)},
-            "_meta": {SERVER_INFO_KEY: dict(self._hub.info), **about_servers(exchange.params, catalog, self._hub.find)},
+            "capabilities": {**CAPABILITIES, **self._extensions.capabilities(catalog.prefixes)},
+            "_meta": {SERVER_INFO_KEY: dict(context.info), **about},
         }
-        if (instructions := self._hub.instructions(prefixes)) is not None:
+        if (instructions := context.instructions(catalog.prefixes)) is not None:
             value["instructions"] = instructions
         return Result(complete(value, ttl_ms=60_000 if self._tasks.is_settled else 0))
 
     async def _list(self, exchange: Exchange) -> Reply:
-        return self.view(exchange.caller).lists.page(exchange)
+        if exchange.method == "tools/list":
+            only = (as_object(exchange.params.get("_meta")) or {}).get(ONLY_KEY)
+            if isinstance(only, str) and (handler := self._unlisted_handler(only)) is not None:
+                return await handler(exchange)
+            if self._context.searches:
+                from sluicegate.hub.search import SEARCH_TOOLS  # Imported late: few gateways search.
+
+                return Result(complete({"tools": list(SEARCH_TOOLS)}, ttl_ms=60_000))
+        return self._views.of(exchange.caller).lists.page(exchange)
+
+    def _unlisted_handler(self, name: str) -> Handler | None:
+        """What answers a tool of this hub that is in no list, unless a server has one of that name."""
+        return None if name in self.catalog.tools else self._context.unlisted.get(name)
+
+    # ------------------------------------------------------------------------------------------------------- tools
 
     def _call_tool(self, exchange: Exchange) -> Awaitable[Reply]:
         name = exchange.params.get("name")
-        entry = self.view(exchange.caller).catalog.tools.get(name) if isinstance(name, str) else None
-        if entry is None:
-            return self._call_unknown(exchange, name)
+        entry = self._views.of(exchange.caller).catalog.tools.get(name) if isinstance(name, str) else None
+        if entry is None or self._context.searches:
+            return self._call_other(exchange)
         return self._call_entry(exchange, entry)
 
-    async def _call_unknown(self, exchange: Exchange, name: object) -> Reply:
-        """Call a tool that is not in the catalog: the server that has it may be connecting."""
-        mount = self._away(exchange.caller, name)
+    async def _call_other(self, exchange: Exchange) -> Reply:
+        """Call a tool that searches, that no list has, or whose server may be connecting."""
+        if self._context.searches and (found := self._searched(exchange)) is not None:
+            return found
+        name, caller = exchange.params.get("name"), exchange.caller
+        if isinstance(name, str) and (handler := self._unlisted_handler(name)) is not None:
+            return await handler(exchange)
+        entry = self._views.of(caller).catalog.tools.get(name) if isinstance(name, str) else None
+        if entry is not None:
+            return await self._call_entry(exchange, entry)
+        mount = self._away(caller, name)
         if mount is not None:
             await mount.wait_retry()
-        catalog = self.view(exchange.caller).catalog
-        entry = catalog.tools.get(name) if isinstance(name, str) else None
-        if entry is None:
-            self._check_quarantine("tools", exchange.caller, name)
-            if isinstance(name, str) and (bare := server_of_unlisted(self._hub, self, name)) is not None:
-                find = partial(self.tool_target, exchange.caller, bare, name)
-                return await self._request(exchange, bare, "name", name, find)
-            why = "" if mount is None or mount.is_ready else f". {mount.sentence}"
-            raise self._unknown("tools", name, why)
-        return await self._call_entry(exchange, entry)
+        entry = self._views.of(caller).catalog.tools.get(name) if isinstance(name, str) else None
+        if entry is not None:
+            return await self._call_entry(exchange, entry)
+        self._views.check_quarantine("tools", caller, name)
+        if isinstance(name, str) and (bare := self._server_of_unlisted(name)) is not None:
+            find = partial(self._context.tool_target, caller, bare, name)
+            return await self._request(exchange, Route(self._context, bare, {"name": name}, find(), find))
+        raise self._views.unknown("tools", name, "" if mount is None or mount.is_ready else f". {mount.sentence}")
 
     def _call_entry(self, exchange: Exchange, entry: Entry) -> Awaitable[Reply]:
         if entry.marks and exchange.headers is not None and exchange.profile.version in MODERN_VERSIONS:
             check_marks(exchange.headers, None, exchange.params, entry.marks)
         mount = self._mount(entry)
-        find = partial(self._find, "tools", exchange.caller, exchange.params["name"])
-        if entry.needs_task:
-            params = as_task(exchange.params, mount.settings.longest_call)
-            exchange = msgspec.structs.replace(exchange, params=params)
-        return self._request(exchange, mount, "name", entry.own, find)
+        own: Params = {"name": entry.own}
+        if entry.needs_task:  # It lives as long as the longest call may.
+            own["task"] = Wanted(int(mount.settings.longest_call * 1000))
+        find = partial(self._views.target, "tools", exchange.caller, exchange.params["name"])
+        return self._request(exchange, Route(self._context, mount, own, entry.target, find))
 
-    def _find(self, kind: str, caller: Caller, name: object) -> Target:
-        """The target of an entry; raises UnknownTarget if the caller may not use it, or it is gone."""
-        entry = self.view(caller).catalog.of(kind).get(str(name))
-        if entry is None:
-            self._check_quarantine(kind, caller, name)
-            raise self._unknown(kind, name)
-        return entry.target
+    def _searched(self, exchange: Exchange) -> Reply | None:
+        """What a search finds; None for other calls. A call of a tool that was found becomes the call of that tool.
 
-    def _unknown(self, kind: str, name: object, why: str = "") -> UnknownTarget:
-        unknown = UnknownTarget(f"Unknown {kind.removesuffix('s')}: {str(name)[:200]}{why}")
-        hidden = self.catalog.of(kind).get(str(name))
-        unknown.hidden = None if hidden is None else hidden.target
-        return unknown
+        Raises:
+            InvalidParams: the arguments of one of the two tools are not valid.
+        """
+        if self._search is None:
+            from sluicegate.hub.search import SearchTools  # Imported late: few gateways search.
 
-    def _check_quarantine(self, kind: str, caller: Caller, name: object) -> None:
-        """Raise Quarantined if an entry is quarantined and the caller could use it otherwise."""
-        found = self.catalog.quarantined.get((kind, str(name)))
-        governor = self._hub.governor
-        if found is not None and (governor is None or not governor.hides(caller, found[0].target)):
-            raise Quarantined(f"{str(name)[:200]} may not be used until a person has approved it. {found[1]}")
+            self._search = SearchTools().answer
+        return self._search(exchange, self.catalog, self._views.of(exchange.caller).catalog)
 
     def _away(self, caller: Caller, name: object) -> Mount | None:
         """The server that is away now and whose names begin like this one, if there is one."""
         own = str(name).removeprefix("mcp__")
-        for mount in map(self._hub.find, self.view(caller).catalog.prefixes):
-            if mount is None or mount.is_ready or not mount.prefix:
+        for mount in self._context.mounts_of(self._views.of(caller).catalog.prefixes):
+            if mount.is_ready or not mount.prefix:
                 continue
             if own.startswith((f"{mount.prefix}__", f"{mount.prefix}.")):
                 return mount
         return None
 
-    def _get_prompt(self, exchange: Exchange) -> Awaitable[Reply]:
-        entry = self._prompt(exchange.caller, name := exchange.params.get("name"))
-        find = partial(self._find, "prompts", exchange.caller, name)
-        return self._request(exchange, self._mount(entry), "name", entry.own, find)
+    def _server_of_unlisted(self, name: str) -> Mount | None:
+        """The server that a tool with a name that is in no list may belong to; None if there is none.
 
-    def _prompt(self, caller: Caller, name: object) -> Entry:
-        entry = self.view(caller).catalog.prompts.get(name) if isinstance(name, str) else None
-        if entry is None:
-            self._check_quarantine("prompts", caller, name)
-            raise self._unknown("prompts", name)
-        return entry
+        Only a server without a prefix can receive such calls: it looks as if the client were connected to it directly.
+        A tool that it lists is not among them: clients may not see it because it is hidden or quarantined. Nor is any
+        where rules or a lock file name what may be used.
+        """
+        prefixes, naming = self.catalog.prefixes, self.catalog.rule[0]
+        bare = next((mount for mount, prefix in prefixes.items() if not prefix), None)
+        mount = None if bare is None else self._context.find(bare)
+        if mount is None or mount.offer is None:
+            return None
+        if any(prefix and name.lower().startswith(head_of(prefix, naming).lower()) for prefix in prefixes.values()):
+            return None  # It looks like a tool of another server.
+        governor = self._context.governor
+        if _PLAIN_NAME.fullmatch(name) is None or (governor is not None and not governor.allows_unlisted):
+            return None
+        is_listed = looks_like_any(name, (tool.own for tool in mount.offer.tools))
+        names = (name, *(f"{other}__{name}" for other in (mount.name, mount.settings.key) if other))
+        is_let = mount.settings.tools.let(name) and self.profile.tools.let(*names)
+        return mount if is_let and not is_listed else None
+
+    # ---------------------------------------------------------------------------------------- prompts and resources
+
+    def _get_prompt(self, exchange: Exchange) -> Awaitable[Reply]:
+        return self._request(exchange, self._route_to_prompt(exchange.caller, exchange.params.get("name")))
+
+    def _route_to_prompt(self, caller: Caller, name: object) -> Route:
+        entry = self._views.entry("prompts", caller, name)
+        find = partial(self._views.target, "prompts", caller, name)
+        return Route(self._context, self._mount(entry), {"name": entry.own}, entry.target, find)
 
     def _read(self, exchange: Exchange) -> Awaitable[Reply]:
-        uri = exchange.params.get("uri")
-        mount, target = self._resource(exchange.caller, uri)
-        find = partial(self._resource_target, exchange.caller, uri)
-        return self._request(exchange, mount, "uri", target.name, find)
+        return self._request(exchange, self._route_to_resource(exchange.caller, exchange.params.get("uri")))
 
-    def _resource(self, caller: Caller, uri: object) -> tuple[Mount, Target]:
-        """The mount of a URI, and what rules judge.
-
-        Raises:
-            UnknownTarget: no server has it, or the caller may not use it.
-        """
-        found = self.catalog.owner_of_uri(uri) if isinstance(uri, str) else None
-        mount = self._hub.find(found[0]) if found is not None else None
-        if found is not None and mount is not None:
-            entry = self.catalog.resources.get(str(uri))
-            definition = entry.target.definition if entry is not None else ""
-            target = _resource_target(mount, found[1], definition)
-            governor = self._hub.governor
-            if governor is None or not governor.hides(caller, target):
-                return mount, target
-        raise UnknownTarget(f"Resource not found: {str(uri)[:200]}", data={"uri": uri})
-
-    def _resource_target(self, caller: Caller, uri: object) -> Target:
-        return self._resource(caller, uri)[1]
+    def _route_to_resource(self, caller: Caller, uri: object) -> Route:
+        mount, target = self._views.resource(caller, uri)
+        return Route(self._context, mount, {"uri": target.name}, target, lambda: self._views.resource(caller, uri)[1])
 
     def _mount(self, entry: Entry) -> Mount:
-        mount = self._hub.find(entry.mount)
+        mount = self._context.find(entry.mount)
         if mount is None:
             raise UnknownTarget(f"{entry.mount} was removed.")
         return mount
 
-    def tool_target(self, caller: Caller, mount: Mount, own: str) -> Target:
-        """The target of a tool by its own name, which may have left the catalog: a task goes on without its tool.
+    async def _complete(self, exchange: Exchange) -> Reply:
+        reference, caller = as_object(exchange.params.get("ref")) or {}, exchange.caller
+        match reference.get("type"):
+            case "ref/prompt":
+                route = self._route_to_prompt(caller, reference.get("name"))
+            case "ref/resource":
+                uri = reference.get("uri")
+                template = self._views.of(caller).catalog.templates.get(uri) if isinstance(uri, str) else None
+                if template is None:
+                    route = self._route_to_resource(caller, uri)
+                else:
+                    find = partial(self._views.target, "templates", caller, uri)
+                    mount, own = self._mount(template), template.own
+                    route = Route(self._context, mount, {"uri": own}, template.target, find)
+            case _:
+                raise InvalidParams("Invalid params: the type of ref must be ref/prompt or ref/resource.")
+        route.own = {"ref": {**reference, **route.own}}
+        reply = await self._forward(exchange, route)
+        if isinstance(reply, ErrorObject):
+            # We declare completions for all servers; one without them has no proposals.
+            has_none = reply.code == METHOD_NOT_FOUND
+            return Result(complete({"completion": {"values": []}})) if has_none else reply
+        return shortened_completion(reply)
 
-        Raises:
-            UnknownTarget: the caller may not use it.
-        """
-        target = Target(mount.settings.key or mount.name, "tool", own)
-        governor = self._hub.governor
-        if governor is not None and governor.hides(caller, target):
-            raise UnknownTarget(f"Unknown tool: {own[:200]}")
-        return target
+    # ----------------------------------------------------------------------------------------------------- forwarding
 
-    def _forward(
-        self, exchange: Exchange, mount: Mount, params: Params, find: FindTarget, check: Check | None = None
-    ) -> Awaitable[Reply]:
-        """Send an exchange to its mount, with params that use the server's own names.
+    async def _forward(self, exchange: Exchange, route: Route) -> Reply:
+        """Send an exchange to its mount.
 
         Every request to a server passes here, and so through the governor of the hub.
         """
-        if mount.is_gateway:
-            params = with_hop(params)
-        governor = self._hub.governor
+        if route.mount.is_gateway:
+            route.own = {**route.own, "_meta": with_hop(exchange.params)["_meta"]}
+        context = self._context
+        governor = context.governor
         if governor is None:
-            return mount.calls.call_typed(exchange, params, check)
-        return self._governed(governor, exchange, mount, params, find, check)
-
-    async def _governed(
-        self,
-        governor: Governor,
-        exchange: Exchange,
-        mount: Mount,
-        params: Params,
-        find: FindTarget,
-        check: Check | None,
-    ) -> Reply:
+            return await route(exchange)
+        exchange.send = route
         for _ in range(MAX_DECISIONS):
-            version = governor.version
-            target = exchange.target = find()
-
-            def send(decided: Exchange, version: object = version, target: Target = target) -> Awaitable[Reply]:
-                def holds() -> None:
-                    if check is not None:
-                        check()
-                    if governor.version != version or find() != target:
-                        raise _Outdated("It is decided on again.")
-
-                return mount.calls.call_typed(decided, params, holds)
-
+            exchange.target, route.version, route.revision = route.target, governor.version, context.revision
             try:
-                return await governor(exchange, send)
-            except _Outdated:
-                continue
+                return await governor.decide(exchange)
+            except Outdated:
+                route.target = route.find()
         raise Refused("The rules or the definition of what you call keep changing; nothing was sent. Try again later.")
 
-    async def _request(self, exchange: Exchange, mount: Mount, member: str, own: str, find: FindTarget) -> Reply:
+    def _forward_again(self, exchange: Exchange, route: Route) -> Awaitable[Reply]:
+        route.target = route.find()  # Its definition may have changed meanwhile.
+        return self._forward(exchange, route)
+
+    async def _request(self, exchange: Exchange, route: Route) -> Reply:
         """The reply to a request about one tool, prompt or resource, which the server knows by its own name."""
         params = exchange.params
         if type(params.get("arguments", _NO_ARGUMENTS)) is not dict and params["arguments"] is not None:
@@ -344,31 +382,26 @@ class Router:
         if "requestState" in params:
             # The state is ours and bound to these arguments, so the call has been decided on and has begun. If it is
             # used again, that is another call.
-            params, exchange.is_continued = self._hub.request_states.unwrapped(exchange, mount.name)
-        params = {**params, member: own}
-        reply = await self._forward(exchange, mount, params, find)
+            self._context.request_states.unwrap(exchange, route.mount.name)
+        reply = await self._forward(exchange, route)
         if is_plain(reply, exchange.profile.version):
             return reply
-        return await self._rewrite_reply(exchange, mount, params, reply, find)
+        return await self._rewrite_reply(exchange, route, reply)
 
-    async def _rewrite_reply(
-        self, exchange: Exchange, mount: Mount, params: Params, reply: Reply, find: FindTarget
-    ) -> Reply:
+    async def _rewrite_reply(self, exchange: Exchange, route: Route, reply: Reply) -> Reply:
         """The reply with the names of this router, and what else its caller needs."""
+        mount, params = route.mount, {**exchange.params, **route.own}
         if says_task(reply) and self._tasks.may_begin(exchange, mount):
             return self._tasks.begun(exchange, mount, str(params.get("name")), reply)
         if isinstance(reply, ErrorObject) and reply.code == URL_ELICITATION_REQUIRED:
             exchange.is_continued = True
-            send_again = partial(self._forward, exchange, mount, params, find)
-            reply = await settle_links(mount, exchange, reply, send_again)
+            reply = await settle_links(mount, exchange, reply, partial(self._forward_again, exchange, route))
         elif isinstance(reply, ErrorObject):
             reply = error_to_pass(exchange.method, params, reply)
         else:
             mount.calls.count(reply)
-        asked, reply = (
-            reply,
-            self._hub.request_states.wrapped(exchange, mount.name, reply, mount.calls.label, mount.calls.lost),
-        )
+        asked = reply
+        reply = self._context.request_states.wrapped(exchange, mount.name, reply, mount.calls.label, mount.calls.lost)
         if reply is asked and isinstance(reply, Result):
             try:
                 reply = valid_result(exchange.method, reply)
@@ -384,35 +417,11 @@ class Router:
         except RemoteProtocolError as problem:
             raise UpstreamProtocolError(f"{mount.name}: {problem.message}") from None
 
-    async def _complete(self, exchange: Exchange) -> Reply:
-        reference, caller = as_object(exchange.params.get("ref")) or {}, exchange.caller
-        match reference.get("type"):
-            case "ref/prompt":
-                entry = self._prompt(caller, name := reference.get("name"))
-                mount, own = self._mount(entry), {**reference, "name": entry.own}
-                find = partial(self._find, "prompts", caller, name)
-            case "ref/resource":
-                uri = reference.get("uri")
-                template = self.view(caller).catalog.templates.get(uri) if isinstance(uri, str) else None
-                if template is not None:
-                    mount, own = self._mount(template), {**reference, "uri": template.own}
-                    find = partial(self._find, "templates", caller, uri)
-                else:
-                    mount, target = self._resource(caller, uri)
-                    own = {**reference, "uri": target.name}
-                    find = partial(self._resource_target, caller, uri)
-            case _:
-                raise InvalidParams("Invalid params: the type of ref must be ref/prompt or ref/resource.")
-        reply = await self._forward(exchange, mount, {**exchange.params, "ref": own}, find)
-        if isinstance(reply, ErrorObject):
-            # We declare completions for all servers; one without them has no proposals.
-            has_none = reply.code == METHOD_NOT_FOUND
-            return Result(complete({"completion": {"values": []}})) if has_none else reply
-        return shortened_completion(reply)
+    # ------------------------------------------------------------------------------------------------- subscriptions
 
     async def _listen(self, exchange: Exchange) -> Reply:
         if wants_log(exchange.profile):
-            return await self._hub.log.hold(exchange, partial(self._views.sees, exchange.caller))
+            return await self._log.hold(exchange, partial(self._views.sees, exchange.caller))
         wanted, tasks = read_filter(exchange.params), self._tasks.listened_to(exchange)
         # A subscription outlives its decision, so each resource is decided on as a request of its own.
         resources = {uri: found for uri in wanted.uris if (found := await self._may_listen(exchange, uri)) is not None}
@@ -429,26 +438,21 @@ class Router:
                 scope.cancel_all()
 
     def _may_notify(self, caller: Caller, mount: Mount, own: str) -> bool:
-        governor = self._hub.governor
-        return governor is None or not governor.hides(caller, _resource_target(mount, own))
+        return not self._context.hides(caller, resource_target(mount, own))
 
     async def _may_listen(self, exchange: Exchange, uri: str) -> tuple[Mount, str] | None:
         """The mount of a resource and its URI there; None if there is none, or the caller may not subscribe to it."""
+        governor = self._context.governor
         try:
-            mount, target = self._resource(exchange.caller, uri)
-            governor = self._hub.governor
+            mount, target = self._views.resource(exchange.caller, uri)
             if governor is not None:
                 asked = msgspec.structs.replace(exchange, method="resources/subscribe", params={"uri": uri})
-                asked.target = target
-                if not isinstance(await governor(asked, _accepted), Result):
+                asked.target, asked.send = target, _accepted
+                if not isinstance(await governor.decide(asked), Result):
                     return None
         except (UnknownTarget, Refused):
             return None
         return mount, target.name
-
-
-def _resource_target(mount: Mount, own: str, definition: str = "") -> Target:
-    return Target(mount.settings.key or mount.name, "resource", own, definition)
 
 
 async def _accepted(exchange: Exchange) -> Reply:

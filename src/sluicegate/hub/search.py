@@ -1,13 +1,22 @@
-"""Tools by words: BM25 over names, servers, descriptions and parameters, with SQLite's full-text search in memory."""
+"""Finds tools by words, and two tools in place of hundreds: one searches, the other calls what was found.
+
+The index is BM25 over names, servers, descriptions and parameters, with SQLite's full-text search in memory. A call is
+judged as the tool that it calls.
+"""
 
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from typing import Final
+from typing import Final, cast
 
+import msgspec
+
+from sluicegate.errors import InvalidParams
+from sluicegate.exchange import Exchange
 from sluicegate.hub.catalog import Catalog, Entry
-from sluicegate.protocol.message import Params, as_array, as_object
+from sluicegate.protocol.message import Params, Reply, Result, as_array, as_object
+from sluicegate.protocol.modern_era import complete
 
 MAX_QUERY: Final = 1_000
 MAX_WORDS: Final = 32
@@ -130,3 +139,110 @@ def _parameters(schema: Params) -> Iterator[str]:
             if size > MAX_PARAMETERS:
                 return
         level = following
+
+
+# ------------------------------------------------------------------------------------------------------- the two tools
+
+SEARCH: Final = "search_tools"
+CALL: Final = "call_tool"
+MAX_FOUND: Final = 50
+_SHOWN: Final = ("name", "description", "inputSchema")
+"""What a search returns of each tool."""
+
+SEARCH_TOOLS: Final[tuple[Params, ...]] = (
+    {
+        "name": SEARCH,
+        "description": "Find tools by words: what they do, or their names. Call one that was found with call_tool.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "query": {"type": "string", "description": "Words, or the name of a tool."},
+                "limit": {"type": "integer", "minimum": 1, "maximum": MAX_FOUND, "default": 5},
+            },
+            "required": ["query"],
+        },
+        "annotations": {"readOnlyHint": True},
+    },
+    {
+        "name": CALL,
+        "description": "Call a tool that search_tools has found, with the arguments that its schema describes.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "description": "The name of the tool."},
+                "arguments": {"type": "object", "description": "Its arguments.", "additionalProperties": True},
+            },
+            "required": ["name"],
+        },
+    },
+)
+
+
+def read_query(arguments: Mapping[str, object]) -> tuple[str, int]:
+    """The words and the limit of a search.
+
+    Raises:
+        InvalidParams: they are not valid.
+    """
+    query, limit = arguments.get("query"), arguments.get("limit", 5)
+    if not isinstance(query, str) or not query.strip():
+        raise InvalidParams("A search needs a query: words, or the name of a tool.")
+    if isinstance(limit, float) and limit.is_integer():
+        limit = int(limit)  # JSON Schema calls 5.0 an integer.
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MAX_FOUND:
+        raise InvalidParams(f"The limit of a search is a number from 1 to {MAX_FOUND}.")
+    return query, limit
+
+
+def read_called(arguments: Mapping[str, object]) -> tuple[str, Params]:
+    """The name and the arguments of the tool that is called.
+
+    Raises:
+        InvalidParams: they are not valid.
+    """
+    name, inner = arguments.get("name"), arguments.get("arguments")
+    if not isinstance(name, str) or name in (SEARCH, CALL):
+        raise InvalidParams("A call needs the name of a tool that search_tools has found.")
+    if inner is not None and not isinstance(inner, dict):
+        raise InvalidParams("The arguments of the tool are an object, such as {}.")
+    return name, cast(Params, inner or {})
+
+
+def as_text(found: object) -> Params:
+    """What a search returns."""
+    return {"content": [{"type": "text", "text": msgspec.json.encode(found).decode()}], "isError": False}
+
+
+class SearchTools:
+    """Answers the two tools of one router."""
+
+    def __init__(self) -> None:
+        self._search = ToolSearch()
+
+    def answer(self, exchange: Exchange, everything: Catalog, shown: Catalog) -> Reply | None:
+        """What a search finds; None for other calls. A call of a tool that was found becomes the call of that tool.
+
+        `everything` is searched, and what is `shown` to the caller is found: so one index serves all callers.
+
+        Raises:
+            InvalidParams: the arguments of one of the two tools are not valid.
+        """
+        arguments = as_object(exchange.params.get("arguments")) or {}
+        name = exchange.params.get("name")
+        if name == SEARCH:
+            query, limit = read_query(arguments)
+            names = self._search.find(everything, query, limit, is_shown=shown.tools.__contains__)
+            definitions = (shown.tools[found].definition for found in names)
+            return Result(complete(as_text([{m: each[m] for m in _SHOWN if m in each} for each in definitions])))
+        if name == CALL:
+            called, inner = read_called(arguments)
+            # Headers, if there are any, repeat what was sent, which is another call.
+            exchange.params = {**exchange.params, "name": called, "arguments": inner}
+            exchange.headers = None
+        return None
+
+
+def searched_name(exchange: Exchange) -> object:
+    """The tool that a call is about, where clients search: that which `call_tool` calls."""
+    name = exchange.params.get("name")
+    return (as_object(exchange.params.get("arguments")) or {}).get("name") if name == CALL else name

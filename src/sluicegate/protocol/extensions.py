@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from sluicegate.protocol.message import Params, as_object
-from sluicegate.protocol.modern_era import ClientProfile, Discovery
+from sluicegate.protocol.modern_era import Discovery
 from sluicegate.protocol.tasks import EXTENSION as TASKS
 from sluicegate.protocol.tasks import offers_tasks
 
@@ -35,19 +35,6 @@ def offered_by(discovery: Discovery) -> Params:
     if offers_tasks(discovery):
         others[TASKS] = found[TASKS]
     return others if len(msgspec.json.encode(others)) <= MAX_SIZE else {}
-
-
-def common(profile: ClientProfile, offered: Params) -> Params:
-    """The extensions that both the client and the server declare. Tasks are left out: no list depends on them."""
-    if not offered:
-        return {}
-    declared = declared_in(profile.capabilities)
-    return {name: value for name, value in declared.items() if name in offered and name != TASKS}
-
-
-def may_vary(offered: Params) -> bool:
-    """Whether the lists of a server with these extensions may depend on what a client declares."""
-    return bool(offered.keys() - {TASKS})
 
 
 def merged(servers: Iterable[Params]) -> Params:

@@ -20,7 +20,7 @@ import msgspec
 from sluicegate.config.model import Http, Installed, PythonFile, ServerConfig, Stdio
 from sluicegate.gateway.gateway import Gateway
 from sluicegate.hub.catalog import Offer
-from sluicegate.hub.saved_offer import decode_offer, encode_offer
+from sluicegate.hub.fetch_catalog import decode_offer, encode_offer
 from sluicegate.text.masking import masked_text
 
 log = logging.getLogger("sluicegate")

@@ -1,12 +1,11 @@
 """What sub-agents may use: less than the view that they were made from, never more."""
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
-from sluicegate.exchange import Caller, Exchange, Handler, Target
+from sluicegate.exchange import Caller, Target
 from sluicegate.gate.governance import Governance
-from sluicegate.gate.policy import verdict_of
 from sluicegate.gate.rules import Permission, subject_of
-from sluicegate.protocol.message import Params, Reply
+from sluicegate.protocol.message import Params
 from sluicegate.text.globs import BadGlob, name_glob
 
 Matches = Callable[[Target], bool]
@@ -45,6 +44,14 @@ class NarrowingGovernor:
         self._inner = inner
         self._of = of
         self._own = own
+        self.decide = inner.decide
+        inner.policy.callers_above = self._callers_above
+
+    def _callers_above(self, caller: Caller) -> Iterator[Caller]:
+        narrowing = self._of(caller.id)
+        while narrowing is not None:
+            yield narrowing.caller
+            narrowing = narrowing.above
 
     @property
     def version(self) -> object:
@@ -56,17 +63,6 @@ class NarrowingGovernor:
         """No: what no list has cannot be narrowed."""
         return False
 
-    def __call__(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
-        """The reply of the server, or a refusal. What is denied to the agent above is denied to its sub-agents."""
-        caller, narrowing = exchange.caller, self._of(exchange.caller.id)
-        while narrowing is not None:
-            exchange.caller = narrowing.caller
-            if verdict_of(self._inner.policy.rules, exchange).action == "deny":
-                return self._inner(exchange, proceed)
-            narrowing = narrowing.above
-        exchange.caller = caller
-        return self._inner(exchange, proceed)
-
     def class_of(self, caller: Caller) -> Hashable:
         """Equal for callers that see the same."""
         narrowing = self._of(caller.id)
@@ -77,11 +73,7 @@ class NarrowingGovernor:
         narrowing = self._of(caller.id)
         if narrowing is not None and narrowing.hides(target, self._own()):
             return True
-        while narrowing is not None:
-            if self._inner.hides(narrowing.caller, target):
-                return True
-            narrowing = narrowing.above
-        return self._inner.hides(caller, target)
+        return any(self._inner.hides(above, target) for above in (caller, *self._callers_above(caller)))
 
     def review(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
         """Which definitions may not be used until a person has approved them, and why."""

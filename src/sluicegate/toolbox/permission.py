@@ -9,25 +9,22 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 import msgspec
 
 from sluicegate.errors import ApprovalDeclined, Refused
-from sluicegate.exchange import Exchange
+from sluicegate.exchange import Exchange, Handler, Step
 from sluicegate.gate.approval_text import as_lines
+from sluicegate.gate.approvals import ApprovalStep
+from sluicegate.gate.policy import Policy
 from sluicegate.gate.rules import Permission, full_name, to_toml
-from sluicegate.protocol.message import Params, as_object
+from sluicegate.protocol.message import Params, Reply, as_object
 from sluicegate.runtime.terminal import Keyboard
 from sluicegate.store.base import Approval, ApprovalAnswer, State
 from sluicegate.text.globs import escape
 
 log = logging.getLogger("sluicegate")
-
-T = TypeVar("T")
-
-MAX_CHANGES: Final = 10
-"""How often the arguments of one call may be changed."""
 
 Remember = Literal["once", "session", "always"]
 
@@ -74,29 +71,6 @@ OnPermission = (
 )
 
 
-class Amended(msgspec.Struct, frozen=True):
-    """The answer with which a call began again, and what it is about: it covers no other call that this one makes."""
-
-    answer: Allow
-    server: str
-    kind: str
-    name: str
-
-    def covers(self, question: Approval, arguments: Params) -> bool:
-        """Whether a question is about the call that began again."""
-        about = (question.server, question.kind, question.name, arguments)
-        return about == (self.server, self.kind, self.name, self.answer.arguments)
-
-
-class ArgumentsChanged(Exception):
-    """The call was allowed with other arguments, so it begins again with these."""
-
-    def __init__(self, answer: Allow, question: Approval) -> None:
-        super().__init__("the arguments were changed")
-        self.change = Amended(answer, question.server, question.kind, question.name)
-        self.arguments: Params = answer.arguments or {}
-
-
 class Batch:
     """The calls of one reply."""
 
@@ -106,30 +80,13 @@ class Batch:
 
 batch: Final[ContextVar[Batch | None]] = ContextVar("batch", default=None)
 """The batch that the current task belongs to."""
-amended: Final[ContextVar[Amended | None]] = ContextVar("amended", default=None)
-"""The answer with which the current call began again."""
-
-
-async def with_changes(call: Callable[[Params], Awaitable[T]], arguments: Params) -> T:
-    """What a call returns, made again each time it is allowed with other arguments.
-
-    Raises:
-        Refused: they were changed too often.
-    """
-    change: Amended | None = None
-    for _ in range(MAX_CHANGES):
-        token = amended.set(change)
-        try:
-            return await call(arguments)
-        except ArgumentsChanged as changed:
-            change, arguments = changed.change, changed.arguments
-        finally:
-            amended.reset(token)
-    raise Refused("The arguments of this call were changed too often; nothing was run.")
 
 
 class Permissions:
-    """Answers the questions of a gateway by callbacks."""
+    """A step that answers the questions of a gateway by callbacks.
+
+    It stands in front of the audit log. If an answer changes the arguments, the changed ones are judged and recorded.
+    """
 
     def __init__(
         self,
@@ -146,48 +103,68 @@ class Permissions:
         self._state = state
         self._callback_of = callback_of
         self._about = about
+        self._policy: Policy
+        self._approvals: ApprovalStep
         self._allowed: set[tuple[str, ...]] = set()
         """What may be called while the toolbox is open."""
         self._terminal = asyncio.Lock()
         self._user = _user()
 
-    async def ask(self, exchange: Exchange, question: Approval) -> ApprovalAnswer | Refused:
-        """The answer to a question, or a refusal with a sentence for the model.
+    def step(self, policy: Policy, approvals: ApprovalStep) -> Step:
+        """This step, in a gateway with these rules and approvals."""
+        self._policy, self._approvals = policy, approvals
+        return self
 
-        Raises:
-            ArgumentsChanged: the call is allowed with other arguments.
-        """
+    def __call__(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
+        """The reply of what is behind it; the exchange has the answer to its question, if there is one."""
+        exchange.answer = None  # It may be decided on again.
+        is_asked = exchange.verdict is not None and exchange.verdict.action == "ask"
+        return self._ask(exchange, proceed) if is_asked else proceed(exchange)
+
+    async def _ask(self, exchange: Exchange, proceed: Handler) -> Reply:
+        try:
+            question = await self._approvals.question_for_program(exchange)
+            if question is not None:
+                answer = await self._approvals.in_time(question, self._answer_of(exchange, question))
+                exchange.answer = answer if isinstance(answer, Refused) else self._use(exchange, question, answer)
+        except Refused as refusal:
+            exchange.answer = refusal  # It is refused behind the audit log, so that it is on record.
+        return await proceed(exchange)
+
+    def _use(self, exchange: Exchange, question: Approval, answer: Allow) -> ApprovalAnswer:
+        arguments = as_object(exchange.params.get("arguments")) or {}
+        if answer.arguments is not None and answer.arguments != arguments:
+            exchange.original = exchange.params if exchange.original is None else exchange.original
+            exchange.params = {**exchange.params, "arguments": answer.arguments}
+            self._policy.judge(exchange)
+        is_asked = exchange.verdict is not None and exchange.verdict.action == "ask"
+        if answer.remember == "session" and is_asked:
+            self._allowed.add(_key(question))
+        return ApprovalAnswer(scope="always" if answer.remember == "always" else "once", by=self._user, way="client")
+
+    async def _answer_of(self, exchange: Exchange, question: Approval) -> Allow | Refused:
+        """The answer to a question, or a refusal with a sentence for the model."""
         agent, callback = self._callback_of(exchange.caller.id)
-        key = (question.caller, question.server, question.kind, question.name, question.definition)
+        key = _key(question)
         if question.server == self._own() or key in self._allowed:
-            return self._answer(key, Allow())
+            return Allow()
         current = batch.get()
         if callback == "allow" and _stopped(current) is None:
-            return self._answer(key, Allow())
-        ask = self._asked(exchange, question, agent)
-        again = amended.get()
-        if again is not None and again.covers(question, ask.arguments):
-            return self._answer(key, again.answer)
+            return Allow()
+        request = self._request(exchange, question, agent)
         if callback == "terminal":
             async with self._terminal:  # One question at a time; an earlier answer may cover this one.
                 is_covered = key in self._allowed or self._state.find_grant(*key) is not None
-                said = Allow() if is_covered else _stopped(current) or await ask_on_terminal(ask)
+                answer = Allow() if is_covered else _stopped(current) or await ask_on_terminal(request)
         else:
-            said = _stopped(current) or await _said(callback, ask)
-        if isinstance(said, Deny):
-            if said.stop and current is not None:
+            answer = _stopped(current) or await _answer_of_callback(callback, request)
+        if isinstance(answer, Deny):
+            if answer.stop and current is not None:
                 current.is_stopped = True
-            return ApprovalDeclined(said.message or f"{ask.tool} was not allowed; nothing was run.")
-        if said.arguments is not None and said.arguments != ask.arguments:
-            raise ArgumentsChanged(said, question)
-        return self._answer(key, said)
+            return ApprovalDeclined(answer.message or f"{request.tool} was not allowed; nothing was run.")
+        return answer
 
-    def _answer(self, key: tuple[str, ...], said: Allow) -> ApprovalAnswer:
-        if said.remember == "session":
-            self._allowed.add(key)
-        return ApprovalAnswer(scope="always" if said.remember == "always" else "once", by=self._user, way="client")
-
-    def _asked(self, exchange: Exchange, question: Approval, agent: str) -> PermissionRequest:
+    def _request(self, exchange: Exchange, question: Approval, agent: str) -> PermissionRequest:
         name = exchange.name or question.name
         where = f" ({question.rule})" if question.rule else ""
         return PermissionRequest(
@@ -203,13 +180,17 @@ class Permissions:
         )
 
 
+def _key(question: Approval) -> tuple[str, str, str, str, str]:
+    return question.caller, question.server, question.kind, question.name, question.definition
+
+
 def _stopped(current: Batch | None) -> Deny | None:
     if current is None or not current.is_stopped:
         return None
     return Deny("Another call of the same reply was refused and ended all of them; nothing was run.")
 
 
-async def _said(callback: OnPermission | None, ask: PermissionRequest) -> Allow | Deny:
+async def _answer_of_callback(callback: OnPermission | None, ask: PermissionRequest) -> Allow | Deny:
     if callback is None or isinstance(callback, str):
         return Deny(_rule_for(ask))
     try:

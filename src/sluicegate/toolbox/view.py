@@ -15,8 +15,7 @@ from sluicegate.errors import InvalidParams, SluicegateError
 from sluicegate.exchange import Caller, Handler
 from sluicegate.hub.catalog import Catalog
 from sluicegate.hub.router import CAPABILITIES, Router
-from sluicegate.hub.search import ToolSearch
-from sluicegate.hub.search_step import CALL, SEARCH, TOOLS, read_called, read_query
+from sluicegate.hub.search import CALL, SEARCH, SEARCH_TOOLS, ToolSearch, read_called, read_query
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.read_types import read_tool
 from sluicegate.protocol.types import TextContent, Tool, ToolResult
@@ -36,16 +35,7 @@ from sluicegate.toolbox.definitions import (
     tool_list,
 )
 from sluicegate.toolbox.narrowing import Narrowing
-from sluicegate.toolbox.permission import (
-    MAX_CHANGES,
-    Amended,
-    ArgumentsChanged,
-    Batch,
-    OnPermission,
-    amended,
-    batch,
-    with_changes,
-)
+from sluicegate.toolbox.permission import Batch, OnPermission, batch
 from sluicegate.toolbox.results import Answers, Files, LongTexts, Outcome, error, outcome
 from sluicegate.toolbox.updates import Update, Watches
 
@@ -268,7 +258,7 @@ class View:
         if api in APIS and APIS[api].search is not None:
             return tool_list(api, defined, deferred)
         self._searching.add(shape)
-        return tool_list(api, define(map(read_tool, TOOLS), api, strict=strict) | defined, deferred)
+        return tool_list(api, define(map(read_tool, SEARCH_TOOLS), api, strict=strict) | defined, deferred)
 
     def _is_pinned(self, tool: Tool) -> bool:
         entry = self._catalog().tools.get(tool.name)
@@ -369,27 +359,17 @@ class View:
         if isinstance(call, Outcome):
             yield call
             return
-        change: Amended | None = None
         before = batch.get()
-        for _ in range(MAX_CHANGES):
-            amended.set(change)
-            batch.set(Batch())
-            events = self.client.stream(call.name, call.arguments)
-            try:
-                async with aclosing(events):
-                    async for event in events:
-                        yield self._finished(call.name, event) if isinstance(event, ToolResult) else event
-                return
-            except ArgumentsChanged as changed:
-                change = changed.change
-                call = msgspec.structs.replace(call, arguments=changed.arguments)
-            except SluicegateError as problem:
-                yield self._failed(call.name, problem)
-                return
-            finally:  # Not `reset`: a generator may be closed in another context.
-                amended.set(None)
-                batch.set(before)
-        yield error("The arguments of this call were changed too often; nothing was run.")
+        batch.set(Batch())
+        events = self.client.stream(call.name, call.arguments)
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    yield self._finished(call.name, event) if isinstance(event, ToolResult) else event
+        except SluicegateError as problem:
+            yield self._failed(call.name, problem)
+        finally:  # Not `reset`: a generator may be closed in another context.
+            batch.set(before)
 
     def updates(self) -> AsyncGenerator[Update]:
         """What was subscribed to or polled and has changed: `async for update in box.updates()`.
@@ -407,9 +387,7 @@ class View:
             async with asyncio.timeout(None) as ends:
                 self._calls.add(ends)
                 try:
-                    result = await with_changes(
-                        lambda arguments: client.call(name, arguments, on_progress=on_progress), prepared.arguments
-                    )
+                    result = await client.call(name, prepared.arguments, on_progress=on_progress)
                 finally:
                     self._calls.discard(ends)
         except (TimeoutError, SluicegateError) as problem:
@@ -435,7 +413,7 @@ class View:
 
     def _searched(self, call: ModelCall, shape: Shape) -> ModelCall | Outcome:
         """What a search found, or the call of what was found. Raises InvalidParams if the arguments are not valid."""
-        given = define(map(read_tool, TOOLS), shape[0], strict=shape[1])[call.name].undo(call.arguments)
+        given = define(map(read_tool, SEARCH_TOOLS), shape[0], strict=shape[1])[call.name].undo(call.arguments)
         if call.name == CALL:
             name, arguments = read_called(given)
             return self._prepared(ModelCall(call.id, name, arguments), shape)

@@ -4,9 +4,9 @@ Nothing is stored here but the owner of each task. Results in a task carry the U
 name of their server, as they would without a task.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sluicegate.errors import (
     InvalidParams,
@@ -18,10 +18,12 @@ from sluicegate.errors import (
 )
 from sluicegate.exchange import Caller, Exchange, Target
 from sluicegate.hub.call_sink import UNSAFE, UNSAFE_SENTENCE, has_unsafe_page, labelled
-from sluicegate.hub.calls import Check
+from sluicegate.hub.context import HubContext
 from sluicegate.hub.mount import Mount
 from sluicegate.hub.naming import exposed_uri, reply_rewritten
+from sluicegate.hub.route import Route
 from sluicegate.hub.tasks.ids import TaskId
+from sluicegate.hub.views import Views
 from sluicegate.protocol.input_required import Question, read_input_required
 from sluicegate.protocol.message import Params, Reply, Result, as_array, as_object, opened
 from sluicegate.protocol.modern_era import complete
@@ -35,41 +37,33 @@ from sluicegate.protocol.tasks import (
     offers_tasks,
 )
 
-if TYPE_CHECKING:
-    from sluicegate.hub.hub import Hub
-    from sluicegate.hub.router import Router
-
 MAX_TASK_IDS: Final = 1000
 """Tasks that one subscription may name."""
 
 Names = Mapping[str, str]
 """Tasks of one server: for each of its own ids, the id that the client used."""
 
-Forward = Callable[[Exchange, Mount, Params, Callable[[], Target], Check], Awaitable[Reply]]
+Forward = Callable[[Exchange, Route], Awaitable[Reply]]
 """Sends an exchange to its mount."""
 
 
 class TaskPassthrough:
     """Everything that a router does for tasks."""
 
-    def __init__(self, hub: "Hub", router: "Router", forward: Forward) -> None:
-        self._hub = hub
-        self._router = router
+    def __init__(self, context: HubContext, views: Views, forward: Forward) -> None:
+        self._context = context
+        self._views = views
         self._forward = forward
 
     @property
     def are_offered(self) -> bool:
         """Whether a server of this router has the extension; one that is away still counts."""
-        return any(offers_tasks(mount.discovery) for mount in self._mounts())
+        return any(offers_tasks(mount.discovery) for mount in self._views.mounts)
 
     @property
     def is_settled(self) -> bool:
         """Whether it is known of every server of this router whether it has the extension."""
-        return all(mount.discovery is not None for mount in self._mounts())
-
-    def _mounts(self) -> Iterator[Mount]:
-        mounts = (self._hub.find(name) for name in self._router.catalog.prefixes)
-        return (mount for mount in mounts if mount is not None)
+        return all(mount.discovery is not None for mount in self._views.mounts)
 
     def may_begin(self, exchange: Exchange, mount: Mount) -> bool:
         """Whether a server may answer this request with a task."""
@@ -85,8 +79,8 @@ class TaskPassthrough:
         own = value.get("taskId")
         if not isinstance(own, str):
             raise UpstreamProtocolError(f"{mount.name} started a task without a taskId.")
-        mount.task_owners.add(own, exchange.caller, is_replaced=self._hub.find(mount.name) is not mount)
-        sealed_id = self._hub.task_ids.seal(exchange.caller, TaskId(mount.name, tool, own))
+        mount.task_owners.add(own, exchange.caller, is_replaced=self._context.find(mount.name) is not mount)
+        sealed_id = self._context.task_ids.seal(exchange.caller, TaskId(mount.name, tool, own))
         return Result(state_rewritten(mount, value, own, sealed_id))
 
     async def answer(self, exchange: Exchange) -> Reply:
@@ -100,12 +94,12 @@ class TaskPassthrough:
         sealed_id = exchange.params.get("taskId")
         if not isinstance(sealed_id, str):
             raise InvalidParams("Invalid params: taskId must be a string.")
-        task = self._hub.task_ids.open(exchange.caller, sealed_id)
+        task = self._context.task_ids.open(exchange.caller, sealed_id)
         if task is None and not self.are_offered:
             raise _no_such_method(exchange)
         if task is None or not self._shows(exchange.caller, task):
             raise _unknown()
-        mount = self._hub.find(task.mount)
+        mount = self._context.find(task.mount)
         if mount is None:
             raise UnknownTarget(f"Unknown task: its server, {task.mount}, was removed.")
         connection = mount.connection or await mount.wait_until_ready()  # It may have changed since it was last there.
@@ -118,8 +112,9 @@ class TaskPassthrough:
 
         # The call that began the task was decided on; what belongs to it is judged by its tool, and never asked again.
         exchange.is_continued = True
-        find = partial(self._router.tool_target, exchange.caller, mount, task.tool)
-        reply = await self._forward(exchange, mount, {**exchange.params, "taskId": task.own}, find, check)
+        find = partial(self._context.tool_target, exchange.caller, mount, task.tool)
+        route = Route(self._context, mount, {"taskId": task.own}, find(), find, check)
+        reply = await self._forward(exchange, route)
         check()
         try:
             return _reply_rewritten(mount, exchange.method, reply, task.own, sealed_id)
@@ -140,29 +135,28 @@ class TaskPassthrough:
             return {}  # Unknown members of a filter are not honoured, and are not an error.
         found: dict[Mount, dict[str, str]] = {}
         for sealed_id in ids:
-            task = self._hub.task_ids.open(exchange.caller, sealed_id)
-            mount = self._hub.find(task.mount) if task is not None else None
+            task = self._context.task_ids.open(exchange.caller, sealed_id)
+            mount = self._context.find(task.mount) if task is not None else None
             if task is not None and mount is not None and self._shows(exchange.caller, task):
                 found.setdefault(mount, {})[task.own] = sealed_id
         return found
 
     def may_notify(self, caller: Caller, sealed_id: str) -> bool:
         """Whether a caller that listens to a task may still be notified of it."""
-        task = self._hub.task_ids.open(caller, sealed_id)
+        task = self._context.task_ids.open(caller, sealed_id)
         return task is not None and self._shows(caller, task)
 
     def _shows(self, caller: Caller, task: TaskId) -> bool:
         """Whether a task is still its caller's and the router shows its tool (T16), also while its server is away."""
-        mount = self._hub.find(task.mount)
+        mount = self._context.find(task.mount)
         if mount is None:
             return True
-        prefix = self._router.catalog.prefixes.get(task.mount)
+        prefix = self._views.catalog.prefixes.get(task.mount)
         if prefix is None or not mount.task_owners.owns(caller, task.own) or not mount.settings.tools.let(task.tool):
             return False
-        governor = self._hub.governor
-        if governor is not None and governor.hides(caller, Target(mount.settings.key or mount.name, "tool", task.tool)):
+        if self._context.hides(caller, Target(mount.settings.key or mount.name, "tool", task.tool)):
             return False
-        return self._router.profile.tools.let(f"{task.mount}__{task.tool}", f"{prefix}__{task.tool}", task.tool)
+        return self._views.profile.tools.let(f"{task.mount}__{task.tool}", f"{prefix}__{task.tool}", task.tool)
 
 
 def state_rewritten(mount: Mount, value: Params, own: str, sealed_id: str) -> Params:

@@ -44,11 +44,6 @@ class Wanted(msgspec.Struct, frozen=True):
     ttl: int
 
 
-def as_task(params: Params, longest: float) -> Params:
-    """The params of a call as a task, which lives as long as the longest call may."""
-    return {**params, "task": Wanted(int(longest * 1000))}
-
-
 class LegacyTasks:
     """The tasks of one server."""
 
