@@ -32,7 +32,7 @@ class Caller(msgspec.Struct, frozen=True):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """The tool, prompt or resource that a request is about, by the server's own name: for rules and the audit log."""
+    """The target of a request, by its server's own names. Rules judge it, and the audit log records it."""
 
     server: str
     """The key of the server."""
@@ -119,13 +119,13 @@ class Exchange(msgspec.Struct):
     A retry passes the steps like any other exchange; `Chain` then calls this in place of the handler.
     """
     is_continued: bool = False
-    """Whether this is a later round of a request that has already run. Such a round must not be refused as new."""
+    """Whether this is a later round of a request that has already run. It must not be refused as if it were new."""
     is_extension: bool = False
     """Whether its method belongs to an extension that a server declares, and is unknown to us."""
     approved: str = ""
     """The earlier request whose approval covers this one; set by this process only. Rules that deny still hold."""
     target: Target | None = None
-    """The tool, prompt or resource; set by the router before the steps in front of the server."""
+    """The target of the request; set by the router before the steps in front of the server."""
     verdict: Verdict | None = None
     """The decision of the rules; set by the policy step."""
     send: "Handler | None" = None
@@ -159,7 +159,7 @@ class Exchange(msgspec.Struct):
         return self.sink.ask(questions)
 
     def again(self, params: Params) -> "Exchange":
-        """This exchange with other params: the next round of a request that was asked for input."""
+        """A new exchange for the next round of a request that was asked for input: the same, with other params."""
         early = self.end_response_early
         return Exchange(
             self.method, params, self.sink, self.profile, self.caller, self.headers, early, is_continued=True
@@ -293,7 +293,7 @@ def accepting_retries(handler: Handler) -> Chain:
 
 
 class Host(msgspec.Struct):
-    """The client side of a connection: its capabilities, and callbacks for messages that belong to no exchange."""
+    """The client side of a connection: its capabilities, and callbacks for events that belong to no exchange."""
 
     capabilities: Mapping[str, object]
     client_info: Mapping[str, object]

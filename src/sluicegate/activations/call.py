@@ -42,7 +42,7 @@ class Call:
 
     @property
     def client(self) -> ClientProfile:
-        """The capabilities that the client declared with this request."""
+        """The version, capabilities, log level and progress token that the client sent with this request."""
         return self.exchange.profile
 
     @property
@@ -92,7 +92,7 @@ class Call:
         await self._send_early(plain if isinstance(plain, str) else text, {DATA_KEY: plain})
 
     async def event(self, event: Params, text: str) -> None:
-        """Send an event of the author's own to a client that asked for progress; `text` is its text for people."""
+        """Send the author's own event to a client that asked for progress. Clients that do not know it show `text`."""
         if self.is_streamed:
             await self._send_early(clean_text(text), {EVENT_KEY: event})
 

@@ -66,7 +66,7 @@ def json_of(value: object) -> tuple[object, str]:
 
 
 def with_defaults(value: Any) -> Any:
-    """The value, with the default values of all its dataclasses in their `__dict__`.
+    """The same value; the default values of all dataclasses in it are now in their `__dict__`.
 
     msgspec leaves them to the class when it makes an instance, and leaves them out when it encodes one, since it reads
     `__dict__` only: a tool that returns one of its arguments would lose them.
@@ -94,7 +94,7 @@ def with_defaults(value: Any) -> Any:
 
 
 def clean(value: object) -> object:
-    """The value as JSON types, with everything replaced that cannot be encoded."""
+    """A value of JSON types, with everything in it replaced that cannot be encoded."""
     match value:
         case str():
             return clean_text(value)

@@ -172,7 +172,7 @@ def _output_schema(function: Function, options: ToolOptions) -> tuple[Schema | N
 
 
 class Binding:
-    """The parameters of a function whose arguments are strings, such as a prompt or a URI template.
+    """The parameters of a function whose arguments are strings: that of a prompt or of a URI template.
 
     Each is converted to the type of its parameter: `page: int` gets a number.
 

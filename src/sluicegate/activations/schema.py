@@ -147,7 +147,7 @@ class _MsgspecReader:
         """Keyword arguments for the function; arguments that were not given are left to its defaults.
 
         Raises:
-            InvalidArguments: names each invalid field and the expected value.
+            InvalidArguments: names each invalid field and what is expected there.
         """
         try:
             values: dict[str, object] = msgspec.convert((arguments,), self._prepared).arguments
@@ -271,7 +271,7 @@ def _with_integers(value: object) -> object:
 
 
 def _describe_members(definitions: Mapping[str, Schema]) -> None:
-    """Move descriptions from a class's docstring to its fields, and always state `required`, even if it is empty."""
+    """Move descriptions of fields from the docstring of a class to the fields; add `required`, even if it is empty."""
     for schema in definitions.values():
         members: Mapping[str, Schema] = schema.get("properties", {})
         if members:

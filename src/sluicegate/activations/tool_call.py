@@ -34,7 +34,7 @@ KEPT_SCHEME: Final = "kept:"
 async def run_tool(
     tool: ToolDefinition, exchange: Exchange, arguments: Mapping[str, object], keeper: Keeper | None = None
 ) -> Params:
-    """The result of a call, after all its events have been sent. `keeper` stores the part that is too long for it.
+    """The result of a call, after all its events have been sent. `keeper` stores the part of a stream that is too long.
 
     Raises:
         MissingCapability: the tool asked a question that the client does not support, and did not handle the error.
@@ -91,7 +91,7 @@ class ResultBuilder:
     """The result of a call while it is built."""
 
     def __init__(self, keeper: Keeper | None = None, caller: str = "") -> None:
-        """`keeper` stores the part that is too long for the result; without it, everything is in the result."""
+        """`keeper` stores for `caller` the part that is too long; without a keeper, everything is in the result."""
         self._keeper = keeper
         self._caller = caller
         self._room = MAX_STREAM

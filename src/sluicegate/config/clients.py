@@ -38,9 +38,9 @@ class KnownClient(msgspec.Struct, frozen=True, kw_only=True):
     typed: bool = False
     """Whether an entry needs a "type"."""
     user: Mapping[str, str] = {}
-    """The program's file in the user's home, for each `sys.platform`; "" is for all other platforms."""
+    """The client's file in the user's home, for each `sys.platform`; "" is for all other platforms."""
     project: str | None = None
-    """The program's file in a project folder."""
+    """The client's file in a project folder; None if it has none."""
     also: tuple[str, ...] = ()
     """Older files beside the user's, to import from."""
 

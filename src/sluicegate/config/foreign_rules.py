@@ -15,7 +15,7 @@ _NAME: Final = re.compile(r"mcp__[A-Za-z0-9_*.-]+")
 
 
 class ImportedRules(msgspec.Struct, frozen=True):
-    """Rules, and a sentence for each one that was left out."""
+    """Rules, and sentences that name the entries which were left out."""
 
     permissions: tuple[Permission, ...]
     notes: tuple[str, ...] = ()

@@ -50,7 +50,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load(places: Places, were_filled: Collection[str] = ()) -> Loaded:
-    """Load the configuration from its files. Their content never raises.
+    """Load the configuration from its files. Mistakes in them never raise; they are in `problems`.
 
     `were_filled` are settings files that had content before. An empty one in their place is an error: it is probably
     being written, and without its settings tools that it hides could be called (T19).
@@ -105,7 +105,7 @@ def _read_lock(places: Places, problems: list[Problem]) -> dict[tuple[str, str, 
 
 
 def settle(old: GatewayConfig, new: Loaded) -> Loaded:
-    """The configuration that a reload may apply. A broken file changes nothing; an invalid entry leaves the old one."""
+    """The configuration for a reload: none if a file is broken. A server with an invalid entry keeps its old entry."""
     if new.config is None or new.broken:
         return Loaded(config=None, problems=new.problems, broken=new.broken)
     servers = {
@@ -167,7 +167,7 @@ def _read_settings(
 
 
 class _PolicyFiles:
-    """The rules of all files in order. Unlike other settings they are not merged: the user's rules come first."""
+    """The rules of all files in order. They are not merged like other settings: the user's file comes first."""
 
     def __init__(self, places: Places) -> None:
         self.rules: list[Rule] = []
@@ -186,7 +186,7 @@ class _PolicyFiles:
             read.table.pop(key, None)
 
     def warnings(self, servers: Iterable[ServerConfig]) -> Iterator[Problem]:
-        """Rules that can never decide, and rules that name no server."""
+        """Warnings about rules that can never decide, and about rules that name a server that does not exist."""
         keys = [*(server.key for server in servers), *self._places.added, DEMO]
         for rule, earlier in unreachable(self.rules):
             yield self._warning(rule, f"This rule is never reached: {earlier.place} decides before.")

@@ -152,7 +152,7 @@ class _File:
 
 
 class _EntryReader:
-    """Reads one entry. Reports every mistake; the first one that prevents a start is the reason for `disabled`."""
+    """Reads one entry. Reports every mistake; the first one that prevents the server from running is in `disabled`."""
 
     def __init__(self, file: _File, member: Member, path: tuple[str, ...]) -> None:
         self._file = file

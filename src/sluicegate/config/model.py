@@ -37,7 +37,7 @@ class Stdio(msgspec.Struct, frozen=True, kw_only=True, tag="stdio"):
     """A server that is started as a process."""
 
     command: str
-    """The text as it is written, with variables expanded."""
+    """The command as it is written, with variables expanded."""
     program: str | None
     """The path of the program; None if it was not found."""
     missing: str = ""
@@ -55,7 +55,7 @@ class Stdio(msgspec.Struct, frozen=True, kw_only=True, tag="stdio"):
         return {name: value.reveal() for name, value in self.env.items()}
 
     def hidden_parts(self) -> set[str]:
-        """Texts to redact in the server's output: masked parts of its arguments, and variables that look secret."""
+        """Texts to redact in the server's output: masked parts of arguments, secret-looking parts of variables."""
         parts = {part for arg in self.args for part in hidden_parts(arg.reveal(), arg.shown)}
         for value in self.environment().values():
             parts.update(hidden_parts(value, masked_text(value)))
@@ -383,7 +383,7 @@ class Activation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def source(self) -> PythonFile | Installed | None:
-        """The tool, prompt or resource that the rule names; None unless it names exactly one."""
+        """The file, package or bundled activation that is named; None unless exactly one is."""
         named = [each for each in (self.file, self.package, self.bundled) if each is not None]
         if len(named) != 1:
             return None

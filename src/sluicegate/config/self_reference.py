@@ -51,7 +51,7 @@ def starts_a_gateway(words: Sequence[str]) -> bool:
 
 
 def leads_to(url: str, http: HttpFront, *, at_any_port: bool = False) -> bool:
-    """Whether the URL leads to a gateway that listens as `http` says, perhaps with another port."""
+    """Whether the URL leads to a gateway that listens as `http` says; with `at_any_port`, ports are not compared."""
     try:
         parts = urlsplit(url)
         port = parts.port or 80

@@ -234,7 +234,7 @@ def _header_of(path: tuple[str, ...]) -> str:
 
 
 def _in_plain_words(message: str) -> str:
-    """The expected value as the rest of a sentence, made from msgspec's message about Python types."""
+    """The requirement for a value, as the rest of a sentence, made from msgspec's message about Python types."""
     if "[smhd]" in message:
         return 'should be a number and s, m, h or d, such as "600/m"'
     found = _EXPECTED.fullmatch(message)

@@ -99,7 +99,7 @@ class RequestHead(msgspec.Struct, eq=False):
     headers: Headers
     """All but `Content-Length`."""
     length: int
-    """The length of the body, or CHUNKED."""
+    """The length of the body in bytes, or CHUNKED."""
     keep_alive: bool
     expects_continue: bool
 
@@ -115,7 +115,7 @@ class AnswerHead(msgspec.Struct, eq=False):
     headers: Headers
     """All but `Content-Length`."""
     length: int
-    """The length of the body, or CHUNKED, or UNTIL_CLOSE."""
+    """The length of the body in bytes, or CHUNKED, or UNTIL_CLOSE."""
     keep_alive: bool
     keep_time: float
     """For how long the connection may be reused: less than the server says, because its clock started earlier."""
@@ -329,7 +329,7 @@ MAX_CACHED_LENGTH: Final = 2048
 MAX_CACHED: Final = 512
 
 _LENGTHS: Final = (b"\r\nContent-Length: ", b"\r\ncontent-length: ")
-"""The usual spelling. A head with another spelling is found only if all its bytes are the same."""
+"""The spellings of nearly all programs. A head with another spelling is found only if all its bytes are the same."""
 
 
 class HeadCache(Generic[H]):

@@ -73,7 +73,7 @@ class HttpConnection(asyncio.Protocol):
     # Callbacks of the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass.
+        transport = cast(asyncio.Transport, transport)  # uvloop's transports are not of this class.
         self._transport = transport
         self.made = True
         set_read_buffer(transport)
@@ -325,7 +325,7 @@ class HttpConnection(asyncio.Protocol):
             self.flush()
 
     def flush(self, *, last: bool = False) -> None:
-        """Write the added data as one chunk; with `last`, also the end of the body."""
+        """Write the data that was added since the last flush, as one chunk; with `last`, also the end of the body."""
         size, head, parts = self._pending_size, self._pending_head, self._pending
         if size and (last or (self._request is not None and self._request.chunked)):
             parts = [head, b"%x\r\n" % size, *parts, b"\r\n"]

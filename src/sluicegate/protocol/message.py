@@ -149,7 +149,7 @@ class Result(msgspec.Struct, frozen=True):
 
     value: msgspec.Raw | ToolText | Mapping[str, object]
     is_final: bool = False
-    """Whether this is certainly not an `input_required` result."""
+    """Whether this is known not to be an `input_required` result. If False, the value has to be examined."""
     revision: str = ""
     """The older revision that it was translated to, if any."""
 
@@ -283,11 +283,11 @@ class Pending(Generic[T]):
         return request_id
 
     def find(self, request_id: object) -> T | None:
-        """The call that waits under this id or progress token."""
+        """The waiter of the request with this id or progress token; None if there is none."""
         return self._waiting.get(request_id if type(request_id) is int else _own(request_id))
 
     def claim(self, request_id: RequestId | None) -> T | None:
-        """Remove and return the call that waits for this answer; None for late answers: normal after a cancel."""
+        """Remove and return the waiter for this answer; None for late answers, which are normal after a cancel."""
         return self._waiting.pop(request_id if type(request_id) is int else _own(request_id), None)
 
     def drain(self) -> list[T]:

@@ -42,7 +42,7 @@ ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
 
 class ClientProfile(msgspec.Struct, frozen=True):
-    """The description that a client gives of itself: with each request, in the session era mostly with `initialize`."""
+    """The data of a client that come with each request, in the session era mostly with `initialize`."""
 
     version: str = LATEST_VERSION
     capabilities: Mapping[str, object] = {}
@@ -206,7 +206,7 @@ def complete(value: Params, *, ttl_ms: int | None = None, scope: str = "private"
 
 
 class Discovery(msgspec.Struct, frozen=True):
-    """The capabilities and names of a server, from its answer to `server/discover` or `initialize`."""
+    """The version, capabilities, names and instructions in a server's answer to `server/discover` or `initialize`."""
 
     version: str
     capabilities: Params = {}

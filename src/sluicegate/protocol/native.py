@@ -160,7 +160,9 @@ class Methods:
         return parents
 
     def schema(self, namespace: str, about: Mapping[str, Params] | None = None) -> Params | None:
-        """The schema of a namespace, with hashes that change exactly when the schema does; None if it is unknown.
+        """The methods and inner namespaces of a namespace; None if it is unknown.
+
+        Each hash changes exactly when the part that it covers changes: a method, all methods, the inner namespaces.
 
         `about` has the version and description of namespaces.
         """

@@ -179,7 +179,7 @@ class ServerConversation:
         return finished(self.read_in_steps(data))
 
     def read_in_steps(self, data: bytes) -> Steps[list[Event]]:
-        """Do the work of `receive_message` in steps, for messages that may be long."""
+        """The events that `receive_message` returns, in steps, for messages that may be long."""
         events: list[Event] = []
         yield from self._read_frame(data, events)
         return events

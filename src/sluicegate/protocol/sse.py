@@ -25,7 +25,7 @@ class SseDecoder:
 
     Lines end at CR, LF or CRLF only. Comments, unknown fields and an incomplete last event are skipped. Unlike a
     browser, this also returns events that have only an id or a retry field, which MCP sends first on its streams. The
-    ceiling limits the data.
+    ceiling is the limit of the data of one event, in bytes.
     """
 
     __slots__ = (

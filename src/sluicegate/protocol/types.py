@@ -62,7 +62,7 @@ class Annotations(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
 
 class ToolAnnotations(msgspec.Struct, frozen=True, rename="camel"):
-    """A server's hints about a tool, which may be wrong. The defaults come from the specification."""
+    """A server's hints about a tool, which prove nothing. The defaults come from the specification."""
 
     title: str | None = None
     read_only_hint: bool = False

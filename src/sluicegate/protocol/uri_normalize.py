@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 _shape: Final = re.compile(r"([^:/?#]+:)(//[^/?#]*)?(.*)", re.DOTALL)
 
-# Runs of escapes. Not / ? # and %: decoded, these characters would mean something else.
+# Runs of escapes, without the escapes of / ? # and %: decoded, these characters would mean something else.
 _escapes: Final = re.compile(r"(?:%(?!2[3Ff5]|3[Ff])[0-9A-Fa-f]{2})+")
 _kept: Final = re.compile(r"%[23]f")
 
@@ -44,7 +44,7 @@ class Spellings:
         return len(self._uris)
 
     def of(self, uri: str) -> Iterator[list[str]]:
-        """The known URIs that equal this one, then the known URIs above it, the longest first; in all spellings."""
+        """The known URIs equal to this one, then those that contain it, the longest first; in all their spellings."""
         if not self._uris:
             return
         if not self._by_plain:

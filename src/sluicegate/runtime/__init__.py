@@ -1,1 +1,1 @@
-"""Additions to asyncio and to the operating system's interfaces, shared by all rooms."""
+"""Features that asyncio and the operating system lack, shared by all rooms."""

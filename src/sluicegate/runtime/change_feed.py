@@ -38,7 +38,7 @@ class Filter(msgspec.Struct, frozen=True):
     uris: Sequence[str] = ()
 
     def wire(self) -> Params:
-        """The filter for an acknowledgement: only the parts that the server honours."""
+        """The filter as an acknowledgement sends it: only the parts that are honoured."""
         honoured: Params = {flag: True for flag, method in LIST_CHANGES.items() if method in self.lists}
         return honoured | ({"resourceSubscriptions": list(self.uris)} if self.uris else {})
 
@@ -100,13 +100,13 @@ class Subtrees(Generic[T]):
 
 
 def _keys(uri: str) -> Sequence[str]:
-    """The keys of a URI. A key that ends with a slash stands for all URIs below it, other keys also for themselves."""
+    """The keys of a URI. A URI that ends with a slash stands for all URIs below it, any other also for itself."""
     below = uri.rstrip("/") + "/"
     return (below,) if uri.endswith("/") else (uri, below)
 
 
 class Listener:
-    """One listener. It collects changes from the start of its `with` block; `wait` returns them."""
+    """One listener. It collects changes from the start of its `with` block; `wait` returns the next one."""
 
     def __init__(self, filter: Filter, changes: "Changes") -> None:
         self.filter = filter

@@ -1,4 +1,4 @@
-"""Limits on concurrent requests: a quota for each caller, and a semaphore with a bounded queue (R12, R23, R25).
+"""Limits on calls, streams and sessions at once: a quota per caller, a semaphore with a queue (R12, R23, R25).
 
 The limit per caller protects callers from each other (R25), so it holds only for callers with an identity. Without
 authentication all clients are the one local user: twenty clients would share what is meant for one, and there is
@@ -19,7 +19,7 @@ LOCAL_USER: Final = Caller().id
 
 
 class Exceeded(Enum):
-    """The limit that has been reached."""
+    """The limit that is reached."""
 
     PER_CALLER = "the limit per caller"
     TOTAL = "the limit of all callers together"

@@ -18,7 +18,7 @@ from sluicegate.errors import ThreadsBusy
 T = TypeVar("T")
 
 Work = Callable[[], Callable[[], object]]
-"""The work of a thread. It returns a function that passes the outcome on; this is called once the thread is free."""
+"""Runs in a thread. Returns a function that passes the outcome on; it is called once the thread is free again."""
 
 
 class TaskScope:
@@ -314,7 +314,7 @@ class OneByOne:
         self._lock = asyncio.Lock()
 
     async def run(self, steps: Generator[None, None, T]) -> T:
-        """The return value of the work. Raises its exceptions."""
+        """The return value of the work. Raises what the work raises."""
         async with self._lock:
             while True:
                 try:

@@ -1,1 +1,1 @@
-"""Connections to servers: child processes and URLs. Thin shells that move bytes; `protocol/` interprets messages."""
+"""Our client side: servers in child processes and at URLs. Thin shells that move bytes; `protocol/` reads messages."""

@@ -263,7 +263,7 @@ class Attribution:
                 inbox.since = monotonic()
 
     def _likeliest(self, unanswered: OpenQuestion) -> Exchange | None:
-        """The most likely pending call, among those that may have caused the question."""
+        """The most likely call among the pending ones that may have caused the question; None if none is pending."""
         since = {**{id(call): 0.0 for call in self.task_calls}, **{id(i.exchange): i.since for i in self._pending}}
         left = [cause for cause in unanswered.causes if id(cause) in since]
         # A call that has asked mostly waits for its answer and asks nothing else.

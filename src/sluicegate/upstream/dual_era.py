@@ -77,9 +77,9 @@ class DualEra:
         self._tasks = tasks
         self._session: ClosableSession | None = None
         self._tools: frozenset[str] = frozenset()
-        """The tools that the session offers."""
+        """The names of the session's tools, without those that can only be called as tasks."""
         self._is_decided = False
-        """Whether calls need not wait: it is known whether there is a session, or finding out takes too long."""
+        """Whether calls need not wait: it is known whether there is a session, or finding out failed or takes long."""
         self._deciding: asyncio.Event | None = None
         self._doubts = 0
         self._asking_again: asyncio.TimerHandle | None = None
@@ -87,7 +87,7 @@ class DualEra:
 
     @property
     def discovery(self) -> Discovery:
-        """The capabilities of the server in 2026-07-28."""
+        """The version, capabilities and instructions of the server in 2026-07-28."""
         return self._modern.discovery
 
     @property

@@ -46,7 +46,7 @@ class GuardedCommand:
         self._loop = asyncio.get_running_loop()
         self._receiver = receiver
         self._status: int | OSError = -9
-        """How the command ended. The first value is for a command that was killed together with its guardian."""
+        """The exit status, or why there is none. −9 stays if the guardian was killed, and the command with it."""
         self._is_gone = self._is_reaped = self._has_ended = False
         self._is_killed = False
         process.stdin.close()

@@ -254,7 +254,7 @@ class SessionHttp:
                 problem = None
                 self._report_renewal()
             else:
-                # The hub detects the server's era when it connects again.
+                # The era and transport that the server speaks now are detected when the hub connects again.
                 self._end = f"{self._endpoint.name} no longer speaks Streamable HTTP with sessions: {seen}."
                 self._leave()
                 problem = self._gone()

@@ -1,4 +1,4 @@
-"""The streams of a session-era server over HTTP: one for each call, and the GET stream, which belongs to no call.
+"""The streams of a session-era server over HTTP: those that answer calls, and the GET stream, which belongs to none.
 
 The one rule: a message on the stream of a call belongs to that call. Only what the stream cannot tell is looked up.
 """

@@ -42,7 +42,7 @@ class Negotiable(Protocol):
 
 
 async def negotiate(server: Negotiable, era: Era, probe_timeout: float) -> Discovery:
-    """The capabilities of the server, in its own era.
+    """The `Discovery` of the server, in its own era.
 
     Raises:
         UpstreamUnavailable: the server supports no revision that we do.
@@ -67,7 +67,7 @@ Outcome = asyncio.Future[Discovery | UpstreamError | None]
 
 
 async def _detect(server: Negotiable, probe_timeout: float, tasks: TaskScope) -> Discovery:
-    """The capabilities of a server of unknown era.
+    """The `Discovery` of a server of unknown era.
 
     If it does not answer the probe in time, it gets `initialize`, too. It may just be slow, because its package is
     being downloaded, say. Then it reads both requests, and its first answer counts.
@@ -104,7 +104,7 @@ async def _set_outcome(outcome: Outcome, work: Coroutine[object, object, Discove
 
 
 async def _probe(server: Negotiable, *, must_be_modern: bool = False) -> Discovery | None:
-    """The capabilities of a server of 2026-07-28; None if its answer to `server/discover` shows that it is older.
+    """The `Discovery` of a server of 2026-07-28; None if its answer to `server/discover` shows that it is older.
 
     Raises:
         UpstreamUnavailable: it is older and `must_be_modern`, or it supports no revision that we do.

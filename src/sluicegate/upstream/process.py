@@ -183,7 +183,7 @@ class Child:
         return visible(self._tail)[-STDERR_KEPT:]
 
     def describe_exit(self) -> str:
-        """The end of the process as a predicate: "exited with status 3"."""
+        """How the process ended, as a predicate: "exited with status 3"."""
         return self._cause or self._exit_so_far()
 
     def write(self, data: bytes) -> None:

@@ -68,7 +68,7 @@ class RateCounter:
 
 
 class NotificationRouter:
-    """Passes the notifications of one server on."""
+    """Passes the notifications of one server to the requests that they belong to, or to the connection's own sink."""
 
     def __init__(self, pending: Pending[Inbox], host: Host, backpressure: Backpressure) -> None:
         self.one_level_for_all = False

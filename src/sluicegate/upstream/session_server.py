@@ -56,7 +56,7 @@ CONTEXT: Final = "context that a server wanted its question to have"
 JOINED: Final = "blocks of a model's answer joined into one text"
 
 QUIETS_AFTER: Final = 1.0
-"""Seconds until the level is lowered after the last listener left: to change its level, a listener comes back."""
+"""Seconds until the level is lowered after the last listener left: to change its level, it leaves and comes back."""
 
 RESTORES_WITHIN: Final = 10.0
 """Seconds for repeating our settings in a new session. All calls wait for it."""

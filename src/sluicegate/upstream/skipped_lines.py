@@ -20,7 +20,7 @@ class SkippedLines:
         on_printed: Callable[[bytes], object] | None = None,
         redact: Callable[[str], str] | None = None,
     ) -> None:
-        """`on_printed` gets lines that are not JSON-RPC at all; others are logged, with secrets masked by `redact`."""
+        """`on_printed`, if set, gets lines that are not JSON-RPC at all; all others are logged, masked by `redact`."""
         self._name = name
         self._on_printed = on_printed
         self._redact = redact or str

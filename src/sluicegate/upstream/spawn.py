@@ -53,7 +53,7 @@ def is_inherited(name: str, value: str, program: str = "") -> bool:
 
 
 def child_environment(extra: Mapping[str, str] | None, program: str = "") -> dict[str, str]:
-    """The environment of a server: the variables of this process that it needs, and its configured ones."""
+    """The environment of a server: the variables of this process that it needs, and `extra`, which overrides them."""
     inherited = {name: value for name, value in os.environ.items() if is_inherited(name, value, program)}
     return inherited | dict(extra or {})
 

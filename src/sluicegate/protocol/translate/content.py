@@ -62,7 +62,9 @@ _MAX_COMPARED: Final = 1024 * 1024
 
 
 def _values(structured: bytes) -> list[object]:
-    """The value, and the value under `result`: servers wrap values that are not objects, and show the inner as text.
+    """The value, and the value under its only member `result`: servers wrap other values than objects like this.
+
+    The text beside it is then that of the inner value.
 
     Nothing if there is too much to compare.
     """
