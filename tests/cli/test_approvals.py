@@ -16,19 +16,23 @@ from sluicegate.exchange import Caller, Target
 from sluicegate.gate.judge import Rules, judge
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.store.base import Approval, ApprovalAnswer
-from sluicegate.store.state import SqliteState
+from sluicegate.store.sqlite_decisions import SqliteDecisions
 from tests.cli.folders import COUNTING, Folder, lines_until
 
 
 @pytest.fixture
-def state(folder: Folder) -> Generator[SqliteState]:
+def state(folder: Folder) -> Generator[SqliteDecisions]:
     """The record, as a gateway of the folder has it open."""
-    with closing(SqliteState(state_file(str(folder.path), folder.env))) as opened:
+    with closing(SqliteDecisions(state_file(str(folder.path), folder.env))) as opened:
         yield opened
 
 
 def ask(
-    state: SqliteState, id: str = "abcdef", arguments: str = '{"path":"/a"}', name: str = "write", caller: str = "ada"
+    state: SqliteDecisions,
+    id: str = "abcdef",
+    arguments: str = '{"path":"/a"}',
+    name: str = "write",
+    caller: str = "ada",
 ) -> None:
     now = time.time_ns()
     question = Approval(
@@ -57,7 +61,7 @@ def test_without_a_record_nothing_waits_and_none_is_made(folder: Folder) -> None
     assert not list(folder.home.iterdir())
 
 
-def test_t18_a_question_is_shown_in_full_with_hidden_characters_named(folder: Folder, state: SqliteState) -> None:
+def test_t18_a_question_is_shown_in_full_with_hidden_characters_named(folder: Folder, state: SqliteDecisions) -> None:
     arguments = {"path": "/a\u202eb\x1b[2J", "text": "one\nquestion zzzzzz, open for 1 s", "long": "x" * 9000}
     ask(state, arguments=json.dumps(arguments))
     done = folder.invoke("approvals")
@@ -72,7 +76,7 @@ def test_t18_a_question_is_shown_in_full_with_hidden_characters_named(folder: Fo
     assert "  answer: sluicegate approve abcdef | sluicegate deny abcdef" in lines
 
 
-def test_a_question_whose_client_has_given_up_says_so(folder: Folder, state: SqliteState) -> None:
+def test_a_question_whose_client_has_given_up_says_so(folder: Folder, state: SqliteDecisions) -> None:
     ask(state)
     assert "given up" not in folder.invoke("approvals").stdout
     state.abandon("abcdef")
@@ -80,7 +84,7 @@ def test_a_question_whose_client_has_given_up_says_so(folder: Folder, state: Sql
     assert json.loads(folder.invoke("approvals", "--json").stdout)[0]["abandoned"] is True
 
 
-def test_questions_as_json(folder: Folder, state: SqliteState) -> None:
+def test_questions_as_json(folder: Folder, state: SqliteDecisions) -> None:
     ask(state)
     [question] = json.loads(folder.invoke("approvals", "--json").stdout)
     assert (question["id"], question["arguments"], question["server"]) == ("abcdef", {"path": "/a"}, "files")
@@ -97,7 +101,7 @@ def test_questions_as_json(folder: Folder, state: SqliteState) -> None:
     ],
 )
 def test_an_answer_decides_and_a_second_one_is_told_so(
-    folder: Folder, state: SqliteState, words: list[str], decided: str, scope: str | None
+    folder: Folder, state: SqliteDecisions, words: list[str], decided: str, scope: str | None
 ) -> None:
     ask(state)
     done = folder.invoke(*words)
@@ -112,12 +116,14 @@ def test_an_answer_decides_and_a_second_one_is_told_so(
     assert len(state.grants()) == (scope in ("minutes", "always"))
 
 
-def test_an_unknown_question_is_a_failure(folder: Folder, state: SqliteState) -> None:
+def test_an_unknown_question_is_a_failure(folder: Folder, state: SqliteDecisions) -> None:
     done = folder.invoke("approve", "nowhere")
     assert done.returncode == 1 and "there is no question nowhere" in done.stderr
 
 
-def test_t18_a_question_of_a_gateway_that_has_stopped_cannot_be_answered(folder: Folder, state: SqliteState) -> None:
+def test_t18_a_question_of_a_gateway_that_has_stopped_cannot_be_answered(
+    folder: Folder, state: SqliteDecisions
+) -> None:
     ask(state)
     state.close()
     done = folder.invoke("approve", "abcdef", "--always")
@@ -125,7 +131,7 @@ def test_t18_a_question_of_a_gateway_that_has_stopped_cannot_be_answered(folder:
     assert "nothing is granted" in folder.invoke("grants").stderr
 
 
-def test_grants_are_listed_revoked_and_written_as_rules(folder: Folder, state: SqliteState) -> None:
+def test_grants_are_listed_revoked_and_written_as_rules(folder: Folder, state: SqliteDecisions) -> None:
     for id, name, scope in (("aaaaaa", "wri*te", "always"), ("bbbbbb", "read", "minutes")):
         ask(state, id, name=name)
         state.decide(id, ApprovalAnswer(scope=scope, by="ops", way="page"))  # type: ignore[arg-type]
@@ -143,7 +149,7 @@ def test_grants_are_listed_revoked_and_written_as_rules(folder: Folder, state: S
 
 @pytest.mark.parametrize("caller", ["ada", "a*a", "group:ops"])
 def test_a_grant_as_a_rule_allows_what_was_granted_and_nothing_else(
-    folder: Folder, state: SqliteState, caller: str
+    folder: Folder, state: SqliteDecisions, caller: str
 ) -> None:
     name = 'wri*te"\u202e'
     ask(state, name=name, caller=caller)
@@ -159,7 +165,7 @@ def test_a_grant_as_a_rule_allows_what_was_granted_and_nothing_else(
     assert action(caller, 'wriXte"\u202e') == action("aXa", name) == action("ops", name) == "ask"
 
 
-def test_a_link_opens_the_page_once(folder: Folder, state: SqliteState) -> None:
+def test_a_link_opens_the_page_once(folder: Folder, state: SqliteDecisions) -> None:
     done = folder.invoke("approvals", "--link")
     assert done.returncode == 1 and "has a page" in done.stderr
     state.set_page("http://127.0.0.1:4748/approvals")
@@ -169,7 +175,7 @@ def test_a_link_opens_the_page_once(folder: Folder, state: SqliteState) -> None:
     assert len(key) > 40 and state.use_login(key) and not state.use_login(key)
 
 
-def test_watch_prints_each_question_when_it_comes(folder: Folder, state: SqliteState) -> None:
+def test_watch_prints_each_question_when_it_comes(folder: Folder, state: SqliteDecisions) -> None:
     ask(state)
     with folder.started("approvals", "--watch", "--json") as process:
         assert process.stdout is not None

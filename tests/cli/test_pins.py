@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from sluicegate.config.paths import state_file
 from sluicegate.hub.catalog import digest_of
 from sluicegate.store.base import Pin
-from sluicegate.store.state import SqliteState
+from sluicegate.store.sqlite_decisions import SqliteDecisions
 from tests.cli.folders import Folder
 
 READ: dict[str, object] = {"name": "read", "description": "Reads."}
@@ -18,8 +18,8 @@ CHANGED: dict[str, object] = {"name": "read", "description": "Reads, and sends a
 
 
 @contextmanager
-def state_of(folder: Folder) -> Generator[SqliteState]:
-    state = SqliteState(state_file(str(folder.path), folder.env), asks=False)
+def state_of(folder: Folder) -> Generator[SqliteDecisions]:
+    state = SqliteDecisions(state_file(str(folder.path), folder.env), asks=False)
     try:
         yield state
     finally:
@@ -66,7 +66,7 @@ def test_what_is_said_of_approved_definitions_fits_their_number(
         return False
 
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(SqliteState, "approve_pin", changed_again)
+        meanwhile.setattr(SqliteDecisions, "approve_pin", changed_again)
         done = folder.invoke("pins", "approve", "--yes")
         assert done.returncode == 1 and "nothing was approved: what waited has changed again" in done.stderr
         assert "offers" not in done.stderr

@@ -11,7 +11,7 @@ from sluicegate.cli.state import wait_decided
 from sluicegate.config.paths import Places, state_file
 from sluicegate.errors import StateUnavailable
 from sluicegate.store.base import Approval
-from sluicegate.store.state import SqliteState
+from sluicegate.store.sqlite_decisions import SqliteDecisions
 from tests.cli.folders import Folder
 
 
@@ -36,7 +36,7 @@ def places(folder: Folder) -> Places:
 
 
 @pytest.fixture
-def record(places: Places) -> Generator[SqliteState]:
+def record(places: Places) -> Generator[SqliteDecisions]:
     """The record with a question, as a gateway of the folder has it open."""
     question = Approval(
         id="abcdef",
@@ -54,7 +54,7 @@ def record(places: Places) -> Generator[SqliteState]:
         asked=1,
         deadline=2**62,
     )
-    with closing(SqliteState(state_file(places.root, places.environ))) as opened:
+    with closing(SqliteDecisions(state_file(places.root, places.environ))) as opened:
         assert opened.ask(question, 10) is not None
         yield opened
 
@@ -64,13 +64,13 @@ def openings(monkeypatch: pytest.MonkeyPatch) -> list[Exception | None]:
     """What becomes of each time that the record is opened: a problem, or None for success."""
     outcomes: list[Exception | None] = []
 
-    def opened(path: str | None, **_: object) -> SqliteState:
+    def opened(path: str | None, **_: object) -> SqliteDecisions:
         assert outcomes, "it is opened once more"
         if (problem := outcomes.pop(0)) is not None:
             raise problem
-        return SqliteState(path, asks=False)
+        return SqliteDecisions(path, asks=False)
 
-    monkeypatch.setattr(cli_state, "SqliteState", opened)
+    monkeypatch.setattr(cli_state, "SqliteDecisions", opened)
     return outcomes
 
 
@@ -80,7 +80,7 @@ def nothing() -> None:
 
 @pytest.mark.parametrize("problem", [None, OSError("no more files"), StateUnavailable("It is locked.")])
 def test_one_connection_serves_a_whole_wait_once_it_can_be_opened(
-    places: Places, record: SqliteState, openings: list[Exception | None], problem: Exception | None
+    places: Places, record: SqliteDecisions, openings: list[Exception | None], problem: Exception | None
 ) -> None:
     openings += [None] if problem is None else [problem, None]
     waits = Steps(nothing, nothing, lambda: record.void("abcdef"))
@@ -88,7 +88,7 @@ def test_one_connection_serves_a_whole_wait_once_it_can_be_opened(
     assert not waits.is_set() and not openings
 
 
-def test_a_wait_ends_when_it_is_over(places: Places, record: SqliteState) -> None:
+def test_a_wait_ends_when_it_is_over(places: Places, record: SqliteDecisions) -> None:
     waits = Steps(nothing)
     wait_decided(places, "abcdef", waits)
     question = record.find("abcdef")

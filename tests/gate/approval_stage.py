@@ -12,7 +12,7 @@ from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_array, as_object, opened
 from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.store.base import Approval, ApprovalAnswer, Row
-from sluicegate.store.state import SqliteState
+from sluicegate.store.sqlite_decisions import SqliteDecisions
 from sluicegate.testing import MemoryUpstream
 
 ASK = Verdict("ask", "sluicegate.toml:7", "Ask ops first.")
@@ -40,7 +40,7 @@ class Rows:
         return f"digest of {data.decode()}"
 
 
-class CountedState(SqliteState):
+class CountedDecisions(SqliteDecisions):
     """A store that counts the calls that have come to wait for an answer."""
 
     def __init__(self, path: str | None, news: asyncio.Event) -> None:
@@ -59,7 +59,7 @@ class Stage:
 
     def __init__(self, path: str | None, settings: ApprovalSettings) -> None:
         self._news = asyncio.Event()
-        self.state = state = CountedState(path, self._news)
+        self.decisions = state = CountedDecisions(path, self._news)
         self.audit = Rows(self._news)
         self.rules = "r1"
         self.verdicts: dict[str, Verdict] = {}
@@ -143,8 +143,8 @@ class Stage:
 
     async def question(self) -> Approval:
         """The open question, as soon as there is one."""
-        await self.until(lambda: bool(self.state.open_questions()))
-        return self.state.open_questions()[0]
+        await self.until(lambda: bool(self.decisions.open_questions()))
+        return self.decisions.open_questions()[0]
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for something that a call, a question or a row of the audit log brings about."""
@@ -157,7 +157,7 @@ class Stage:
 @asynccontextmanager
 async def stage(path: str | None = None, **settings: object) -> AsyncGenerator[Stage]:
     made = Stage(path, ApprovalSettings(**settings))  # pyright: ignore[reportArgumentType]
-    with closing(made.state):
+    with closing(made.decisions):
         async with asyncio.timeout(50), made.hub:
             await made.hub.settled()
             yield made

@@ -19,7 +19,7 @@ from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.message import Params, Reply, Result, as_object, opened
 from sluicegate.protocol.modern_era import ClientProfile, Discovery, complete
 from sluicegate.store.memory import MemoryAudit
-from sluicegate.store.state import SqliteState
+from sluicegate.store.sqlite_decisions import SqliteDecisions
 from tests.hub.scripted import Connected, Scripted
 
 TOOLS = ("read", "delete_file")
@@ -31,7 +31,7 @@ class Stage:
     def __init__(self, *rules: Mapping[str, object], prefix: str = "files") -> None:
         self.received: list[tuple[str, Params]] = []
         self.audit = MemoryAudit()
-        self.state = SqliteState()
+        self.decisions = SqliteDecisions()
         written = [msgspec.convert(rule, Permission) for rule in rules]
         policy = PolicyConfig(
             tuple(Rule(rule, f"sluicegate.toml:{number}", number) for number, rule in enumerate(written)),
@@ -39,7 +39,7 @@ class Stage:
         self.governance = Governance(
             Rules(policy),
             self.audit,
-            self.state,
+            self.decisions,
             mode=lambda key: "pin",
             secrets=lambda key: (),
             approvals=ApprovalSettings(wait=0.05, hold=0.05),
@@ -215,19 +215,19 @@ async def test_t12_a_state_that_is_used_again_counts_as_another_call() -> None:
 async def test_t21_approved_instructions_are_shown_again_and_looking_writes_nothing() -> None:
     async with stage() as here:
         assert "Handle with care" in str(await here.ask("server/discover"))
-        pin = next(pin for pin in here.state.pins() if pin.kind == "instructions")
-        here.state.forget_pin("files", "instructions", "")
-        here.state.see([msgspec.structs.replace(pin, hash="other")])
+        pin = next(pin for pin in here.decisions.pins() if pin.kind == "instructions")
+        here.decisions.forget_pin("files", "instructions", "")
+        here.decisions.see([msgspec.structs.replace(pin, hash="other")])
         here.governance.pins.forget()
         assert "Handle with care" not in str(await here.ask("server/discover"))
-        waiting = next(pin for pin in here.state.pins() if pin.state == "pending")
-        assert here.state.approve_pin("files", "instructions", "", waiting.hash)
+        waiting = next(pin for pin in here.decisions.pins() if pin.state == "pending")
+        assert here.decisions.approve_pin("files", "instructions", "", waiting.hash)
         assert here.governance.pins.forget_quarantined()
         assert "Handle with care" in str(await here.ask("server/discover"))
-        before = here.state.version()
+        before = here.decisions.version()
         here.governance.pins.forget()
         here.hub.review()
-        assert here.state.version() == before
+        assert here.decisions.version() == before
 
 
 async def test_a_call_of_a_hidden_tool_is_on_record_as_denied() -> None:
@@ -247,8 +247,8 @@ async def test_t21_a_tool_that_differs_for_clients_with_an_extension_waits_for_t
         await here.ask("tools/call", name="files__delete_file", arguments={})  # It is the same for all.
         await here.hub(Exchange("tools/call", {"name": "files__read", "arguments": {}}, NOBODY))
         assert [params["name"] for _, params in here.received] == ["delete_file", "read"]
-        [waits] = [pin for pin in here.state.pins() if pin.state == "pending"]
-        assert here.state.approve_pin(waits.server, waits.kind, waits.name, waits.hash)
+        [waits] = [pin for pin in here.decisions.pins() if pin.state == "pending"]
+        assert here.decisions.approve_pin(waits.server, waits.kind, waits.name, waits.hash)
         here.governance.pins.forget()
         here.hub.review()
         await here.ask("tools/call", name="files__read", arguments={})

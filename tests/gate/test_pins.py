@@ -10,7 +10,7 @@ from sluicegate.gate.pins import Mode, PinnedDefinitions
 from sluicegate.hub.catalog import digest_of
 from sluicegate.protocol.message import Params
 from sluicegate.store.base import Pin, Row
-from sluicegate.store.state import SqliteState
+from sluicegate.store.sqlite_decisions import SqliteDecisions
 
 PLAIN: Params = {"name": "read", "description": "Reads.", "inputSchema": {"type": "object"}}
 
@@ -35,7 +35,7 @@ def entry(definition: Params, server: str = "files") -> dict[Target, Params]:
     return {Target(server, "tool", str(definition["name"]), digest_of(definition)): definition}
 
 
-def pinned(store: SqliteState, mode: Mode = "pin", audit: Notes | None = None) -> PinnedDefinitions:
+def pinned(store: SqliteDecisions, mode: Mode = "pin", audit: Notes | None = None) -> PinnedDefinitions:
     return PinnedDefinitions(store, lambda server: mode, audit=audit)
 
 
@@ -50,7 +50,7 @@ CHANGES: dict[str, Params] = {
 
 @pytest.mark.parametrize("changed", CHANGES.values(), ids=CHANGES.keys())
 def test_t21_each_change_quarantines_that_tool_alone_also_after_a_restart(changed: Params) -> None:
-    store = SqliteState()
+    store = SqliteDecisions()
     other: Params = {**PLAIN, "name": "list"}
     assert pinned(store).review({**entry(PLAIN), **entry(other)}) == {}
     after_restart = pinned(store)
@@ -61,13 +61,13 @@ def test_t21_each_change_quarantines_that_tool_alone_also_after_a_restart(change
 
 
 def test_members_that_a_model_does_not_see_may_change() -> None:
-    store = SqliteState()
+    store = SqliteDecisions()
     pinned(store).review(entry(PLAIN))
     assert pinned(store).review(entry({**PLAIN, "_meta": {"a": 1}, "icons": []})) == {}
 
 
 def test_an_approved_change_is_usable() -> None:
-    store = SqliteState()
+    store = SqliteDecisions()
     pins = pinned(store)
     changed = CHANGES["title"]
     pins.review(entry(PLAIN))
@@ -78,7 +78,7 @@ def test_an_approved_change_is_usable() -> None:
 
 
 def test_t20_what_hides_something_waits_at_first_sight() -> None:
-    store = SqliteState()
+    store = SqliteDecisions()
     hiding: Params = {**PLAIN, "description": "Reads.\u202e"}
     pins = pinned(store)
     assert "invisible character U+202E" in next(iter(pins.review(entry(hiding)).values()))
@@ -88,7 +88,7 @@ def test_t20_what_hides_something_waits_at_first_sight() -> None:
 
 
 def test_warn_reports_and_off_looks_at_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    store = SqliteState()
+    store = SqliteDecisions()
     pinned(store).review(entry(PLAIN))
     assert pinned(store, "warn").review(entry(CHANGES["title"])) == {}
     assert "Its definition changed" in caplog.text
@@ -96,7 +96,7 @@ def test_warn_reports_and_off_looks_at_nothing(caplog: pytest.LogCaptureFixture)
 
 
 def test_each_first_sight_and_change_is_one_row() -> None:
-    store, audit = SqliteState(), Notes()
+    store, audit = SqliteDecisions(), Notes()
     pins = pinned(store, audit=audit)
     for definition in (PLAIN, PLAIN, CHANGES["title"], CHANGES["title"]):
         pins.review(entry(definition))
@@ -108,7 +108,7 @@ def test_each_first_sight_and_change_is_one_row() -> None:
 
 
 def test_without_its_record_nothing_counts_as_approved(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = SqliteState()
+    store = SqliteDecisions()
 
     def fail(pins: object) -> None:
         raise StateUnavailable("The disk is full.")
@@ -126,12 +126,12 @@ def variant(definition: Params, extension: str = PAGES) -> dict[Target, Params]:
     return {replace(target, variant=extension): definition}
 
 
-def waiting(store: SqliteState) -> list[tuple[str, str]]:
+def waiting(store: SqliteDecisions) -> list[tuple[str, str]]:
     return [(pin.kind, pin.name) for pin in store.pins() if pin.state == "pending"]
 
 
 def test_t21_definitions_for_clients_with_an_extension_and_those_for_all_others_do_not_replace_each_other() -> None:
-    store, other = SqliteState(), CHANGES["description"]
+    store, other = SqliteDecisions(), CHANGES["description"]
     pins = pinned(store)
     assert pins.review(entry(PLAIN)) == {}
     assert "for clients with com.example/pages is not the approved one" in str(pins.review(variant(other)))
@@ -146,7 +146,7 @@ def test_t21_definitions_for_clients_with_an_extension_and_those_for_all_others_
 
 
 def test_a_definition_that_is_the_same_for_clients_with_an_extension_has_no_pin_of_its_own() -> None:
-    store = SqliteState()
+    store = SqliteDecisions()
     pins = pinned(store)
     pins.review(entry(PLAIN))
     pins.review(entry(CHANGES["title"]))
@@ -159,7 +159,7 @@ def test_a_definition_that_is_the_same_for_clients_with_an_extension_has_no_pin_
 
 @pytest.mark.parametrize("extensions", [f"com.example/more,{PAGES}", ""])
 def test_t21_a_tool_that_was_seen_for_some_clients_is_not_seen_first_for_others(extensions: str) -> None:
-    store = SqliteState()
+    store = SqliteDecisions()
     assert pinned(store).review(variant(PLAIN)) == {}
     for _ in range(2):
         [why] = pinned(store).review(variant(CHANGES["title"], extensions)).values()
@@ -168,21 +168,21 @@ def test_t21_a_tool_that_was_seen_for_some_clients_is_not_seen_first_for_others(
 
 
 def test_a_tool_that_stays_the_same_is_offered_to_clients_with_more_extensions_and_to_all_others() -> None:
-    store = SqliteState()
+    store = SqliteDecisions()
     for extensions in (PAGES, f"com.example/more,{PAGES}", "", "com.example/other"):
         assert pinned(store).review(variant(PLAIN, extensions)) == {}
     assert waiting(store) == []
 
 
 def test_t21_definitions_that_are_seen_together_for_the_first_time_are_compared_with_the_usual_one() -> None:
-    store = SqliteState()
+    store = SqliteDecisions()
     refused = pinned(store).review({**variant(CHANGES["title"]), **entry(PLAIN), **variant(PLAIN, "com.example/same")})
     assert [target.variant for target in refused] == [PAGES]
     assert waiting(store) == [(f"tool+{PAGES}", "read")]
 
 
 def test_t21_a_store_that_fails_for_a_moment_approves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = SqliteState()
+    store = SqliteDecisions()
     pins = pinned(store)
     pins.review(entry(PLAIN))
     read, problems = store.pins, [StateUnavailable("Another process writes.")]
@@ -199,14 +199,14 @@ def test_t21_a_store_that_fails_for_a_moment_approves_nothing(monkeypatch: pytes
 
 
 def test_rows_about_definitions_for_clients_with_an_extension_name_it() -> None:
-    store, audit = SqliteState(), Notes()
+    store, audit = SqliteDecisions(), Notes()
     pinned(store, audit=audit).review({**entry(PLAIN), **variant(CHANGES["title"])})
     assert [row.body.get("variant") for row in audit.rows] == [None, PAGES]
     assert "variant" not in audit.rows[0].body
 
 
 def test_a_lock_file_lists_definitions_for_clients_with_an_extension() -> None:
-    store, other = SqliteState(), CHANGES["description"]
+    store, other = SqliteDecisions(), CHANGES["description"]
     locked = {("files", "tool", "read"): digest_of(PLAIN)}
     pins = PinnedDefinitions(store, lambda server: "pin", locked=locked)
     assert pins.review({**entry(PLAIN), **variant(PLAIN)}) == {}
@@ -218,7 +218,7 @@ def test_a_lock_file_lists_definitions_for_clients_with_an_extension() -> None:
 
 
 def test_a_lock_file_decides_alone() -> None:
-    store = SqliteState()
+    store = SqliteDecisions()
     locked = {("files", "tool", "read"): digest_of(CHANGES["title"])}
     pins = PinnedDefinitions(store, lambda server: "pin", locked=locked)
     assert "is listed with another definition" in next(iter(pins.review(entry(PLAIN)).values()))

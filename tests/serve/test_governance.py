@@ -11,26 +11,26 @@ import pytest
 from sluicegate.config.model import GatewayConfig
 from sluicegate.gate.rules import PolicyConfig
 from sluicegate.gateway.governance import ApprovalsPage
-from sluicegate.store.base import State
-from sluicegate.store.state import SqliteState
+from sluicegate.store.base import Decisions
+from sluicegate.store.sqlite_decisions import SqliteDecisions
 
 QUIET = GatewayConfig(root="/")
 ASKS = GatewayConfig(root="/", policy=PolicyConfig(default="ask"))
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Generator[SqliteState]:
-    with closing(SqliteState(str(tmp_path / "state" / "state.db"))) as opened:
+def state(tmp_path: Path) -> Generator[SqliteDecisions]:
+    with closing(SqliteDecisions(str(tmp_path / "state" / "state.db"))) as opened:
         yield opened
 
 
 async def test_a_page_that_cannot_be_opened_is_reported_and_tried_again_with_the_next_reload(
-    state: SqliteState,
+    state: SqliteDecisions,
 ) -> None:
-    attempts: list[State] = []
+    attempts: list[Decisions] = []
 
     @asynccontextmanager
-    async def page(state: State) -> AsyncGenerator[str]:
+    async def page(state: Decisions) -> AsyncGenerator[str]:
         attempts.append(state)
         if len(attempts) == 1:
             raise OSError(errno.EMFILE, "Too many open files")
@@ -45,11 +45,11 @@ async def test_a_page_that_cannot_be_opened_is_reported_and_tried_again_with_the
         assert await kept.follow(ASKS) == [] and len(attempts) == 2
 
 
-async def test_a_reload_that_is_cancelled_while_the_page_opens_ends_nothing_else(state: SqliteState) -> None:
+async def test_a_reload_that_is_cancelled_while_the_page_opens_ends_nothing_else(state: SqliteDecisions) -> None:
     begun, may_open, opened = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @asynccontextmanager
-    async def page(state: State) -> AsyncGenerator[str]:
+    async def page(state: Decisions) -> AsyncGenerator[str]:
         begun.set()
         await may_open.wait()
         opened.set()
@@ -65,12 +65,12 @@ async def test_a_reload_that_is_cancelled_while_the_page_opens_ends_nothing_else
         assert kept.url.endswith("/approvals") and await kept.follow(ASKS) == []
 
 
-async def test_a_reload_after_one_that_was_cancelled_waits_for_the_same_page(state: SqliteState) -> None:
+async def test_a_reload_after_one_that_was_cancelled_waits_for_the_same_page(state: SqliteDecisions) -> None:
     begun, may_open = asyncio.Event(), asyncio.Event()
-    attempts: list[State] = []
+    attempts: list[Decisions] = []
 
     @asynccontextmanager
-    async def page(state: State) -> AsyncGenerator[str]:
+    async def page(state: Decisions) -> AsyncGenerator[str]:
         attempts.append(state)
         begun.set()
         await may_open.wait()
@@ -88,11 +88,11 @@ async def test_a_reload_after_one_that_was_cancelled_waits_for_the_same_page(sta
 
 async def test_without_a_record_that_others_see_no_page_is_opened_and_the_reload_says_so() -> None:
     @asynccontextmanager
-    async def page(state: State) -> AsyncGenerator[str]:
+    async def page(state: Decisions) -> AsyncGenerator[str]:
         raise AssertionError("a page that nobody can log in to")
         yield ""
 
-    async with asyncio.timeout(10), ApprovalsPage(SqliteState(), page) as kept:
+    async with asyncio.timeout(10), ApprovalsPage(SqliteDecisions(), page) as kept:
         assert await kept.follow(QUIET) == []
         [said] = await kept.follow(ASKS)
         assert "nobody except the client itself can be asked" in said and kept.url == ""

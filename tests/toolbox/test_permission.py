@@ -14,7 +14,7 @@ from sluicegate.gate.judge import Rules
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.protocol.message import Params
 from sluicegate.store.audit_files import read_rows
-from sluicegate.store.state import SqliteState
+from sluicegate.store.sqlite_decisions import SqliteDecisions
 from sluicegate.toolbox.permission import PermissionRequest
 from sluicegate.toolbox.results import Outcome
 from tests.toolbox.box import Folder, folder, said, used
@@ -134,8 +134,8 @@ async def test_an_answer_reaches_as_far_as_it_says(
     async with folder.load(write, on_permission=decide) as box:
         await box.execute(NAME, {"path": "/a"})
         await box.execute(NAME, {"path": "/b"})
-        state = box.gateway.stores.state
-        assert isinstance(state, SqliteState)
+        state = box.gateway.stores.decisions
+        assert isinstance(state, SqliteDecisions)
         assert [grant.name for grant in state.grants()] == (["write"] if remember == "always" else [])
     async with folder.load(write, on_permission=decide) as box:
         await box.execute(NAME, {"path": "/c"})
@@ -177,7 +177,7 @@ async def test_rules_that_change_during_the_question_void_the_answer(
 
     async with folder.load(write, on_permission=decide) as box:
         assert "rules changed" in (await box.execute(NAME, {"path": "/a"})).text
-        assert box.gateway.stores.state.grants() == []
+        assert box.gateway.stores.decisions.grants() == []
     assert written == []
 
 
@@ -246,7 +246,7 @@ async def test_a_cancelled_question_leaves_nothing_open(folder: Folder, write: C
         await asked.wait()
         call.cancel()
         await asyncio.wait([call])
-        assert box.gateway.stores.state.open_questions() == []
+        assert box.gateway.stores.decisions.open_questions() == []
 
 
 async def test_an_invalid_callback_is_misuse(folder: Folder) -> None:

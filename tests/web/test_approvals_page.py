@@ -13,7 +13,7 @@ import pytest
 
 from sluicegate.http1 import Pool
 from sluicegate.store.base import Approval
-from sluicegate.store.state import SqliteState
+from sluicegate.store.sqlite_decisions import SqliteDecisions
 from sluicegate.web.approvals_page import approvals_page, login_link
 
 PAYLOAD = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u202e&amp;"
@@ -28,7 +28,7 @@ class Answer(NamedTuple):
 class Browser:
     """Sends what a browser would, with the cookie it was given."""
 
-    def __init__(self, state: SqliteState, url: str, pool: Pool) -> None:
+    def __init__(self, state: SqliteDecisions, url: str, pool: Pool) -> None:
         self.state = state
         self.url = url
         self.cookie = ""
@@ -63,7 +63,7 @@ class Browser:
 
 @asynccontextmanager
 async def browser() -> AsyncGenerator[Browser]:
-    state, pool = SqliteState(), Pool()
+    state, pool = SqliteDecisions(), Pool()
     async with asyncio.timeout(20), approvals_page(state, port=0, by="ada") as url:
         try:
             yield Browser(state, url, pool)
@@ -83,7 +83,7 @@ async def status_line(url: str, host: str) -> bytes:
         await writer.wait_closed()
 
 
-def ask(state: SqliteState, id: str = "abcdef", text: str = "hello", seconds: int = 300) -> Approval:
+def ask(state: SqliteDecisions, id: str = "abcdef", text: str = "hello", seconds: int = 300) -> Approval:
     now = time.time_ns()
     question = Approval(
         id=id,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sluicegate.store.state import SqliteState
+from sluicegate.store.sqlite_decisions import SqliteDecisions
 from sluicegate.web.approvals_page import approvals_page, login_link
 from tests.web.browser import chromium
 from tests.web.test_approvals_page import PAYLOAD, ask
@@ -12,7 +12,7 @@ from tests.web.test_approvals_page import PAYLOAD, ask
 
 @pytest.mark.timeout(120)
 async def test_t29_a_person_logs_in_sees_everything_and_answers(tmp_path: Path) -> None:
-    state = SqliteState()
+    state = SqliteDecisions()
     try:
         async with chromium(tmp_path) as tab, approvals_page(state, port=0, by="ada") as url:
             ask(state, "abcdef", PAYLOAD)

@@ -20,7 +20,7 @@ from sluicegate.config.paths import Places
 from sluicegate.gate.approval_text import MAX_REASON, as_lines, outcome
 from sluicegate.gate.rules import GROUP
 from sluicegate.store.base import Approval, ApprovalAnswer, Grant, Scope
-from sluicegate.store.state import SqliteState
+from sluicegate.store.sqlite_decisions import SqliteDecisions
 from sluicegate.text.globs import escape
 from sluicegate.text.visible_text import HIDDEN
 
@@ -65,7 +65,7 @@ def approvals(watch: bool, link: bool, as_json: bool, folder: str | None) -> Non
                 say("nothing waits for approval.")
 
 
-def _watch(state: SqliteState, as_json: bool) -> None:
+def _watch(state: SqliteDecisions, as_json: bool) -> None:
     known: set[str] = set()
     seen: object = None
     try:
@@ -93,7 +93,7 @@ def _as_json(question: Approval) -> dict[str, object]:
     return {**shown, "arguments": msgspec.Raw(question.arguments.encode())}
 
 
-def _login_link(state: SqliteState) -> str:
+def _login_link(state: SqliteDecisions) -> str:
     page = state.page()
     if page is None:
         raise Failure("no gateway of this folder has a page now; it is there while one runs with rules that ask.")

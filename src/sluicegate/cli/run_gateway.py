@@ -23,7 +23,7 @@ from sluicegate.runtime.standard_streams import drawn
 from sluicegate.serve.early_start import Launches
 from sluicegate.serve.process import Running, serve_gateway
 from sluicegate.serve.run_server import LABEL, client_lines, run_in_loop
-from sluicegate.store.base import State
+from sluicegate.store.base import Decisions
 
 if TYPE_CHECKING:
     from sluicegate.gateway.load_activation import FoundActivation
@@ -94,11 +94,11 @@ def run_gateway(
             log.open()  # What was logged before it could serve.
 
 
-def _approvals_page(port: int, state: State) -> AbstractAsyncContextManager[str]:
+def _approvals_page(port: int, decisions: Decisions) -> AbstractAsyncContextManager[str]:
     # Imported late: only a gateway with rules has the page.
     from sluicegate.web.approvals_page import approvals_page
 
-    return approvals_page(state, port=port, by=getpass.getuser())
+    return approvals_page(decisions, port=port, by=getpass.getuser())
 
 
 def _reported(loaded: Loaded) -> set[str]:

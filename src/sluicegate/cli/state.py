@@ -9,7 +9,7 @@ from typing import Final
 from sluicegate.cli.command import Failure
 from sluicegate.config.paths import Places, state_file
 from sluicegate.errors import StateUnavailable
-from sluicegate.store.state import SqliteState
+from sluicegate.store.sqlite_decisions import SqliteDecisions
 
 _POLL: Final = 0.5
 LOCKED_FOR: Final = 5.0
@@ -17,7 +17,7 @@ LOCKED_FOR: Final = 5.0
 
 
 @contextmanager
-def opened_state(places: Places) -> Generator[SqliteState]:
+def opened_state(places: Places) -> Generator[SqliteDecisions]:
     """The record of the folder; an empty one if there is none yet.
 
     Raises:
@@ -25,7 +25,7 @@ def opened_state(places: Places) -> Generator[SqliteState]:
     """
     file = state_file(places.root, places.environ)
     try:
-        state = SqliteState(file if os.path.exists(file) else None, locked_for=LOCKED_FOR, asks=False)
+        state = SqliteDecisions(file if os.path.exists(file) else None, locked_for=LOCKED_FOR, asks=False)
         try:
             yield state
         finally:

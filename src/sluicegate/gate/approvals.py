@@ -47,7 +47,7 @@ from sluicegate.protocol.modern_era import complete
 from sluicegate.protocol.tasks import REQUESTS as TASK_REQUESTS
 from sluicegate.protocol.versions import MODERN_VERSIONS
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.store.base import Approval, ApprovalAnswer, AuditLog, Row, State
+from sluicegate.store.base import Approval, ApprovalAnswer, AuditLog, Decisions, Row
 
 POLL: Final = 0.3
 """Seconds between two looks at the store: other processes answer there."""
@@ -99,7 +99,7 @@ class ApprovalStep:
 
     def __init__(
         self,
-        state: State,
+        decisions: Decisions,
         audit: AuditLog,
         settings: ApprovalSettings = DEFAULTS,
         *,
@@ -114,7 +114,7 @@ class ApprovalStep:
         is neither command nor page that could answer, so clients that cannot be asked are refused.
         """
         self.settings = settings
-        self._state = state
+        self._decisions = decisions
         self._audit = audit
         self._rules_version = rules_version
         self._notify = notify
@@ -161,7 +161,7 @@ class ApprovalStep:
             return await self._run(exchange, binding, proceed)
         ends = time.monotonic() + self.settings.hold
         while True:
-            grant = self._state.find_grant(
+            grant = self._decisions.find_grant(
                 exchange.caller.id, target.server, target.kind, target.name, target.definition
             )
             if grant is not None:
@@ -172,7 +172,7 @@ class ApprovalStep:
                 return await _refusal(exchange, Refused(sentence))
             if self._ask is not None:
                 wait = self.settings.program_wait
-                question = question_of(exchange, target, verdict, binding, self._state.run, wait)
+                question = question_of(exchange, target, verdict, binding, self._decisions.run, wait)
                 return await self._answered_here(self._ask, exchange, target, question, proceed)
             is_up_to_client = verdict.needs_client or not self._is_shared
             if is_up_to_client and not self._may_ask(exchange):
@@ -181,9 +181,9 @@ class ApprovalStep:
             hold = _Hold(question, asyncio.Event(), is_up_to_client)
             refusal = await self._decision(exchange, hold, rules, ends)
             if refusal is not None:
-                found = self._state.find(question.id) or question
+                found = self._decisions.find(question.id) or question
                 return await self._record_and_run(exchange, target, found, refusal, proceed)
-            decided = self._state.find(question.id)
+            decided = self._decisions.find(question.id)
             if decided is None or not await self._take(question.id):
                 continue  # An equal call has used the answer, which is good for one.
             self._ends.pop(question.id, None)
@@ -220,7 +220,7 @@ class ApprovalStep:
         """Record what became of a question, and let the call run if it may; `answer` if the store does not have it."""
         await self._record(exchange, decided_row(exchange, target, question, refusal))
         if answer is not None and answer.scope in ("minutes", "always"):
-            self._state.add_grant(question, answer)
+            self._decisions.add_grant(question, answer)
         if refusal is not None:
             return await _refusal(exchange, refusal)
         return await self._run(exchange, question.binding, proceed)
@@ -229,9 +229,9 @@ class ApprovalStep:
         """Use the answer; tried a few times, since it would be a pity to lose it to another writer."""
         for _ in range(TRIES - 1):
             with suppress(StateUnavailable):
-                return self._state.take(question_id)
+                return self._decisions.take(question_id)
             await asyncio.sleep(POLL)
-        return self._state.take(question_id)
+        return self._decisions.take(question_id)
 
     async def _record(self, exchange: Exchange, row: Row) -> None:
         """Write a row with the digest of the arguments, which is that of the decision's row."""
@@ -259,8 +259,8 @@ class ApprovalStep:
 
     def _question(self, exchange: Exchange, target: Target, verdict: Verdict, binding: str) -> Approval:
         """The open question about this call, or a new one, of which people are told."""
-        new = question_of(exchange, target, verdict, binding, self._state.run, self.settings.wait)
-        found = self._state.ask(new, MAX_QUESTIONS)
+        new = question_of(exchange, target, verdict, binding, self._decisions.run, self.settings.wait)
+        found = self._decisions.ask(new, MAX_QUESTIONS)
         if found is None:
             raise RateLimited(f"{MAX_QUESTIONS} of your calls wait for approval already; try again later.")
         if found.id == new.id:
@@ -302,9 +302,9 @@ class ApprovalStep:
         if len(self._holds[question.id]) > 1:
             return False
         if self.settings.late == "void" or why in ("closed", "failed", "unseen"):
-            return self._state.void(question.id)
+            return self._decisions.void(question.id)
         with suppress(StateUnavailable):
-            self._state.abandon(question.id)
+            self._decisions.abandon(question.id)
         return False
 
     def _ask_everyone(self, tasks: TaskScope, exchange: Exchange, hold: _Hold) -> None:
@@ -329,7 +329,7 @@ class ApprovalStep:
         return is_trusted and lacking_capability(_FORM, exchange.profile.capabilities) is None
 
     async def _until_decided(self, hold: _Hold, rules: str, ends: float) -> Refused | None:
-        question, state, name = hold.question, self._state, name_of(hold.question.server, hold.question.name)
+        question, state, name = hold.question, self._decisions, name_of(hold.question.server, hold.question.name)
         end = self._end_of(question)
         seen: object = None
         while True:

@@ -14,7 +14,7 @@ from sluicegate.gate.lock_file import Locked
 from sluicegate.gate.pins import Mode, PinnedDefinitions
 from sluicegate.gate.policy import Policy
 from sluicegate.protocol.message import Params, Reply
-from sluicegate.store.base import Approval, AuditLog, Row, State
+from sluicegate.store.base import Approval, AuditLog, Decisions, Row
 
 MAX_NOTED: Final = 200
 """Characters of a text that a client or a server chose, in a row."""
@@ -30,7 +30,7 @@ class Governance:
         self,
         rules: Rules,
         audit: AuditLog,
-        state: State,
+        decisions: Decisions,
         *,
         mode: Callable[[str], Mode],
         secrets: Callable[[str], Collection[str]],
@@ -47,12 +47,12 @@ class Governance:
         can answer questions.
         """
         self.audit = audit
-        self.state = state
+        self.decisions = decisions
         self.limits = RateLimit()
         self.policy = Policy(rules)
-        self.pins = PinnedDefinitions(state, mode, secrets=secrets, audit=audit)
+        self.pins = PinnedDefinitions(decisions, mode, secrets=secrets, audit=audit)
         self.approvals = ApprovalStep(
-            state,
+            decisions,
             audit,
             approvals,
             rules_version=lambda: self.policy.rules.version,

@@ -15,24 +15,24 @@ from sluicegate.gate.judge import Rules
 from sluicegate.gate.limits import Ceilings, RateLimits, parse_rate
 from sluicegate.gate.pins import Mode
 from sluicegate.runtime.task_scope import TaskScope, forever
-from sluicegate.store.base import Approval, AuditLog, State
+from sluicegate.store.base import Approval, AuditLog, Decisions
 from sluicegate.store.memory import Unrecorded
-from sluicegate.store.state import SqliteState
+from sluicegate.store.sqlite_decisions import SqliteDecisions
 from sluicegate.text.globs import name_glob
 
 log = logging.getLogger("sluicegate")
 
 Notify = Callable[[Approval], Awaitable[None]]
-Page = Callable[[State], AbstractAsyncContextManager[str]]
+Page = Callable[[Decisions], AbstractAsyncContextManager[str]]
 """Serves the page for approvals, and gives its address."""
 
 
 class Stores:
     """What a gateway remembers beyond its end, and how people learn that they are asked."""
 
-    def __init__(self, audit: AuditLog, state: State, *, is_recorded: bool) -> None:
+    def __init__(self, audit: AuditLog, decisions: Decisions, *, is_recorded: bool) -> None:
         self.audit = audit
-        self.state = state
+        self.decisions = decisions
         self.is_recorded = is_recorded
         self.notify: Notify | None = None
         self.may_run_unrecorded = False
@@ -42,7 +42,7 @@ class Stores:
 
 def stores_in_memory() -> Stores:
     """For a gateway inside another program, and for one that nothing is called through: nothing is kept."""
-    return Stores(Unrecorded(), SqliteState(), is_recorded=False)
+    return Stores(Unrecorded(), SqliteDecisions(), is_recorded=False)
 
 
 @asynccontextmanager
@@ -68,30 +68,30 @@ async def open_stores(config: GatewayConfig, environ: Mapping[str, str]) -> Asyn
                     anchors=settings.anchors,
                 )
             )
-        state = _open_state(config, environ)
-        stack.callback(state.close)
-        stores = Stores(audit, state, is_recorded=config.audit.enabled)
+        decisions = _open_decisions(config, environ)
+        stack.callback(decisions.close)
+        stores = Stores(audit, decisions, is_recorded=config.audit.enabled)
         stores.may_run_unrecorded = config.audit.on_failure == "open"
         yield stores
 
 
-def _open_state(config: GatewayConfig, environ: Mapping[str, str]) -> SqliteState:
+def _open_decisions(config: GatewayConfig, environ: Mapping[str, str]) -> SqliteDecisions:
     try:
-        return SqliteState(state_file(config.root, environ))
+        return SqliteDecisions(state_file(config.root, environ))
     except StateUnavailable as problem:
         if config.policy.rules or config.policy.can_ask or config.locked is not None:
             raise ConfigError(f"{problem.message} Rules cannot be enforced without it.") from None
         log.warning("%s Changed definitions of tools are noticed only while this gateway runs.", problem.message)
-        return SqliteState()
+        return SqliteDecisions()
 
 
 class ApprovalsPage:
     """The page for approvals: opened with the first rule that asks, also one that a reload adds, and then kept open."""
 
-    def __init__(self, state: State, page: Page | None) -> None:
+    def __init__(self, decisions: Decisions, page: Page | None) -> None:
         self.url = ""
         """Where it is; empty while it is not open."""
-        self._state = state
+        self._decisions = decisions
         self._page = page
         self._tasks = TaskScope()  # A reload runs in a task that ends; the page needs one of its own.
         self._opening: asyncio.Future[str] | None = None
@@ -109,14 +109,14 @@ class ApprovalsPage:
         """Open it if there are rules that ask, and it is not open; sentences to report."""
         if self._page is None or self.url or not config.policy.can_ask:
             return []
-        if not self._state.is_shared:
+        if not self._decisions.is_shared:
             return [
                 "Rules ask for approval, but nobody except the client itself can be asked: the record of approvals "
                 "could not be used when this gateway was started."
             ]
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_future()
-            self._tasks.start(self._keep(self._page(self._state), self._opening))
+            self._tasks.start(self._keep(self._page(self._decisions), self._opening))
         if why := await asyncio.shield(self._opening):
             return [f"The page for approvals cannot be opened: {why} `sluicegate approvals` works without it."]
         return ["Rules ask for approval: `sluicegate approvals` shows what waits, with --link on a page."]
@@ -153,12 +153,12 @@ def governance_of(config: Callable[[], GatewayConfig], stores: Stores) -> Govern
     made = Governance(
         rules_of(config()),
         stores.audit,
-        stores.state,
+        stores.decisions,
         mode=mode,
         secrets=secrets,
         approvals=approval_settings(config()),
         is_recorded=stores.is_recorded,
-        is_shared=stores.state.is_shared,
+        is_shared=stores.decisions.is_shared,
         notify=stores.notify,
         ask=stores.ask,
     )

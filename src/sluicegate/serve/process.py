@@ -227,9 +227,9 @@ class Running:
         seen: object = None
         while True:
             with suppress(StateUnavailable):  # It is looked at again soon.
-                if self.gateway.stores.state.version() != seen:
+                if self.gateway.stores.decisions.version() != seen:
                     self.gateway.on_state_change()
-                    seen = self.gateway.stores.state.version()  # What we wrote ourselves is no change.
+                    seen = self.gateway.stores.decisions.version()  # What we wrote ourselves is no change.
             await asyncio.sleep(STATE_POLL)
 
     async def report_servers(self, settled: Callable[["Running", bool], None]) -> None:
@@ -327,7 +327,7 @@ async def serve_gateway(
         launched = None if launches is None else launches.servers
         cache = CatalogCache(catalogs_folder(loaded.config.root, places.environ))
         stores = await stack.enter_async_context(open_stores(loaded.config, places.environ))
-        approvals = await stack.enter_async_context(ApprovalsPage(stores.state, page))
+        approvals = await stack.enter_async_context(ApprovalsPage(stores.decisions, page))
         if loaded.config.approvals.webhook:
             # Imported late: few gateways have one, and it needs the HTTP client.
             from sluicegate.control.webhook import Webhook

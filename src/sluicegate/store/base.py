@@ -270,7 +270,7 @@ class Logins(Protocol):
         ...
 
 
-class State(Approvals, Grants, Pins, Logins, Protocol):
+class Decisions(Approvals, Grants, Pins, Logins, Protocol):
     """All that a gateway remembers of decisions, in one place."""
 
     @property

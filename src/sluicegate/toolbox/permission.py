@@ -18,7 +18,7 @@ from sluicegate.exchange import Exchange
 from sluicegate.gate.approval_text import as_lines
 from sluicegate.gate.rules import Permission, full_name, to_toml
 from sluicegate.protocol.message import Params, as_object
-from sluicegate.store.base import Approval, ApprovalAnswer, State
+from sluicegate.store.base import Approval, ApprovalAnswer, Decisions
 from sluicegate.text.globs import escape
 
 log = logging.getLogger("sluicegate")
@@ -132,7 +132,7 @@ class Permissions:
 
     def __init__(
         self,
-        state: State,
+        decisions: Decisions,
         callback_of: Callable[[str], tuple[str, OnPermission | None]],
         about: Callable[[str], Params],
         own: Callable[[], str],
@@ -142,7 +142,7 @@ class Permissions:
         `own` is the server of the management tools, which need no permission: what they call does.
         """
         self._own = own
-        self._state = state
+        self._decisions = decisions
         self._callback_of = callback_of
         self._about = about
         self._allowed: set[tuple[str, ...]] = set()
@@ -169,7 +169,7 @@ class Permissions:
             return self._answer(key, again.answer)
         if callback == "terminal":
             async with self._terminal:  # One question at a time; an earlier answer may cover this one.
-                is_covered = key in self._allowed or self._state.find_grant(*key) is not None
+                is_covered = key in self._allowed or self._decisions.find_grant(*key) is not None
                 said = Allow() if is_covered else _stopped(current) or await ask_on_terminal(ask)
         else:
             said = _stopped(current) or await _said(callback, ask)

@@ -21,7 +21,7 @@ from sluicegate import http1
 from sluicegate.downstream.http_guard import HostPolicy
 from sluicegate.errors import StateUnavailable
 from sluicegate.gate.approval_text import ANSWERS, MAX_REASON, outcome
-from sluicegate.store.base import ApprovalAnswer, State
+from sluicegate.store.base import ApprovalAnswer, Decisions
 from sluicegate.web.html import HEADERS, document, notice, question_form, questions_list
 
 PATH: Final = "/approvals"
@@ -34,7 +34,7 @@ _COMMAND: Final = "sluicegate approvals --link"
 
 
 @asynccontextmanager
-async def approvals_page(state: State, *, port: int = 4748, by: str) -> AsyncGenerator[str]:
+async def approvals_page(decisions: Decisions, *, port: int = 4748, by: str) -> AsyncGenerator[str]:
     """Serve the page on this machine while the `async with` lasts; gives its address.
 
     `by` names the person who answers in the audit log: the user whose state folder this is. If the port is in use, by
@@ -44,7 +44,7 @@ async def approvals_page(state: State, *, port: int = 4748, by: str) -> AsyncGen
         OSError: no port can be opened.
         StateUnavailable: the address cannot be noted for the command.
     """
-    requests = _Requests(state, by)
+    requests = _Requests(decisions, by)
     limits = http1.Limits(body=16 * 1024, connections=100)
     async with AsyncExitStack() as stack:
         try:
@@ -54,7 +54,7 @@ async def approvals_page(state: State, *, port: int = 4748, by: str) -> AsyncGen
                 raise
             listener = await stack.enter_async_context(http1.serve(requests, limits=limits))
         url = f"http://127.0.0.1:{listener.addresses[0][1]}{PATH}"
-        state.set_page(url)
+        decisions.set_page(url)
         yield url
 
 
@@ -71,8 +71,8 @@ class _Session(msgspec.Struct):
 class _Requests:
     """Answers the requests of browsers."""
 
-    def __init__(self, state: State, by: str) -> None:
-        self._state = state
+    def __init__(self, decisions: Decisions, by: str) -> None:
+        self._decisions = decisions
         self._by = by
         self._sessions: dict[str, _Session] = {}
         self._hosts = HostPolicy()
@@ -107,7 +107,7 @@ class _Requests:
     # --------------------------------------------------------------------------------------------------- sessions
 
     def _log_in(self, request: http1.Request, key: str) -> None:
-        if not self._state.use_login(key):
+        if not self._decisions.use_login(key):
             _respond(request, 401, notice(f"This link was used already, or is too old. {_LOGIN}", _COMMAND))
             return
         now = time.monotonic()
@@ -136,9 +136,9 @@ class _Requests:
         now = time.time_ns()
         forms = [
             question_form(question, session.csrf, (question.deadline - now) // 10**9)
-            for question in self._state.open_questions()
+            for question in self._decisions.open_questions()
         ]
-        told = self._state.find(query["answered"]) if "answered" in query else None
+        told = self._decisions.find(query["answered"]) if "answered" in query else None
         return document(questions_list(forms, "" if told is None else outcome(told)), refresh=not forms)
 
     def _decide(self, request: http1.Request, session: _Session) -> None:
@@ -157,7 +157,7 @@ class _Requests:
         scope = ANSWERS[chosen]
         reason = form.get("reason", "")[:MAX_REASON] if scope is None else ""
         # Whether it was the first answer is seen on the page that follows.
-        self._state.decide(question_id, ApprovalAnswer(scope=scope, by=self._by, way="page", reason=reason))
+        self._decisions.decide(question_id, ApprovalAnswer(scope=scope, by=self._by, way="page", reason=reason))
         _respond(request, 303, b"", ("Location", f"{PATH}?{urlencode({'answered': question_id})}"))
 
 

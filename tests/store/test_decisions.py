@@ -17,16 +17,16 @@ import msgspec
 import pytest
 
 from sluicegate.errors import StateUnavailable
-from sluicegate.store.base import ApprovalAnswer, State
-from sluicegate.store.state import SqliteState
-from tests.store.check_state import CHECKS, ONCE, Clock, check_state, question
+from sluicegate.store.base import ApprovalAnswer, Decisions
+from sluicegate.store.sqlite_decisions import SqliteDecisions
+from tests.store.check_decisions import CHECKS, ONCE, Clock, check_decisions, question
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("place", ["memory", "file"])
-def test_the_store_passes_the_suite(place: str, check: Callable[[State, Clock], None], tmp_path: Path) -> None:
+def test_the_store_passes_the_suite(place: str, check: Callable[[Decisions, Clock], None], tmp_path: Path) -> None:
     path = str(tmp_path / "state" / "state.db") if place == "file" else None
-    check_state(partial(SqliteState, path), check)
+    check_decisions(partial(SqliteDecisions, path), check)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def path(tmp_path: Path) -> str:
 
 
 def test_files_are_accessible_to_their_owner_alone(path: str) -> None:
-    with closing(SqliteState(path)) as state:
+    with closing(SqliteDecisions(path)) as state:
         state.grants()
         for file in Path(path).parent.rglob("*"):
             allowed = 0o700 if file.is_dir() else 0o600
@@ -46,11 +46,11 @@ def test_files_are_accessible_to_their_owner_alone(path: str) -> None:
 def test_t18_of_fifty_racing_approvers_one_wins(path: str) -> None:
     clock = Clock()
     clock.now = time.time_ns()
-    with closing(SqliteState(path)) as gateway:
+    with closing(SqliteDecisions(path)) as gateway:
         gateway.ask(question(gateway, clock), 10)
 
         def answer(number: int) -> bool:
-            with closing(SqliteState(path, locked_for=30.0, asks=False)) as approver:
+            with closing(SqliteDecisions(path, locked_for=30.0, asks=False)) as approver:
                 return approver.decide("aaaaaa", ApprovalAnswer(scope="always", by=f"approver {number}", way="command"))
 
         with ThreadPoolExecutor(50) as pool:
@@ -64,12 +64,12 @@ def test_t18_of_fifty_racing_approvers_one_wins(path: str) -> None:
 def test_t18_of_many_calls_that_use_one_answer_one_runs(path: str) -> None:
     clock = Clock()
     clock.now = time.time_ns()
-    with closing(SqliteState(path)) as gateway:
+    with closing(SqliteDecisions(path)) as gateway:
         gateway.ask(question(gateway, clock), 10)
         gateway.decide("aaaaaa", ONCE)
 
         def take(_: int) -> bool:
-            with closing(SqliteState(path, locked_for=30.0, asks=False)) as other:
+            with closing(SqliteDecisions(path, locked_for=30.0, asks=False)) as other:
                 return other.take("aaaaaa")
 
         with ThreadPoolExecutor(20) as pool:
@@ -79,7 +79,7 @@ def test_t18_of_many_calls_that_use_one_answer_one_runs(path: str) -> None:
 def test_another_process_sees_changes(path: str) -> None:
     clock = Clock()
     clock.now = time.time_ns()
-    with closing(SqliteState(path)) as gateway, closing(SqliteState(path, asks=False)) as command:
+    with closing(SqliteDecisions(path)) as gateway, closing(SqliteDecisions(path, asks=False)) as command:
         gateway.ask(question(gateway, clock), 10)
         before = gateway.version()
         assert command.decide("aaaaaa", ONCE)
@@ -89,11 +89,11 @@ def test_another_process_sees_changes(path: str) -> None:
 def test_a_gateway_that_stops_voids_its_questions(path: str) -> None:
     clock = Clock()
     clock.now = time.time_ns()
-    gateway = SqliteState(path)
+    gateway = SqliteDecisions(path)
     gateway.ask(question(gateway, clock), 10)
     gateway.set_page("http://127.0.0.1:1/approvals")
     gateway.close()
-    with closing(SqliteState(path, asks=False)) as command:
+    with closing(SqliteDecisions(path, asks=False)) as command:
         assert command.page() is None
         assert not command.decide("aaaaaa", ONCE)
         assert os.listdir(f"{path}-runs") == []
@@ -102,29 +102,29 @@ def test_a_gateway_that_stops_voids_its_questions(path: str) -> None:
 def test_t18_questions_of_a_killed_gateway_are_void_and_those_of_others_stay(path: str) -> None:
     script = f"""
 import sys, time
-from sluicegate.store.state import SqliteState
-from tests.store.check_state import Clock, question
+from sluicegate.store.sqlite_decisions import SqliteDecisions
+from tests.store.check_decisions import Clock, question
 clock = Clock()
 clock.now = time.time_ns()
-state = SqliteState({path!r})
+state = SqliteDecisions({path!r})
 state.ask(question(state, clock, "killed", "b2"), 10)
 print("asked", flush=True)
 sys.stdin.read()
 """
     clock = Clock()
     clock.now = time.time_ns()
-    with closing(SqliteState(path)) as gateway:
+    with closing(SqliteDecisions(path)) as gateway:
         gateway.ask(question(gateway, clock), 10)
         root = str(Path(__file__).parents[2])
         with subprocess.Popen(
             [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root
         ) as other:
             assert other.stdout is not None and other.stdout.readline() == b"asked\n"
-            with closing(SqliteState(path, asks=False)) as command:
+            with closing(SqliteDecisions(path, asks=False)) as command:
                 assert {found.id for found in command.open_questions()} == {"aaaaaa", "killed"}
             other.kill()
             other.wait()
-        with closing(SqliteState(path, asks=False)) as command:
+        with closing(SqliteDecisions(path, asks=False)) as command:
             assert [found.id for found in command.open_questions()] == ["aaaaaa"]
             assert not command.decide("killed", msgspec.structs.replace(ONCE, scope="always"))
             assert command.decide("aaaaaa", ONCE)
@@ -132,7 +132,7 @@ sys.stdin.read()
 
 def test_a_locked_file_is_a_refusal_and_not_a_wait(path: str) -> None:
     clock = Clock()
-    with closing(SqliteState(path, locked_for=0.0, clock=clock)) as gateway:
+    with closing(SqliteDecisions(path, locked_for=0.0, clock=clock)) as gateway:
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StateUnavailable, match="locked"):
@@ -151,16 +151,16 @@ def test_a_file_that_cannot_be_used_is_refused(path: str, content: bytes | None)
     else:
         Path(path).write_bytes(content)
     with pytest.raises(StateUnavailable):
-        SqliteState(path)
+        SqliteDecisions(path)
 
 
 def test_a_file_of_another_version_is_refused(path: str) -> None:
-    SqliteState(path).close()
+    SqliteDecisions(path).close()
     other = sqlite3.connect(path)
     other.execute("PRAGMA user_version = 99")
     other.close()
     with pytest.raises(StateUnavailable, match="another version"):
-        SqliteState(path)
+        SqliteDecisions(path)
 
 
 VERSION_1 = """
@@ -207,11 +207,11 @@ def test_a_file_of_the_version_before_is_brought_up_to_date(path: str, more: str
         old.executescript(VERSION_1 + more)
     new = str(tmp_path / "new" / "state.db")
     for each in (path, new):
-        SqliteState(each).close()
+        SqliteDecisions(each).close()
     assert tables(path) == tables(new)
     clock = Clock()
     for _ in range(2):
-        with closing(SqliteState(path, clock=clock)) as state:
+        with closing(SqliteDecisions(path, clock=clock)) as state:
             assert state.ask(question(state, clock), 10) is not None
             state.void("aaaaaa")
             state.ask(question(state, clock, "bbbbbb"), 10)
@@ -222,7 +222,7 @@ def test_a_file_of_the_version_before_is_brought_up_to_date(path: str, more: str
 
 def test_values_that_do_not_fit_are_an_error(path: str) -> None:
     clock = Clock()
-    with closing(SqliteState(path, clock=clock)) as gateway:
+    with closing(SqliteDecisions(path, clock=clock)) as gateway:
         gateway.ask(question(gateway, clock), 10)
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("UPDATE approvals SET scope = 'everything'")
@@ -240,9 +240,9 @@ def test_a_question_takes_no_longer_the_more_there_were(path: str, monkeypatch: 
         return made
 
     connect = sqlite3.connect
-    monkeypatch.setattr("sluicegate.store.state.sqlite3.connect", traced)
+    monkeypatch.setattr("sluicegate.store.sqlite_decisions.sqlite3.connect", traced)
     clock = Clock()
-    with closing(SqliteState(path, clock=clock)) as gateway, closing(connect(path)) as other:
+    with closing(SqliteDecisions(path, clock=clock)) as gateway, closing(connect(path)) as other:
         statements.clear()
         gateway.ask(question(gateway, clock), 10)
         gateway.decide("aaaaaa", ONCE)
@@ -254,7 +254,7 @@ def test_a_question_takes_no_longer_the_more_there_were(path: str, monkeypatch: 
 
 def test_a_wider_yes_to_a_question_that_is_not_kept_is_a_grant(path: str) -> None:
     clock = Clock()
-    with closing(SqliteState(path, clock=clock)) as gateway:
+    with closing(SqliteDecisions(path, clock=clock)) as gateway:
         gateway.add_grant(question(gateway, clock), msgspec.structs.replace(ONCE, scope="always"))
         assert gateway.find_grant("ada", "files", "tool", "write", "d1") is not None
         assert gateway.open_questions() == []
@@ -262,7 +262,7 @@ def test_a_wider_yes_to_a_question_that_is_not_kept_is_a_grant(path: str) -> Non
 
 def test_processes_that_start_together_share_one_file(path: str) -> None:
     def start(_: int) -> str:
-        with closing(SqliteState(path, locked_for=30.0)) as state:
+        with closing(SqliteDecisions(path, locked_for=30.0)) as state:
             state.grants()
             return state.run
 

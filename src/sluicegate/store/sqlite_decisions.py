@@ -81,8 +81,8 @@ _ADD_GRANT: Final = _insert("grants", Grant)
 _ADD_PIN: Final = _insert("pins", Pin)
 
 
-class SqliteState:
-    """A `State` in one SQLite file, or in memory."""
+class SqliteDecisions:
+    """A `Decisions` in one SQLite file, or in memory."""
 
     def __init__(
         self,

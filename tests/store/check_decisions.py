@@ -1,4 +1,4 @@
-"""What every `State` does: a suite to which a store is given as a function that opens it."""
+"""What every `Decisions` does: a suite to which a store is given as a function that opens it."""
 
 import inspect
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from sluicegate.store.base import Approval, ApprovalAnswer, Pin, State
+from sluicegate.store.base import Approval, ApprovalAnswer, Decisions, Pin
 
 SECOND = 10**9
 
@@ -14,7 +14,7 @@ SECOND = 10**9
 class Make(Protocol):
     """Opens a new, empty store with this clock."""
 
-    def __call__(self, *, clock: Callable[[], int]) -> State: ...
+    def __call__(self, *, clock: Callable[[], int]) -> Decisions: ...
 
 
 class Clock:
@@ -27,7 +27,7 @@ class Clock:
         return self.now
 
 
-def question(state: State, clock: Clock, id: str = "aaaaaa", binding: str = "b1") -> Approval:
+def question(state: Decisions, clock: Clock, id: str = "aaaaaa", binding: str = "b1") -> Approval:
     return Approval(
         id=id,
         run=state.run,
@@ -48,7 +48,7 @@ ONCE = ApprovalAnswer(scope="once", by="bob", way="command")
 NO = ApprovalAnswer(scope=None, by="bob", way="page", reason="Not on a Friday.")
 
 
-def an_equal_call_finds_the_open_question(state: State, clock: Clock) -> None:
+def an_equal_call_finds_the_open_question(state: Decisions, clock: Clock) -> None:
     first = state.ask(question(state, clock), 10)
     assert first is not None and first.id == "aaaaaa"
     second = state.ask(question(state, clock, "bbbbbb"), 10)
@@ -56,7 +56,7 @@ def an_equal_call_finds_the_open_question(state: State, clock: Clock) -> None:
     assert [found.id for found in state.open_questions()] == ["aaaaaa"]
 
 
-def a_question_for_which_no_call_waits_says_so_until_the_call_is_made_again(state: State, clock: Clock) -> None:
+def a_question_for_which_no_call_waits_says_so_until_the_call_is_made_again(state: Decisions, clock: Clock) -> None:
     state.ask(question(state, clock), 10)
     state.abandon("aaaaaa")
     assert [found.abandoned for found in state.open_questions()] == [True]
@@ -65,26 +65,26 @@ def a_question_for_which_no_call_waits_says_so_until_the_call_is_made_again(stat
     assert [found.abandoned for found in state.open_questions()] == [False]
 
 
-def another_binding_is_another_question(state: State, clock: Clock) -> None:
+def another_binding_is_another_question(state: Decisions, clock: Clock) -> None:
     state.ask(question(state, clock), 10)
     other = state.ask(question(state, clock, "bbbbbb", "b2"), 10)
     assert other is not None and other.id == "bbbbbb"
 
 
-def another_run_does_not_find_it(state: State, clock: Clock) -> None:
+def another_run_does_not_find_it(state: Decisions, clock: Clock) -> None:
     state.ask(question(state, clock), 10)
     restarted = msgspec.structs.replace(question(state, clock, "bbbbbb"), run="another")
     assert state.ask(restarted, 10) == restarted
 
 
-def only_so_many_questions_of_a_caller_are_open(state: State, clock: Clock) -> None:
+def only_so_many_questions_of_a_caller_are_open(state: Decisions, clock: Clock) -> None:
     assert state.ask(question(state, clock), 1) is not None
     assert state.ask(question(state, clock, "bbbbbb", "b2"), 1) is None
     assert state.ask(question(state, clock, "bbbbbb"), 1) is not None  # It is open already.
     assert state.ask(msgspec.structs.replace(question(state, clock, "cccccc", "b3"), caller="eve"), 1) is not None
 
 
-def the_first_answer_wins(state: State, clock: Clock) -> None:
+def the_first_answer_wins(state: Decisions, clock: Clock) -> None:
     state.ask(question(state, clock), 10)
     assert state.decide("aaaaaa", NO)
     assert not state.decide("aaaaaa", ONCE)
@@ -94,7 +94,7 @@ def the_first_answer_wins(state: State, clock: Clock) -> None:
     assert (found.way, found.decided) == ("page", clock.now)
 
 
-def an_answer_is_used_once(state: State, clock: Clock) -> None:
+def an_answer_is_used_once(state: Decisions, clock: Clock) -> None:
     state.ask(question(state, clock), 10)
     assert not state.take("aaaaaa")
     assert state.decide("aaaaaa", ONCE)
@@ -106,7 +106,7 @@ def an_answer_is_used_once(state: State, clock: Clock) -> None:
     assert again is not None and (again.id, again.state) == ("cccccc", "pending")
 
 
-def nothing_counts_after_the_deadline(state: State, clock: Clock) -> None:
+def nothing_counts_after_the_deadline(state: Decisions, clock: Clock) -> None:
     state.ask(question(state, clock), 10)
     state.ask(question(state, clock, "bbbbbb", "b2"), 10)
     assert state.decide("bbbbbb", ONCE)
@@ -118,7 +118,7 @@ def nothing_counts_after_the_deadline(state: State, clock: Clock) -> None:
     assert asked is not None and asked.id == "cccccc"
 
 
-def a_clock_set_back_does_not_lengthen_anything(state: State, clock: Clock) -> None:
+def a_clock_set_back_does_not_lengthen_anything(state: Decisions, clock: Clock) -> None:
     state.ask(question(state, clock), 10)
     state.ask(question(state, clock, "bbbbbb", "b2"), 10)
     state.decide("bbbbbb", msgspec.structs.replace(ONCE, scope="minutes"))
@@ -128,14 +128,14 @@ def a_clock_set_back_does_not_lengthen_anything(state: State, clock: Clock) -> N
     assert state.find_grant("ada", "files", "tool", "write", "d1") is None
 
 
-def old_questions_are_removed(state: State, clock: Clock) -> None:
+def old_questions_are_removed(state: Decisions, clock: Clock) -> None:
     state.ask(question(state, clock), 10)
     clock.now += 2 * 3600 * SECOND
     state.ask(question(state, clock, "bbbbbb", "b2"), 10)
     assert state.find("aaaaaa") is None
 
 
-def a_void_question_cannot_be_answered(state: State, clock: Clock) -> None:
+def a_void_question_cannot_be_answered(state: Decisions, clock: Clock) -> None:
     state.ask(question(state, clock), 10)
     assert state.void("aaaaaa")
     assert not state.void("aaaaaa")
@@ -146,7 +146,7 @@ def a_void_question_cannot_be_answered(state: State, clock: Clock) -> None:
     assert not state.take("bbbbbb")
 
 
-def a_wider_yes_is_a_grant(state: State, clock: Clock) -> None:
+def a_wider_yes_is_a_grant(state: Decisions, clock: Clock) -> None:
     assert state.find_grant("ada", "files", "tool", "write", "d1") is None
     state.ask(question(state, clock), 10)
     state.decide("aaaaaa", msgspec.structs.replace(ONCE, scope="minutes"))
@@ -161,7 +161,7 @@ def a_wider_yes_is_a_grant(state: State, clock: Clock) -> None:
     assert list(state.grants()) == []
 
 
-def a_grant_without_end_can_be_revoked(state: State, clock: Clock) -> None:
+def a_grant_without_end_can_be_revoked(state: Decisions, clock: Clock) -> None:
     state.ask(question(state, clock), 10)
     state.decide("aaaaaa", msgspec.structs.replace(ONCE, scope="always"))
     clock.now += 10**9 * SECOND
@@ -172,7 +172,7 @@ def a_grant_without_end_can_be_revoked(state: State, clock: Clock) -> None:
     assert state.find_grant("ada", "files", "tool", "write", "d1") is None
 
 
-def a_late_or_losing_answer_grants_nothing(state: State, clock: Clock) -> None:
+def a_late_or_losing_answer_grants_nothing(state: Decisions, clock: Clock) -> None:
     state.ask(question(state, clock), 10)
     state.decide("aaaaaa", NO)
     assert not state.decide("aaaaaa", msgspec.structs.replace(ONCE, scope="always"))
@@ -180,7 +180,7 @@ def a_late_or_losing_answer_grants_nothing(state: State, clock: Clock) -> None:
     assert list(state.grants()) == []
 
 
-def the_version_tells_of_changes(state: State, clock: Clock) -> None:
+def the_version_tells_of_changes(state: Decisions, clock: Clock) -> None:
     before = state.version()
     assert state.version() == before
     state.ask(question(state, clock), 10)
@@ -191,7 +191,7 @@ def pin(hash: str, name: str = "write", server: str = "files") -> Pin:
     return Pin(server=server, kind="tool", name=name, hash=hash, definition=f'{{"name":"{hash}"}}')
 
 
-def the_first_sight_is_pinned(state: State, clock: Clock) -> None:
+def the_first_sight_is_pinned(state: Decisions, clock: Clock) -> None:
     [first, second] = state.see([pin("h1"), pin("h1", "read")])
     assert first.news == second.news == "first"
     assert (first.pin.state, first.pin.seen) == ("approved", clock.now)
@@ -201,7 +201,7 @@ def the_first_sight_is_pinned(state: State, clock: Clock) -> None:
     assert len(state.pins()) == 2
 
 
-def a_change_waits_beside_what_was_approved(state: State, clock: Clock) -> None:
+def a_change_waits_beside_what_was_approved(state: Decisions, clock: Clock) -> None:
     state.see([pin("h1")])
     [changed] = state.see([pin("h2")])
     assert (changed.news, changed.pin.state, changed.pin.definition) == ("changed", "pending", '{"name":"h2"}')
@@ -216,7 +216,7 @@ def a_change_waits_beside_what_was_approved(state: State, clock: Clock) -> None:
     assert [found.hash for found in state.pins("files")] == ["h1"]
 
 
-def only_the_definition_that_was_shown_is_approved(state: State, clock: Clock) -> None:
+def only_the_definition_that_was_shown_is_approved(state: Decisions, clock: Clock) -> None:
     state.see([pin("h1")])
     state.see([pin("h2")])
     assert not state.approve_pin("files", "tool", "write", "h3")
@@ -226,7 +226,7 @@ def only_the_definition_that_was_shown_is_approved(state: State, clock: Clock) -
     assert (kept.hash, kept.state) == ("h2", "approved")
 
 
-def a_new_definition_may_have_to_wait(state: State, clock: Clock) -> None:
+def a_new_definition_may_have_to_wait(state: Decisions, clock: Clock) -> None:
     [new] = state.see([msgspec.structs.replace(pin("h1"), state="pending")])
     assert (new.news, new.pin.state) == ("first", "pending")
     [changed] = state.see([pin("h2")])
@@ -234,7 +234,7 @@ def a_new_definition_may_have_to_wait(state: State, clock: Clock) -> None:
     assert state.approve_pin("files", "tool", "write", "h2")
 
 
-def a_forgotten_pin_is_seen_for_the_first_time(state: State, clock: Clock) -> None:
+def a_forgotten_pin_is_seen_for_the_first_time(state: Decisions, clock: Clock) -> None:
     state.see([pin("h1"), pin("h1", server="mail")])
     state.see([pin("h2")])
     assert state.forget_pin("files", "tool", "write")
@@ -243,7 +243,7 @@ def a_forgotten_pin_is_seen_for_the_first_time(state: State, clock: Clock) -> No
     assert state.see([pin("h2")])[0].news == "first"
 
 
-def a_key_opens_the_page_once(state: State, clock: Clock) -> None:
+def a_key_opens_the_page_once(state: Decisions, clock: Clock) -> None:
     state.add_login("key", 60.0)
     assert not state.use_login("another")
     assert state.use_login("key")
@@ -253,7 +253,7 @@ def a_key_opens_the_page_once(state: State, clock: Clock) -> None:
     assert not state.use_login("late")
 
 
-def the_page_of_a_gateway_is_known(state: State, clock: Clock) -> None:
+def the_page_of_a_gateway_is_known(state: Decisions, clock: Clock) -> None:
     assert state.page() is None
     state.set_page("http://127.0.0.1:1/approvals")
     state.set_page("http://127.0.0.1:2/approvals")
@@ -267,7 +267,7 @@ CHECKS = [
 ]
 
 
-def check_state(make: Make, check: Callable[[State, Clock], None]) -> None:
+def check_decisions(make: Make, check: Callable[[Decisions, Clock], None]) -> None:
     """Run one of `CHECKS` against a new store."""
     clock = Clock()
     state = make(clock=clock)
