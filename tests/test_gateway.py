@@ -129,6 +129,7 @@ async def test_what_is_hidden_from_clients_is_not_counted() -> None:
         assert len(await client.tools()) == 3
         for settings, tools in (({"tools": ("wh*",)}, 1), ({"tools": ()}, 0), ({}, 2)):
             gateway.apply(config(hiding(**settings), server("b", "b.py")))
+            await gateway.hub.wait_reviewed()
             assert [(one.name, one.tools) for one in gateway.status()] == [("a", tools), ("b", 2)]
             assert len(await client.tools()) == tools + 2
 

@@ -10,7 +10,7 @@ from sluicegate.gate.approval_question import Ask
 from sluicegate.gate.approvals import ApprovalSettings, ApprovalStep
 from sluicegate.protocol.message import Params, Reply, Result, opened
 from sluicegate.store.base import Approval, ApprovalAnswer, Row
-from sluicegate.store.sqlite_decisions import SqliteDecisions
+from sluicegate.store.memory_decisions import MemoryDecisions
 from tests.gate.approval_stage import ASK, Rows, reason, text
 
 
@@ -18,7 +18,7 @@ class Stage:
     """A step whose questions a function answers."""
 
     def __init__(self, ask: Ask, **settings: float) -> None:
-        self.decisions = SqliteDecisions()
+        self.decisions = MemoryDecisions()
         self.audit = Rows(asyncio.Event())
         self.has_run = False
         given = ApprovalSettings(**settings)  # pyright: ignore[reportArgumentType]
@@ -52,9 +52,9 @@ async def test_a_wider_yes_is_kept_only_if_it_is_on_record(monkeypatch: pytest.M
         broken.setattr(here.audit, "append", fail)
         with pytest.raises(AuditUnavailable):
             await here.call()
-    assert here.decisions.grants() == [] and not here.has_run
+    assert await here.decisions.grants() == [] and not here.has_run
     await here.call()
-    assert [grant.by for grant in here.decisions.grants()] == ["ada"] and here.has_run
+    assert [grant.by for grant in await here.decisions.grants()] == ["ada"] and here.has_run
 
 
 async def test_a_program_that_does_not_answer_in_time_refuses_the_call() -> None:

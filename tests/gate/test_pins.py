@@ -10,7 +10,7 @@ from sluicegate.gate.pins import Mode, PinnedDefinitions
 from sluicegate.hub.catalog import digest_of
 from sluicegate.protocol.message import Params
 from sluicegate.store.base import Pin, Row
-from sluicegate.store.sqlite_decisions import SqliteDecisions
+from sluicegate.store.memory_decisions import MemoryDecisions
 
 PLAIN: Params = {"name": "read", "description": "Reads.", "inputSchema": {"type": "object"}}
 
@@ -35,7 +35,7 @@ def entry(definition: Params, server: str = "files") -> dict[Target, Params]:
     return {Target(server, "tool", str(definition["name"]), digest_of(definition)): definition}
 
 
-def pinned(store: SqliteDecisions, mode: Mode = "pin", audit: Notes | None = None) -> PinnedDefinitions:
+def pinned(store: MemoryDecisions, mode: Mode = "pin", audit: Notes | None = None) -> PinnedDefinitions:
     return PinnedDefinitions(store, lambda server: mode, audit=audit)
 
 
@@ -49,57 +49,57 @@ CHANGES: dict[str, Params] = {
 
 
 @pytest.mark.parametrize("changed", CHANGES.values(), ids=CHANGES.keys())
-def test_t21_each_change_quarantines_that_tool_alone_also_after_a_restart(changed: Params) -> None:
-    store = SqliteDecisions()
+async def test_t21_each_change_quarantines_that_tool_alone_also_after_a_restart(changed: Params) -> None:
+    store = MemoryDecisions()
     other: Params = {**PLAIN, "name": "list"}
-    assert pinned(store).review({**entry(PLAIN), **entry(other)}) == {}
+    assert await pinned(store).review({**entry(PLAIN), **entry(other)}) == {}
     after_restart = pinned(store)
-    refused = after_restart.review({**entry(changed), **entry(other)})
+    refused = await after_restart.review({**entry(changed), **entry(other)})
     assert [target.name for target in refused] == ["read"]
     assert "sluicegate pins diff" in next(iter(refused.values()))
-    assert after_restart.review(entry(PLAIN)) == {}  # Back to what was approved.
+    assert await after_restart.review(entry(PLAIN)) == {}  # Back to what was approved.
 
 
-def test_members_that_a_model_does_not_see_may_change() -> None:
-    store = SqliteDecisions()
-    pinned(store).review(entry(PLAIN))
-    assert pinned(store).review(entry({**PLAIN, "_meta": {"a": 1}, "icons": []})) == {}
+async def test_members_that_a_model_does_not_see_may_change() -> None:
+    store = MemoryDecisions()
+    await pinned(store).review(entry(PLAIN))
+    assert await pinned(store).review(entry({**PLAIN, "_meta": {"a": 1}, "icons": []})) == {}
 
 
-def test_an_approved_change_is_usable() -> None:
-    store = SqliteDecisions()
+async def test_an_approved_change_is_usable() -> None:
+    store = MemoryDecisions()
     pins = pinned(store)
     changed = CHANGES["title"]
-    pins.review(entry(PLAIN))
-    assert pins.review(entry(changed))
-    assert store.approve_pin("files", "tool", "read", digest_of(changed))
+    await pins.review(entry(PLAIN))
+    assert await pins.review(entry(changed))
+    assert await store.approve_pin("files", "tool", "read", digest_of(changed))
     pins.forget()
-    assert pins.review(entry(changed)) == {}
+    assert await pins.review(entry(changed)) == {}
 
 
-def test_t20_what_hides_something_waits_at_first_sight() -> None:
-    store = SqliteDecisions()
+async def test_t20_what_hides_something_waits_at_first_sight() -> None:
+    store = MemoryDecisions()
     hiding: Params = {**PLAIN, "description": "Reads.\u202e"}
     pins = pinned(store)
-    assert "invisible character U+202E" in next(iter(pins.review(entry(hiding)).values()))
-    assert store.approve_pin("files", "tool", "read", digest_of(hiding))
+    assert "invisible character U+202E" in next(iter((await pins.review(entry(hiding))).values()))
+    assert await store.approve_pin("files", "tool", "read", digest_of(hiding))
     pins.forget()
-    assert pins.review(entry(hiding)) == {}  # A person has seen it.
+    assert await pins.review(entry(hiding)) == {}  # A person has seen it.
 
 
-def test_warn_reports_and_off_looks_at_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    store = SqliteDecisions()
-    pinned(store).review(entry(PLAIN))
-    assert pinned(store, "warn").review(entry(CHANGES["title"])) == {}
+async def test_warn_reports_and_off_looks_at_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryDecisions()
+    await pinned(store).review(entry(PLAIN))
+    assert await pinned(store, "warn").review(entry(CHANGES["title"])) == {}
     assert "Its definition changed" in caplog.text
-    assert pinned(store, "off").review(entry({**PLAIN, "description": "\u202e"})) == {}
+    assert await pinned(store, "off").review(entry({**PLAIN, "description": "\u202e"})) == {}
 
 
-def test_each_first_sight_and_change_is_one_row() -> None:
-    store, audit = SqliteDecisions(), Notes()
+async def test_each_first_sight_and_change_is_one_row() -> None:
+    store, audit = MemoryDecisions(), Notes()
     pins = pinned(store, audit=audit)
     for definition in (PLAIN, PLAIN, CHANGES["title"], CHANGES["title"]):
-        pins.review(entry(definition))
+        await pins.review(entry(definition))
         pins.forget()
     assert [(row.kind, row.name, row.verdict) for row in audit.rows] == [
         ("tool_def", "read", "first"),
@@ -107,14 +107,16 @@ def test_each_first_sight_and_change_is_one_row() -> None:
     ]
 
 
-def test_without_its_record_nothing_counts_as_approved(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = SqliteDecisions()
+async def test_without_its_record_nothing_counts_as_approved(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryDecisions()
 
-    def fail(pins: object) -> None:
+    async def fail(pins: object) -> None:
         raise StateUnavailable("The disk is full.")
 
     monkeypatch.setattr(store, "see", fail)
-    assert list(pinned(store).review(entry(PLAIN)).values()) == ["The record of approved definitions cannot be read."]
+    assert list((await pinned(store).review(entry(PLAIN))).values()) == [
+        "The record of approved definitions cannot be read."
+    ]
 
 
 PAGES = "com.example/pages"
@@ -126,104 +128,106 @@ def variant(definition: Params, extension: str = PAGES) -> dict[Target, Params]:
     return {replace(target, variant=extension): definition}
 
 
-def waiting(store: SqliteDecisions) -> list[tuple[str, str]]:
-    return [(pin.kind, pin.name) for pin in store.pins() if pin.state == "pending"]
+async def waiting(store: MemoryDecisions) -> list[tuple[str, str]]:
+    return [(pin.kind, pin.name) for pin in await store.pins() if pin.state == "pending"]
 
 
-def test_t21_definitions_for_clients_with_an_extension_and_those_for_all_others_do_not_replace_each_other() -> None:
-    store, other = SqliteDecisions(), CHANGES["description"]
+async def test_t21_definitions_for_clients_with_and_without_an_extension_do_not_replace_each_other() -> None:
+    store, other = MemoryDecisions(), CHANGES["description"]
     pins = pinned(store)
-    assert pins.review(entry(PLAIN)) == {}
-    assert "for clients with com.example/pages is not the approved one" in str(pins.review(variant(other)))
-    assert waiting(store) == [(f"tool+{PAGES}", "read")]
-    assert store.approve_pin("files", f"tool+{PAGES}", "read", digest_of(other))
+    assert await pins.review(entry(PLAIN)) == {}
+    assert "for clients with com.example/pages is not the approved one" in str(await pins.review(variant(other)))
+    assert await waiting(store) == [(f"tool+{PAGES}", "read")]
+    assert await store.approve_pin("files", f"tool+{PAGES}", "read", digest_of(other))
     assert pins.forget_quarantined()
     for reviewing in (pins, pinned(store)):
-        assert reviewing.review({**entry(PLAIN), **variant(other)}) == {}
+        assert await reviewing.review({**entry(PLAIN), **variant(other)}) == {}
     changed = variant(CHANGES["title"])
-    assert pins.review(changed) and pins.review(entry(other)), "each is compared with its own"
-    assert pins.review(variant(other, "com.example/other")), "what is approved for one extension is not for another"
+    assert await pins.review(changed) and await pins.review(entry(other)), "each is compared with its own"
+    assert await pins.review(variant(other, "com.example/other")), "an approval is for one extension"
 
 
-def test_a_definition_that_is_the_same_for_clients_with_an_extension_has_no_pin_of_its_own() -> None:
-    store = SqliteDecisions()
+async def test_a_definition_that_is_the_same_for_clients_with_an_extension_has_no_pin_of_its_own() -> None:
+    store = MemoryDecisions()
     pins = pinned(store)
-    pins.review(entry(PLAIN))
-    pins.review(entry(CHANGES["title"]))
-    assert pins.review(variant(PLAIN)) == {}
-    assert waiting(store) == [("tool", "read")], "what waits in its place still does"
-    assert pins.review(variant({**PLAIN, "name": "page"})) == {}, (
+    await pins.review(entry(PLAIN))
+    await pins.review(entry(CHANGES["title"]))
+    assert await pins.review(variant(PLAIN)) == {}
+    assert await waiting(store) == [("tool", "read")], "what waits in its place still does"
+    assert await pins.review(variant({**PLAIN, "name": "page"})) == {}, (
         "another tool is approved at first sight, as elsewhere"
     )
 
 
 @pytest.mark.parametrize("extensions", [f"com.example/more,{PAGES}", ""])
-def test_t21_a_tool_that_was_seen_for_some_clients_is_not_seen_first_for_others(extensions: str) -> None:
-    store = SqliteDecisions()
-    assert pinned(store).review(variant(PLAIN)) == {}
+async def test_t21_a_tool_that_was_seen_for_some_clients_is_not_seen_first_for_others(extensions: str) -> None:
+    store = MemoryDecisions()
+    assert await pinned(store).review(variant(PLAIN)) == {}
     for _ in range(2):
-        [why] = pinned(store).review(variant(CHANGES["title"], extensions)).values()
+        [why] = (await pinned(store).review(variant(CHANGES["title"], extensions))).values()
         assert "'sluicegate pins diff'" in why
-    assert pinned(store).review(variant(PLAIN)) == {}, "what was approved still is"
+    assert await pinned(store).review(variant(PLAIN)) == {}, "what was approved still is"
 
 
-def test_a_tool_that_stays_the_same_is_offered_to_clients_with_more_extensions_and_to_all_others() -> None:
-    store = SqliteDecisions()
+async def test_a_tool_that_stays_the_same_is_offered_to_clients_with_more_extensions_and_to_all_others() -> None:
+    store = MemoryDecisions()
     for extensions in (PAGES, f"com.example/more,{PAGES}", "", "com.example/other"):
-        assert pinned(store).review(variant(PLAIN, extensions)) == {}
-    assert waiting(store) == []
+        assert await pinned(store).review(variant(PLAIN, extensions)) == {}
+    assert await waiting(store) == []
 
 
-def test_t21_definitions_that_are_seen_together_for_the_first_time_are_compared_with_the_usual_one() -> None:
-    store = SqliteDecisions()
-    refused = pinned(store).review({**variant(CHANGES["title"]), **entry(PLAIN), **variant(PLAIN, "com.example/same")})
+async def test_t21_definitions_that_are_seen_together_for_the_first_time_are_compared_with_the_usual_one() -> None:
+    store = MemoryDecisions()
+    refused = await pinned(store).review(
+        {**variant(CHANGES["title"]), **entry(PLAIN), **variant(PLAIN, "com.example/same")}
+    )
     assert [target.variant for target in refused] == [PAGES]
-    assert waiting(store) == [(f"tool+{PAGES}", "read")]
+    assert await waiting(store) == [(f"tool+{PAGES}", "read")]
 
 
-def test_t21_a_store_that_fails_for_a_moment_approves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = SqliteDecisions()
+async def test_t21_a_store_that_fails_for_a_moment_approves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryDecisions()
     pins = pinned(store)
-    pins.review(entry(PLAIN))
+    await pins.review(entry(PLAIN))
     read, problems = store.pins, [StateUnavailable("Another process writes.")]
 
-    def fail_once(server: str | None = None) -> list[Pin]:
+    async def fail_once(server: str | None = None) -> list[Pin]:
         if problems:
             raise problems.pop()
-        return read(server)
+        return await read(server)
 
     monkeypatch.setattr(store, "pins", fail_once)
     changed = variant(CHANGES["title"])
-    assert list(pins.review(changed).values()) == ["The record of approved definitions cannot be read."]
-    assert pins.forget_quarantined() and "is not the approved one" in str(pins.review(changed))
+    assert list((await pins.review(changed)).values()) == ["The record of approved definitions cannot be read."]
+    assert pins.forget_quarantined() and "is not the approved one" in str(await pins.review(changed))
 
 
-def test_rows_about_definitions_for_clients_with_an_extension_name_it() -> None:
-    store, audit = SqliteDecisions(), Notes()
-    pinned(store, audit=audit).review({**entry(PLAIN), **variant(CHANGES["title"])})
+async def test_rows_about_definitions_for_clients_with_an_extension_name_it() -> None:
+    store, audit = MemoryDecisions(), Notes()
+    await pinned(store, audit=audit).review({**entry(PLAIN), **variant(CHANGES["title"])})
     assert [row.body.get("variant") for row in audit.rows] == [None, PAGES]
     assert "variant" not in audit.rows[0].body
 
 
-def test_a_lock_file_lists_definitions_for_clients_with_an_extension() -> None:
-    store, other = SqliteDecisions(), CHANGES["description"]
+async def test_a_lock_file_lists_definitions_for_clients_with_an_extension() -> None:
+    store, other = MemoryDecisions(), CHANGES["description"]
     locked = {("files", "tool", "read"): digest_of(PLAIN)}
     pins = PinnedDefinitions(store, lambda server: "pin", locked=locked)
-    assert pins.review({**entry(PLAIN), **variant(PLAIN)}) == {}
-    assert "is not listed" in str(pins.review(variant(other, "com.example/two words")))
-    [(kind, name)] = waiting(store)
+    assert await pins.review({**entry(PLAIN), **variant(PLAIN)}) == {}
+    assert "is not listed" in str(await pins.review(variant(other, "com.example/two words")))
+    [(kind, name)] = await waiting(store)
     pins.locked = read_lock(write_lock({**locked, ("files", kind, name): digest_of(other)}), "sluicegate.lock")
     pins.forget()
-    assert pins.review({**entry(PLAIN), **variant(other, "com.example/two words")}) == {}
+    assert await pins.review({**entry(PLAIN), **variant(other, "com.example/two words")}) == {}
 
 
-def test_a_lock_file_decides_alone() -> None:
-    store = SqliteDecisions()
+async def test_a_lock_file_decides_alone() -> None:
+    store = MemoryDecisions()
     locked = {("files", "tool", "read"): digest_of(CHANGES["title"])}
     pins = PinnedDefinitions(store, lambda server: "pin", locked=locked)
-    assert "is listed with another definition" in next(iter(pins.review(entry(PLAIN)).values()))
-    assert pins.review(entry(CHANGES["title"])) == {}
-    assert "is not listed" in next(iter(pins.review(entry({**PLAIN, "name": "new"})).values()))
+    assert "is listed with another definition" in next(iter((await pins.review(entry(PLAIN))).values()))
+    assert await pins.review(entry(CHANGES["title"])) == {}
+    assert "is not listed" in next(iter((await pins.review(entry({**PLAIN, "name": "new"}))).values()))
 
 
 def test_a_lock_file_has_a_line_for_each_definition_and_is_read_back() -> None:

@@ -2,8 +2,8 @@
 
 import asyncio
 import errno
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from sluicegate.config.model import GatewayConfig
 from sluicegate.gate.rules import PolicyConfig
 from sluicegate.gateway.governance import ApprovalsPage
 from sluicegate.store.base import Decisions
+from sluicegate.store.memory_decisions import MemoryDecisions
 from sluicegate.store.sqlite_decisions import SqliteDecisions
 
 QUIET = GatewayConfig(root="/")
@@ -19,8 +20,8 @@ ASKS = GatewayConfig(root="/", policy=PolicyConfig(default="ask"))
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Generator[SqliteDecisions]:
-    with closing(SqliteDecisions(str(tmp_path / "state" / "state.db"))) as opened:
+async def state(tmp_path: Path) -> AsyncGenerator[SqliteDecisions]:
+    async with aclosing(SqliteDecisions(str(tmp_path / "state" / "state.db"))) as opened:
         yield opened
 
 
@@ -92,7 +93,7 @@ async def test_without_a_record_that_others_see_no_page_is_opened_and_the_reload
         raise AssertionError("a page that nobody can log in to")
         yield ""
 
-    async with asyncio.timeout(10), ApprovalsPage(SqliteDecisions(), page) as kept:
+    async with asyncio.timeout(10), ApprovalsPage(MemoryDecisions(), page) as kept:
         assert await kept.follow(QUIET) == []
         [said] = await kept.follow(ASKS)
         assert "nobody except the client itself can be asked" in said and kept.url == ""

@@ -1,14 +1,15 @@
 """`state.db`: one compare-and-set for each decision, whatever happens to the processes that share the file."""
 
+import asyncio
 import os
 import sqlite3
 import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import aclosing, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,20 @@ import msgspec
 import pytest
 
 from sluicegate.errors import StateUnavailable
-from sluicegate.store.base import ApprovalAnswer, Decisions
+from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.store.base import ApprovalAnswer, Change, Decisions
+from sluicegate.store.memory_decisions import MemoryDecisions
 from sluicegate.store.sqlite_decisions import SqliteDecisions
 from tests.store.check_decisions import CHECKS, ONCE, Clock, check_decisions, question
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("place", ["memory", "file"])
-def test_the_store_passes_the_suite(place: str, check: Callable[[Decisions, Clock], None], tmp_path: Path) -> None:
-    path = str(tmp_path / "state" / "state.db") if place == "file" else None
-    check_decisions(partial(SqliteDecisions, path), check)
+@pytest.mark.parametrize("kind", ["memory", "SQLite"])
+async def test_the_store_passes_the_suite(
+    kind: str, check: Callable[[Decisions, Clock], Awaitable[None]], tmp_path: Path
+) -> None:
+    file = str(tmp_path / "state" / "state.db")
+    await check_decisions(MemoryDecisions if kind == "memory" else partial(SqliteDecisions, file), check)
 
 
 @pytest.fixture
@@ -34,113 +39,145 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "state" / "state.db")
 
 
-def test_files_are_accessible_to_their_owner_alone(path: str) -> None:
-    with closing(SqliteDecisions(path)) as state:
-        state.grants()
+async def test_files_are_accessible_to_their_owner_alone(path: str) -> None:
+    async with aclosing(SqliteDecisions(path)) as state:
+        await state.grants()
         for file in Path(path).parent.rglob("*"):
             allowed = 0o700 if file.is_dir() else 0o600
             assert stat.S_IMODE(file.stat().st_mode) == allowed, file
         assert stat.S_IMODE(Path(path).parent.stat().st_mode) == 0o700
 
 
-def test_t18_of_fifty_racing_approvers_one_wins(path: str) -> None:
+async def test_t18_of_fifty_racing_approvers_one_wins(path: str) -> None:
     clock = Clock()
     clock.now = time.time_ns()
-    with closing(SqliteDecisions(path)) as gateway:
-        gateway.ask(question(gateway, clock), 10)
+    async with aclosing(SqliteDecisions(path)) as gateway:
+        await gateway.ask(question(gateway, clock), 10)
 
-        def answer(number: int) -> bool:
-            with closing(SqliteDecisions(path, locked_for=30.0, asks=False)) as approver:
-                return approver.decide("aaaaaa", ApprovalAnswer(scope="always", by=f"approver {number}", way="command"))
+        async def answer(number: int) -> bool:
+            async with aclosing(SqliteDecisions(path, locked_for=30.0, asks=False)) as approver:
+                return await approver.decide(
+                    "aaaaaa", ApprovalAnswer(scope="always", by=f"approver {number}", way="command")
+                )
 
         with ThreadPoolExecutor(50) as pool:
-            won = [number for number, has_won in enumerate(pool.map(answer, range(50))) if has_won]
+            answers = [pool.submit(asyncio.run, answer(number)) for number in range(50)]
+            won = [number for number, each in enumerate(answers) if each.result()]
         assert len(won) == 1
-        found = gateway.find("aaaaaa")
+        found = await gateway.find("aaaaaa")
         assert found is not None and found.by == f"approver {won[0]}"
-        assert [grant.by for grant in gateway.grants()] == [f"approver {won[0]}"]
+        assert [grant.by for grant in await gateway.grants()] == [f"approver {won[0]}"]
 
 
-def test_t18_of_many_calls_that_use_one_answer_one_runs(path: str) -> None:
+async def test_t18_of_many_calls_that_use_one_answer_one_runs(path: str) -> None:
     clock = Clock()
     clock.now = time.time_ns()
-    with closing(SqliteDecisions(path)) as gateway:
-        gateway.ask(question(gateway, clock), 10)
-        gateway.decide("aaaaaa", ONCE)
+    async with aclosing(SqliteDecisions(path)) as gateway:
+        await gateway.ask(question(gateway, clock), 10)
+        await gateway.decide("aaaaaa", ONCE)
 
-        def take(_: int) -> bool:
-            with closing(SqliteDecisions(path, locked_for=30.0, asks=False)) as other:
-                return other.take("aaaaaa")
+        async def take() -> bool:
+            async with aclosing(SqliteDecisions(path, locked_for=30.0, asks=False)) as other:
+                return await other.take("aaaaaa")
 
         with ThreadPoolExecutor(20) as pool:
-            assert sum(pool.map(take, range(20))) == 1
+            taken = [pool.submit(asyncio.run, take()) for _ in range(20)]
+            assert sum(each.result() for each in taken) == 1
 
 
-def test_another_process_sees_changes(path: str) -> None:
+async def test_another_process_sees_changes(path: str) -> None:
     clock = Clock()
     clock.now = time.time_ns()
-    with closing(SqliteDecisions(path)) as gateway, closing(SqliteDecisions(path, asks=False)) as command:
-        gateway.ask(question(gateway, clock), 10)
-        before = gateway.version()
-        assert command.decide("aaaaaa", ONCE)
-        assert gateway.version() != before
+    is_changed = asyncio.Event()
+    async with (
+        aclosing(SqliteDecisions(path)) as gateway,
+        aclosing(SqliteDecisions(path, asks=False)) as command,
+        asyncio.timeout(10),
+        TaskScope() as tasks,
+    ):
+        tasks.start(gateway.follow())
+        await gateway.ask(question(gateway, clock), 10)
+        gateway.observe(lambda change: is_changed.set())
+        assert await command.decide("aaaaaa", ONCE)
+        await is_changed.wait()
+        tasks.cancel_all()
 
 
-def test_a_gateway_that_stops_voids_its_questions(path: str) -> None:
+async def test_a_change_before_the_watch_began_is_seen(path: str) -> None:
+    clock = Clock()
+    clock.now = time.time_ns()
+    changes: list[Change] = []
+    is_changed = asyncio.Event()
+    async with aclosing(SqliteDecisions(path)) as gateway, aclosing(SqliteDecisions(path, asks=False)) as command:
+        await gateway.ask(question(gateway, clock), 10)
+        assert await command.decide("aaaaaa", ONCE)
+        gateway.observe(changes.append)
+        gateway.observe(lambda change: is_changed.set())
+        async with asyncio.timeout(10), TaskScope() as tasks:
+            tasks.start(gateway.follow())
+            await is_changed.wait()
+            tasks.cancel_all()
+    assert changes == ["approvals", "pins"]
+
+
+async def test_a_gateway_that_stops_voids_its_questions(path: str) -> None:
     clock = Clock()
     clock.now = time.time_ns()
     gateway = SqliteDecisions(path)
-    gateway.ask(question(gateway, clock), 10)
-    gateway.set_page("http://127.0.0.1:1/approvals")
-    gateway.close()
-    with closing(SqliteDecisions(path, asks=False)) as command:
-        assert command.page() is None
-        assert not command.decide("aaaaaa", ONCE)
+    await gateway.ask(question(gateway, clock), 10)
+    await gateway.set_page("http://127.0.0.1:1/approvals")
+    await gateway.aclose()
+    async with aclosing(SqliteDecisions(path, asks=False)) as command:
+        assert await command.page() is None
+        assert not await command.decide("aaaaaa", ONCE)
         assert os.listdir(f"{path}-runs") == []
 
 
-def test_t18_questions_of_a_killed_gateway_are_void_and_those_of_others_stay(path: str) -> None:
+async def test_t18_questions_of_a_killed_gateway_are_void_and_those_of_others_stay(path: str) -> None:
     script = f"""
-import sys, time
+import asyncio, sys, time
+from sluicegate.store.memory_decisions import MemoryDecisions
 from sluicegate.store.sqlite_decisions import SqliteDecisions
 from tests.store.check_decisions import Clock, question
 clock = Clock()
 clock.now = time.time_ns()
 state = SqliteDecisions({path!r})
-state.ask(question(state, clock, "killed", "b2"), 10)
+asyncio.run(state.ask(question(state, clock, "killed", "b2"), 10))
 print("asked", flush=True)
 sys.stdin.read()
 """
     clock = Clock()
     clock.now = time.time_ns()
-    with closing(SqliteDecisions(path)) as gateway:
-        gateway.ask(question(gateway, clock), 10)
+    async with aclosing(SqliteDecisions(path)) as gateway:
+        await gateway.ask(question(gateway, clock), 10)
         root = str(Path(__file__).parents[2])
-        with subprocess.Popen(
-            [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root
-        ) as other:
-            assert other.stdout is not None and other.stdout.readline() == b"asked\n"
-            with closing(SqliteDecisions(path, asks=False)) as command:
-                assert {found.id for found in command.open_questions()} == {"aaaaaa", "killed"}
+        other = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", script), stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root
+        )
+        try:
+            assert other.stdout is not None and await other.stdout.readline() == b"asked\n"
+            async with aclosing(SqliteDecisions(path, asks=False)) as command:
+                assert {found.id for found in await command.open_questions()} == {"aaaaaa", "killed"}
+        finally:
             other.kill()
-            other.wait()
-        with closing(SqliteDecisions(path, asks=False)) as command:
-            assert [found.id for found in command.open_questions()] == ["aaaaaa"]
-            assert not command.decide("killed", msgspec.structs.replace(ONCE, scope="always"))
-            assert command.decide("aaaaaa", ONCE)
+            await other.communicate()
+        async with aclosing(SqliteDecisions(path, asks=False)) as command:
+            assert [found.id for found in await command.open_questions()] == ["aaaaaa"]
+            assert not await command.decide("killed", msgspec.structs.replace(ONCE, scope="always"))
+            assert await command.decide("aaaaaa", ONCE)
 
 
-def test_a_locked_file_is_a_refusal_and_not_a_wait(path: str) -> None:
+async def test_a_locked_file_is_a_refusal_and_not_a_wait(path: str) -> None:
     clock = Clock()
-    with closing(SqliteDecisions(path, locked_for=0.0, clock=clock)) as gateway:
+    async with aclosing(SqliteDecisions(path, locked_for=0.0, clock=clock)) as gateway:
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StateUnavailable, match="locked"):
-            gateway.ask(question(gateway, clock), 10)
-        assert gateway.open_questions() == []  # Readers do not wait for writers.
+            await gateway.ask(question(gateway, clock), 10)
+        assert await gateway.open_questions() == []  # Readers do not wait for writers.
         other.execute("ROLLBACK")
         other.close()
-        assert gateway.ask(question(gateway, clock), 10) is not None
+        assert await gateway.ask(question(gateway, clock), 10) is not None
 
 
 @pytest.mark.parametrize("content", [b"this is no database, but long enough to be read as one " * 40, None])
@@ -154,8 +191,8 @@ def test_a_file_that_cannot_be_used_is_refused(path: str, content: bytes | None)
         SqliteDecisions(path)
 
 
-def test_a_file_of_another_version_is_refused(path: str) -> None:
-    SqliteDecisions(path).close()
+async def test_a_file_of_another_version_is_refused(path: str) -> None:
+    await SqliteDecisions(path).aclose()
     other = sqlite3.connect(path)
     other.execute("PRAGMA user_version = 99")
     other.close()
@@ -201,37 +238,37 @@ def tables(path: str) -> set[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("more", ["", INDEXES_OF_1], ids=["without indexes", "with indexes"])
-def test_a_file_of_the_version_before_is_brought_up_to_date(path: str, more: str, tmp_path: Path) -> None:
+async def test_a_file_of_the_version_before_is_brought_up_to_date(path: str, more: str, tmp_path: Path) -> None:
     os.mkdir(os.path.dirname(path))
     with closing(sqlite3.connect(path)) as old:
         old.executescript(VERSION_1 + more)
     new = str(tmp_path / "new" / "state.db")
     for each in (path, new):
-        SqliteDecisions(each).close()
+        await SqliteDecisions(each).aclose()
     assert tables(path) == tables(new)
     clock = Clock()
     for _ in range(2):
-        with closing(SqliteDecisions(path, clock=clock)) as state:
-            assert state.ask(question(state, clock), 10) is not None
-            state.void("aaaaaa")
-            state.ask(question(state, clock, "bbbbbb"), 10)
-            state.abandon("bbbbbb")
-            assert [found.abandoned for found in state.open_questions()] == [True]
+        async with aclosing(SqliteDecisions(path, clock=clock)) as state:
+            assert await state.ask(question(state, clock), 10) is not None
+            await state.void("aaaaaa")
+            await state.ask(question(state, clock, "bbbbbb"), 10)
+            await state.abandon("bbbbbb")
+            assert [found.abandoned for found in await state.open_questions()] == [True]
         clock.now += 3 * 3600 * 10**9
 
 
-def test_values_that_do_not_fit_are_an_error(path: str) -> None:
+async def test_values_that_do_not_fit_are_an_error(path: str) -> None:
     clock = Clock()
-    with closing(SqliteDecisions(path, clock=clock)) as gateway:
-        gateway.ask(question(gateway, clock), 10)
+    async with aclosing(SqliteDecisions(path, clock=clock)) as gateway:
+        await gateway.ask(question(gateway, clock), 10)
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("UPDATE approvals SET scope = 'everything'")
         other.close()
         with pytest.raises(StateUnavailable):
-            gateway.find("aaaaaa")
+            await gateway.find("aaaaaa")
 
 
-def test_a_question_takes_no_longer_the_more_there_were(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_question_takes_no_longer_the_more_there_were(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     statements: list[str] = []
 
     def traced(*arguments: Any, **options: Any) -> sqlite3.Connection:
@@ -242,29 +279,31 @@ def test_a_question_takes_no_longer_the_more_there_were(path: str, monkeypatch: 
     connect = sqlite3.connect
     monkeypatch.setattr("sluicegate.store.sqlite_decisions.sqlite3.connect", traced)
     clock = Clock()
-    with closing(SqliteDecisions(path, clock=clock)) as gateway, closing(connect(path)) as other:
+    async with aclosing(SqliteDecisions(path, clock=clock)) as gateway:
         statements.clear()
-        gateway.ask(question(gateway, clock), 10)
-        gateway.decide("aaaaaa", ONCE)
-        gateway.take("aaaaaa")
+        await gateway.ask(question(gateway, clock), 10)
+        await gateway.decide("aaaaaa", ONCE)
+        await gateway.take("aaaaaa")
+    with closing(connect(path)) as other:
         used = [text for text in statements if " approvals " in text and not text.startswith("INSERT")]
         plans = [row[3] for text in used for row in other.execute(f"EXPLAIN QUERY PLAN {text}")]
         assert len(used) >= 5 and all(plan.startswith(("SEARCH approvals", "USE TEMP")) for plan in plans), plans
 
 
-def test_a_wider_yes_to_a_question_that_is_not_kept_is_a_grant(path: str) -> None:
+async def test_a_wider_yes_to_a_question_that_is_not_kept_is_a_grant(path: str) -> None:
     clock = Clock()
-    with closing(SqliteDecisions(path, clock=clock)) as gateway:
-        gateway.add_grant(question(gateway, clock), msgspec.structs.replace(ONCE, scope="always"))
-        assert gateway.find_grant("ada", "files", "tool", "write", "d1") is not None
-        assert gateway.open_questions() == []
+    async with aclosing(SqliteDecisions(path, clock=clock)) as gateway:
+        await gateway.add_grant(question(gateway, clock), msgspec.structs.replace(ONCE, scope="always"))
+        assert await gateway.find_grant("ada", "files", "tool", "write", "d1") is not None
+        assert await gateway.open_questions() == []
 
 
-def test_processes_that_start_together_share_one_file(path: str) -> None:
-    def start(_: int) -> str:
-        with closing(SqliteDecisions(path, locked_for=30.0)) as state:
-            state.grants()
+async def test_processes_that_start_together_share_one_file(path: str) -> None:
+    async def start() -> str:
+        async with aclosing(SqliteDecisions(path, locked_for=30.0)) as state:
+            await state.grants()
             return state.run
 
     with ThreadPoolExecutor(10) as pool:
-        assert len(set(pool.map(start, range(10)))) == 10
+        runs = [pool.submit(asyncio.run, start()) for _ in range(10)]
+        assert len({each.result() for each in runs}) == 10

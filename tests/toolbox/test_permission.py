@@ -136,7 +136,7 @@ async def test_an_answer_reaches_as_far_as_it_says(
         await box.execute(NAME, {"path": "/b"})
         state = box.gateway.stores.decisions
         assert isinstance(state, SqliteDecisions)
-        assert [grant.name for grant in state.grants()] == (["write"] if remember == "always" else [])
+        assert [grant.name for grant in await state.grants()] == (["write"] if remember == "always" else [])
     async with folder.load(write, on_permission=decide) as box:
         await box.execute(NAME, {"path": "/c"})
     assert len(asked) == times
@@ -177,7 +177,7 @@ async def test_rules_that_change_during_the_question_void_the_answer(
 
     async with folder.load(write, on_permission=decide) as box:
         assert "rules changed" in (await box.execute(NAME, {"path": "/a"})).text
-        assert box.gateway.stores.decisions.grants() == []
+        assert await box.gateway.stores.decisions.grants() == []
     assert written == []
 
 
@@ -246,7 +246,7 @@ async def test_a_cancelled_question_leaves_nothing_open(folder: Folder, write: C
         await asked.wait()
         call.cancel()
         await asyncio.wait([call])
-        assert box.gateway.stores.decisions.open_questions() == []
+        assert await box.gateway.stores.decisions.open_questions() == []
 
 
 async def test_an_invalid_callback_is_misuse(folder: Folder) -> None:

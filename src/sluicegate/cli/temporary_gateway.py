@@ -76,6 +76,7 @@ async def unstarted_gateway(places: Places) -> AsyncGenerator[GatewayClient]:
     say("no gateway runs for this folder; start one with `sluicegate serve`.")
     cache = CatalogCache(catalogs_folder(config.root, places.environ))
     gateway = Gateway(config, load_file=_Unstarted, remembered=cache.load)
+    await gateway.hub.wait_reviewed()
     unknown = [mount.name for mount in gateway.hub.mounts if mount.offer is None]
     async with connect(control_server(gateway, "", _nothing_to_reload)) as control:
         yield GatewayClient(control, None, is_running=False, seconds={}, unknown=unknown)
@@ -127,9 +128,7 @@ async def _wait_for_servers(gateway: Gateway) -> dict[str, float]:
             say("not every server started in time; the result does not include them.")
         finally:
             timer.cancel()
-    # The catalog takes in the last server's lists in the next round of the event loop.
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await gateway.hub.wait_reviewed()
     return seconds
 
 

@@ -77,6 +77,7 @@ class Governance:
         self.limits.rates = rates
         self.sizes.ceilings = ceilings
         self.approvals.settings = approvals
+        self.approvals.wake()  # Questions end with the rules that asked them.
         self.pins.locked = locked
         self.pins.forget()
 
@@ -103,9 +104,13 @@ class Governance:
         """Whether the rules deny the target to the caller outright."""
         return is_hidden(self.policy.rules, caller, target)
 
-    def review(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
+    def review(self, definitions: Mapping[Target, Params]) -> Awaitable[Mapping[Target, str]]:
         """Which definitions may not be used until a person has approved them, and why."""
         return self.pins.review(definitions)
+
+    def reviewed(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str] | None:
+        """What `review` decided; None if it has not decided on all of them."""
+        return self.pins.reviewed(definitions)
 
     def note_refusal(self, exchange: Exchange, problem: SluicegateError) -> None:
         """Record a request that was refused before it was decided on."""

@@ -57,20 +57,29 @@ class PinnedDefinitions:
         self._hinted: set[Target] = set()
         """Definitions whose hints were reported."""
 
-    def review(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
-        """Which of these may not be used, and why."""
-        if len(self._decided) > MAX_DECIDED:
-            self._decided.clear()
-            self._hinted.clear()
-        new = {target: definition for target, definition in definitions.items() if target not in self._decided}
-        if new:
-            self._decide(new)
+    def reviewed(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str] | None:
+        """Which of these may not be used, and why; None if `review` has to decide on some of them first."""
         decided = self._decided
+        if not all(target in decided for target in definitions):
+            return None
         return {target: why for target in definitions if (why := decided[target])}
+
+    async def review(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
+        """Which of these may not be used, and why. It waits for the store."""
+        if len(self._decided) > MAX_DECIDED:
+            self._decided = {}
+            self._hinted.clear()
+        while (found := self.reviewed(definitions)) is None:
+            known = self._decided
+            new = {target: definition for target, definition in definitions.items() if target not in known}
+            whys = await self._decide(new)
+            if self._decided is known:  # Else something was approved meanwhile, or the lock file has changed.
+                known.update(whys)
+        return found
 
     def forget(self) -> None:
         """Decide again: a definition was approved, or the lock file has changed."""
-        self._decided.clear()
+        self._decided = {}
 
     def forget_quarantined(self) -> bool:
         """Decide again on what may not be used; whether there is anything."""
@@ -78,15 +87,15 @@ class PinnedDefinitions:
         self._decided = {target: why for target, why in self._decided.items() if not why}
         return len(self._decided) < before
 
-    def _decide(self, definitions: Mapping[Target, Params]) -> None:
+    async def _decide(self, definitions: Mapping[Target, Params]) -> dict[Target, str]:
+        """Why each definition may not be used; an empty reason if it may."""
         pinned: dict[Target, Pin] = {}
-        self._decided |= dict.fromkeys(definitions, "")
+        whys = dict.fromkeys(definitions, "")
         watched = [target for target in definitions if self._mode(target.server) != "off"]
         try:
-            known = self._known()
+            known = await self._known()
         except StateUnavailable as problem:
-            self._fail(watched, problem)
-            return
+            return whys | _failed(watched, problem)
         for target in sorted(watched, key=lambda target: bool(target.variant)):
             place = (target.server, target.kind, target.name)
             hashes = known.setdefault(place, {})
@@ -109,30 +118,26 @@ class PinnedDefinitions:
             )
             hashes.setdefault(_kind(target), target.definition if pinned[target].state == "approved" else None)
             if findings.hidden:
-                self._decided[target] = f"{_sentence(findings.hidden[0])} {_remedy(target)}"
-        self._compare(pinned)
+                whys[target] = f"{_sentence(findings.hidden[0])} {_remedy(target)}"
+        return whys | await self._compare(pinned, whys)
 
-    def _known(self) -> dict[tuple[str, str, str], dict[str, str | None]]:
+    async def _known(self) -> dict[tuple[str, str, str], dict[str, str | None]]:
         """For each tool in the store the approved hashes, by the kind they are pinned under; None for what waits."""
         found: dict[tuple[str, str, str], dict[str, str | None]] = {}
-        for pin in self._store.pins():
+        for pin in await self._store.pins():
             hashes = found.setdefault((pin.server, pin.kind.partition("+")[0], pin.name), {})
             hashes[pin.kind] = pin.hash if pin.state == "approved" else hashes.get(pin.kind)
         return found
 
-    def _fail(self, targets: Iterable[Target], problem: StateUnavailable) -> None:
-        """Refuse definitions that cannot be compared: they may have changed."""
-        log.error("%s %s", _STORE_FAILED, problem.message)
-        self._decided |= dict.fromkeys(targets, _STORE_FAILED)
-
-    def _compare(self, pinned: Mapping[Target, Pin]) -> None:
+    async def _compare(self, pinned: Mapping[Target, Pin], findings: Mapping[Target, str]) -> dict[Target, str]:
+        """Why each definition may not be used, compared with the store; `findings` say what it hides."""
+        whys: dict[Target, str] = {}
         try:
-            seen = self._store.see(list(pinned.values()))
+            seen = await self._store.see(list(pinned.values()))
         except StateUnavailable as problem:
-            self._fail(pinned, problem)
-            return
+            return _failed(pinned, problem)
         for (target, pin), found in zip(pinned.items(), seen, strict=True):
-            why = self._decided[target]
+            why = findings[target]
             if found.pin.state == "approved":
                 why = ""  # Also if it hides something: a person has seen it.
             elif not why and target.variant:
@@ -143,9 +148,10 @@ class PinnedDefinitions:
             if self._mode(target.server) == "warn" and why:
                 log.warning("%s: %s: %s", target.server, _title(target), why)
                 why = ""
-            self._decided[target] = why
+            whys[target] = why
             if found.news:
                 self._report(target, pin, found.news, why)
+        return whys
 
     def _by_lock(self, target: Target) -> str:
         assert self.locked is not None
@@ -168,6 +174,12 @@ class PinnedDefinitions:
                 body["variant"] = target.variant
             row = Row(kind="tool_def", server=target.server, name=target.name, verdict=news, body=body)
             self._audit.note(row)
+
+
+def _failed(targets: Iterable[Target], problem: StateUnavailable) -> dict[Target, str]:
+    """Refuse definitions that cannot be compared: they may have changed."""
+    log.error("%s %s", _STORE_FAILED, problem.message)
+    return dict.fromkeys(targets, _STORE_FAILED)
 
 
 def _kind(target: Target) -> str:

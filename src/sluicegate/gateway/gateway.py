@@ -41,6 +41,7 @@ from sluicegate.hub.search_step import SearchStep
 from sluicegate.protocol.message import Reply, as_object
 from sluicegate.protocol.types import HEALTH, ONLY_KEY
 from sluicegate.serve.early_start import command_of
+from sluicegate.store.base import Change
 from sluicegate.upstream.spawn import Launched
 from sluicegate.upstream.stdio import StdioUpstream
 
@@ -78,6 +79,7 @@ class Gateway:
         self.management: ManagementTools | None = None
         self.stores = stores or stores_in_memory()
         self.governance = governance_of(lambda: self.config, self.stores)
+        self.stores.decisions.observe(self._on_decision)
         self.hub = Hub()
         self.hub.govern(self.governance)
         self._configure_hub()
@@ -246,9 +248,9 @@ class Gateway:
             raise KeyError(name)
         return mount
 
-    def on_state_change(self) -> None:
-        """Offer what was approved: another process may have approved a changed definition."""
-        if self.governance.pins.forget_quarantined():
+    def _on_decision(self, change: Change) -> None:
+        """Offer what was approved: a person may have approved a changed definition."""
+        if change == "pins" and self.governance.pins.forget_quarantined():
             self.hub.review()
 
     def renew(self, name: str) -> None:

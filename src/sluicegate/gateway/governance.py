@@ -17,6 +17,7 @@ from sluicegate.gate.pins import Mode
 from sluicegate.runtime.task_scope import TaskScope, forever
 from sluicegate.store.base import Approval, AuditLog, Decisions
 from sluicegate.store.memory import Unrecorded
+from sluicegate.store.memory_decisions import MemoryDecisions
 from sluicegate.store.sqlite_decisions import SqliteDecisions
 from sluicegate.text.globs import name_glob
 
@@ -42,7 +43,7 @@ class Stores:
 
 def stores_in_memory() -> Stores:
     """For a gateway inside another program, and for one that nothing is called through: nothing is kept."""
-    return Stores(Unrecorded(), SqliteDecisions(), is_recorded=False)
+    return Stores(Unrecorded(), MemoryDecisions(), is_recorded=False)
 
 
 @asynccontextmanager
@@ -69,20 +70,20 @@ async def open_stores(config: GatewayConfig, environ: Mapping[str, str]) -> Asyn
                 )
             )
         decisions = _open_decisions(config, environ)
-        stack.callback(decisions.close)
+        stack.push_async_callback(decisions.aclose)
         stores = Stores(audit, decisions, is_recorded=config.audit.enabled)
         stores.may_run_unrecorded = config.audit.on_failure == "open"
         yield stores
 
 
-def _open_decisions(config: GatewayConfig, environ: Mapping[str, str]) -> SqliteDecisions:
+def _open_decisions(config: GatewayConfig, environ: Mapping[str, str]) -> Decisions:
     try:
         return SqliteDecisions(state_file(config.root, environ))
     except StateUnavailable as problem:
         if config.policy.rules or config.policy.can_ask or config.locked is not None:
             raise ConfigError(f"{problem.message} Rules cannot be enforced without it.") from None
         log.warning("%s Changed definitions of tools are noticed only while this gateway runs.", problem.message)
-        return SqliteDecisions()
+        return MemoryDecisions()
 
 
 class ApprovalsPage:

@@ -12,10 +12,10 @@ import msgspec
 
 from sluicegate import __version__
 from sluicegate.errors import ConfigError
-from sluicegate.exchange import Exchange, Governor, Handler, Step, Upstream, chain
-from sluicegate.hub.catalog import Catalog, Offer, Share, Subset, build_catalog
+from sluicegate.exchange import Exchange, Governor, Handler, Step, Target, Upstream, chain
+from sluicegate.hub.catalog import Catalog, Offer, Share, Subset, build_catalog, definitions_of, without_quarantined
 from sluicegate.hub.input_requests import RequestStates
-from sluicegate.hub.instructions import instructions_of
+from sluicegate.hub.instructions import instructions_of, instructions_to_review
 from sluicegate.hub.mount import Mount, MountSettings, MountState
 from sluicegate.hub.naming import MAX_TOOL_NAME, Naming
 from sluicegate.hub.router import Router
@@ -23,7 +23,7 @@ from sluicegate.hub.subscriptions import Subscriptions
 from sluicegate.hub.tasks.ids import TaskIds
 from sluicegate.hub.unattributed import LogForwarding
 from sluicegate.protocol.extensions import may_vary
-from sluicegate.protocol.message import Notification, Reply
+from sluicegate.protocol.message import Notification, Params, Reply
 from sluicegate.runtime.task_scope import TaskScope
 
 log = logging.getLogger("sluicegate")
@@ -88,7 +88,11 @@ class Hub:
         """Where it is open, or was open last."""
         self._is_closed = asyncio.Event()
         self._shares: list[Share] = []
+        self._instructions: Mapping[Target, Params] = {}
+        """Those that were reviewed with the shares."""
         self._is_rebuilding = False
+        self._reviewing: asyncio.Event | None = None
+        """Set at the end of the review that is in progress."""
         self._next_change = asyncio.Event()
         self._graces: dict[Mount, asyncio.TimerHandle] = {}
         self._draining: dict[Mount, None] = {}  # A dict for its order.
@@ -113,8 +117,10 @@ class Hub:
         self._loop = asyncio.get_running_loop()
         self._is_closed = asyncio.Event()
         self._is_rebuilding = False  # Its callback may have been lost with another loop.
+        self._reviewing = None
         self._next_change = asyncio.Event()
         self._listened_to.clear()
+        await self.wait_reviewed()
         self._tasks = await TaskScope().__aenter__()
         self._first = frozenset(self._mounts.values())
         for router in self._routers.values():
@@ -309,7 +315,15 @@ class Hub:
             raise ConfigError("This Hub is open in another event loop; use it in that one.")
         for mount in self.mounts:
             await mount.settled()
-        self._rebuild()
+        await self.wait_reviewed()
+
+    async def wait_reviewed(self) -> None:
+        """Return once the catalog shows what the mounts offer now, as far as the governor allows it."""
+        while not self._rebuild():
+            if self._reviewing is not None:
+                await self._reviewing.wait()
+            else:
+                await self._review()
 
     async def wait_change(self) -> None:
         """Return once the next change of a mount's state or offer is in the catalog."""
@@ -377,9 +391,9 @@ class Hub:
             asyncio.get_running_loop().call_soon(self._refresh)
 
     def _refresh(self) -> None:
-        self._rebuild()
-        self._next_change.set()
-        self._next_change = asyncio.Event()
+        if self._rebuild():  # Else it is called again after the review.
+            self._next_change.set()
+            self._next_change = asyncio.Event()
 
     def _await_end_of_grace(self, mount: Mount) -> None:
         # The first timer counts: it started when the server went away, however often it was tried since.
@@ -413,9 +427,33 @@ class Hub:
             if (level := self.log.level_of(mount.name)) != mount.log_level:
                 mount.log_at(level)
 
-    def _rebuild(self) -> None:
+    def _rebuild(self) -> bool:
+        """Show what the mounts offer now; False if that has to be reviewed first, which is started then."""
         self._is_rebuilding = False
-        shares = [
+        shares, instructions = self._current_shares(), instructions_to_review(self.mounts)
+        if shares == self._shares and instructions == self._instructions:
+            return True
+        catalog = self._built(shares, instructions)
+        if catalog is None:
+            if self._tasks is not None and self._reviewing is None:
+                self._reviewing = asyncio.Event()
+                self._tasks.start(self._review_and_refresh(self._reviewing))
+            return False
+        self._shares, self._instructions = shares, instructions
+        before = frozenset(self.catalog.findings)
+        self.catalog = catalog
+        news = [finding for finding in catalog.findings if finding not in before]
+        for finding in news[:MAX_LOGGED]:
+            log.warning("%s", finding)
+        if len(news) > MAX_LOGGED:
+            log.warning("%d more findings are not shown.", len(news) - MAX_LOGGED)
+        for router in self._routers.values():
+            router.set_catalog(self.catalog)
+        self._set_log_levels()
+        return True
+
+    def _current_shares(self) -> list[Share]:
+        return [
             Share(
                 *(mount.name, mount.prefix, offer, mount.settings.tools),
                 is_awaited=mount.is_awaited and mount in self._first,
@@ -424,26 +462,42 @@ class Hub:
             for mount in self._mounts.values()
             if (offer := mount.shown_offer(self._grace)) is not None
         ]
-        if shares == self._shares:
-            return
-        self._shares = shares
-        before = frozenset(self.catalog.findings)
-        self.catalog = self._built(shares)
-        news = [finding for finding in self.catalog.findings if finding not in before]
-        for finding in news[:MAX_LOGGED]:
-            log.warning("%s", finding)
-        if len(news) > MAX_LOGGED:
-            log.warning("%d more findings are not shown.", len(news) - MAX_LOGGED)
-        for router in self._routers.values():
-            router.set_catalog(self.catalog)
-        self._set_log_levels()
 
-    def catalog_with(self, offers: Mapping[str, Offer]) -> Catalog:
+    async def _review_and_refresh(self, is_over: asyncio.Event) -> None:
+        try:
+            await self._review()
+        finally:
+            self._reviewing = None
+            is_over.set()
+        self._refresh()
+
+    async def _review(self) -> None:
+        """Let the governor decide on what the mounts offer now."""
+        if self.governor is not None:
+            definitions = definitions_of(self._unreviewed(self._current_shares()))
+            await self.governor.review(definitions | instructions_to_review(self.mounts))
+
+    async def reviewed_catalog_with(self, offers: Mapping[str, Offer]) -> Catalog:
         """The catalog as if some mounts had other offers."""
-        replaced = (msgspec.structs.replace(each, offer=offers.get(each.mount, each.offer)) for each in self._shares)
-        return self._built(list(replaced))
+        while (catalog := self.catalog_with(offers)) is None:
+            if self.governor is not None:
+                await self.governor.review(definitions_of(self._unreviewed(self._shares_with(offers))))
+        return catalog
 
-    def _built(self, shares: Sequence[Share]) -> Catalog:
-        review = None if self.governor is None else self.governor.review
-        naming, longest = self._naming, self._longest_name
-        return build_catalog(shares, naming=naming, longest_name=longest, known=self.catalog, review=review)
+    def catalog_with(self, offers: Mapping[str, Offer]) -> Catalog | None:
+        """The catalog as if some mounts had other offers; None if these have to be reviewed first."""
+        return self._built(self._shares_with(offers))
+
+    def _shares_with(self, offers: Mapping[str, Offer]) -> list[Share]:
+        return [msgspec.structs.replace(each, offer=offers.get(each.mount, each.offer)) for each in self._shares]
+
+    def _built(self, shares: Sequence[Share], instructions: Mapping[Target, Params] | None = None) -> Catalog | None:
+        """The catalog of these shares; None if the governor has to review some definitions or instructions first."""
+        catalog = self._unreviewed(shares)
+        if self.governor is None:
+            return catalog
+        whys = self.governor.reviewed(definitions_of(catalog) | dict(instructions or {}))
+        return None if whys is None else without_quarantined(catalog, whys)
+
+    def _unreviewed(self, shares: Sequence[Share]) -> Catalog:
+        return build_catalog(shares, naming=self._naming, longest_name=self._longest_name, known=self.catalog)

@@ -92,7 +92,7 @@ class Variants:
                 self._fetched[declared] = await _fetch(mount, mount.offer, msgspec.json.decode(declared[1]))
         offers = self._offers(key)
         if offers is not None and self._make is not None:
-            self._routers[key] = self._make(self._catalog(offers)) if offers else None
+            self._routers[key] = self._make(_part(await self._hub.reviewed_catalog_with(offers))) if offers else None
         if len(self._routers) > MAX_VARIANTS:
             self._drop(next(iter(self._routers)))
         kept = {declared for known in self._routers for declared in known}
@@ -108,10 +108,6 @@ class Variants:
         if not all(found.values()):
             return None
         return {name: each.offer for name, each in found.items() if each is not None and each.offer is not each.usual}
-
-    def _catalog(self, offers: dict[str, Offer]) -> Catalog:
-        # Not for a shared cache (T11): other clients see other lists.
-        return msgspec.structs.replace(self._hub.catalog_with(offers), is_part=True)
 
     def _drop(self, key: Key) -> None:
         router = self._routers.pop(key)
@@ -130,10 +126,11 @@ class Variants:
         )
         for key, router in list(self._routers.items()):
             offers = self._offers(key)
-            if offers is None:
+            catalog = None if offers is None else self._hub.catalog_with(offers)
+            if catalog is None:
                 self._drop(key)
             elif router is not None:
-                router.set_catalog(self._catalog(offers), self._router.profile)
+                router.set_catalog(_part(catalog), self._router.profile)
                 router.set_rules()
 
     def forget_pages(self) -> None:
@@ -182,3 +179,8 @@ async def _fetch(mount: Mount, usual: Offer, extensions: Params) -> _Fetched:
     is_usual = all(getattr(offer, kind) == getattr(usual, kind) for kind in KINDS)
     # Without their settings, which clients choose: a server must not have a first sight for each of them (T21).
     return _Fetched(usual, usual if is_usual else msgspec.structs.replace(offer, variant=",".join(sorted(extensions))))
+
+
+def _part(catalog: Catalog) -> Catalog:
+    # Not for a shared cache (T11): other clients see other lists.
+    return msgspec.structs.replace(catalog, is_part=True)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -15,7 +15,7 @@ from sluicegate.control.control_api import control_server
 from sluicegate.control.control_protocol import hub_socket
 from sluicegate.downstream.stdio import serve_stdio
 from sluicegate.downstream.unix_socket import serve_socket
-from sluicegate.errors import ConfigError, StateUnavailable
+from sluicegate.errors import ConfigError
 from sluicegate.exchange import Handler, Upstream
 from sluicegate.gateway.gateway import Gateway
 from sluicegate.gateway.governance import ApprovalsPage, Page, open_stores
@@ -37,8 +37,6 @@ log = logging.getLogger("sluicegate")
 
 REPORT_AFTER: Final = 5.0
 """Seconds after which servers that are still starting are reported."""
-STATE_POLL: Final = 1.0
-"""Seconds between two looks at the record of decisions, which commands change."""
 LAST_READING: Final = 1.0
 """Seconds that clients have to read that their requests were cancelled."""
 
@@ -223,14 +221,8 @@ class Running:
         await self.files.follow(self.gateway.startup.wait_for_startup(REPORT_AFTER))
 
     async def follow_state(self) -> None:
-        """Notice what other processes approve, until cancelled."""
-        seen: object = None
-        while True:
-            with suppress(StateUnavailable):  # It is looked at again soon.
-                if self.gateway.stores.decisions.version() != seen:
-                    self.gateway.on_state_change()
-                    seen = self.gateway.stores.decisions.version()  # What we wrote ourselves is no change.
-            await asyncio.sleep(STATE_POLL)
+        """Notice what other processes decide, until cancelled."""
+        await self.gateway.stores.decisions.follow()
 
     async def report_servers(self, settled: Callable[["Running", bool], None]) -> None:
         """Call `settled` as `serve_gateway` describes, then print each server that becomes ready, until cancelled."""

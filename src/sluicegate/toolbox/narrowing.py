@@ -83,9 +83,13 @@ class NarrowingGovernor:
             narrowing = narrowing.above
         return self._inner.hides(caller, target)
 
-    def review(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
+    def review(self, definitions: Mapping[Target, Params]) -> Awaitable[Mapping[Target, str]]:
         """Which definitions may not be used until a person has approved them, and why."""
         return self._inner.review(definitions)
+
+    def reviewed(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str] | None:
+        """What `review` decided; None if it has not decided on all of them."""
+        return self._inner.reviewed(definitions)
 
 
 def _matches(written: str) -> Matches:

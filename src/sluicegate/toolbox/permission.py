@@ -169,7 +169,7 @@ class Permissions:
             return self._answer(key, again.answer)
         if callback == "terminal":
             async with self._terminal:  # One question at a time; an earlier answer may cover this one.
-                is_covered = key in self._allowed or self._decisions.find_grant(*key) is not None
+                is_covered = key in self._allowed or await self._decisions.find_grant(*key) is not None
                 said = Allow() if is_covered else _stopped(current) or await ask_on_terminal(ask)
         else:
             said = _stopped(current) or await _said(callback, ask)
