@@ -12,8 +12,7 @@ import pytest
 from sluicegate.errors import ApprovalDeclined, AuditUnavailable, RateLimited, Refused, StateUnavailable
 from sluicegate.exchange import NOBODY, Caller, Exchange, Sink, Target, Verdict
 from sluicegate.gate import approvals
-from sluicegate.gate.approval_question import bind
-from sluicegate.gate.approval_text import as_lines
+from sluicegate.gate.approval_text import as_lines, bind
 from sluicegate.protocol.message import Params, Result
 from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.runtime.task_scope import TaskScope

@@ -6,7 +6,7 @@ import pytest
 
 from sluicegate.errors import AuditUnavailable, Refused
 from sluicegate.exchange import NOBODY, Caller, Exchange, Target
-from sluicegate.gate.approval_question import Ask
+from sluicegate.gate.approval_text import Ask
 from sluicegate.gate.approvals import ApprovalSettings, ApprovalStep
 from sluicegate.protocol.message import Params, Reply, Result, opened
 from sluicegate.store.base import Approval, ApprovalAnswer, Row

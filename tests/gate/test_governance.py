@@ -8,7 +8,7 @@ import pytest
 
 from sluicegate.errors import Quarantined, RateLimited, Refused, UnknownTarget, UpstreamProtocolError
 from sluicegate.exchange import NOBODY, Caller, Exchange, Host, Target
-from sluicegate.gate.approval_question import bind
+from sluicegate.gate.approval_text import bind
 from sluicegate.gate.approvals import ApprovalSettings
 from sluicegate.gate.governance import Governance
 from sluicegate.gate.judge import Rules

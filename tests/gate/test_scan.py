@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sluicegate.gate.scan import hidden_character, lookalike, scan
+from sluicegate.gate.pins import hidden_character, lookalike, scan
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
 

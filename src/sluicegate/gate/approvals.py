@@ -24,19 +24,22 @@ from sluicegate.errors import (
     UpstreamError,
 )
 from sluicegate.exchange import Exchange, Handler, Target, Verdict
-from sluicegate.gate.approval_question import Ask, bind, question_of, with_answer
 from sluicegate.gate.approval_rows import covered_row, decided_row, granted_row
 from sluicegate.gate.approval_text import (
+    Ask,
     Unanswered,
+    bind,
     declined,
     form,
     name_of,
     not_allowed,
+    question_of,
     read_answer,
     rules_changed,
     too_late,
     unanswered,
     unaskable,
+    with_answer,
 )
 from sluicegate.gate.audit import REFUSAL
 from sluicegate.protocol.canonical_json import canonical_json

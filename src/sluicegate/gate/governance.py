@@ -5,13 +5,12 @@ from typing import Final
 
 from sluicegate.errors import SluicegateError, UnknownTarget
 from sluicegate.exchange import Caller, Exchange, Handler, Step, Target, behind
-from sluicegate.gate.approval_question import Ask
+from sluicegate.gate.approval_text import Ask
 from sluicegate.gate.approvals import ApprovalSettings, ApprovalStep
 from sluicegate.gate.audit import Audit
 from sluicegate.gate.judge import Rules, is_hidden
 from sluicegate.gate.limits import Ceilings, RateLimit, RateLimits, SizeLimit
-from sluicegate.gate.lock_file import Locked
-from sluicegate.gate.pins import Mode, PinnedDefinitions
+from sluicegate.gate.pins import Locked, Mode, PinnedDefinitions
 from sluicegate.gate.policy import Policy
 from sluicegate.protocol.message import Params, Reply
 from sluicegate.store.base import Approval, AuditLog, Decisions, Row

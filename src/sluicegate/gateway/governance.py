@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from sluicegate.config.model import GatewayConfig, Http, Installed, PythonFile, ServerConfig, Stdio
 from sluicegate.config.paths import audit_folder, state_file
 from sluicegate.errors import ConfigError, StateUnavailable
-from sluicegate.gate.approval_question import Ask
+from sluicegate.gate.approval_text import Ask
 from sluicegate.gate.approvals import ApprovalSettings
 from sluicegate.gate.governance import Governance
 from sluicegate.gate.judge import Rules
