@@ -11,7 +11,7 @@ import pytest
 
 from sluicegate.cli.doctor import Finding, check_rules, check_servers, check_tools
 from sluicegate.config.model import GatewayConfig, Naming, ServerConfig
-from sluicegate.control.control_protocol import GatewayReport, OfferedItem, ServerStatus
+from sluicegate.control.reports import GatewayReport, OfferedItem, ServerStatus
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.hub.naming import names_for
 from tests.cli.folders import COUNTING, ENDED, ENDING, NOTES, Folder, lines_until

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from sluicegate.cli.list import MAX_DEPTH, tool_page
-from sluicegate.control.control_protocol import OfferedItem
+from sluicegate.control.reports import OfferedItem
 from tests.cli.folders import COUNTING, NO_GATEWAY, NOTES, Folder
 
 

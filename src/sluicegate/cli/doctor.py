@@ -32,7 +32,7 @@ from sluicegate.config.load import Loaded
 from sluicegate.config.model import GatewayConfig, HttpFront, ServerConfig
 from sluicegate.config.paths import Places
 from sluicegate.config.problems import Problem
-from sluicegate.control.control_protocol import GatewayReport, OfferedItem, ServerStatus
+from sluicegate.control.reports import GatewayReport, OfferedItem, ServerStatus
 from sluicegate.errors import UpstreamError
 from sluicegate.gate.rules import unknown_names
 from sluicegate.gateway.diagnose import LAST_OUTPUT_MARK

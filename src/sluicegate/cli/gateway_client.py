@@ -25,7 +25,7 @@ from sluicegate.client.events import OnLog
 from sluicegate.client.handlers import Elicit
 from sluicegate.config.model import GatewayConfig
 from sluicegate.config.paths import Places, control_socket
-from sluicegate.control.control_protocol import (
+from sluicegate.control.reports import (
     GatewayReport,
     Kind,
     LogLine,

@@ -10,7 +10,7 @@ from sluicegate.cli.command import Failure, places_of, with_folder
 from sluicegate.cli.gateway_client import GatewayClient, run, running_gateway
 from sluicegate.cli.output import clean, counted, painted, say, show_json_line
 from sluicegate.config.paths import Places
-from sluicegate.control.control_protocol import LogLine, ServerStatus
+from sluicegate.control.reports import LogLine, ServerStatus
 
 _LOG_POLL: Final = 0.5
 _WHY_NOTHING: Final = {

@@ -14,8 +14,8 @@ from sluicegate.cli.output import about, clean, counted, one_line, say, tell
 from sluicegate.cli.serve import Overrides, ServeOptions, cannot_listen
 from sluicegate.config.load import Loaded
 from sluicegate.config.paths import Places
-from sluicegate.control.control_api import statuses
-from sluicegate.control.control_protocol import ServerStatus
+from sluicegate.control.reports import ServerStatus
+from sluicegate.control.socket_door import statuses
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Upstream
 from sluicegate.hub.hub import Hub

@@ -11,7 +11,7 @@ from sluicegate.cli.command import places_of, with_places
 from sluicegate.cli.gateway_client import NotNow, gateway_to_look_at, run, running_gateway
 from sluicegate.cli.output import as_sentence, is_terminal, say, show_json, show_json_line, show_rows, times
 from sluicegate.config.paths import Places
-from sluicegate.control.control_protocol import GatewayReport, ServerStatus
+from sluicegate.control.reports import GatewayReport, ServerStatus
 from sluicegate.errors import UpstreamUnavailable
 from sluicegate.protocol.versions import MODERN_VERSIONS
 

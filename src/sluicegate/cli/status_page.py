@@ -9,7 +9,7 @@ from rich.text import Text
 
 from sluicegate.cli.output import STATES, about, as_sentence, clean, fitting, on_terminal, show, table
 from sluicegate.cli.status import COLUMNS, NO_GATEWAY, reason, row, sentences
-from sluicegate.control.control_protocol import GatewayReport
+from sluicegate.control.reports import GatewayReport
 
 _NUMBERS: Final = ("tools", "calls", "errors", "latency")
 _SPARED: Final = ("transport", "latency", "errors", "protocol", "calls")

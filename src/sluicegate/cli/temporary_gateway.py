@@ -18,7 +18,7 @@ from sluicegate.client.handlers import Elicit
 from sluicegate.client.in_process import InProcess
 from sluicegate.config.model import GatewayConfig
 from sluicegate.config.paths import Places, catalogs_folder
-from sluicegate.control.control_api import SLOW_START, control_server
+from sluicegate.control.socket_door import SLOW_START, control_server
 from sluicegate.errors import UpstreamUnavailable
 from sluicegate.exchange import Connection, Host
 from sluicegate.gateway.gateway import Gateway

@@ -26,7 +26,7 @@ from sluicegate.config.model import (
     Stdio,
 )
 from sluicegate.config.paths import activations_folder
-from sluicegate.control.control_protocol import LogLine, ServerStatus
+from sluicegate.control.reports import LogLine, ServerStatus
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Exchange, Handler, Step, Upstream, chain
 from sluicegate.gate.admission import Admission

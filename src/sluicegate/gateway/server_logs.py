@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Final
 
-from sluicegate.control.control_protocol import LogLine
+from sluicegate.control.reports import LogLine
 
 KEPT: Final = 1000
 """Lines that are kept of each server, and returned at once of all servers."""

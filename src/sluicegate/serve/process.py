@@ -11,8 +11,8 @@ import msgspec
 from sluicegate.config.load import Loaded
 from sluicegate.config.model import HttpFront
 from sluicegate.config.paths import Places, catalogs_folder, control_socket
-from sluicegate.control.control_api import control_server
-from sluicegate.control.control_protocol import hub_socket
+from sluicegate.control.reports import hub_socket
+from sluicegate.control.socket_door import control_server
 from sluicegate.downstream.stdio import serve_stdio
 from sluicegate.downstream.unix_socket import serve_socket
 from sluicegate.errors import ConfigError
@@ -322,7 +322,7 @@ async def serve_gateway(
         approvals = await stack.enter_async_context(ApprovalsPage(stores.decisions, page))
         if loaded.config.approvals.webhook:
             # Imported late: few gateways have one, and it needs the HTTP client.
-            from sluicegate.control.webhook import Webhook
+            from sluicegate.control.notify import Webhook
 
             webhook = Webhook(loaded.config.approvals.webhook, lambda: approvals.url)
             stores.notify = await stack.enter_async_context(webhook)

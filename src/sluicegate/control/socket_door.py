@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from sluicegate.activations.values import Structured, ToolError
 from sluicegate.config.model import Stdio
 from sluicegate.config.problems import Problem
-from sluicegate.control.control_protocol import GatewayReport, Kind, OfferedItem, OwnTools, ServerStatus
+from sluicegate.control.reports import GatewayReport, Kind, OfferedItem, OwnTools, ServerStatus
 from sluicegate.exchange import Caller
 from sluicegate.gateway.diagnose import explain
 from sluicegate.gateway.gateway import Gateway
