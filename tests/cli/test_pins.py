@@ -1,5 +1,6 @@
 """`sluicegate pins`: what was approved, what has changed, and the lock file."""
 
+import asyncio
 import json
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -23,14 +24,16 @@ def state_of(folder: Folder) -> Generator[SqliteDecisions]:
     try:
         yield state
     finally:
-        state.close()
+        asyncio.run(state.aclose())
 
 
 def see(folder: Folder, *definitions: dict[str, object]) -> None:
     with state_of(folder) as state:
         for definition in definitions:
             text = json.dumps(definition)
-            state.see([Pin(server="files", kind="tool", name="read", hash=digest_of(definition), definition=text)])
+            asyncio.run(
+                state.see([Pin(server="files", kind="tool", name="read", hash=digest_of(definition), definition=text)])
+            )
 
 
 def test_without_any_run_there_is_nothing_and_no_file_is_made(folder: Folder) -> None:
@@ -50,7 +53,7 @@ def test_a_change_is_listed_shown_and_approved(folder: Folder) -> None:
     refused = folder.invoke("pins", "approve", "files")
     assert refused.returncode == 1 and "nothing was approved" in refused.stderr
     done = folder.invoke("pins", "approve", "files", "--yes")
-    assert done.returncode == 0 and "approved 1 definition; a running gateway offers it within a second" in done.stderr
+    assert done.returncode == 0 and "approved 1 definition; running gateways offer it now" in done.stderr
     assert [line.split("\t")[3] for line in folder.invoke("pins").stdout.splitlines()] == ["approved"]
     assert folder.invoke("pins", "approve").returncode == 1
 
@@ -60,18 +63,18 @@ def test_what_is_said_of_approved_definitions_fits_their_number(
 ) -> None:
     pin = Pin(server="files", kind="tool", name="read", hash="x", definition=json.dumps(READ), state="pending")
     with state_of(folder) as state:
-        state.see([pin, replace(pin, name="list")])
+        asyncio.run(state.see([pin, replace(pin, name="list")]))
 
-    def changed_again(*place: object) -> bool:
+    async def changed_again(*place: object) -> bool:
         return False
 
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(SqliteDecisions, "approve_pin", changed_again)
         done = folder.invoke("pins", "approve", "--yes")
         assert done.returncode == 1 and "nothing was approved: what waited has changed again" in done.stderr
-        assert "offers" not in done.stderr
+        assert "offer" not in done.stderr
     done = folder.invoke("pins", "approve", "--yes")
-    assert done.returncode == 0 and "approved 2 definitions; a running gateway offers them within" in done.stderr
+    assert done.returncode == 0 and "approved 2 definitions; running gateways offer them now" in done.stderr
 
 
 def test_a_definition_for_clients_with_an_extension_is_compared_with_the_usual_one(folder: Folder) -> None:
@@ -79,7 +82,7 @@ def test_a_definition_for_clients_with_an_extension_is_compared_with_the_usual_o
     other: dict[str, object] = {"name": "read", "description": "Reads pages."}
     pin = Pin(server="files", kind="tool+com.example/pages", name="read", hash="x", definition=json.dumps(other))
     with state_of(folder) as state:
-        state.see([replace(pin, state="pending")])
+        asyncio.run(state.see([replace(pin, state="pending")]))
     assert "files\ttool+com.example/pages\tread\tchanged" in folder.invoke("pins").stdout
     assert '-  "description": "Reads."\n+  "description": "Reads pages."' in folder.invoke("pins", "diff").stdout
     assert folder.invoke("pins", "approve", "files", "read", "--yes").returncode == 0
@@ -90,7 +93,9 @@ def test_a_usual_definition_is_compared_with_one_that_only_some_clients_were_off
     pages = Pin(server="files", kind="tool+com.example/pages", name="read", hash="x", definition=json.dumps(READ))
     other: dict[str, object] = {"name": "read", "description": "Reads pages."}
     with state_of(folder) as state:
-        state.see([pages, replace(pages, kind="tool", hash="y", definition=json.dumps(other), state="pending")])
+        asyncio.run(
+            state.see([pages, replace(pages, kind="tool", hash="y", definition=json.dumps(other), state="pending")])
+        )
     assert "files\ttool\tread\tchanged" in folder.invoke("pins").stdout
     assert '-  "description": "Reads."\n+  "description": "Reads pages."' in folder.invoke("pins", "diff").stdout
 

@@ -19,7 +19,7 @@ import pytest
 
 from sluicegate.config.model import GatewayConfig, Secret, ServerConfig, ServerSettings, Stdio
 from sluicegate.config.paths import control_socket
-from sluicegate.control.socket_door import statuses
+from sluicegate.control.operations import statuses
 from sluicegate.gateway.gateway import Gateway, ServerStatus
 from sluicegate.runtime.lock import locked
 from tests.cli.folders import COUNTING, NOTES, PROMPTLY, Folder, lines_until

@@ -11,7 +11,7 @@ import pytest
 import sluicegate
 from sluicegate.config.load import load
 from sluicegate.config.paths import Places
-from sluicegate.control.socket_door import statuses
+from sluicegate.control.operations import statuses
 from sluicegate.gateway.gateway import Gateway
 from sluicegate.gateway.load_file import load_server
 from sluicegate.runtime.task_scope import TaskScope

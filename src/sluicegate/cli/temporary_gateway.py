@@ -18,7 +18,8 @@ from sluicegate.client.handlers import Elicit
 from sluicegate.client.in_process import InProcess
 from sluicegate.config.model import GatewayConfig
 from sluicegate.config.paths import Places, catalogs_folder
-from sluicegate.control.socket_door import SLOW_START, control_server
+from sluicegate.control.operations import SLOW_START, Operations
+from sluicegate.control.socket_door import control_server
 from sluicegate.errors import UpstreamUnavailable
 from sluicegate.exchange import Connection, Host
 from sluicegate.gateway.gateway import Gateway
@@ -57,7 +58,7 @@ async def temporary_gateway(
         seconds = await _wait_for_servers(gateway)
         CatalogCache(catalogs_folder(config.root, places.environ)).save_all(gateway)
         async with (
-            connect(control_server(gateway, "", _nothing_to_reload)) as control,
+            connect(control_server(Operations(gateway, _nothing_to_reload))) as control,
             connect(
                 InProcess(gateway.hub), timeout=MAX_CALL, max_timeout=MAX_CALL, elicit=elicit, on_log=on_log
             ) as hub,
@@ -78,7 +79,7 @@ async def unstarted_gateway(places: Places) -> AsyncGenerator[GatewayClient]:
     gateway = Gateway(config, load_file=_Unstarted, remembered=cache.load)
     await gateway.hub.wait_reviewed()
     unknown = [mount.name for mount in gateway.hub.mounts if mount.offer is None]
-    async with connect(control_server(gateway, "", _nothing_to_reload)) as control:
+    async with connect(control_server(Operations(gateway, _nothing_to_reload))) as control:
         yield GatewayClient(control, None, is_running=False, seconds={}, unknown=unknown)
 
 

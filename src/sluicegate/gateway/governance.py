@@ -24,7 +24,7 @@ from sluicegate.text.globs import name_glob
 log = logging.getLogger("sluicegate")
 
 Notify = Callable[[Approval], Awaitable[None]]
-Page = Callable[[Decisions], AbstractAsyncContextManager[str]]
+Page = Callable[[], AbstractAsyncContextManager[str]]
 """Serves the page for approvals, and gives its address."""
 
 
@@ -89,10 +89,11 @@ def _open_decisions(config: GatewayConfig, environ: Mapping[str, str]) -> Decisi
 class ApprovalsPage:
     """The page for approvals: opened with the first rule that asks, also one that a reload adds, and then kept open."""
 
-    def __init__(self, decisions: Decisions, page: Page | None) -> None:
+    def __init__(self, page: Page | None, *, is_shared: bool) -> None:
+        """`is_shared` is whether others than this process can answer questions."""
         self.url = ""
         """Where it is; empty while it is not open."""
-        self._decisions = decisions
+        self._is_shared = is_shared
         self._page = page
         self._tasks = TaskScope()  # A reload runs in a task that ends; the page needs one of its own.
         self._opening: asyncio.Future[str] | None = None
@@ -110,14 +111,14 @@ class ApprovalsPage:
         """Open it if there are rules that ask, and it is not open; sentences to report."""
         if self._page is None or self.url or not config.policy.can_ask:
             return []
-        if not self._decisions.is_shared:
+        if not self._is_shared:
             return [
                 "Rules ask for approval, but nobody except the client itself can be asked: the record of approvals "
                 "could not be used when this gateway was started."
             ]
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_future()
-            self._tasks.start(self._keep(self._page(self._decisions), self._opening))
+            self._tasks.start(self._keep(self._page(), self._opening))
         if why := await asyncio.shield(self._opening):
             return [f"The page for approvals cannot be opened: {why} `sluicegate approvals` works without it."]
         return ["Rules ask for approval: `sluicegate approvals` shows what waits, with --link on a page."]

@@ -35,7 +35,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 LOCKED_FOR: Final = 0.2
 """Seconds that a gateway waits for another writer."""
-QUIET_MS: Final = 20
+QUIET_MS: Final = 50
 """Milliseconds without further events of the file before it is looked at: one commit causes several."""
 MAX_WAIT_MS: Final = 200
 """Milliseconds after which a file that keeps changing is looked at."""
