@@ -111,6 +111,7 @@ async def test_an_answer_over_the_socket_wakes_the_held_call_without_a_timer(tmp
 
 async def test_a_wait_returns_only_questions_that_are_not_known(tmp_path: Path) -> None:
     found: list[str] = []
+    is_found = asyncio.Event()
 
     async def call(here: Stage, path: str) -> None:
         await here.write(path)
@@ -121,16 +122,17 @@ async def test_a_wait_returns_only_questions_that_are_not_known(tmp_path: Path) 
 
         async def wait() -> None:
             found.extend(question.id for question in await client.wait_approvals([first.id]))
+            is_found.set()
 
-        tasks.start(wait(), key="wait")
+        tasks.start(wait())
         # The first question is known, so this answer is no reason to return.
         await client.decide(first.id, YES)
         assert await client.approvals() == [] and found == []
         tasks.start(call(here, "/b"))
-        [second] = await client.wait_approvals([first.id])
-        await client.decide(second.id, YES)
-        await tasks.__aexit__(None, None, None)
+        await is_found.wait()
+        [second] = await client.approvals()
         assert found == [second.id]
+        await client.decide(second.id, YES)
 
 
 async def test_a_definition_that_is_approved_is_offered_at_once(tmp_path: Path) -> None:

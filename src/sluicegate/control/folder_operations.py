@@ -100,7 +100,7 @@ class FolderOperations:
 
 
 class _Changes:
-    """Changes of approvals, one after the other. The event is set from the beginning of the `with` on."""
+    """Waits for changes of approvals. Changes since the beginning of the `with` are not missed."""
 
     def __init__(self, decisions: Decisions) -> None:
         self._decisions = decisions
