@@ -12,7 +12,7 @@ from bench.measure import Contestant, Effort, Row, loop, race, skipped
 from sluicegate.hub.catalog import Catalog, Offer, Offered, Share, build_catalog
 from sluicegate.hub.search import ToolSearch
 from sluicegate.protocol.types import Tool
-from sluicegate.schemas.apis import APIS, define
+from sluicegate.toolbox.definitions import APIS, define
 
 # Recorded answers of public servers. They are not ours to pass on, so they are beside the project, or nowhere.
 RECORDED: Final = Path(__file__).parents[2] / "shared" / "corpus"

@@ -1,5 +1,6 @@
 """Options, fixtures and settings of all tests."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -18,6 +19,20 @@ MAX_LENGTH = ("tests/bridge/test_bridge.py", "tests/test_bench.py", "tests/confo
 SHARED = {"command_of", "everything", "gateway", "house", "named", "place_of", "port_of", "programs", "run_of", "saw"}
 
 STRANGERS = Path(__file__).parents[1] / ".strangers"
+
+
+def _start_programs_with_default_signals() -> None:
+    """Let programs that tests start react to signals which this process ignores.
+
+    Background jobs of scripts ignore SIGINT, programs under nohup ignore SIGHUP, and their children inherit that. A
+    handler is not inherited: this process still ignores the signal, and its children have the default.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: None)
+
+
+_start_programs_with_default_signals()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

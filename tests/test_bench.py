@@ -64,7 +64,7 @@ def test_a_ratio_is_taken_within_its_round() -> None:
     assert (second.ratio, second.low, second.high, second.cpu_us) == (3, 3, 3, 0.3)
 
 
-def test_where_waiting_counts_the_ratio_is_of_the_time_it_took() -> None:
+def test_the_ratio_is_of_elapsed_time_where_waiting_counts() -> None:
     base = Contestant("base", lambda count: Cost(100 * count, wall=1000 * count))
     other = Contestant("other", lambda count: Cost(500 * count, wall=2000 * count))
     _, second = race("it", [base, other], QUICK, by_wall=True)
@@ -98,7 +98,7 @@ def test_a_contestant_that_does_not_answer_is_killed_with_all_that_it_started() 
                 worker.turn("anything")(1)
 
 
-def test_a_cost_is_told_for_one_unit() -> None:
+def test_a_cost_is_shown_for_one_unit() -> None:
     row = race("it", [Contestant("ten at a time", costs(5000), units=10)], QUICK)[0]
     assert row.cpu_us == 0.5
 

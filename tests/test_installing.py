@@ -21,6 +21,7 @@ from sluicegate.gateway.gateway import Gateway, ServerStatus
 from sluicegate.hub import mount as mount_module
 from sluicegate.protocol.message import as_object
 from sluicegate.testing import MemoryUpstream
+from tests.polling import until
 
 DEMO = Path(__file__).parents[1] / "examples" / "demo.py"
 LIMIT = 45.0
@@ -79,11 +80,10 @@ async def running(config: GatewayConfig) -> AsyncGenerator[Gateway]:
 
 async def becomes(gateway: Gateway, state: str, *, restarts: int = 0, tools: int = 0) -> ServerStatus:
     """How the server is, once that is so."""
-    while True:
-        (server,) = statuses(gateway)
-        if server.state == state and server.restarts >= restarts and server.tools >= tools:
-            return server
-        await asyncio.sleep(0.005)
+    return await until(
+        lambda: statuses(gateway)[0],
+        lambda server: server.state == state and server.restarts >= restarts and server.tools >= tools,
+    )
 
 
 @pytest.mark.parametrize(("program", "then"), [("npx", EXEC), ("uvx", CHILD)])
@@ -99,8 +99,7 @@ async def test_a_server_that_is_being_fetched_has_its_time_and_comes(
             r" command once by hand to see how far it gets, or raise install_timeout in sluicegate\.toml\.",
             server.sentence,
         )
-        # Without more time for what has to be fetched it would be restarted now.
-        await asyncio.sleep(start_timeout + 0.1)
+        await asyncio.sleep(start_timeout + 0.1)  # Without more time for the download it would be restarted now.
         await registry.deliver()
         server = await becomes(gateway, "ready", tools=1)  # The catalog has them a moment later.
         assert (server.sentence, server.tools, server.restarts) == ("demo is ready.", 1, 0)
@@ -148,8 +147,7 @@ async def test_a_package_that_never_arrives_is_restarted_when_its_time_is_over(r
             "The last time: demo did not answer the handshake within 1 s. If it is an MCP server that needs longer,"
             " raise start_timeout, or install_timeout if it has to be fetched first." in server.sentence
         )
-        while len(registry.started) < 2:  # noqa: ASYNC110 - it is a file
-            await asyncio.sleep(0.005)
+        await until(lambda: len(registry.started) >= 2)
 
 
 async def test_a_longer_start_timeout_counts(registry: Registry) -> None:
@@ -164,9 +162,13 @@ async def test_a_program_that_fetches_nothing_stays_starting_and_is_restarted_in
     settings = {"start_timeout": 0.2, "install_timeout": 600, "stop_grace": 0.1}
     states: set[str] = set()
     async with running(with_settings(registry.program("my-server"), **settings)) as gateway:
-        while not (server := statuses(gateway)[0]).restarts:
+
+        def restarts() -> int:
+            (server,) = statuses(gateway)
             states.add(server.state)
-            await asyncio.sleep(0.005)
+            return server.restarts
+
+        await until(restarts)
     assert states <= {"starting", "degraded"} and "starting" in states
 
 

@@ -1,8 +1,13 @@
-"""Imports go down only: the picture of the architecture, held as a table and read from the sources with `ast`."""
+"""Imports go down only: the picture of the architecture, held as a table and read from the sources with `ast`.
+
+And what keeps the sources readable: sizes, names, and how many places catch every exception.
+"""
 
 import ast
+import re
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -40,6 +45,42 @@ IMPURE_STDLIB = {
 
 # Calls that only these may make: a task needs an owner, and stdout may carry the protocol.
 SOLE_CALLERS = {"create_task": "runtime", "ensure_future": "runtime", "print": "cli"}
+
+MAX_LINES = 600
+"""Lines of one file: a class and its values. A class that needs more has two jobs."""
+MAX_BROAD_EXCEPTS = 29
+"""Handlers of every exception, over all sources. Each is an edge, where code of others runs, or raises again."""
+MAX_TWINS = 15
+TWINS = {
+    "Data": "our event, and the same in generated code, which does not import us",
+    "EmbeddedResource": "as tools return it, and as it is on the wire",
+    "Listener": "of HTTP connections, and of changes",
+    "Log": "our event, the same in generated code, and the audit log of the command",
+    "Progress": "our event, and the same in generated code",
+    "Request": "of HTTP, and of JSON-RPC: the usual word for both",
+    "ResourceLink": "as tools return it, and as it is on the wire",
+    "Root": "as tools get it, and as it is on the wire",
+    "ToolUse": "our content, and the same in generated code",
+}
+"""Classes of one name, and why they have it."""
+MAX_IN_CYCLES = {"cli": 4, "downstream": 3, "http1": 5, "hub": 10}
+"""Modules of a package that import each other, type-only and late imports included; none in other packages.
+
+In `http1`, `downstream` and `hub` a part names the type of its owner. In `cli`, a command imports late what runs a
+gateway.
+"""
+
+
+def module_name(here: Path) -> str:
+    """The dotted name of a file, given by its path in the package."""
+    parts = here.with_suffix("").parts
+    return ".".join(["sluicegate", *(parts[:-1] if parts[-1] == "__init__" else parts)])
+
+
+def sources(tree: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the path in the package and the text of each file."""
+    for path in sorted(tree.rglob("*.py")):
+        yield path.relative_to(tree), path.read_text(encoding="utf-8")
 
 
 def imports(source: str, module: str, *, is_package: bool = False) -> Iterator[tuple[int, str]]:
@@ -98,18 +139,15 @@ def lone_calls(source: str) -> Iterator[tuple[int, str]]:
 def faults(tree: Path) -> list[str]:
     """Return one sentence for each breach of the layers in a source tree."""
     found: list[str] = []
-    for path in sorted(tree.rglob("*.py")):
-        here = path.relative_to(tree)
-        parts = here.with_suffix("").parts
-        is_package = parts[-1] == "__init__"
-        module = ".".join(["sluicegate", *(parts[:-1] if is_package else parts)])
-        room = parts[0]
+    for here, source in sources(tree):
+        is_package = here.name == "__init__.py"
+        module = module_name(here)
+        room = here.with_suffix("").parts[0]
         if room not in HEIGHT and room != "__init__":
             found.append(f"{here}: add {room} to LAYERS in tests/test_layers.py, in the layer it belongs to")
             continue
         if here.name == "utils.py":
             found.append(f"{here}: name it after its purpose")
-        source = path.read_text(encoding="utf-8")
         for line, target in imports(source, module, is_package=is_package):
             if reason := objection(module, target):
                 found.append(f"{here}:{line}: {reason}")
@@ -119,8 +157,93 @@ def faults(tree: Path) -> list[str]:
     return found
 
 
+def broad_excepts(source: str) -> Iterator[tuple[int, bool]]:
+    """Yield the line of each handler of every exception, and whether a comment there or above gives the reason."""
+    lines = source.splitlines()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ExceptHandler):
+            caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+            if any(each is None or ast.unparse(each) in ("Exception", "BaseException") for each in caught):
+                line, above = lines[node.lineno - 1], lines[node.lineno - 2].strip()
+                yield node.lineno, "#" in line or above.startswith("#")
+
+
+def twins(tree: Path) -> dict[str, list[str]]:
+    """The classes whose name is used in several files, with these files."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for here, source in sources(tree):
+        for name in re.findall(r"^class ([A-Z]\w*)", source, re.MULTILINE):
+            found[name].append(str(here))
+    return {name: files for name, files in found.items() if len(files) > 1}
+
+
+def superlatives(source: str) -> list[str]:
+    """The constants whose name begins with another word than MAX_ for a limit."""
+    return re.findall(r"^\s*(_?(?:MOST|LONGEST|LARGEST|DEEPEST)_\w+)\s*[:=]", source, re.MULTILINE)
+
+
+def cycles(tree: Path) -> list[set[str]]:
+    """The groups of modules that import each other, at whatever time and for whatever purpose."""
+    texts = {module_name(here): (source, here.name == "__init__.py") for here, source in sources(tree)}
+    reached = {
+        module: {goal for _, target in imports(source, module, is_package=is_package) if (goal := _home(target, texts))}
+        for module, (source, is_package) in texts.items()
+    }
+    for goals in reached.values():
+        waiting = list(goals)
+        while waiting:
+            new = reached[waiting.pop()] - goals
+            goals |= new
+            waiting += new
+    inside = {module: {other for other in goals if module in reached[other]} for module, goals in reached.items()}
+    return [set(group) for group in {frozenset(group) for group in inside.values() if len(group) > 1}]
+
+
+def _home(target: str, modules: Iterable[str]) -> str | None:
+    """The module that an import names, or that has the imported name; None for the face of the package."""
+    for name in (target, target.rpartition(".")[0]):
+        if name in modules and name != "sluicegate":
+            return name
+    return None
+
+
 def test_sources_keep_to_the_layers() -> None:
     assert not faults(SRC), "\n" + "\n".join(faults(SRC))
+
+
+def test_no_file_is_longer_than_one_class_needs() -> None:
+    long = {str(here): lines for here, source in sources(SRC) if (lines := len(source.splitlines())) > MAX_LINES}
+    assert not long
+
+
+def test_handlers_of_every_exception_are_few_and_give_their_reason() -> None:
+    found = [(f"{here}:{line}", reason) for here, source in sources(SRC) for line, reason in broad_excepts(source)]
+    assert not [place for place, has_reason in found if not has_reason]
+    assert len(found) <= MAX_BROAD_EXCEPTS, "\n" + "\n".join(place for place, _ in found)
+
+
+def test_classes_have_names_of_their_own() -> None:
+    found = twins(SRC)
+    assert not {name: files for name, files in found.items() if name not in TWINS}
+    assert not TWINS.keys() - found.keys(), "remove them from TWINS"
+    assert len(TWINS) <= MAX_TWINS
+
+
+def test_limits_are_called_max() -> None:
+    assert not {str(here): names for here, source in sources(SRC) if (names := superlatives(source))}
+
+
+def test_modules_that_import_each_other_are_the_known_ones() -> None:
+    counts: defaultdict[str, int] = defaultdict(int)
+    for group in cycles(SRC):
+        packages = {module.split(".")[1] for module in group}
+        assert len(packages) == 1, f"{packages} import each other: {sorted(group)}"
+        counts[packages.pop()] += len(group)
+    assert exceeded(counts, MAX_IN_CYCLES) == {}
+
+
+def exceeded(counts: Mapping[str, int], allowed: Mapping[str, int]) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if count > allowed.get(name, 0)}
 
 
 # From here on: proof that the test above can fail.
@@ -146,6 +269,10 @@ def test_sources_keep_to_the_layers() -> None:
         ("gateway.py", "async def f(g):\n    g.create_task(f(g))", "only runtime may call create_task()"),
         ("gateway.py", "asyncio.ensure_future(1)", "only runtime may call ensure_future()"),
         ("web/api.py", "print(1)", "only cli may call print()"),
+        ("config/load.py", "from sluicegate.gateway.gateway import Gateway", "gateway is above config"),
+        ("gateway/gateway.py", "from sluicegate.serve import attach", "serve is above gateway"),
+        ("gateway/loading.py", "from sluicegate.bundled.health import Health", "bundled is above gateway"),
+        ("control/api.py", "from sluicegate.toolbox.view import View", "toolbox is above control"),
     ],
 )
 def test_breach_is_found(tmp_path: Path, file: str, source: str, fault: str) -> None:
@@ -173,6 +300,7 @@ def test_what_the_picture_allows_is_not_a_breach(tmp_path: Path, file: str, sour
     assert faults(tmp_path) == []
 
 
+@pytest.mark.parametrize("file", ["hub/hub.py", "config/load.py"])
 @pytest.mark.parametrize(
     "source",
     [
@@ -181,8 +309,8 @@ def test_what_the_picture_allows_is_not_a_breach(tmp_path: Path, file: str, sour
         "try:\n    import sluicegate.gateway.gateway as g\nexcept ImportError:\n    g = None",
     ],
 )
-def test_import_is_found_wherever_it_hides(tmp_path: Path, source: str) -> None:
-    place(tmp_path, "hub/hub.py", source)
+def test_import_is_found_wherever_it_hides(tmp_path: Path, source: str, file: str) -> None:
+    place(tmp_path, file, source)
     assert len(faults(tmp_path)) == 1
 
 
@@ -196,6 +324,40 @@ def test_unknown_module_must_be_added_to_the_table(tmp_path: Path) -> None:
 def test_utils_has_not_found_its_purpose_yet(tmp_path: Path) -> None:
     place(tmp_path, "hub/utils.py", "")
     assert faults(tmp_path) == ["hub/utils.py: name it after its purpose"]
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("try:\n    f()\nexcept Exception:\n    pass", [(3, False)]),
+        ("try:\n    f()\nexcept BaseException:  # Raised again.\n    raise", [(3, True)]),
+        ("try:\n    f()\n# An edge.\nexcept (Exception, SystemExit) as problem:\n    pass", [(4, True)]),
+        ("try:\n    f()\nexcept:\n    pass", [(3, False)]),
+        ("try:\n    f()\nexcept (OSError, ExceptionGroup):\n    pass", []),
+    ],
+)
+def test_handler_of_every_exception_is_found(source: str, found: list[tuple[int, bool]]) -> None:
+    assert list(broad_excepts(source)) == found
+
+
+def test_class_with_the_name_of_another_is_found(tmp_path: Path) -> None:
+    place(tmp_path, "hub/hub.py", "class Hub: ...\nclass _Own: ...")
+    place(tmp_path, "gate/hub.py", "class Hub: ...\nclass _Own: ...")
+    assert twins(tmp_path) == {"Hub": ["gate/hub.py", "hub/hub.py"]}
+
+
+def test_limit_with_another_name_is_found() -> None:
+    assert superlatives("MOST_CALLS: Final = 1\n_LONGEST_LINE = 2\nMAX_CALLS = 3\nf(MOST_CALLS)") == [
+        "MOST_CALLS",
+        "_LONGEST_LINE",
+    ]
+
+
+def test_type_only_import_back_is_a_cycle(tmp_path: Path) -> None:
+    place(tmp_path, "hub/hub.py", "from sluicegate.hub.router import Router\nfrom sluicegate.hub.naming import key")
+    place(tmp_path, "hub/router.py", "if TYPE_CHECKING:\n    from sluicegate.hub.hub import Hub")
+    place(tmp_path, "hub/naming.py", "")
+    assert cycles(tmp_path) == [{"sluicegate.hub.hub", "sluicegate.hub.router"}]
 
 
 def place(tree: Path, file: str, source: str) -> None:

@@ -2,10 +2,8 @@
 
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
-import jsonschema_rs
 import pytest
 
 from sluicegate.activations.values import Data, Image, Progress, ToolError
@@ -16,8 +14,7 @@ from sluicegate.protocol.modern_era import CAPABILITIES_KEY, VERSION_KEY, Discov
 from sluicegate.protocol.server_connection import Outgoing, ServerConversation
 from sluicegate.server import Server
 from tests.activations.helpers import Recorder, ask, call, text
-
-OFFICIAL = Path(__file__).parents[2] / "shared" / "schema" / "2026-07-28.json"
+from tests.protocol.schemas import needs_schemas, problems
 
 
 @pytest.fixture
@@ -69,7 +66,7 @@ async def test_capabilities_grow_with_what_is_offered_and_stay(server: Server) -
 
 
 @pytest.mark.parametrize("method", ["resources/list", "prompts/get", "ping", "logging/setLevel", "no/such"])
-async def test_what_is_not_announced_is_no_method(server: Server, method: str) -> None:
+async def test_a_method_without_its_capability_is_unknown(server: Server, method: str) -> None:
     with pytest.raises(MethodNotFound, match=f"Method not found: {method}"):
         await ask(server, method)
 
@@ -98,7 +95,7 @@ async def test_server_is_its_own_connection(server: Server) -> None:
         assert isinstance(connection.discovery, Discovery)
 
 
-async def test_definition_tells_all_that_was_said(server: Server) -> None:
+async def test_a_definition_has_all_declared_values(server: Server) -> None:
     @server.tool(
         name="odd.name",
         title="Odd",
@@ -200,16 +197,8 @@ async def test_removed_tool_is_gone_and_a_new_one_is_there(server: Server) -> No
     assert text(await call(server, "count")) == "new"
 
 
-@pytest.fixture
-def official() -> dict[str, Any]:
-    if not OFFICIAL.exists():
-        pytest.skip("the official schemas are not here")
-    return json.loads(OFFICIAL.read_text())["$defs"]
-
-
-async def test_results_and_notifications_are_what_the_specification_says(
-    server: Server, official: dict[str, Any]
-) -> None:
+@needs_schemas
+async def test_results_and_notifications_are_what_the_specification_says(server: Server) -> None:
     server.add_tool(lambda: [Image(b"x", "image/png"), Data({"a": [None]}), {"b": 1}], name="mixed")
     server.add_resource("a://b", lambda: "text", name="b", mime_type="text/plain")
     server.add_resource("a://{c}/d", lambda c: b"bytes", name="d")  # pyright: ignore
@@ -221,7 +210,7 @@ async def test_results_and_notifications_are_what_the_specification_says(
         raise ToolError("no")
 
     def check(name: str, value: object) -> None:
-        jsonschema_rs.validator_for({"$ref": f"#/$defs/{name}", "$defs": official}).validate(value)
+        assert problems("2026-07-28", name, value, by_letter=True) == []
 
     sink = Recorder()
     check("DiscoverResult", await ask(server, "server/discover"))

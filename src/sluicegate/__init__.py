@@ -79,6 +79,7 @@ _HOMES = {
     "server": ("Server", "activation"),
     "toolbox.permission": ("Allow", "Deny"),
     "toolbox.toolbox": ("Toolbox",),
+    "runtime.identity": ("Refusal",),
     "serve.run_server": ("run",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

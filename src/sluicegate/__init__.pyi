@@ -51,6 +51,7 @@ from sluicegate.protocol.types import LogEvent as LogEvent
 from sluicegate.protocol.types import OwnEvent as OwnEvent
 from sluicegate.protocol.types import ProgressEvent as ProgressEvent
 from sluicegate.protocol.types import ToolResult as ToolResult
+from sluicegate.runtime.identity import Refusal as Refusal
 from sluicegate.serve.asgi import AsgiApp as AsgiApp
 from sluicegate.serve.run_server import run as run
 from sluicegate.server import Server as Server

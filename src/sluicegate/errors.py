@@ -121,7 +121,7 @@ class InvalidParams(SluicegateError):
 
 
 class UnknownTarget(InvalidParams):
-    """Nothing offers a tool, prompt or resource of that name.
+    """No server offers a tool, prompt or resource of that name.
 
     `hidden` is what a rule hides from the caller under that name: for the record, and never shown.
     """
@@ -158,7 +158,7 @@ class Quarantined(Refused):
 
 
 class ApprovalDeclined(Refused):
-    """A person was asked and said no."""
+    """A person was asked and declined."""
 
     code = APPROVAL_DECLINED
     reason = "approval_declined"

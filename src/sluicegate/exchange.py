@@ -5,6 +5,7 @@ The return value is the final reply; notifications before it go out with `exchan
 era and transport.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -12,11 +13,13 @@ from typing import Final, Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from sluicegate.errors import InputRefused, UpstreamError
+from sluicegate.errors import ErrorObject, InputRefused, SluicegateError, UpstreamError, error_object
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply
 from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.modern_era import ClientProfile, Discovery
+
+log: Final = logging.getLogger("sluicegate")
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -28,7 +31,7 @@ class Caller(msgspec.Struct, frozen=True):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What a request is about, as the server that has it knows it: what rules judge and the audit log records."""
+    """The tool, prompt or resource that a request is about, by the server's own name: for rules and the audit log."""
 
     server: str
     """The key of the server."""
@@ -51,11 +54,11 @@ Action = Literal["allow", "deny", "ask"]
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What the rules say about one request."""
+    """The decision of the rules about one request."""
 
     action: Action
     rule: str = ""
-    """Where the rule is, as FILE:LINE; empty if no rule matched."""
+    """The place of the rule, as FILE:LINE; empty if no rule matched."""
     why: str = ""
     """The rule's reason, for the model."""
     records_values: bool = False
@@ -84,7 +87,7 @@ class Sink(Protocol):
 
 
 class Nobody:
-    """The sink of an exchange without a client: one of our own, or one that has been answered."""
+    """The sink of an exchange without a client: an exchange of our own, or one that has been answered."""
 
     async def emit(self, notification: Notification) -> None:
         """Drop it."""
@@ -117,19 +120,19 @@ class Exchange(msgspec.Struct):
     A retry passes the steps like any other exchange; `Chain` then calls this in place of the handler.
     """
     is_continued: bool = False
-    """Whether it is a later round of a request that has run already: it must not be refused as if it were new."""
+    """Whether this is a later round of a request that has already run. Such a round must not be refused as new."""
     is_extension: bool = False
     """Whether its method belongs to an extension that a server declares, and is unknown to us."""
     approved: str = ""
     """The earlier request whose approval covers this one; set by this process only. Rules that deny still hold."""
     target: Target | None = None
-    """What it is about; set by the router before the steps in front of the server."""
+    """The tool, prompt or resource; set by the router before the steps in front of the server."""
     verdict: Verdict | None = None
-    """What the rules say about it; set by the policy step."""
+    """The decision of the rules; set by the policy step."""
     request_id: str = ""
-    """Its id in the audit log; set by the audit step."""
+    """The id of the request in the audit log; set by the audit step."""
     state: object = None
-    """What the lifespan of the `Server` that answers it has made."""
+    """The value that the lifespan of the answering `Server` yielded."""
 
     @property
     def name(self) -> str | None:
@@ -151,7 +154,7 @@ class Exchange(msgspec.Struct):
         return self.sink.ask(questions)
 
     def again(self, params: Params) -> "Exchange":
-        """The same exchange with other params: the next round of a request that was asked for input."""
+        """This exchange with other params: the next round of a request that was asked for input."""
         early = self.end_response_early
         return Exchange(
             self.method, params, self.sink, self.profile, self.caller, self.headers, early, is_continued=True
@@ -159,6 +162,35 @@ class Exchange(msgspec.Struct):
 
 
 Handler = Callable[[Exchange], Awaitable[Reply]]
+
+
+DescribeTool = Callable[[Caller, str], msgspec.Raw | Params | None]
+"""The definition of a tool by its listed name: the same object until it changes. None if the caller cannot use it.
+
+A handler that knows its tools has this as `describe_tool`, so that calling one by another name needs no `tools/list`.
+Steps are not asked: they see the call itself.
+"""
+
+
+def _describe_nothing(caller: Caller, name: str) -> None:
+    return None
+
+
+async def answer(handler: Handler, exchange: Exchange) -> Reply:
+    """The handler's reply, or the error that its exception stands for. Every request of a client is answered here."""
+    try:
+        return await handler(exchange)
+    except Exception as problem:  # Handlers run code of others, which may raise anything (R34).
+        return failed(exchange, problem)
+
+
+def failed(exchange: Exchange, problem: Exception) -> ErrorObject:
+    """The reply to an exchange that raised; an exception that is not one of ours is logged."""
+    if not isinstance(problem, SluicegateError):
+        log.error("%s failed", exchange.method, exc_info=problem)
+    return error_object(problem)
+
+
 Step = Callable[[Exchange, Handler], Awaitable[Reply]]
 
 
@@ -192,7 +224,7 @@ class Governor(Protocol):
         ...
 
     def review(self, definitions: Mapping[Target, Params]) -> Awaitable[Mapping[Target, str]]:
-        """Which of these definitions may not be used until a person has approved them, and why."""
+        """The definitions that may not be used until a person has approved them, each with the reason."""
         ...
 
     def reviewed(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str] | None:
@@ -224,14 +256,15 @@ def behind(steps: Sequence[Step], handler: Handler) -> Handler:
 class Chain:
     """A handler with steps in front of it. Retries pass the same steps and then go to the call that they continue."""
 
-    __slots__ = ("_calls", "_retries", "on_refused")
+    __slots__ = ("_calls", "_retries", "describe_tool", "on_refused")
 
     def __init__(
         self, steps: Sequence[Step], handler: Handler, on_refused: Callable[[str, str], None] | None = None
     ) -> None:
         inner = handler.on_refused if isinstance(handler, Chain) else _ignore
         self.on_refused = on_refused or inner
-        """Called by a pipe with a reason and the caller's id when it refuses a message that is no exchange yet."""
+        """Called by a pipe, with a reason and the caller's id, when it refuses a message that has no exchange yet."""
+        self.describe_tool: DescribeTool = getattr(handler, "describe_tool", _describe_nothing)
         self._calls = behind(steps, handler)
         self._retries = behind(steps, handler if isinstance(handler, Chain) else _resume)
 
@@ -251,7 +284,7 @@ def accepting_retries(handler: Handler) -> Chain:
 
 
 class Host(msgspec.Struct):
-    """The client side of a connection: its capabilities, and callbacks for what belongs to no exchange."""
+    """The client side of a connection: its capabilities, and callbacks for messages that belong to no exchange."""
 
     capabilities: Mapping[str, object]
     client_info: Mapping[str, object]
@@ -285,11 +318,11 @@ class Connection(Protocol):
 
 @runtime_checkable
 class Carried(Protocol):
-    """A connection whose upstream had to find out the transport."""
+    """A connection whose upstream had to detect the transport."""
 
     @property
     def transport(self) -> str:
-        """As `type` in .mcp.json."""
+        """The transport, named as `type` in .mcp.json."""
         ...
 
 

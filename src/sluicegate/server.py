@@ -21,7 +21,7 @@ from sluicegate.activations.definitions import (
 )
 from sluicegate.activations.namespaces import Extending, check_name, description_of, methods_of
 from sluicegate.errors import ConfigError, InputRefused
-from sluicegate.exchange import Connection, Exchange, Handler, Host, Step, chain
+from sluicegate.exchange import Caller, Connection, Exchange, Handler, Host, Step, chain
 from sluicegate.protocol.message import Params, Reply, Result
 from sluicegate.protocol.modern_era import SERVER_INFO_KEY, Discovery
 from sluicegate.protocol.types import INNER_KEY
@@ -234,6 +234,10 @@ class Server:
                 raise ConfigError("This Server has a lifespan that is not open; write `async with server.running():`.")
             exchange.state = self._state
         return await self._handler(exchange)
+
+    def describe_tool(self, caller: Caller, name: str) -> Params | None:
+        """The definition of the tool of this name."""
+        return self._catalog.describe_tool(name)
 
     async def _answer(self, exchange: Exchange) -> Reply:
         try:

@@ -9,7 +9,7 @@ import pytest
 from msgspec import Meta
 
 from sluicegate.activations.elicit_form import form_value, schema_of
-from sluicegate.activations.validation_errors import InvalidArguments
+from sluicegate.schemas.validate import InvalidArguments
 
 
 class Size(enum.StrEnum):
@@ -71,7 +71,7 @@ def test_content_that_does_not_fit_is_refused_by_field() -> None:
         form_value(Small, {"shots": 0})
 
 
-def test_checks_of_the_class_itself_are_told() -> None:
+def test_failed_checks_of_the_class_itself_are_reported() -> None:
     with pytest.raises(InvalidArguments, match="the fields: too late"):
         form_value(Checked, {"day": "2026-01-01"})
 
@@ -100,13 +100,13 @@ class Checked:
         (Annotated[float, Meta(gt=0)], "forms do not support 'exclusiveMinimum'"),
     ],
 )
-def test_what_no_form_can_show_is_refused_by_field(annotation: Any, why: str) -> None:
+def test_a_field_that_no_form_can_show_is_refused_by_name(annotation: Any, why: str) -> None:
     form = dataclasses.make_dataclass("Form", [("fine", str), ("odd", annotation)])
     with pytest.raises(TypeError, match=f"^Form: field 'odd' cannot be part of a form: .*({why})"):
         schema_of(form)
 
 
-def test_what_is_no_class_with_fields_is_no_form() -> None:
+def test_a_type_without_fields_is_no_form() -> None:
     with pytest.raises(TypeError, match="int is not a form"):
         schema_of(int)
     with pytest.raises(TypeError, match="Form cannot be a form: .*complex"):

@@ -13,7 +13,7 @@ import pytest
 from sluicegate.activations.tool_call import MAX_STREAM
 from sluicegate.activations.values import Data, Structured, ToolUse
 from sluicegate.downstream.duplex import serve_duplex
-from sluicegate.downstream.native import NativePeer
+from sluicegate.downstream.native.peer import NativePeer
 from sluicegate.errors import UnknownTarget
 from sluicegate.exchange import Caller, Exchange
 from sluicegate.hub.hub import Hub

@@ -100,7 +100,7 @@ async def test_wrong_arguments_are_invalid_params(server: Server, params: dict[s
         await ask(server, "prompts/get", params)
 
 
-async def test_unknown_prompt_is_invalid_params_and_a_failing_one_tells_only_its_kind(server: Server) -> None:
+async def test_an_unknown_prompt_is_invalid_params_and_a_failing_one_shows_only_its_kind(server: Server) -> None:
     with pytest.raises(UnknownTarget, match="Unknown prompt: x"):
         await ask(server, "prompts/get", {"name": "x"})
 

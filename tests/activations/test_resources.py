@@ -81,7 +81,7 @@ async def test_unknown_resource_is_an_error_that_names_its_uri(server: Server) -
         assert refusal.value.data == {"uri": uri}
 
 
-async def test_failing_resource_tells_only_the_kind_of_failure(server: Server) -> None:
+async def test_a_failing_resource_shows_only_the_kind_of_failure(server: Server) -> None:
     @server.resource("a://broken")
     def broken() -> str:
         raise OSError("/etc/secret")

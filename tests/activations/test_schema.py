@@ -26,7 +26,7 @@ from msgspec import Meta
 
 from sluicegate.activations.schema import ArgumentReader, ExplicitSchema, Parameters, output_schema_of
 from sluicegate.activations.signatures import injected_parameters, return_annotation
-from sluicegate.activations.validation_errors import InvalidArguments
+from sluicegate.schemas.validate import InvalidArguments
 
 
 class Colour(enum.Enum):
@@ -512,7 +512,7 @@ def test_values_are_converted_and_absent_ones_left_to_the_function() -> None:
     }
 
 
-def test_numbers_are_those_of_json() -> None:
+def test_numbers_follow_json() -> None:
     def tool(i: int, f: float, u: int | str, x: Any) -> None: ...
 
     convert = Parameters.of(tool).convert
@@ -697,7 +697,7 @@ def test_explicit_schema_honours_its_draft() -> None:
 
 
 @pytest.mark.parametrize("schema", [{}, {"type": "array"}, explicit(x={"type": "strin"}), explicit(x={"$ref": "#/no"})])
-def test_what_is_no_object_schema_is_refused_at_definition(schema: dict[str, Any]) -> None:
+def test_a_schema_that_is_no_object_is_refused_at_definition(schema: dict[str, Any]) -> None:
     with pytest.raises(TypeError) as caught:
         ExplicitSchema(schema)
     assert "\n" not in str(caught.value)

@@ -67,7 +67,7 @@ _values = st.text(string.ascii_letters + string.digits + "._~", min_size=1, max_
 
 
 @given(_values, st.lists(_values, min_size=1, max_size=4), _values)
-def test_what_was_put_in_comes_out(first: str, path: list[str], last: str) -> None:
+def test_expanded_values_are_matched_again(first: str, path: list[str], last: str) -> None:
     values = {"first": first, "path": "/".join(path), "last": last}
     template = "x://{first}/{+path}/-/{last}"
     uri = f"x://{first}/{values['path']}/-/{last}"

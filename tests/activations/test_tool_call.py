@@ -389,7 +389,9 @@ async def test_stream_is_closed_where_nothing_can_be_made_of_what_it_brings(serv
     assert closed
 
 
-async def test_exception_is_a_result_that_tells_only_its_kind(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_exception_is_a_result_that_shows_only_its_kind(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
     @server.tool
     async def leak() -> AsyncIterator[str]:
         yield "so far so good"
@@ -413,7 +415,7 @@ async def test_exception_is_a_result_that_tells_only_its_kind(server: Server, ca
     ],
 )
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_what_is_shown_of_an_exception_depends_on_whose_it_is(
+async def test_the_shown_text_depends_on_the_class_of_the_exception(
     server: Server, error: BaseException, shown: str, is_async: bool
 ) -> None:
     def fail() -> None:
@@ -528,7 +530,7 @@ async def test_plain_generator_that_raises_is_a_failure_like_any_other(server: S
     assert failure(await call(server, "steps")) == "one\nThere is no two."
 
 
-async def test_plain_generator_is_closed_after_the_step_under_way(server: Server) -> None:
+async def test_a_plain_generator_is_closed_after_the_current_step(server: Server) -> None:
     started, release, cleaned = asyncio.Event(), threading.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 

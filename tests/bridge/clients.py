@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from tests.bridge.carriers import Carrier, Http
-from tests.protocol.schemas import SCHEMAS, problems
+from tests.protocol.schemas import has_schema, problems
 
 Json = dict[str, Any]
 
@@ -312,7 +312,7 @@ class Client:
 
     def _check(self, definition: str, value: object) -> None:
         """Complain of what the official schema of the revision does not have, by its letter or its spirit."""
-        if SCHEMAS.is_dir():
+        if has_schema(self.revision):
             try:
                 found = problems(self.revision, definition, value, by_letter=self.by_letter)
                 self.complaints += [f"{definition}: {problem}" for problem in found]

@@ -41,7 +41,7 @@ async def over_sse(folder: Path) -> AsyncGenerator[tuple[Stage, Client, Client]]
 
 
 @pytest.mark.parametrize("check", [browsing, visiting, arming, rooting, logging])
-async def test_what_a_server_asks_and_tells_reaches_a_client_over_sse(tmp_path: Path, check: Check) -> None:
+async def test_questions_and_notices_of_a_server_reach_a_client_over_sse(tmp_path: Path, check: Check) -> None:
     async with over_sse(tmp_path) as (stage, client, other):
         assert await check(Pair(client, SIDE)) == set()
         assert other.count(VISITED) == 0 and other.questions == []

@@ -111,7 +111,7 @@ async def test_whose_token_it_is_decides_whose_task_it_is() -> None:
         assert (await ask(client, "tasks/get", {"taskId": task}, token="ada")).status == 200
 
 
-async def test_a_client_that_does_not_declare_it_is_told_what_it_would_have_to_declare() -> None:
+async def test_a_client_without_the_extension_learns_which_one_to_declare() -> None:
     async with gateway() as client:
         for method, params in (
             ("tasks/get", {"taskId": "s.x"}),
@@ -132,7 +132,7 @@ async def test_task_methods_of_the_older_revision_are_not_there() -> None:
             assert (await error_of(answer))["code"] == -32601
 
 
-async def test_who_listens_is_told_on_the_stream_of_the_subscription() -> None:
+async def test_listeners_are_notified_on_the_stream_of_the_subscription() -> None:
     async with gateway() as client:
         task, other = await begin(client), await begin(client, token="eve")
         listening = await ask(client, "subscriptions/listen", {"notifications": {"taskIds": [task, other]}})

@@ -110,7 +110,6 @@ class Folder:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=_hear_interrupts,
         ) as process:
             try:
                 yield process
@@ -136,11 +135,6 @@ class Folder:
             terminal.close()
 
 
-def _hear_interrupts() -> None:
-    # Tests may run in the background, where shells let programs ignore Ctrl+C; so would every program they start.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def lines_until(process: "subprocess.Popen[str]", pattern: str) -> list[str]:
     """The lines of its stderr up to one that has the pattern."""
     assert process.stderr is not None
@@ -163,7 +157,6 @@ class Terminal:
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            preexec_fn=_hear_interrupts,
         )
         os.close(theirs)
         self.drawn = ""

@@ -101,7 +101,7 @@ def test_questions_as_json(folder: Folder, state: SqliteDecisions) -> None:
         (["deny", "abcdef", "--why", "Not now."], "declined", None),
     ],
 )
-def test_an_answer_decides_and_a_second_one_is_told_so(
+def test_an_answer_decides_and_a_second_one_is_refused(
     folder: Folder, state: SqliteDecisions, words: list[str], decided: str, scope: str | None
 ) -> None:
     ask(state)

@@ -7,8 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from sluicegate.runtime.lock import locked
 from sluicegate.serve.attach import client_socket
 from tests.cli.folders import COMMAND, PROMPTLY, Folder, lines_until
 from tests.marks import new_mark, processes_with
+from tests.polling import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="counts processes in /proc")
 
@@ -103,14 +103,6 @@ def client(folder: Folder, *words: str) -> Generator[Client]:
             yield Client(process)
         finally:
             process.kill()
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Wait for something in another process, which tells nobody."""
-    deadline = time.monotonic() + PROMPTLY
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 class Shared(Folder):

@@ -112,7 +112,7 @@ def test_the_key_of_a_server_counts_more_than_the_name_or_prefix_of_another(
     assert len(lines(folder, "list", "--json", "--tool", "files__write")) == 2
 
 
-def test_that_no_row_matches_is_said(folder: Folder, requests: list[str]) -> None:
+def test_a_search_without_matches_prints_so(folder: Folder, requests: list[str]) -> None:
     for words in (["list"], ["list", "--json"], ["tail"]):
         done = folder.invoke("audit", *words, "--caller", "eve")
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "sluicegate: no rows match.\n")

@@ -56,7 +56,7 @@ def test_the_address_comes_first_and_then_what_needs_the_user(folder: Folder) ->
     assert text.count("NOT_SET_ANYWHERE is not set") == 1
 
 
-def test_what_was_held_back_is_printed_although_it_cannot_start(folder: Folder) -> None:
+def test_delayed_lines_are_printed_although_the_gateway_cannot_start(folder: Folder) -> None:
     folder.servers(needy={**NOTES, "env": {"A": "${NOT_SET_ANYWHERE}"}})
     done = folder.run("serve", "--port", "0", "--profile", "none")
     assert done.returncode == 3 and "NOT_SET_ANYWHERE is not set" in done.stderr

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from sluicegate.cli.call import why_it_failed
+from sluicegate.cli.call import Bar, why_it_failed
 from sluicegate.errors import (
     ErrorObject,
     RpcError,
@@ -17,6 +17,7 @@ from sluicegate.errors import (
     UpstreamTimeout,
     error_object,
 )
+from sluicegate.protocol.types import LogEvent
 from tests.cli.folders import COUNTING, ENDING, NOTES, PROMPTLY, ROOT, Folder
 
 ALONE = "for this command alone"
@@ -162,7 +163,7 @@ def flow(folder: Folder) -> Folder:
     return folder
 
 
-def test_what_a_tool_streams_is_printed_once(flow: Folder) -> None:
+def test_streamed_output_of_a_tool_is_printed_once(flow: Folder) -> None:
     assert flow.out("call", "flow__pieces") == 'one mars\n{"n":1}\nthe end\n'
     assert flow.out("call", "flow.pieces") == 'one mars\n{"n":1}\nthe end\n'
 
@@ -243,7 +244,7 @@ def test_wrong_arguments_are_status_2_and_never_reach_the_tool(
     assert sentence in done.stderr and "Traceback" not in done.stderr
 
 
-def test_what_the_server_refuses_is_status_1(gateway: Folder) -> None:
+def test_a_refusal_of_the_server_is_status_1(gateway: Folder) -> None:
     done = gateway.run("call", "demo__echo", "text=a", "times=101")
     assert done.returncode == 1 and "100" in done.stdout + done.stderr
 
@@ -254,7 +255,7 @@ def test_a_question_is_not_answered_where_there_is_no_terminal(gateway: Folder) 
     assert "Who are you?" in done.stderr and "Not answered" in done.stderr
 
 
-def test_what_asks_first_is_refused_at_once_where_there_is_no_terminal(folder: Folder) -> None:
+def test_a_tool_that_needs_approval_is_refused_at_once_without_a_terminal(folder: Folder) -> None:
     folder.write("sluicegate.toml", '[activations.bash]\nbundled = "bash"\n')
     done = folder.run("call", "bash.execute", "command=touch ran")
     assert done.returncode == 1 and not (folder.path / "ran").exists()
@@ -305,7 +306,7 @@ def test_control_c_is_quiet_and_status_130(folder: Folder) -> None:
         assert process.stderr.read() == ""
 
 
-def test_a_call_whose_server_dies_may_have_run_and_that_is_said(folder: Folder) -> None:
+def test_a_call_whose_server_dies_may_have_run_and_the_message_says_so(folder: Folder) -> None:
     ending = "import os, sluicegate\ns = sluicegate.Server('s')\n@s.tool\ndef end() -> None:\n    os._exit(3)\n"
     folder.write("ending.py", f"{ending}sluicegate.run(s)\n")
     folder.servers(ending={"command": sys.executable, "args": ["ending.py"]})
@@ -332,7 +333,7 @@ def test_a_call_whose_server_dies_may_have_run_and_that_is_said(folder: Folder) 
         (RpcError(ErrorObject(1, "No.")), "No."),
     ],
 )
-def test_only_of_what_may_have_run_that_is_said_and_once(problem: SluicegateError, sentence: str) -> None:
+def test_the_message_says_once_that_a_call_may_have_run(problem: SluicegateError, sentence: str) -> None:
     assert why_it_failed(problem) == sentence
 
 
@@ -357,10 +358,11 @@ def test_a_call_to_a_running_gateway_imports_nothing_of_a_gateway(gateway: Folde
     text, modules = done.stdout.splitlines()
     assert text == "hello" and "sluicegate.client.client" in modules.split()
     parts = {".".join(name.split(".")[:2]) for name in modules.split()}
-    gateway_parts = ("hub", "gateway", "fronts", "control", "downstream", "http1", "server", "loading", "starting")
-    assert not parts & {"rich", *(f"sluicegate.{name}" for name in gateway_parts)}
+    assert not parts & {"rich", *(f"sluicegate.{name}" for name in ("hub", "downstream", "http1", "server", "serve"))}
+    # The messages of the control socket are defined beside the code of the gateway, which is not imported.
+    assert not set(modules.split()) & {"sluicegate.gateway.gateway", "sluicegate.gateway.loading"}
     assert not set(modules.split()) & {"sluicegate.upstream.process", "sluicegate.upstream.spawn"}
-    assert len(modules.split()) < 70
+    assert len(modules.split()) < 75  # Packages count, too.
 
 
 def test_a_tool_that_a_rule_denies_is_named_as_such(folder: Folder) -> None:
@@ -370,3 +372,12 @@ def test_a_tool_that_a_rule_denies_is_named_as_such(folder: Folder) -> None:
         done = folder.run("call", "notes__write", "day=2026-01-01", "text=x")
     assert done.returncode == 1
     assert "a rule denies 'notes__" in done.stderr and "policy explain mcp__notes__" in done.stderr
+
+
+def test_the_log_does_not_write_over_what_a_person_types(capsys: pytest.CaptureFixture[str]) -> None:
+    bar = Bar()
+    bar.pause(True)
+    bar.log(LogEvent("info", "meanwhile"))
+    assert capsys.readouterr().err == ""
+    bar.pause(False)
+    assert capsys.readouterr().err == "info: meanwhile\n"

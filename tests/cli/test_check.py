@@ -11,7 +11,7 @@ from tests.cli.folders import NOTES, Folder
 SECRET = "sk-live-0123456789abcdef"
 
 
-def test_what_would_run_is_shown_with_its_secrets_masked(folder: Folder) -> None:
+def test_servers_that_would_run_are_shown_with_masked_secrets(folder: Folder) -> None:
     folder.servers(
         notes=NOTES,
         keyed={**NOTES, "args": ["x.py", "--token", SECRET], "env": {"API_KEY": SECRET}},
@@ -110,7 +110,7 @@ def test_a_file_of_which_nothing_can_be_used_is_an_error_with_the_reason(folder:
     assert str(broken) not in json.loads(page.stdout)["files"]
 
 
-def test_where_no_file_can_be_used_there_is_no_word_of_the_demo(folder: Folder) -> None:
+def test_without_a_usable_file_the_demo_is_not_mentioned(folder: Folder) -> None:
     _a_folder(folder.path / ".mcp.json")
     done = folder.invoke("check")
     assert (done.returncode, done.stdout) == (3, "") and "demo" not in done.stderr and "read " not in done.stderr
@@ -126,7 +126,7 @@ def test_with_no_files_it_says_what_would_run(folder: Folder) -> None:
     assert done.returncode == 0 and done.stdout.startswith("demo\tyes\tdemo\t") and "no configuration" in done.stderr
 
 
-def test_what_serve_would_refuse_is_an_error(folder: Folder) -> None:
+def test_a_configuration_that_serve_would_refuse_is_an_error(folder: Folder) -> None:
     folder.servers(notes=NOTES).write("sluicegate.toml", '[http]\nhost = "0.0.0.0"\n')
     done = folder.invoke("check")
     assert done.returncode == 3

@@ -80,7 +80,7 @@ def test_undo_without_consent_says_what_it_would_do(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize("text", ["", OTHERS[".codex/config.toml"]], ids=["new", "old"])
-def test_what_is_shown_for_a_file_of_toml_is_what_is_written(folder: Folder, text: str) -> None:
+def test_the_shown_change_of_a_toml_file_is_the_written_one(folder: Folder, text: str) -> None:
     file = folder.write(".codex/config.toml", text)
     done = folder.invoke("connect", "codex", "--yes")
     shown = f'[mcp_servers.sluicegate]\nurl = "{URL}"\n'
@@ -262,7 +262,7 @@ def test_the_same_again_changes_nothing(folder: Folder) -> None:
     assert done.returncode == 0 and "has this entry already" in done.stderr
 
 
-def test_undo_of_nothing_is_said(folder: Folder) -> None:
+def test_undo_without_a_change_prints_so(folder: Folder) -> None:
     done = folder.invoke("connect", "cursor", "--undo", "--yes")
     assert done.returncode == 0 and "nothing to undo" in done.stderr
 
@@ -304,7 +304,7 @@ def test_a_profile_that_is_not_there_is_not_written(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize("scope", ["--user", "--project"])
-def test_claude_code_starts_the_same_servers_and_that_is_said(folder: Folder, scope: str) -> None:
+def test_the_output_says_that_claude_code_starts_the_same_servers(folder: Folder, scope: str) -> None:
     folder.servers(mine={"command": "x"})
     done = folder.invoke("connect", "claude-code", scope, "--yes")
     assert done.returncode == 0 and "starts mine itself" in done.stderr

@@ -11,8 +11,9 @@ import pytest
 
 from sluicegate.cli.doctor import Finding, check_rules, check_servers, check_tools
 from sluicegate.config.model import GatewayConfig, Naming, ServerConfig
-from sluicegate.control.reports import GatewayReport, OfferedItem, ServerStatus
+from sluicegate.control.reports import GatewayReport, OfferedItem
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
+from sluicegate.gateway.status import ServerStatus
 from sluicegate.hub.naming import names_for
 from tests.cli.folders import COUNTING, ENDED, ENDING, NOTES, Folder, lines_until
 from tests.ports import free_port
@@ -30,7 +31,7 @@ def about(found: list[Finding], name: str) -> str:
     return "\n".join(f"{each.severity}: {each.sentence} {each.remedy}" for each in found if each.about == name)
 
 
-def test_where_nothing_is_wrong_it_says_so(folder: Folder) -> None:
+def test_a_report_without_problems_says_so(folder: Folder) -> None:
     folder.servers(notes=NOTES).write("sluicegate.toml", f"[http]\nport = {free_port()}\n")
     done = folder.run("doctor", "--start")
     assert (done.returncode, done.stdout) == (0, "") and done.stderr.endswith("sluicegate: found no problems.\n")
@@ -76,7 +77,7 @@ def test_a_taken_port_is_found_only_if_it_is_not_ours(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("--start",)])
-def test_what_serve_would_refuse_is_found(folder: Folder, words: tuple[str, ...]) -> None:
+def test_a_configuration_that_serve_would_refuse_is_found(folder: Folder, words: tuple[str, ...]) -> None:
     folder.servers(counting=COUNTING).write("sluicegate.toml", f'[http]\nhost = "0.0.0.0"\nport = {free_port()}\n')
     done = folder.run("doctor", *words)
     assert done.returncode == 1 and 'With host = "0.0.0.0" anyone on the network could call every tool.' in done.stdout
@@ -86,7 +87,7 @@ def test_what_serve_would_refuse_is_found(folder: Folder, words: tuple[str, ...]
     assert "error:" in folder.run("doctor", *words).stdout and folder.run("serve", "--port", "0").returncode == 3
 
 
-def test_without_a_gateway_nothing_is_started_and_the_way_to_do_so_is_said(folder: Folder) -> None:
+def test_without_a_gateway_nothing_is_started_and_the_command_is_printed(folder: Folder) -> None:
     folder.servers(broken=ENDING).write("sluicegate.toml", f"[http]\nport = {free_port()}\n")
     done = folder.run("doctor")
     assert done.returncode == 0 and "note: servers: they were not checked" in done.stdout
@@ -202,7 +203,7 @@ def test_names_that_had_to_be_cut_are_found() -> None:
 
 
 @pytest.mark.parametrize(("naming", "length"), [("prefix", 58), ("claude", 55), ("collide", 65)])
-def test_what_helps_against_a_long_name_is_said(naming: Naming, length: int) -> None:
+def test_a_long_name_is_reported_with_a_remedy(naming: Naming, length: int) -> None:
     own = "a" * length
     shown = next(names_for("files", own, naming))
     assert len(shown) == 64
@@ -229,7 +230,7 @@ def test_more_tools_than_models_take_are_found() -> None:
     assert "129" in found.sentence and "profiles" in found.remedy
 
 
-def test_what_was_left_out_of_the_catalog_is_found() -> None:
+def test_entries_left_out_of_the_catalog_are_found() -> None:
     (found,) = check_tools([], report(findings=["b: 'x' of its tools is left out."]), GatewayConfig(root="/"))
     assert found.severity == "warning" and "left out" in found.sentence
 

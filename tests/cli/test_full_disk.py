@@ -114,7 +114,7 @@ def test_a_command_whose_stdout_is_full_says_so_in_a_sentence_and_fails(folder: 
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)], ids=["text", "json"])
-def test_of_a_call_whose_result_cannot_be_printed_it_is_said_that_it_ran(folder: Folder, more: tuple[str, ...]) -> None:
+def test_a_call_whose_result_cannot_be_printed_is_reported_as_run(folder: Folder, more: tuple[str, ...]) -> None:
     done = printed_to_nowhere(folder, "call", "demo__echo", "text=" + "long " * 10_000, *more)
     assert done.returncode == 1 and done.stderr.splitlines()[-1] == f"sluicegate: the call has run, but {FULL}"
 

@@ -55,7 +55,7 @@ def test_without_yes_and_without_a_terminal_nothing_is_written(folder: Folder) -
     assert not (folder.path / ".mcp.json").exists() and SECRET not in done.stdout + done.stderr
 
 
-def test_what_is_there_stays_with_its_comments(folder: Folder) -> None:
+def test_existing_entries_stay_with_their_comments(folder: Folder) -> None:
     put(folder.home, ".cursor/mcp.json", json.dumps({"mcpServers": {"found": ENTRY, "notes": ENTRY}}))
     mine = folder.write(".mcp.json", f'{{\n  // mine\n  "mcpServers": {{"notes": {json.dumps(NOTES)}}},\n}}\n')
     done = folder.invoke("import", "--yes")
@@ -74,7 +74,7 @@ def test_the_same_again_has_nothing_to_do(folder: Folder) -> None:
     assert (folder.path / ".mcp.json").read_bytes() == before
 
 
-def test_of_two_different_servers_with_one_name_the_first_counts_and_that_is_said(folder: Folder) -> None:
+def test_the_first_of_two_servers_with_one_name_counts_and_the_output_says_so(folder: Folder) -> None:
     other = {**ENTRY, "env": {"API_TOKEN": "another"}}
     put(folder.home, *_json("cursor"))
     put(folder.home, ".config/Code/User/mcp.json", json.dumps({"servers": {"found": ENTRY}}))
@@ -109,7 +109,7 @@ def test_a_broken_file_of_a_client_does_not_stop_the_others(folder: Folder) -> N
 
 
 @pytest.mark.parametrize("how", [["gemini", "--yes"], ["gemini", "--json"], ["--yes"]])
-def test_where_a_file_cannot_be_read_nothing_says_that_there_is_nothing(folder: Folder, how: list[str]) -> None:
+def test_an_unreadable_file_is_not_reported_as_empty(folder: Folder, how: list[str]) -> None:
     put(folder.home, ".gemini/settings.json", "{ broken")
     done = folder.invoke("import", *how)
     assert done.returncode == 1 and ".gemini/settings.json:1:3: " in done.stderr
@@ -147,7 +147,7 @@ def test_json_shows_what_would_be_added_and_writes_nothing(folder: Folder) -> No
 
 @pytest.mark.parametrize("how", [[], ["--stdio"], ["--name", "all"]])
 @pytest.mark.parametrize("client", ["cursor", "vscode", "codex", "gemini"])
-def test_what_connect_wrote_is_left_out_and_said_so(folder: Folder, client: str, how: list[str]) -> None:
+def test_entries_that_connect_wrote_are_left_out_and_listed(folder: Folder, client: str, how: list[str]) -> None:
     folder.servers(notes=NOTES)
     assert folder.invoke("connect", client, *how, "--yes").returncode == 0
     done = folder.invoke("import", "--yes")
@@ -164,7 +164,7 @@ def test_a_gateway_that_runs_at_another_port_is_left_out_by_whatever_name(gatewa
     assert "everything of Cursor is sluicegate itself" in done.stderr and "reading of Cursor" in done.stderr
 
 
-def test_what_connect_wrote_while_it_ran_at_another_port_is_left_out_later(folder: Folder) -> None:
+def test_entries_that_connect_wrote_for_another_port_are_left_out(folder: Folder) -> None:
     put(folder.home, ".cursor/mcp.json", '{"mcpServers": {"sluicegate": {"url": "http://127.0.0.1:9/mcp"}}}')
     done = folder.invoke("import", "--yes")
     assert done.returncode == 0 and "sluicegate of Cursor is sluicegate itself" in done.stderr
@@ -180,7 +180,7 @@ def _json(client: str) -> tuple[str, str]:
     return file, json.dumps(page)
 
 
-def test_what_is_no_entry_is_left_out_with_the_reason(folder: Folder) -> None:
+def test_a_value_that_is_no_entry_is_left_out_with_the_reason(folder: Folder) -> None:
     page = {"bad": 3, "typo": {"cmd": "x"}, "gone": {"command": "no-such-program"}, "good": NOTES}
     put(folder.home, ".gemini/settings.json", json.dumps({"mcpServers": page}))
     done = folder.invoke("import", "gemini", "--yes")

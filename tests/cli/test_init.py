@@ -3,7 +3,7 @@
 from tests.cli.folders import Folder
 
 
-def test_what_is_written_is_commented_and_changes_nothing(folder: Folder) -> None:
+def test_the_written_file_is_commented_and_changes_nothing(folder: Folder) -> None:
     done = folder.invoke("init")
     text = (folder.path / "sluicegate.toml").read_text()
     assert (done.returncode, done.stdout) == (0, "") and "wrote" in done.stderr
@@ -11,7 +11,7 @@ def test_what_is_written_is_commented_and_changes_nothing(folder: Folder) -> Non
     assert folder.invoke("check").returncode == 0
 
 
-def test_one_that_is_there_stays(folder: Folder) -> None:
+def test_an_existing_file_stays(folder: Folder) -> None:
     mine = folder.write("sluicegate.toml", "# mine\n")
     done = folder.invoke("init")
     assert done.returncode == 1 and "--force" in done.stderr and mine.read_text() == "# mine\n"

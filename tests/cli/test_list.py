@@ -5,8 +5,9 @@ import re
 
 import pytest
 
-from sluicegate.cli.list import MAX_DEPTH, tool_page
+from sluicegate.cli.list import tool_page
 from sluicegate.control.reports import OfferedItem
+from sluicegate.schemas.fields import MAX_DESCRIBED
 from tests.cli.folders import COUNTING, NO_GATEWAY, NOTES, Folder
 
 
@@ -18,7 +19,7 @@ def test_tools_come_with_their_arguments_and_what_they_do(gateway: Folder) -> No
     assert done.stderr == "sluicegate: without broken, not ready now; `sluicegate status` says why.\n"
 
 
-def test_only_those_of_one_server(gateway: Folder) -> None:
+def test_only_tools_of_one_server_are_listed(gateway: Folder) -> None:
     done = gateway.run("tools", "--server", "notes")
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["notes__write", "notes__forget"]
     assert done.stderr == ""
@@ -41,7 +42,7 @@ def test_prompts_come_with_their_arguments(gateway: Folder) -> None:
     assert "demo__summarise\ttext\tAsk a model for a summary.\n" in gateway.run("prompts").stdout
 
 
-def test_what_the_rules_deny_is_left_out_and_named(folder: Folder) -> None:
+def test_denied_tools_are_left_out_and_named(folder: Folder) -> None:
     folder.servers(notes=NOTES)
     folder.write(
         "sluicegate.toml",
@@ -90,7 +91,7 @@ def test_without_a_gateway_what_was_offered_last_is_listed(folder: Folder) -> No
     assert folder.out("tools", "counting__count").startswith("counting__count  (count of counting)")
 
 
-def test_nothing_is_said_to_be_nothing(folder: Folder) -> None:
+def test_an_empty_list_prints_so(folder: Folder) -> None:
     with folder.servers(counting=COUNTING).serving():
         done = folder.run("prompts")
     assert (done.returncode, done.stdout) == (0, "") and "there are none" in done.stderr
@@ -132,7 +133,7 @@ def test_references_in_the_schema_of_a_tool_are_resolved() -> None:
         "    day: string, one of monday, tuesday",
         "        A day.",
     ]
-    assert loop.count("next:") == MAX_DEPTH - 1  # It refers to itself.
+    assert loop.count("next:") == MAX_DESCRIBED - 1  # It refers to itself.
 
 
 def test_a_narrow_terminal_has_the_description_below_the_name(gateway: Folder) -> None:

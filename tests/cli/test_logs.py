@@ -56,7 +56,7 @@ def test_the_end_of_a_server_is_a_line_of_its_log(gateway: Folder) -> None:
         read_until(process, rf"{STAMP} \(was stopped and .+\)\n")
 
 
-def test_what_was_printed_to_stdout_is_marked_and_said_what_to_do(folder: Folder) -> None:
+def test_lines_printed_to_stdout_are_marked_with_a_remedy(folder: Folder) -> None:
     script = PRINTING.format(str(ROOT / "examples" / "demo.py"))
     folder.servers(chatty={"command": sys.executable, "args": ["-c", script]})
     with folder.serving():

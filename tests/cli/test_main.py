@@ -21,7 +21,7 @@ def ended(*words: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize("command", [[str(SCRIPT)], [sys.executable, "-m", "sluicegate"]], ids=["script", "module"])
-def test_it_tells_its_version_and_its_commands(command: list[str]) -> None:
+def test_the_command_prints_its_version_and_its_commands(command: list[str]) -> None:
     version = ended(*command, "--version")
     assert (version.returncode, version.stdout, version.stderr) == (0, f"sluicegate {sluicegate.__version__}\n", "")
     help_ = ended(*command, "--help")

@@ -7,7 +7,8 @@ from typing import cast
 import pytest
 
 from sluicegate.cli.gateway_client import GatewayClient, explain_missing
-from sluicegate.control.reports import GatewayReport, OfferedItem, OwnTools, ServerStatus
+from sluicegate.control.reports import GatewayReport, OfferedItem, OwnTools
+from sluicegate.gateway.status import ServerStatus
 from tests.cli.folders import COUNTING, NOTES, Folder, folder_in
 
 SETTINGS = """
@@ -67,23 +68,21 @@ def test_a_server_goes_by_its_key_where_no_gateway_runs(named: Folder) -> None:
         ("counting__count", 'counting has it, and tools = ["add*"] in its settings hides it.'),
     ],
 )
-def test_of_a_tool_that_has_another_name_or_is_hidden_the_way_out_is_said(
-    named: Folder, name: str, sentence: str
-) -> None:
+def test_a_renamed_or_hidden_tool_is_reported_with_a_remedy(named: Folder, name: str, sentence: str) -> None:
     for command in ("call", "tools"):
         done = named.invoke(command, name)
         assert done.returncode == 1
         assert done.stderr.splitlines()[-1] == f"sluicegate: there is no tool {name!r}; {sentence}"
 
 
-def test_where_no_gateway_runs_the_way_out_is_said_too(named: Folder) -> None:
+def test_a_remedy_is_printed_also_without_a_gateway(named: Folder) -> None:
     done = named.run("call", "short__count", "--config", ".mcp.json")
     assert done.returncode == 1
     said = "sluicegate: there is no tool 'short__count'; count of short is called s__count."
     assert done.stderr.splitlines()[-1] == said
 
 
-def test_of_a_tool_that_its_server_does_not_have_no_rule_is_named(named: Folder) -> None:
+def test_no_rule_is_named_for_a_tool_that_its_server_does_not_have(named: Folder) -> None:
     said = named.run("call", "memory-store__forgive").stderr
     assert "hide" not in said and "there is no tool 'memory-store__forgive'" in said
 
@@ -111,7 +110,7 @@ class _Told:
         ("ghost ended. It is tried again.", "ghost is not ready: it ended. It is tried again."),
     ],
 )
-def test_whatever_a_sentence_begins_with_a_server_is_named_once_in_it(sentence: str, said: str) -> None:
+def test_a_server_is_named_once_in_each_sentence(sentence: str, said: str) -> None:
     assert asyncio.run(explain_missing(cast("GatewayClient", _Told(sentence)), "ghost__anything", [])) == said
 
 

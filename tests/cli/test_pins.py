@@ -58,7 +58,7 @@ def test_a_change_is_listed_shown_and_approved(folder: Folder) -> None:
     assert folder.invoke("pins", "approve").returncode == 1
 
 
-def test_what_is_said_of_approved_definitions_fits_their_number(
+def test_the_sentence_about_approved_definitions_fits_their_number(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pin = Pin(server="files", kind="tool", name="read", hash="x", definition=json.dumps(READ), state="pending")

@@ -64,7 +64,7 @@ def test_suggested_rules_allow_what_succeeded(recorded: Folder) -> None:
         assert page["action"] == action
 
 
-def test_replay_shows_what_other_rules_would_have_said(recorded: Folder) -> None:
+def test_replay_shows_the_verdicts_of_other_rules(recorded: Folder) -> None:
     recorded.write(
         "new.toml",
         '[policy]\ndefault = "allow"\n'
@@ -84,7 +84,7 @@ def test_replay_shows_what_other_rules_would_have_said(recorded: Folder) -> None
     assert recorded.invoke("policy", "replay", "new.toml", "--since", "2100-01-01").stdout == ""
 
 
-def test_what_cannot_be_read_is_said(recorded: Folder) -> None:
+def test_unreadable_input_is_reported(recorded: Folder) -> None:
     recorded.write("new.toml", '[[permissions]]\ntool = "x"\naction = "ask"\n')
     done = recorded.invoke("policy", "replay", "new.toml")
     assert done.returncode == 3 and "new.toml:2: error:" in done.stderr

@@ -2,9 +2,9 @@
 
 import pytest
 
-from sluicegate.cli.key_values import Wrong
-from sluicegate.cli.prompt import Field
+from sluicegate.cli.prompt import PromptField
 from sluicegate.protocol.message import Params
+from sluicegate.schemas.fields import Wrong, whole
 
 HEROES: list[Params] = [{"const": "h1", "title": "Superman"}, {"const": "h2", "title": "Batman, the dark one"}]
 ONE: Params = {"type": "string", "oneOf": HEROES}
@@ -13,12 +13,13 @@ COLOURS: Params = {"type": "array", "items": {"type": "string", "enum": ["red", 
 LEGACY: Params = {"type": "string", "enum": ["h1", "h2"], "enumNames": ["Superman", "Batman"]}
 
 
-def field(schema: Params, *, is_required: bool = True) -> Field:
-    return Field("a", schema, {"properties": {"a": schema}}, is_required=is_required)
+def field(schema: Params, *, is_required: bool = True) -> PromptField:
+    form: Params = {"properties": {"a": schema}, "required": ["a"] if is_required else []}
+    return PromptField(whole(form).members["a"])
 
 
 @pytest.mark.parametrize(
-    ("schema", "said"),
+    ("schema", "lines"),
     [
         (ONE, ["One of: h1 (Superman), h2 (Batman, the dark one)"]),
         (LEGACY, ["One of: h1 (Superman), h2 (Batman)"]),
@@ -32,8 +33,8 @@ def field(schema: Params, *, is_required: bool = True) -> Field:
         ({"type": "string"}, []),
     ],
 )
-def test_choices_are_reported_with_their_titles(schema: Params, said: list[str]) -> None:
-    assert field(schema).introduction() == said
+def test_choices_are_printed_with_their_titles(schema: Params, lines: list[str]) -> None:
+    assert field(schema).introduction() == lines
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_a_default_is_shown_as_it_would_be_typed(schema: Params, prompt: str) ->
         ({"$ref": "#/properties/a"}, "as it is", "as it is"),
     ],
 )
-def test_what_a_line_means(schema: Params, line: str, value: object) -> None:
+def test_a_line_is_read_as_the_type_of_its_field(schema: Params, line: str, value: object) -> None:
     assert field(schema).value(line) == value
 
 
@@ -107,14 +108,14 @@ def test_what_a_line_means(schema: Params, line: str, value: object) -> None:
         ({"type": "string", "format": "ipv4"}, "x", "field 'a' should be of the format 'ipv4'."),
     ],
 )
-def test_what_the_server_would_refuse_is_refused_here(schema: Params, line: str, sentence: str) -> None:
+def test_a_value_that_the_server_would_refuse_is_refused(schema: Params, line: str, sentence: str) -> None:
     with pytest.raises(Wrong) as problem:
         field(schema).value(line)
     assert str(problem.value) == sentence
 
 
 @pytest.mark.parametrize("schema", [{"type": "string"}, {"type": "string", "default": ""}, MANY, ONE])
-def test_what_need_not_be_there_may_be_left_out(schema: Params) -> None:
+def test_an_optional_field_may_be_left_empty(schema: Params) -> None:
     assert field(schema, is_required=False).value("") is None
 
 

@@ -17,11 +17,11 @@ def test_a_server_is_restarted_and_ready_again(gateway: Folder, server: str) -> 
     assert {each["name"]: each["state"] for each in status["servers"]}[server] == "ready"
 
 
-def test_it_does_not_have_to_be_waited_for(gateway: Folder) -> None:
+def test_restart_with_no_wait_returns_at_once(gateway: Folder) -> None:
     done = gateway.run("restart", "notes", "--no-wait")
     assert (done.returncode, done.stderr) == (0, "sluicegate: notes is being restarted.\n")
 
 
-def test_one_that_does_not_come_up_is_status_1_with_the_reason(gateway: Folder) -> None:
+def test_a_server_that_does_not_start_is_status_1_with_the_reason(gateway: Folder) -> None:
     done = gateway.run("restart", "broken")
     assert done.returncode == 1 and re.search(f"broken {ENDED}", done.stderr), done.stderr

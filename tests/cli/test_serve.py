@@ -103,7 +103,7 @@ async def test_a_file_is_served_over_http(era: sluicegate.Era) -> None:
             assert (await client.call("count", to=3)).text == "counted to 3"
 
 
-async def test_what_the_file_does_as_a_program_is_left_alone(tmp_path: Path) -> None:
+async def test_the_main_block_of_the_file_does_not_run(tmp_path: Path) -> None:
     write(tmp_path, ONE)
     with serving("tools.py", "--port", "0", cwd=tmp_path) as (_, url):
         async with asyncio.timeout(PROMPTLY), sluicegate.connect(url) as client:
@@ -111,7 +111,7 @@ async def test_what_the_file_does_as_a_program_is_left_alone(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_lets_what_is_under_way_finish_and_ends_it_with_status_0(
+async def test_a_signal_lets_calls_finish_and_ends_the_server_with_status_0(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     # The tool tells by one file that it is under way, and waits for another.
@@ -163,7 +163,7 @@ def test_an_address_that_this_machine_has_not_is_status_3() -> None:
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-async def test_it_serves_without_standard_streams(closed: str, tmp_path: Path) -> None:
+async def test_a_server_runs_without_standard_streams(closed: str, tmp_path: Path) -> None:
     port = free_port()
     # The file tells that it is loaded, and the tool answers until the signal comes.
     os.mkfifo(tmp_path / "loaded")
@@ -204,7 +204,7 @@ async def test_a_file_is_served_over_stdio(era: sluicegate.Era, tmp_path: Path) 
         assert (await client.call("whoami")).text == "tools"
 
 
-def test_what_a_file_prints_while_it_is_loaded_goes_to_stderr(tmp_path: Path) -> None:
+def test_output_of_a_file_while_it_is_loaded_goes_to_stderr(tmp_path: Path) -> None:
     write(tmp_path, f"import os\nprint('one')\nos.system('echo two')\n{ONE}")
     ping = '{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
     done = ended("serve", "tools.py", "--stdio", cwd=tmp_path, stdin=ping)
@@ -354,7 +354,7 @@ async def test_a_file_may_have_any_name_and_neighbours_that_import_it(tmp_path: 
             assert (await client.call("ask")).structured_content == {"name": name}
 
 
-def test_a_file_is_served_with_what_to_tell_clients_and_what_does_not_ask_it() -> None:
+def test_a_served_file_prints_its_client_entries() -> None:
     with serving(DEMO, "--port", "0") as (process, url):
         assert process.stderr is not None
         lines = [process.stderr.readline() for _ in range(3)]

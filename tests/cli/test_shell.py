@@ -116,7 +116,7 @@ class Screen:
         os.close(self._terminal)
 
 
-def test_what_is_wrong_at_the_start_is_said_once_and_wrapped_between_words(folder: Folder) -> None:
+def test_problems_at_the_start_are_printed_once_and_wrapped_between_words(folder: Folder) -> None:
     folder.servers(gone={"command": "a-command-with-a-name-that-is-not-on-this-machine"})
     screen = Screen(folder.path, columns=80)
     try:

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from sluicegate.gateway.gateway import Gateway, ServerStatus
 from sluicegate.runtime.lock import locked
 from tests.cli.folders import COUNTING, NOTES, PROMPTLY, Folder, lines_until
 from tests.marks import new_mark, processes_with
+from tests.polling import until, wait_until
 
 # Runs the command, and tells what has been loaded when it starts the first process.
 UNTIL_THE_FIRST_PROCESS = """
@@ -55,7 +55,7 @@ FOR_LATER = {
     "sluicegate.gateway.gateway",
     "sluicegate.http1",
     "sluicegate.hub.hub",
-    "sluicegate.gateway.load_file",
+    "sluicegate.gateway.loading",
     "sluicegate.protocol.message",
     "sluicegate.server",
     "sluicegate.serve.run_server",
@@ -160,14 +160,12 @@ def test_a_signal_while_it_is_still_loading_leaves_no_server(
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         _, said = process.communicate(timeout=PROMPTLY)
     assert process.returncode == status and re.fullmatch(r"(sluicegate: starting deaf: .*)?", said.strip()), said
     assert (folder.path / "witness1").exists()
-    deadline = time.monotonic() + PROMPTLY
-    while number is not signal.SIGINT and processes_with(mark) and time.monotonic() < deadline:
-        time.sleep(0.01)  # The process table tells nobody when it changes.
+    if number is not signal.SIGINT:
+        wait_until(lambda: not processes_with(mark))
     assert processes_with(mark) == set()
 
 
@@ -220,7 +218,7 @@ def test_each_server_is_started_once_and_a_restart_starts_it_in_the_same_way(fol
             assert processes_with(mark) == set()
 
 
-def test_one_that_cannot_be_started_is_reported_as_ever(folder: Folder) -> None:
+def test_a_server_that_cannot_be_started_is_reported_as_usual(folder: Folder) -> None:
     folder.servers(missing={"command": "no-such-program-anywhere"}, homeless={**NOTES, "cwd": "nowhere"}, notes=NOTES)
     with folder.serving() as (process, _, said):
         assert "1 of 3 servers ready, 2 tools: notes" in said[-1]
@@ -228,7 +226,7 @@ def test_one_that_cannot_be_started_is_reported_as_ever(folder: Folder) -> None:
         assert re.search(r"missing.* was not found", rest) and re.search(r"homeless.* does not exist", rest)
 
 
-def test_what_a_server_prints_to_stdout_is_reported_once_however_often_it_is_started(folder: Folder) -> None:
+def test_output_on_stdout_is_reported_once_over_all_starts_of_a_server(folder: Folder) -> None:
     script = "print('Server running on stdio', flush=True)"
     folder.servers(chatty={"command": sys.executable, "args": ["-I", "-S", "-c", script]})
     with folder.serving() as (process, _, said):
@@ -243,7 +241,7 @@ def test_what_a_server_prints_to_stdout_is_reported_once_however_often_it_is_sta
     ]
 
 
-def test_where_the_file_of_the_servers_goes_away_no_demo_takes_their_place(folder: Folder) -> None:
+def test_the_demo_does_not_replace_servers_whose_file_is_removed(folder: Folder) -> None:
     file = folder.write(".mcp.json", "")
     folder.servers(counting=COUNTING)
     with folder.serving() as (process, _, _):
@@ -265,21 +263,17 @@ def silent(**settings: object) -> GatewayConfig:
 
 async def starting(gateway: Gateway) -> ServerStatus:
     """How the server is while it starts, once it has failed before."""
-    while True:
-        (server,) = statuses(gateway)
-        if server.state == "starting" and server.restarts:
-            return server
-        await asyncio.sleep(0.01)
+    return await until(lambda: statuses(gateway)[0], lambda server: server.state == "starting" and server.restarts)
 
 
-async def test_one_that_is_silent_is_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluicegate.control.socket_door.SLOW_START", 0.0)
+async def test_a_silent_server_is_reported_as_doubtful(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sluicegate.control.operations.SLOW_START", 0.0)
     async with Gateway(silent()) as gateway:
         (server,) = statuses(gateway)
     assert re.fullmatch(r"mute has not answered for \d+ s; is it an MCP server on stdio\?", server.sentence)
 
 
-async def test_why_it_failed_the_last_time_is_still_said_while_it_is_tried_again() -> None:
+async def test_the_last_failure_is_still_shown_while_the_server_is_retried() -> None:
     async with asyncio.timeout(30), Gateway(silent(start_timeout=0.2, probe_timeout=0.1, stop_grace=0.1)) as gateway:
         server = await starting(gateway)
     assert server.sentence.startswith(
@@ -362,13 +356,8 @@ def serving_at_once(folder: Folder, *commands: tuple[str, ...]) -> Generator[lis
 
 
 def first_to_end(processes: "list[subprocess.Popen[str]]") -> "subprocess.Popen[str]":
-    deadline = time.monotonic() + PROMPTLY
-    while time.monotonic() < deadline:
-        for process in processes:
-            if process.poll() is not None:
-                return process
-        time.sleep(0.01)  # There is no waiting for the first of several.
-    raise AssertionError("all of them run")
+    wait_until(lambda: any(process.poll() is not None for process in processes))
+    return next(process for process in processes if process.returncode is not None)
 
 
 @pytest.fixture
@@ -378,7 +367,7 @@ def counted(folder: Folder) -> Folder:
     return folder.servers(notes={"command": sys.executable, "args": ["serving.py"]})
 
 
-def test_of_two_gateways_that_begin_at_once_one_starts_the_servers_and_the_other_says_so(counted: Folder) -> None:
+def test_one_of_two_concurrent_gateways_starts_the_servers_and_the_other_reports_it(counted: Folder) -> None:
     folder = counted
     for _ in range(8):
         with serving_at_once(folder, ("--port", "0"), ("--port", "0")) as processes:
@@ -420,10 +409,7 @@ def test_clients_that_begin_at_once_share_their_servers_unless_each_wants_its_ow
     assert (counted.path / "starts").read_text() == "started\n" * starts
     rest = [line for line in said.splitlines() if " has stopped." not in line and ": starting notes: " not in line]
     assert rest == []
-    deadline = time.monotonic() + PROMPTLY
-    while (left := list(Path(socket_of(counted)).parent.glob("*"))) and time.monotonic() < deadline:
-        time.sleep(0.01)  # The gateway in the background is not our child.
-    assert left == []
+    wait_until(lambda: not list(Path(socket_of(counted)).parent.glob("*")))
 
 
 def socket_of(folder: Folder) -> str:

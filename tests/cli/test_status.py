@@ -11,12 +11,13 @@ from typing import cast
 import pytest
 
 from sluicegate.cli.status import StatusLines
-from sluicegate.control.reports import GatewayReport, ServerStatus
+from sluicegate.control.reports import GatewayReport
+from sluicegate.gateway.status import ServerStatus
 from sluicegate.hub.supervise import tried_singly
 from tests.cli.folders import COUNTING, ENDED, ENDING, NO_GATEWAY, NOTES, PROMPTLY, Folder, lines_until
 
 
-def test_a_line_for_each_server_with_the_reason_for_those_that_are_not_ready(gateway: Folder) -> None:
+def test_status_has_a_line_for_each_server_with_the_reason_if_it_is_not_ready(gateway: Folder) -> None:
     by_name = {row[0]: row for row in gateway.states()}
     assert list(by_name) == ["notes", "broken", "demo"]
     assert by_name["notes"][1:5] == ["ready", "2026-07-28", "stdio", "2"] and by_name["notes"][-1] == ""
@@ -60,7 +61,7 @@ def post(url: str, message: dict[str, object], **headers: str) -> str:
         return answer.headers.get("Mcp-Session-Id") or ""
 
 
-def test_what_could_not_be_preserved_is_reported_with_how_often(folder: Folder) -> None:
+def test_losses_are_reported_with_their_number(folder: Folder) -> None:
     folder.servers(notes=NOTES, counting=COUNTING)
     with folder.serving() as (_, url, _):
         assert "preserved" not in folder.run("status").stderr
@@ -104,7 +105,7 @@ def test_watch_without_a_gateway_waits_for_one_and_for_the_next(folder: Folder) 
     assert len(addresses) == 2 and (folder.path / "starts").read_text() == "..", "only the gateways have started it"
 
 
-def test_one_that_is_being_fetched_is_shown_as_that_once_until_it_is_there(folder: Folder) -> None:
+def test_a_server_that_is_being_fetched_is_shown_once_as_installing(folder: Folder) -> None:
     os.mkfifo(folder.path / "gate")
     npx = folder.write("bin/npx", '#!/bin/sh\nread -r arrived <gate\nexec "$@"\n')
     npx.chmod(0o755)
@@ -208,7 +209,7 @@ def test_a_server_that_runs_on_since_its_entry_broke_is_reported(folder: Folder)
         assert [row[1] for row in folder.states()] == ["ready", "ready"]
 
 
-def test_what_only_shows_when_it_is_to_be_taken_over_is_reported(folder: Folder) -> None:
+def test_a_conflict_that_appears_when_files_are_applied_is_reported(folder: Folder) -> None:
     folder.servers(counting=COUNTING).write("sluicegate.toml", '[servers.late]\nprefix = "counting"\n')
     with folder.serving() as (process, _, _):
         # The one that broke would run on as it was, under the prefix that the other one is to have.
@@ -235,7 +236,7 @@ def test_watch_reports_a_file_that_breaks(folder: Folder) -> None:
             pass
 
 
-def test_of_a_server_that_was_started_for_this_alone_nothing_says_that_it_is_started_again(folder: Folder) -> None:
+def test_a_server_started_for_one_command_is_not_reported_as_restarting(folder: Folder) -> None:
     folder.servers(broken=ENDING)
     why = folder.run("doctor", "--start").stdout
     assert re.search(f"error: broken {ENDED}", why) and "it is broken" in why
@@ -270,7 +271,7 @@ def test_a_file_of_which_nothing_can_be_read_is_reported_where_no_gateway_runs(
         assert "no servers are configured" in done.stderr
 
 
-def test_of_a_server_that_failed_only_news_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_changes_of_a_failed_server_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     def report(sentence: str) -> GatewayReport:
         server = ServerStatus(name="a", state="failed", sentence=sentence, kind="stdio")
         return GatewayReport(address="", root="", profiles=[], servers=[server], findings=[], naming="prefix")

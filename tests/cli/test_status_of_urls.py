@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 
 import sluicegate
 from tests.cli.folders import COUNTING, PROMPTLY, ROOT, Folder, lines_until
+from tests.polling import wait_until
 from tests.ports import free_port
 
 
@@ -20,10 +21,8 @@ def server_at(port: int) -> Generator["subprocess.Popen[bytes]"]:
     command = [sys.executable, str(ROOT / "examples" / "everything.py"), "--http", str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            deadline = time.monotonic() + PROMPTLY
-            while not listens(port):
-                assert process.poll() is None and time.monotonic() < deadline
-                time.sleep(0.02)
+            wait_until(lambda: listens(port) or process.poll() is not None)
+            assert process.poll() is None
             yield process
         finally:
             process.kill()
@@ -140,7 +139,7 @@ def transports(folder: Folder) -> dict[str, str]:
     return told
 
 
-def test_what_carries_a_url_is_shown_once_it_is_known(folder: Folder) -> None:
+def test_the_transport_of_a_url_is_shown_once_it_is_known(folder: Folder) -> None:
     port = free_port()
     address = f"http://127.0.0.1:{port}"
     away = f"http://127.0.0.1:{free_port()}/sse"

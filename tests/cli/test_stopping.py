@@ -39,7 +39,7 @@ def wait_for_the_tool(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1_000_000])
-def test_a_call_under_way_has_its_time_and_its_result(waiting: Folder, size: int) -> None:
+def test_a_call_in_progress_has_time_to_return_its_result(waiting: Folder, size: int) -> None:
     waiting.write("sluicegate.toml", f"[limits]\ndrain = {PROMPTLY}\n")
     with waiting.serving() as (gateway, _, _), waiting.started("call", "waiting__wait", f"size={size}") as call:
         wait_for_the_tool(waiting)
@@ -74,7 +74,7 @@ def test_a_call_of_a_gateway_that_is_killed_is_reported_so(waiting: Folder) -> N
         assert err == "sluicegate: the gateway stopped before the call was answered; it may have run.\n"
 
 
-def test_with_nothing_under_way_it_says_nothing_of_it(waiting: Folder) -> None:
+def test_without_calls_in_progress_none_are_mentioned(waiting: Folder) -> None:
     with waiting.serving() as (gateway, _, _):
         gateway.send_signal(signal.SIGINT)
         assert gateway.wait(PROMPTLY) == 0

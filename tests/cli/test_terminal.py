@@ -198,7 +198,7 @@ for line in sys.stdin:
 """
 
 
-def test_what_a_server_says_never_moves_the_cursor(gateway: Folder) -> None:
+def test_text_of_a_server_never_moves_the_cursor(gateway: Folder) -> None:
     with gateway.terminal("call", "demo__echo", "text=\x1b[2Jgone") as terminal:
         assert terminal.ended() == 0
     assert "\x1b[2Jgone" not in terminal.drawn and "[2Jgone" in terminal.drawn
@@ -215,7 +215,7 @@ HOSTILE: dict[str, Mapping[str, object]] = {
 
 
 @pytest.mark.parametrize("words", [["check"], ["serve", "--port", "0"]])
-def test_what_a_file_says_never_moves_the_cursor_nor_begins_a_line(folder: Folder, words: list[str]) -> None:
+def test_text_of_a_file_never_moves_the_cursor_nor_begins_a_line(folder: Folder, words: list[str]) -> None:
     folder.servers(**HOSTILE)
     with folder.terminal(*words) as terminal:
         if words[0] == "serve":

@@ -115,7 +115,7 @@ def acknowledged(**honoured: object) -> Notification:
 # --- Coming together --------------------------------------------------------------------------------------------------
 
 
-async def test_client_says_what_the_server_said_of_itself() -> None:
+async def test_the_client_has_the_info_of_its_server() -> None:
     async with connect(answering()) as server:
         assert server.info == {"name": "Fake", "version": "1"}
         assert (server.name, server.instructions, server.version) == ("Fake", "Be kind.", "2026-07-28")
@@ -292,7 +292,7 @@ async def test_malformed_entry_is_skipped_with_a_warning(caplog: pytest.LogCaptu
     assert "`name`" in caplog.text
 
 
-async def test_of_two_tools_with_one_name_the_first_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_first_of_two_tools_with_one_name_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     pair = [{"name": "a", "title": "1"}, {"name": "b"}, {"name": "a", "title": "2"}]
     async with connect(answering({"tools": pair})) as server:
         assert [(tool.name, tool.title) for tool in await server.tools()] == [("a", "1"), ("b", None)]
@@ -581,7 +581,7 @@ async def test_progress_gives_the_server_its_time_again() -> None:
         end = time() + 2.5
         while time() < end:
             await exchange.emit(progress(1))
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # The pace of the progress.
         return Result(text("done"))
 
     async with connect(FakeServer(answer)) as server, asyncio.timeout(10):
@@ -677,7 +677,7 @@ async def test_callback_that_fails_is_logged_and_the_call_goes_on(caplog: pytest
     assert "The callback for ProgressEvent failed" in caplog.text
 
 
-async def test_what_belongs_to_no_call_reaches_the_callbacks() -> None:
+async def test_notices_without_a_call_reach_the_callbacks() -> None:
     lines: list[LogEvent] = []
     others: list[Notification] = []
     fake = answering()
@@ -775,7 +775,7 @@ async def test_server_waits_for_a_slow_reader() -> None:
     assert len(rest) == 1000
 
 
-async def test_reader_of_a_stream_is_told_when_the_client_is_closed() -> None:
+async def test_the_reader_of_a_stream_gets_an_error_when_the_client_closes() -> None:
     begun = asyncio.Event()
 
     async def answer(exchange: Exchange) -> Reply:
@@ -844,7 +844,7 @@ async def test_changes_come_after_the_acknowledgement_and_end_with_the_subscript
     assert asked.profile.progress_token is None
 
 
-async def test_what_a_subscription_brings_besides_changes_goes_its_own_way() -> None:
+async def test_other_notices_of_a_subscription_reach_their_callbacks() -> None:
     listened = Listened(toolsListChanged=True)
     others: list[Notification] = []
     odd = Notification("notifications/odd", {})
@@ -856,7 +856,7 @@ async def test_what_a_subscription_brings_besides_changes_goes_its_own_way() -> 
     assert others == [odd]
 
 
-async def test_same_change_twice_before_anybody_looked_is_one_change() -> None:
+async def test_the_same_change_twice_before_it_is_read_is_one_change() -> None:
     listened = Listened(toolsListChanged=True)
     async with connect(listened.server) as server, asyncio.timeout(10):
         async with server.listen(tools=True) as changes:
@@ -898,7 +898,7 @@ async def test_subscription_to_a_uri_that_is_not_honoured_is_refused() -> None:
     assert caught.value.data == {"uri": "a:c"}
 
 
-async def test_of_several_lists_some_may_not_be_honoured_but_not_all() -> None:
+async def test_a_server_may_refuse_some_of_several_lists_but_not_all() -> None:
     async with connect(Listened(toolsListChanged=True).server) as server, asyncio.timeout(10):
         async with server.listen(tools=True, prompts=True) as changes:
             assert changes.honoured == {"toolsListChanged": True}
@@ -951,7 +951,7 @@ def asking(method: str, params: Params) -> FakeServer:
     return FakeServer(answer)
 
 
-def test_capabilities_are_those_that_have_a_callback() -> None:
+def test_capabilities_follow_the_callbacks() -> None:
     def declared(**callbacks: object) -> object:
         fake = answering()
 

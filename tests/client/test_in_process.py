@@ -64,7 +64,7 @@ async def test_the_connection_that_opened_it_closes_it() -> None:
         assert not hub.is_open
 
 
-def test_it_can_be_used_in_one_event_loop_after_the_other() -> None:
+def test_a_hub_can_be_used_in_consecutive_event_loops() -> None:
     hub = team()
 
     async def use() -> list[str]:
@@ -78,7 +78,7 @@ def test_it_can_be_used_in_one_event_loop_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("opened_by", ["async with", "connect"])
-async def test_one_that_is_open_in_another_event_loop_is_refused(opened_by: str) -> None:
+async def test_a_hub_that_is_open_in_another_event_loop_is_refused(opened_by: str) -> None:
     hub = team()
     problems: list[str] = []
 

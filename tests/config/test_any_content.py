@@ -52,7 +52,7 @@ def everything_said(read: ServerFile | Loaded) -> str:
 
 
 @given(st.dictionaries(texts, entries | values, max_size=3))
-def test_any_entries_are_read_and_no_secret_is_said(table: dict[str, object]) -> None:
+def test_any_entries_are_read_and_no_secret_is_printed(table: dict[str, object]) -> None:
     read = read_servers(json.dumps({"mcpServers": table}), "/nowhere/work/.mcp.json", VARIABLES)
     assert not read.broken
     assert set(read.entries) == set(table)
@@ -133,7 +133,7 @@ SLOTS: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("entry", SLOTS.values(), ids=SLOTS)
-def test_a_secret_in_any_slot_is_never_said(folders: Folders, entry: dict[str, object]) -> None:
+def test_a_secret_in_any_slot_is_never_printed(folders: Folders, entry: dict[str, object]) -> None:
     folders.environ["CANARY"] = CANARY
     for program in ("run", "npx"):
         folders.program(program)

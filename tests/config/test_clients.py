@@ -46,7 +46,7 @@ def imported(name: str, text: str, root: str = "") -> ImportedServers:
         ("gemini", "win32", "/h/.gemini/settings.json"),
     ],
 )
-def test_where_a_client_keeps_its_servers(name: str, platform: str, file: str) -> None:
+def test_the_path_of_each_client_file_is_known(name: str, platform: str, file: str) -> None:
     assert client_file(CLIENTS[name], "user", Places(home="/h", root="/w"), platform=platform) == file
 
 
@@ -188,7 +188,7 @@ def test_one_server_in_a_file_that_we_serve_is_no_gateway() -> None:
     assert found.servers == {"notes": entry} and found.notes == ()
 
 
-def test_what_is_imported_can_be_loaded(folders: Folders) -> None:
+def test_imported_entries_can_be_loaded(folders: Folders) -> None:
     program = folders.program("npx")
     folders.environ |= {"KEY": "k", "TOKEN": "t"}
     text = (

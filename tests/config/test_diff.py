@@ -44,7 +44,7 @@ def test_another_order(folders: Folders) -> None:
     "entry",
     [B, {**A, "headers": {"K": "v"}}, {**A, "type": "sse"}, {**A, "disabled": True}, {"command": "true"}],
 )
-def test_what_a_server_is_needs_a_new_connection(folders: Folders, entry: dict[str, object]) -> None:
+def test_a_change_of_the_source_needs_a_new_connection(folders: Folders, entry: dict[str, object]) -> None:
     folders.program("true")
     old = after(folders, {"a": A, "b": B})
     assert changes(old, after(folders, {"a": entry, "b": B})) == ConfigChanges(reconnect=("a",))
@@ -58,7 +58,7 @@ def test_another_secret_needs_a_new_connection(folders: Folders) -> None:
     assert changes(old, after(folders, {"a": entry, "b": B})) == ConfigChanges(reconnect=("a",))
 
 
-def test_another_time_to_be_fetched_is_for_those_that_are(folders: Folders) -> None:
+def test_another_install_timeout_affects_only_servers_that_are_fetched(folders: Folders) -> None:
     folders.program("npx")
     servers: dict[str, object] = {"a": {"command": "npx", "args": ["-y", "x@1.2.3"]}, "b": B}
     old = after(folders, servers)
@@ -68,7 +68,7 @@ def test_another_time_to_be_fetched_is_for_those_that_are(folders: Folders) -> N
 
 
 @pytest.mark.parametrize("setting", ['era = "session"', "start_timeout = 3", 'roots = ["/x"]'])
-def test_what_a_connection_begins_with_needs_a_new_one(folders: Folders, setting: str) -> None:
+def test_a_change_of_the_handshake_needs_a_new_connection(folders: Folders, setting: str) -> None:
     old = after(folders, {"a": A, "b": B})
     assert changes(old, after(folders, {"a": A, "b": B}, f"[servers.a]\n{setting}\n")) == ConfigChanges(
         reconnect=("a",)

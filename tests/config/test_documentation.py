@@ -50,7 +50,7 @@ def test_the_examples_load_together(folders: Folders) -> None:
     assert reading.offers(files, "read_text") and not reading.offers(files, "write")
 
 
-def test_the_tables_are_those_of_the_sources() -> None:
+def test_the_tables_match_the_sources() -> None:
     assert PAGE.endswith(reference()), f"the page should end with:\n{reference()}"
 
 

@@ -104,7 +104,7 @@ def test_any_of_three_can_go(where: int) -> None:
     assert value(after) == {"mcpServers": {name: {} for name in names if name != names[where]}}
 
 
-def test_one_that_is_not_there_changes_nothing() -> None:
+def test_removing_a_missing_entry_changes_nothing() -> None:
     for text in JSON.values():
         assert json_without(text, PATH, "none") == text
 
@@ -115,7 +115,7 @@ def test_a_key_that_is_there_twice_goes_twice() -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"mcpServers": 1}', '{"mcpServers": []}', "nonsense"])
-def test_what_cannot_be_edited_is_left_alone(text: str) -> None:
+def test_a_file_that_cannot_be_edited_is_left_alone(text: str) -> None:
     assert isinstance(json_with(text, PATH, "a", ENTRY), SyntaxFault)
 
 

@@ -32,7 +32,7 @@ def test_the_project_wins_per_server(folders: Folders) -> None:
     assert config.servers["both"].file == str(folders.root / ".mcp.json")
 
 
-def test_what_is_wrong_with_an_entry_that_the_project_replaces_is_not_reported(folders: Folders) -> None:
+def test_problems_of_an_entry_that_the_project_replaces_are_not_reported(folders: Folders) -> None:
     folders.servers({"both": {"url": "http://u.example/${NOT_SET}"}}, folders.home)
     folders.servers({"both": {"url": "http://project.example/"}})
     assert folders.config().servers["both"].enabled
@@ -190,7 +190,7 @@ def test_the_name_of_an_activation_has_no_dot(folders: Folders) -> None:
     assert sentence == 'The name of the activation "sun.moon" is its namespace, so it has no dot.'
 
 
-def test_two_names_with_one_key_are_told_apart(folders: Folders) -> None:
+def test_two_names_with_one_key_are_distinguished(folders: Folders) -> None:
     folders.servers({"My App": {"url": "http://a/"}, "my_app": {"url": "http://b/"}, "my-app": {"url": "http://c/"}})
     loaded = folders.load()
     assert loaded.config is not None

@@ -218,7 +218,7 @@ def test_a_missing_variable_disables_its_server_and_no_other(folders: Folders) -
     )
 
 
-def test_what_the_editor_asks_for_disables_the_server(folders: Folders) -> None:
+def test_an_input_of_the_editor_disables_the_server(folders: Folders) -> None:
     folders.servers({"a": {"url": "http://a.example/", "headers": {"K": "${input:key}"}}})
     assert "another program can fill in ${input:key}" in only(folders).disabled
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluicegate.config.model import HttpFront
+from sluicegate.config.model import HttpFront, Secret, Stdio
 from sluicegate.config.self_reference import exposure
 
 
@@ -26,3 +26,10 @@ def test_only_the_loopback_is_open_without_saying_so(host: str, open_to_all: boo
     sentence = exposure(HttpFront(host=host, anyone_may_connect=open_to_all))
     assert (sentence is not None) is refused
     assert sentence is None or "anyone_may_connect" in sentence
+
+
+def test_command_and_environment_of_an_entry_have_its_secrets_in_plain_text() -> None:
+    source = Stdio(
+        command="server", program="/bin/server", cwd="/tmp", args=(Secret("x", "***"),), env={"A": Secret("b", "***")}
+    )
+    assert (source.argv(), source.environment()) == (["/bin/server", "x"], {"A": "b"})

@@ -139,7 +139,7 @@ def test_a_line_is_shown_without_its_secrets(line: str, masked: str) -> None:
     assert masked_line(line) == masked
 
 
-def test_what_is_shown_is_not_hidden() -> None:
+def test_values_that_are_shown_are_not_redacted() -> None:
     assert parts_of("--root", "/srv/share", "https://example.com/mcp", LEVEL="debug") == set()
 
 
@@ -157,7 +157,7 @@ def test_what_is_shown_is_not_hidden() -> None:
         (["*** --key=abcdefgh", "--key=***"], set[str](), {"--key="}),
     ],
 )
-def test_what_is_not_shown_is_hidden_whole_and_in_pieces(args: list[str], hidden: set[str], seen: set[str]) -> None:
+def test_masked_values_are_redacted_whole_and_in_pieces(args: list[str], hidden: set[str], seen: set[str]) -> None:
     parts = parts_of(*args)
     assert hidden <= parts
     assert not seen & parts and "" not in parts
@@ -189,6 +189,6 @@ def test_a_url_without_secrets_hides_nothing() -> None:
     ],
     ids=["header", "cookie", "query", "path", "variable in a path", "variable for the whole"],
 )
-def test_of_a_url_and_its_headers_all_that_is_masked_is_hidden(parts: set[str], hidden: str) -> None:
+def test_masked_parts_of_a_url_and_its_headers_are_redacted(parts: set[str], hidden: str) -> None:
     assert hidden in parts
     assert not {"Bearer", "example.com", ""} & parts

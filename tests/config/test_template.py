@@ -24,7 +24,7 @@ def test_the_template_equals_no_file(folders: Folders) -> None:
     assert folders.config() == without
 
 
-def test_what_is_a_comment_in_the_template_is_right_too(folders: Folders) -> None:
+def test_commented_lines_of_the_template_are_valid_too(folders: Folders) -> None:
     (folders.root / "notes.py").write_text("")
     folders.servers(SERVERS)
     folders.settings(uncommented().replace("servers.NAME", "servers.files"))
@@ -49,7 +49,7 @@ def test_its_rules_let_read_and_ask_about_the_rest(folders: Folders) -> None:
     assert judge(rules, Caller(), Target("files", "resource", "file:///a"), {}).action == "allow"
 
 
-def test_it_leaves_alone_what_the_personal_file_says(folders: Folders) -> None:
+def test_the_template_does_not_override_the_personal_file(folders: Folders) -> None:
     folders.servers(SERVERS)
     folders.settings('naming = "collide"\n[http]\nport = 5333\n[limits]\ndrain = 3\n', user=True)
     before = folders.config()

@@ -47,7 +47,7 @@ def test_missing_variables_are_named() -> None:
     assert VARIABLES.expand("${B:-${D}}").missing == ("D",)
 
 
-def test_what_only_an_editor_can_give_is_named() -> None:
+def test_variables_that_only_an_editor_can_give_are_named() -> None:
     assert VARIABLES.expand("Bearer ${input:my-token}").elsewhere == ("input:my-token",)
     assert VARIABLES.expand("${command:pick}").elsewhere == ("command:pick",)
 

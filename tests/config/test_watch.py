@@ -88,11 +88,11 @@ async def test_each_absence_has_its_own_two_seconds(tmp_path: Path, monkeypatch:
     async with watching(file) as watched, asyncio.timeout(20):
         for _ in range(3):  # Together longer than a file may be missing.
             file.unlink()
-            await asyncio.sleep(0.35)
+            await asyncio.sleep(0.35)  # Shorter than the time that a file may be missing.
             file.write_text("1")
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.15)  # Long enough for the watch to see that the file is back.
         file.unlink()
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.3)  # Shorter than the time that a file may be missing.
         file.write_text("2")
         reports = [await watched.next()]
         while reports[-1] != ["2"]:
@@ -210,7 +210,7 @@ async def test_files_are_polled_where_the_system_reports_no_changes(
     ]
 
 
-async def test_it_ends_when_it_is_cancelled(tmp_path: Path) -> None:
+async def test_a_watch_ends_when_it_is_cancelled(tmp_path: Path) -> None:
     async def nothing() -> None:
         pass
 

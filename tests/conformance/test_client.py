@@ -18,7 +18,7 @@ def test_every_check_that_succeeded_still_does(wire: str, npm: Path) -> None:
 
 
 @pytest.mark.parametrize("wire", suite.CLIENT_SCENARIOS)
-def test_the_list_of_checks_that_succeed_names_every_scenario_but_those_that_do_not_yet(wire: str) -> None:
+def test_the_list_of_successful_checks_names_every_scenario_except_known_failures(wire: str) -> None:
     known = suite.baseline(suite.CLIENT_BASELINE)[wire]
     assert not known.keys() & suite.NOT_YET[wire]
     assert len(known) + len(suite.NOT_YET[wire]) == suite.CLIENT_SCENARIOS[wire]

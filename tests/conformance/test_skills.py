@@ -4,14 +4,16 @@ Nothing in the gateway knows this extension; it is an example of any.
 """
 
 import sys
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.conformance import suite, through
+
+Way = Callable[[Sequence[str]], AbstractContextManager[str]]
 
 pytestmark = pytest.mark.timeout(3 * suite.PROMPTLY)
 
@@ -21,27 +23,9 @@ SCENARIOS: Final = {"sep-2640-skills-directory": 7, "sep-2640-skills-enumeration
 _LIBRARIAN: Final = ["env", f"PYTHONPATH={suite.ROOT}", sys.executable, "-m", "tests.conformance.skills_server"]
 
 
-@contextmanager
-def alone() -> Generator[str]:
-    with through.program([*_LIBRARIAN, "--http"]) as url:
-        yield url
-
-
-@contextmanager
-def behind_a_pipe() -> Generator[str]:
-    with through.gateway({"command": _LIBRARIAN[0], "args": _LIBRARIAN[1:]}) as url:
-        yield url
-
-
-@contextmanager
-def by_http() -> Generator[str]:
-    with alone() as server, through.gateway({"url": server}) as url:
-        yield url
-
-
-@pytest.mark.parametrize("way", [alone, behind_a_pipe, by_http])
-def test_every_check_about_skills_succeeds(way: Callable[[], AbstractContextManager[str]], npm: Path) -> None:
-    with way() as url:
+@pytest.mark.parametrize("way", through.WAYS)
+def test_every_check_about_skills_succeeds(way: Way, npm: Path) -> None:
+    with way(_LIBRARIAN) as url:
         found = {name: suite.run_extension_scenario(npm, name, url) for name in SCENARIOS}
     assert not suite.shortcomings(found)
     assert {scenario: len(checks) for scenario, checks in found.items()} == SCENARIOS

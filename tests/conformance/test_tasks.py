@@ -1,15 +1,17 @@
 """The official suite's scenarios for the tasks extension, before a server that has it: without and with the gateway."""
 
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.conformance import suite, through
+
+Way = Callable[[Sequence[str]], AbstractContextManager[str]]
 
 pytestmark = pytest.mark.timeout(3 * suite.PROMPTLY)
 
@@ -29,27 +31,9 @@ SCENARIOS: Final = {
 _FOREMAN: Final = ["env", f"PYTHONPATH={suite.ROOT}", sys.executable, "-m", "tests.hub.foreman"]
 
 
-@contextmanager
-def alone() -> Generator[str]:
-    with through.program([*_FOREMAN, "--http"]) as url:
-        yield url
-
-
-@contextmanager
-def behind_a_pipe() -> Generator[str]:
-    with through.gateway({"command": _FOREMAN[0], "args": _FOREMAN[1:]}) as url:
-        yield url
-
-
-@contextmanager
-def by_http() -> Generator[str]:
-    with alone() as server, through.gateway({"url": server}) as url:
-        yield url
-
-
-@pytest.mark.parametrize("way", [alone, behind_a_pipe, by_http])
-def test_every_check_about_tasks_succeeds(way: Callable[[], AbstractContextManager[str]], npm: Path) -> None:
-    with way() as url:
+@pytest.mark.parametrize("way", through.WAYS)
+def test_every_check_about_tasks_succeeds(way: Way, npm: Path) -> None:
+    with way(_FOREMAN) as url:
         # Each mostly waits for tasks to come to their end.
         with ThreadPoolExecutor(4) as pool:
             running = {name: pool.submit(suite.run_extension_scenario, npm, name, url) for name in SCENARIOS}

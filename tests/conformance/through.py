@@ -14,7 +14,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final, TypedDict, cast
 
@@ -123,6 +123,27 @@ def gateway_before(server: str) -> Generator[str]:
         return
     with program(command) as url, gateway({"url": url}) as address:
         yield address
+
+
+def alone(command: Sequence[str]) -> AbstractContextManager[str]:
+    """The address of a server, without a gateway."""
+    return program([*command, "--http"])
+
+
+def behind_a_pipe(command: Sequence[str]) -> AbstractContextManager[str]:
+    """The address of a gateway in front of the server as a command."""
+    return gateway({"command": command[0], "args": list(command[1:])})
+
+
+@contextmanager
+def by_http(command: Sequence[str]) -> Generator[str]:
+    """The address of a gateway in front of the server at a URL."""
+    with alone(command) as server, gateway({"url": server}) as address:
+        yield address
+
+
+WAYS: Final = (alone, behind_a_pipe, by_http)
+"""The ways to a server that is started with a command."""
 
 
 def client_command(era: str) -> list[str]:

@@ -9,10 +9,10 @@ from typing import NamedTuple, cast
 from sluicegate.downstream.duplex import INPUT_TIMEOUT
 from sluicegate.downstream.http import HttpEndpoint
 from sluicegate.downstream.http_guard import HostPolicy, HttpLimits
-from sluicegate.downstream.http_response import HttpRequest
 from sluicegate.exchange import Caller, Handler, chain
 from sluicegate.gate.admission import Admission
 from sluicegate.http1 import Limits, Listener, serve
+from sluicegate.runtime.identity import Identify, IncomingRequest
 from tests.downstream.raw_client import Json, modern
 
 PATIENCE = 10.0
@@ -254,7 +254,7 @@ def standard(method: str, params: Mapping[str, object], version: str = "2026-07-
     return headers
 
 
-def by_token(request: HttpRequest) -> Caller:
+def by_token(request: IncomingRequest) -> Caller:
     """A caller for each token: enough of authentication for tests."""
     return Caller(request.headers.get("authorization") or "nobody")
 
@@ -269,10 +269,11 @@ async def http_client(
     places: HttpLimits | None = None,
     calls: Admission | None = None,
     sse: bool = True,
+    identify: Identify = by_token,
 ) -> AsyncGenerator[HttpClient]:
     """A client of a handler that is served over loopback; all connections are gone when both have ended."""
     handler = chain((calls or Admission(),), handler)
-    async with HttpEndpoint(handler, hold=hold, hosts=hosts, limits=places, caller=by_token, sse=sse) as endpoint:
+    async with HttpEndpoint(handler, hold=hold, hosts=hosts, limits=places, identify=identify, sse=sse) as endpoint:
         async with serve(endpoint, limits=limits) as listener:
             client = HttpClient(endpoint, listener)
             try:

@@ -2,9 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Final, cast
 
 from sluicegate.downstream.duplex import INPUT_TIMEOUT, DuplexServer, serve_duplex
 from sluicegate.exchange import Handler
@@ -12,6 +12,22 @@ from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.testing import MemoryWire
 
 Json = dict[str, object]
+
+
+STILL: Final = 200
+"""Turns of the loop without any progress after which nothing more happens by itself."""
+
+
+async def standstill(progress: Callable[[], int]) -> int:
+    """The value of something that grows, once it has begun and grows no more."""
+    before, turns = 0, 0
+    async with asyncio.timeout(20):
+        while turns < STILL:
+            now = progress()
+            turns = turns + 1 if now == before and now else 0
+            before = now
+            await asyncio.sleep(0)
+    return before
 
 
 class RawClient:

@@ -242,7 +242,7 @@ async def test_an_id_may_not_be_used_twice_at_once_and_the_first_goes_on() -> No
         assert texts(result_of(await client.request(1, "tools/call", call("echo", text="free")))) == ["free"]
 
 
-async def test_hanging_up_cancels_what_is_under_way() -> None:
+async def test_hanging_up_cancels_requests_in_progress() -> None:
     stage = Stage()
     async with raw_client(stage.server) as client, asyncio.timeout(10):
         await client.initialize()

@@ -12,11 +12,11 @@ import sluicegate
 from sluicegate.downstream import browser_page, http_response
 from sluicegate.downstream.http import HttpEndpoint
 from sluicegate.downstream.http_guard import LOOPBACK, HostPolicy
-from sluicegate.downstream.http_response import HttpRequest
 from sluicegate.errors import ErrorObject
 from sluicegate.exchange import Caller, Exchange
 from sluicegate.http1 import Limits, serve
 from sluicegate.protocol.message import Notification, Reply, Result
+from sluicegate.runtime.identity import IncomingRequest
 from tests.downstream import http_stage
 from tests.downstream.http_client import (
     BOTH,
@@ -62,9 +62,7 @@ WRONG: dict[str, Callable[[str, str], Headers]] = {
 
 @pytest.mark.parametrize("way", WRONG)
 @pytest.mark.parametrize("header", ["mcp-method", "mcp-name"])
-async def test_a_header_that_does_not_say_what_the_body_says_is_a_mismatch_and_nothing_runs(
-    header: str, way: str
-) -> None:
+async def test_a_header_that_differs_from_the_body_is_a_mismatch_and_nothing_runs(header: str, way: str) -> None:
     stage = Stage()
     async with http_client(stage.server) as client:
         kept = [pair for name, pair in HEADERS.items() if name != header]
@@ -150,7 +148,7 @@ MIRRORS = [("Mcp-Param-Region", "=?base64?w7xiZXI=?="), ("mcp-param-size", "42.0
 MIRRORED = modern(call("mirrored", region="über", size=42, dry=True))
 
 
-async def test_arguments_that_travel_as_headers_too_are_let_pass_if_both_say_the_same() -> None:
+async def test_arguments_that_equal_their_headers_pass() -> None:
     async with http_client(Stage().server) as client:
         answer = await client.modern("tools/call", MIRRORED, headers=MIRRORS)
         assert texts(result_of(await answer.json())) == ["über 42 True"]
@@ -159,9 +157,7 @@ async def test_arguments_that_travel_as_headers_too_are_let_pass_if_both_say_the
 
 @pytest.mark.parametrize("way", WRONG)
 @pytest.mark.parametrize("index", range(3))
-async def test_an_argument_s_header_that_says_anything_else_is_a_mismatch_and_nothing_runs(
-    index: int, way: str
-) -> None:
+async def test_a_header_that_differs_from_its_argument_is_a_mismatch_and_nothing_runs(index: int, way: str) -> None:
     stage = Stage()
     async with http_client(stage.server) as client:
         headers = [*MIRRORS[:index], *WRONG[way](*MIRRORS[index]), *MIRRORS[index + 1 :]]
@@ -186,7 +182,7 @@ async def test_a_header_without_its_argument_is_a_mismatch_and_an_unrelated_one_
 # ------------------------------------------------------------------------------------------------------ which era
 
 
-async def test_an_unknown_version_said_alike_by_both_is_unsupported_and_the_supported_ones_are_named() -> None:
+async def test_an_unknown_version_in_header_and_body_is_refused_with_the_supported_ones() -> None:
     async with http_client(Stage().server) as client:
         params = modern(call("echo", text="x"))
         params["_meta"] = {**cast(Json, params["_meta"]), "io.modelcontextprotocol/protocolVersion": "2027-01-01"}
@@ -200,7 +196,7 @@ async def test_an_unknown_version_said_alike_by_both_is_unsupported_and_the_supp
 @pytest.mark.parametrize(
     "method", ["initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "no/such"]
 )
-async def test_what_2026_07_28_does_not_have_is_not_found(method: str) -> None:
+async def test_methods_that_2026_07_28_lacks_are_not_found(method: str) -> None:
     async with http_client(Stage().server) as client:
         await refused(await client.modern(method, modern({"protocolVersion": "2025-11-25"})), 404, -32601)
 
@@ -255,7 +251,7 @@ async def test_get_and_delete_without_session_and_version_are_not_allowed() -> N
             assert (answer.status, answer.headers["allow"]) == (405, "POST")
 
 
-async def test_get_with_an_old_version_and_no_session_is_told_what_is_missing() -> None:
+async def test_get_with_an_old_version_and_no_session_is_refused_with_the_reason() -> None:
     async with http_client(Stage().server) as client:
         headers = [("MCP-Protocol-Version", "2025-11-25"), ("Accept", "text/event-stream")]
         assert (await client.open("GET", "/mcp", headers)).status == 400
@@ -277,13 +273,13 @@ async def test_only_the_exact_path_is_there(method: str, path: str) -> None:
         assert (await client.open(method, path)).status == 404
 
 
-async def test_a_wrong_path_is_told_the_right_one_on_this_machine() -> None:
+async def test_a_wrong_path_is_answered_with_the_right_one_on_this_machine() -> None:
     async with http_client(Stage().server) as client:
         message = await (await client.post(request(1, "ping"), path="/")).json()
         assert error_of(message)["message"] == "There is nothing here; the MCP endpoint is /mcp."
 
 
-async def test_a_wrong_path_is_told_nothing_where_others_come_from_elsewhere() -> None:
+async def test_a_wrong_path_gets_no_hint_where_other_machines_may_connect() -> None:
     async with http_client(Stage().server, hosts=HostPolicy(frozenset({"127.0.0.1", "example.test"}))) as client:
         message = await (await client.post(request(1, "ping"), path="/")).json()
         assert error_of(message)["message"] == "There is nothing here."
@@ -368,7 +364,7 @@ async def test_batches_responses_and_broken_envelopes_are_invalid_requests(messa
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"nonsense", b'{"a":NaN}', b"\xff", b"{}{}", b"\xef\xbb\xbf{}"])
-async def test_what_cannot_be_parsed_is_a_parse_error_without_an_id(body: bytes) -> None:
+async def test_malformed_json_is_a_parse_error_without_an_id(body: bytes) -> None:
     async with http_client(Stage().server) as client:
         assert (await refused(await client.post(body, standard("tools/call", ECHO)), 400, -32700))["id"] is None
 
@@ -420,7 +416,7 @@ async def test_an_answer_has_the_status_of_its_code(reply: Reply, status: int, a
         assert message["id"] == 1
 
 
-async def test_a_handler_that_crashes_is_an_internal_error_that_tells_nothing() -> None:
+async def test_a_handler_that_crashes_is_an_internal_error_without_details() -> None:
     async def handler(exchange: Exchange) -> Reply:
         raise RuntimeError("secret detail")
 
@@ -472,13 +468,13 @@ async def test_an_answer_whose_own_code_fails_is_an_internal_error_and_the_endpo
 async def test_when_the_caller_cannot_be_determined_nothing_of_the_request_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def nobody(request: HttpRequest) -> Caller:
+    def fail(request: IncomingRequest) -> Caller:
         raise RuntimeError("secret detail")
 
     monkeypatch.setattr(http_response, "KEEP_ALIVE", 0.0)
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
-    endpoint = HttpEndpoint(Stage().server, caller=nobody)
+    endpoint = HttpEndpoint(Stage().server, identify=fail)
     async with endpoint, serve(endpoint) as listener:
         client = HttpClient(endpoint, listener)
         for _ in range(2):  # what the first one left to be done is done before the second is answered
@@ -502,7 +498,7 @@ async def test_when_the_caller_cannot_be_determined_nothing_of_the_request_is_le
         (["application/json, text/plain"], 415),
     ],
 )
-async def test_a_body_must_say_that_it_is_json(content_type: list[str], status: int) -> None:
+async def test_a_body_without_the_json_content_type_is_refused(content_type: list[str], status: int) -> None:
     async with http_client(Stage().server) as client:
         kinds = [("Content-Type", kind) for kind in content_type]
         body = json.dumps(request(1, "tools/call", ECHO)).encode()
@@ -518,7 +514,7 @@ async def test_a_body_is_not_compressed(encoding: str, status: int) -> None:
 
 
 @pytest.mark.parametrize("accept", ["text/html", "application/xml, image/*", "application/json;q=0", ""])
-async def test_a_client_that_takes_neither_json_nor_events_is_told_so(accept: str) -> None:
+async def test_a_client_that_accepts_neither_json_nor_events_gets_406(accept: str) -> None:
     async with http_client(Stage().server) as client:
         assert (await client.modern("tools/call", ECHO, accept=accept)).status == 406
 
@@ -580,12 +576,12 @@ async def test_a_browser_from_elsewhere_learns_no_path() -> None:
         assert (await client.open("GET", "/", BROWSER)).status == 404
 
 
-def test_what_the_page_shows_is_escaped() -> None:
+def test_values_on_the_page_are_escaped() -> None:
     page = browser_page.page("localhost<b>", '/mcp"><script>')
     assert b"localhost&lt;b&gt;/mcp&quot;&gt;&lt;script&gt;" in page and b"<script" not in page
 
 
-async def test_health_and_readiness_say_no_more_than_that() -> None:
+async def test_health_and_readiness_show_only_their_status() -> None:
     async with http_client(Stage().server) as client:
         assert await (await client.open("GET", "/healthz")).json() == {"status": "ok"}
         assert (await client.open("GET", "/readyz")).status == 200
@@ -654,7 +650,7 @@ async def test_a_thousand_progress_events_come_in_order_and_none_is_lost() -> No
         assert texts(result_of(last)) == ["done"]
 
 
-async def test_a_silent_call_becomes_a_stream_that_says_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_call_becomes_a_stream_with_keepalive_comments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_response, "KEEP_ALIVE", 0.0)
     stage = Stage()
     async with http_client(stage.server) as client:
@@ -718,7 +714,7 @@ async def test_hanging_up_at_any_point_leaves_nothing_behind() -> None:
         assert (await client.modern("tools/call", ECHO)).status == 200
 
 
-async def test_a_tool_that_answers_although_it_was_cancelled_harms_nobody() -> None:
+async def test_the_late_answer_of_a_cancelled_tool_is_dropped() -> None:
     stage = Stage()
     async with http_client(stage.server) as client, asyncio.timeout(10):
         connection = await start(client, "stubborn")
@@ -823,7 +819,7 @@ async def test_a_state_is_refused_to_other_callers_for_other_calls_and_a_second_
         assert len({str(error_of(message)["message"]) for message in messages}) == 1
 
 
-async def test_a_retry_whose_headers_say_another_argument_is_refused() -> None:
+async def test_a_retry_with_other_arguments_in_its_headers_is_refused() -> None:
     server = sluicegate.Server("mirrors")
 
     @server.tool(input_schema={**http_stage.MIRRORED, "required": ["region"]})
@@ -869,7 +865,7 @@ async def test_of_two_retries_at_once_one_gets_the_answer() -> None:
         assert sorted(task.result().status for task in tasks) == [200] + [400] * 9
 
 
-async def test_a_client_that_cannot_be_asked_is_told_which_capability_it_needs() -> None:
+async def test_a_client_that_cannot_be_asked_gets_the_name_of_the_capability() -> None:
     async with http_client(Stage().server) as client:
         message = await refused(await client.modern("tools/call", modern(call("greet"))), 400, -32021)
         data = cast(Json, error_of(message)["data"])
@@ -979,7 +975,7 @@ async def test_about_to_stop_ends_subscriptions_with_their_result_and_lets_calls
         assert await client.listener.drain(5)
 
 
-async def test_giving_up_answers_what_is_left_while_the_connections_are_still_there() -> None:
+async def test_giving_up_answers_open_requests_before_connections_close() -> None:
     stage = Stage()
     async with http_client(stage.server) as client, asyncio.timeout(10):
         calling = await client.modern("tools/call", stamped("halves"))

@@ -51,7 +51,7 @@ def test_a_host_that_is_listed_with_its_port_is_held_to_it() -> None:
         assert status(doors, ("Host", other)) == 421
 
 
-def test_what_is_listed_matches_in_whatever_case_it_was_given() -> None:
+def test_hosts_and_origins_match_in_any_case() -> None:
     doors = HostPolicy(hosts=frozenset({"MCP.Example"}), origins=frozenset({"HTTPS://App.Example"}))
     assert doors == HostPolicy(hosts=frozenset({"mcp.example"}), origins=frozenset({"https://app.example"}))
     for host in ("mcp.example", "MCP.EXAMPLE:80", "Mcp.Example"):
@@ -88,7 +88,7 @@ def test_a_host_that_is_not_ours_makes_no_origin_our_own() -> None:
     assert status(HostPolicy(), ("Host", "evil.example"), ("Origin", "http://evil.example")) == 421
 
 
-def test_a_refusal_says_what_it_is_and_nothing_of_the_input() -> None:
+def test_a_refusal_has_its_reason_and_nothing_of_the_input() -> None:
     refusal = HostPolicy().check(headers(("Host", "<script>")))
     assert refusal is not None
     body = json.loads(refusal.body)
@@ -120,7 +120,7 @@ def test_a_refusal_says_what_it_is_and_nothing_of_the_input() -> None:
         (",;,", (False, False)),
     ],
 )
-def test_what_a_client_takes(accept: str | None, takes: tuple[bool, bool]) -> None:
+def test_the_media_types_that_a_client_accepts(accept: str | None, takes: tuple[bool, bool]) -> None:
     given = headers() if accept is None else headers(("Accept", accept))
     assert accepted(given) == Accepted(*takes)
 

@@ -85,7 +85,7 @@ async def test_initialize_gives_a_session_id_that_cannot_be_guessed(version: str
         assert await echoed(first) and await echoed(second)
 
 
-async def test_sessions_keep_little_of_what_their_clients_say_about_themselves() -> None:
+async def test_sessions_keep_little_of_their_clients_descriptions() -> None:
     """T4: a megabyte of clientInfo is not kept for each session."""
     async with http_client(Stage().server) as client:
         await client.initialize()
@@ -110,7 +110,7 @@ async def test_initialize_is_answered_as_an_event_to_a_client_that_takes_nothing
         assert result_of(event.message)["protocolVersion"] == "2025-06-18"
 
 
-async def test_a_message_without_a_session_is_told_what_is_missing() -> None:
+async def test_a_message_without_a_session_is_refused_with_the_reason() -> None:
     stage = Stage()
     async with http_client(stage.server) as client:
         for message in (
@@ -147,7 +147,7 @@ async def test_a_request_that_finds_no_session_is_refused_under_its_own_id() -> 
     "message",
     [notification("notifications/initialized"), response(1), [request(1, "ping")], request("x" * 300, "ping"), 5],
 )
-async def test_what_is_no_request_or_has_no_usable_id_is_refused_without_one(message: object) -> None:
+async def test_messages_without_a_usable_id_are_refused_without_one(message: object) -> None:
     async with http_client(Stage().server) as client:
         answer = await client.post(message)
         assert answer.status == 400 and (await answer.json())["id"] is None
@@ -169,7 +169,7 @@ async def test_a_session_id_that_stands_twice_is_none() -> None:
         assert (await client.post(request(1, "ping"), twice)).status == 404
 
 
-async def test_another_caller_s_session_is_as_unknown_as_one_that_never_was() -> None:
+async def test_the_session_of_another_caller_looks_unknown() -> None:
     stage = Stage()
     async with http_client(stage.server) as client:
         mine = await client.initialize(headers=[("Authorization", "mine")])
@@ -270,7 +270,7 @@ async def none_live(client: HttpClient) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_server_that_cannot_say_what_it_offers_refuses_initialize_and_opens_nothing() -> None:
+async def test_initialize_is_refused_and_opens_nothing_if_discovery_fails() -> None:
     async def handler(exchange: Exchange) -> Reply:
         return ErrorObject(-32603, "not today")
 
@@ -359,7 +359,7 @@ async def test_a_bad_id_is_owed_an_error_and_nothing_is_run(id: object) -> None:
         ("logging/setLevel", {"level": "loud"}, 200, -32602),
     ],
 )
-async def test_the_session_era_says_most_errors_with_status_200(
+async def test_the_session_era_sends_most_errors_with_status_200(
     method: str, params: Json, status: int, code: int
 ) -> None:
     async with http_client(Stage().server) as client:
@@ -389,7 +389,7 @@ async def test_a_parse_error_has_no_id_and_the_session_goes_on() -> None:
         assert await echoed(session)
 
 
-async def test_an_id_that_is_under_way_is_refused_and_the_first_gets_its_answer() -> None:
+async def test_an_id_in_use_is_refused_and_its_first_request_is_answered() -> None:
     stage = Stage()
     async with http_client(stage.server) as client, asyncio.timeout(10):
         session = await client.initialize()
@@ -695,7 +695,7 @@ async def test_a_stream_that_is_resumed_while_it_goes_on_leaves_its_first_connec
         assert [event.message.get("method") for event in rest] == ["notifications/progress", None]
 
 
-async def test_a_client_that_hangs_up_before_anything_was_said_frees_its_connection_when_the_call_ends() -> None:
+async def test_a_client_that_hangs_up_before_the_first_event_frees_its_connection_when_the_call_ends() -> None:
     stage = Stage()
     async with http_client(stage.server) as client, asyncio.timeout(10):
         session = await client.initialize()
@@ -723,7 +723,7 @@ async def test_streams_without_a_reader_leave_no_connection_behind() -> None:
         assert await echoed(session)
 
 
-async def test_a_call_may_let_its_client_go_and_tells_the_rest_when_it_comes_back() -> None:
+async def test_a_call_may_end_its_response_early_and_sends_the_rest_when_the_client_resumes() -> None:
     stage = Stage()
     async with http_client(stage.server) as client, asyncio.timeout(10):
         session = await client.initialize()
@@ -748,7 +748,7 @@ async def test_a_client_that_would_not_come_back_is_not_let_go(accept: str) -> N
         assert texts(result_of(last)) == ["done"]
 
 
-async def test_a_client_that_takes_nothing_is_cut_off_and_what_is_kept_for_it_stays_bounded() -> None:
+async def test_a_client_that_reads_nothing_is_cut_off_and_its_buffer_stays_bounded() -> None:
     stage = Stage()
     limits = Limits(unsent=65536, blocked_time=0.05)
     async with http_client(stage.server, limits=limits) as client, asyncio.timeout(10):
@@ -872,7 +872,7 @@ async def test_a_get_that_was_cut_goes_on_behind_the_last_event_seen() -> None:
         assert await resumed.events() == []
 
 
-async def test_a_silent_stream_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_stream_sends_keepalive_comments(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage()
     async with http_client(stage.server) as client, asyncio.timeout(10):
         session = await subscribed(client, "2025-06-18")
@@ -1107,7 +1107,7 @@ def test_journals_that_share_a_memory_forget_before_it_is_full(events: list[tupl
     assert memory.size == 0
 
 
-async def test_the_session_that_said_nothing_for_longest_forgets_for_the_others() -> None:
+async def test_the_session_that_sent_nothing_for_longest_loses_its_events_first() -> None:
     async with http_client(Stage().server, places=HttpLimits(remembered=8000)) as client, asyncio.timeout(10):
         old, new = await client.initialize(), await client.initialize()
         first = await (await old.request(1, "tools/call", heard("count", to=5))).events()
@@ -1137,7 +1137,7 @@ async def test_a_stream_that_is_over_and_forgotten_cannot_be_resumed_and_takes_n
         assert len(kept._streams) <= 4  # pyright: ignore[reportPrivateUsage]
 
 
-async def test_a_session_that_ends_while_it_is_opened_harms_nobody() -> None:
+async def test_a_session_that_ends_while_it_is_opened_affects_no_other() -> None:
     entered, go = asyncio.Event(), asyncio.Event()
 
     async def handler(exchange: Exchange) -> Reply:

@@ -64,7 +64,7 @@ async def connect(client: HttpClient, headers: Headers = ()) -> Channel:
     return Channel(client, stream, event.data, headers)
 
 
-async def test_the_first_event_says_where_to_post_relative_to_us_and_cannot_be_guessed() -> None:
+async def test_the_first_event_has_a_relative_url_that_cannot_be_guessed() -> None:
     async with http_client(Stage().server) as client:
         first, second = await connect(client), await connect(client)
         assert first.endpoint.startswith("/messages?session_id=") and first.endpoint != second.endpoint
@@ -100,7 +100,7 @@ async def test_a_client_is_asked_on_the_stream_and_answers_by_a_post() -> None:
         assert texts(result_of(await channel.next())) == ["accept Ada"]
 
 
-async def test_changes_are_told_on_the_stream() -> None:
+async def test_changes_are_sent_on_the_stream() -> None:
     stage = Stage()
     async with http_client(stage.server) as client:
         channel = await connect(client)
@@ -146,7 +146,7 @@ async def test_an_unknown_token_is_not_found(query: str) -> None:
         assert cast(Json, error_of(await answer.json())["data"])["reason"] == "unknown_session"
 
 
-async def test_another_caller_s_token_is_as_unknown_as_one_that_never_was() -> None:
+async def test_the_token_of_another_caller_looks_unknown() -> None:
     stage = Stage()
     async with http_client(stage.server) as client:
         mine = await connect(client, [("Authorization", "mine")])
@@ -160,7 +160,7 @@ async def test_another_caller_s_token_is_as_unknown_as_one_that_never_was() -> N
         assert (await mine.request(1, "ping"))["id"] == 1
 
 
-async def test_a_closed_stream_is_the_end_of_its_session_and_of_what_is_under_way() -> None:
+async def test_closing_the_stream_ends_the_session_and_its_requests() -> None:
     stage = Stage()
     async with http_client(stage.server) as client, asyncio.timeout(10):
         channel, other = await connect(client), await connect(client)
@@ -175,7 +175,7 @@ async def test_a_closed_stream_is_the_end_of_its_session_and_of_what_is_under_wa
         assert (await other.request(1, "ping"))["id"] == 1
 
 
-async def test_a_stream_that_is_closed_before_anything_was_said_leaves_nothing_behind() -> None:
+async def test_a_stream_that_is_closed_before_the_first_event_leaves_nothing_behind() -> None:
     async with http_client(Stage().server) as client:
         for _ in range(10):
             channel = await connect(client)
@@ -193,7 +193,7 @@ async def gone(client: HttpClient, *, channels: int) -> None:
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", ""])
-async def test_a_message_must_say_that_it_is_json(content_type: str) -> None:
+async def test_a_message_without_the_json_content_type_is_refused(content_type: str) -> None:
     stage = Stage()
     async with http_client(stage.server) as client:
         channel = await connect(client)
@@ -241,7 +241,7 @@ async def test_a_string_with_a_bare_line_break_is_no_json_and_nothing_runs(break
         assert stage.ran == ["c"]
 
 
-async def test_a_silent_stream_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_stream_sends_keepalive_comments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_response, "KEEP_ALIVE", 0.001)
     async with http_client(Stage().server) as client, asyncio.timeout(10):
         channel = await connect(client)
@@ -263,7 +263,7 @@ async def test_about_to_stop_ends_idle_streams_and_lets_calls_finish() -> None:
         assert texts(result_of(await busy.next())) == ["waited"]
 
 
-async def test_a_stop_tells_those_whose_calls_are_cancelled() -> None:
+async def test_stopping_answers_the_calls_that_it_cancels() -> None:
     stage = Stage()
     async with http_client(stage.server) as client, asyncio.timeout(10):
         channel = await connect(client)

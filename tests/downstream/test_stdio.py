@@ -14,7 +14,7 @@ import pytest
 
 from sluicegate.downstream.stdio import StdioWire
 from sluicegate.runtime import byte_channel
-from tests.downstream.raw_client import Json, modern, result_of
+from tests.downstream.raw_client import Json, modern, result_of, standstill
 
 SERVER = [sys.executable, str(Path(__file__).with_name("stdio_server.py"))]
 # Unbuffered, what the server prints before it serves is on its way before anybody can take stdout from it.
@@ -76,7 +76,7 @@ def test_end_of_input_ends_the_server_with_status_0(running: Running) -> None:
 
 
 @pytest.mark.parametrize(("tool", "word"), [("wait", b"waiting\n"), ("stuck", b"stuck\n"), ("stubborn", b"stubborn\n")])
-def test_end_of_input_does_not_wait_for_work_under_way(running: Running, tool: str, word: bytes) -> None:
+def test_end_of_input_does_not_wait_for_requests_in_progress(running: Running, tool: str, word: bytes) -> None:
     running.send(line(1, tool))
     assert word in iter(running.stderr.readline, b"")
     running.stdin.close()
@@ -230,7 +230,7 @@ async def something_in(output: int) -> None:
         loop.remove_reader(output)
 
 
-async def test_what_is_written_in_one_turn_of_the_loop_leaves_together(wire: tuple[StdioWire, int]) -> None:
+async def test_writes_of_one_turn_of_the_loop_are_sent_together(wire: tuple[StdioWire, int]) -> None:
     ours, output = wire
     for text in (b"one\n", b"two\n", b"three\n"):
         ours.write(text)
@@ -239,7 +239,7 @@ async def test_what_is_written_in_one_turn_of_the_loop_leaves_together(wire: tup
     await ours.aclose()
 
 
-async def test_what_was_written_before_the_end_leaves_and_in_order(wire: tuple[StdioWire, int]) -> None:
+async def test_data_written_before_the_end_is_sent_in_order(wire: tuple[StdioWire, int]) -> None:
     ours, output = wire
     pieces = [b"%06d" % n * 1000 for n in range(8)]  # Three quarters of what a pipe holds, so nobody need read.
     for piece in pieces:
@@ -301,9 +301,7 @@ async def test_a_file_is_read_no_faster_than_the_answers_are_taken(tmp_path: Pat
         ours = await StdioWire.open(stdin, stdout)
         listener = Listener(ours)
         ours.attach(listener)
-        for _ in range(100):
-            await asyncio.sleep(0.001)
-        assert os.lseek(stdin, 0, os.SEEK_CUR) < 1_000_000
+        assert await standstill(lambda: os.lseek(stdin, 0, os.SEEK_CUR)) < 1_000_000
         received = 0
         while received < 16_000_000:
             await something_in(output)

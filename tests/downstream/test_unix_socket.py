@@ -12,6 +12,7 @@ from sluicegate.downstream.unix_socket import serve_socket
 from sluicegate.exchange import Exchange, Handler
 from sluicegate.protocol.message import Reply, Result
 from sluicegate.runtime import byte_channel
+from tests.downstream.raw_client import standstill
 
 
 async def answer(exchange: Exchange) -> Reply:
@@ -84,11 +85,7 @@ async def test_no_requests_are_taken_from_a_client_that_does_not_read_its_answer
         reader, writer = await asyncio.open_unix_connection(path, limit=1_000_000)
         # In one write, which the kernel takes in pieces as the other side reads.
         writer.write(b"".join(json.dumps({**CALL, "id": number}).encode() + b"\n" for number in range(requests)))
-        before = -1
-        while taken != before or not taken:  # It stands still when neither side can go on.
-            before = taken
-            await asyncio.sleep(0.05)  # noqa: ASYNC110 - nothing tells that
-        assert taken < requests / 2
+        assert await standstill(lambda: taken) < requests / 2  # Neither side can go on.
         for _ in range(requests):
             assert b'"result"' in await reader.readline()
         assert taken == requests
@@ -99,7 +96,7 @@ def greeting(handler: Handler) -> Callable[[bytes], tuple[Handler | None, bytes]
     return lambda line: (handler, b"come in\n") if line == b"hello\n" else (None, b"no\n")
 
 
-async def test_a_client_is_served_as_its_first_line_says_and_counted(tmp_path: Path) -> None:
+async def test_the_first_line_of_a_client_selects_its_handler_and_clients_are_counted(tmp_path: Path) -> None:
     async def refuse(exchange: Exchange) -> Reply:
         raise AssertionError("not the handler that was chosen")
 

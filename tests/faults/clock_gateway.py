@@ -51,7 +51,7 @@ def main(folder: str) -> None:
     from sluicegate.config.model import HttpFront
     from sluicegate.config.paths import Places
     from sluicegate.downstream import http_sessions
-    from sluicegate.gateway.load_file import load_server
+    from sluicegate.gateway.loading import load_server
     from sluicegate.serve.listeners import Running
     from sluicegate.serve.process import GatewayProcess
     from sluicegate.serve.run_server import run_in_loop

@@ -17,7 +17,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Final, TypeVar, cast
+from typing import Final, cast
 
 import pytest
 
@@ -35,13 +35,11 @@ from sluicegate.serve.reload import as_loaded
 from sluicegate.upstream.duplex import Era, SocketUpstream
 from tests.faults.load import Wire
 from tests.faults.promises import LEFT_OVER, STOPPED, assert_kept
+from tests.polling import PATIENCE, until, until_called
 
-PATIENCE: Final = 40.0
-"""Seconds for anything, on a machine with much else to do."""
 HOSTILE: Final = str(Path(__file__).with_name("gateway_hostile.py"))
 
 Json = dict[str, object]
-T = TypeVar("T")
 
 
 class BriefStartup(StartupWait):
@@ -163,22 +161,6 @@ async def wires(port: int, count: int) -> list[Wire]:
         opened = await asyncio.gather(*(loop.create_connection(Wire, "127.0.0.1", port) for _ in range(more)))
         found += [wire for _, wire in opened]
     return found
-
-
-async def until(look: Callable[[], T], is_so: Callable[[T], object]) -> T:
-    """The value once it is true, by polling: no event announces it."""
-    async with asyncio.timeout(PATIENCE):
-        while not is_so(seen := look()):  # noqa: ASYNC110 - see above
-            await asyncio.sleep(0.01)
-    return seen
-
-
-async def until_called(look: Callable[[], Awaitable[T]], is_so: Callable[[T], object]) -> T:
-    """As `until`, for what has to be waited for."""
-    async with asyncio.timeout(PATIENCE):
-        while not is_so(seen := await look()):  # noqa: ASYNC110 - see above
-            await asyncio.sleep(0.01)
-    return seen
 
 
 @asynccontextmanager

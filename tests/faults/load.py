@@ -23,6 +23,7 @@ from sluicegate.http1 import Limits
 from tests.downstream.http_client import Headers, standard
 from tests.downstream.raw_client import Json, modern
 from tests.faults.load_server import Census, Options
+from tests.polling import until, until_called
 
 PATIENCE: Final = 40.0
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: ([0-9]+)\r\n", re.IGNORECASE)
@@ -177,10 +178,7 @@ class LoadServer:
 
     async def wait_census(self, is_so: Callable[[Census], bool]) -> Census:
         """What is alive when it is so."""
-        async with asyncio.timeout(PATIENCE):
-            while not is_so(census := await self.census()):  # noqa: ASYNC110 - the process has no other way to tell
-                await asyncio.sleep(0.01)
-        return census
+        return await until_called(self.census, is_so)
 
     @property
     def rss(self) -> int:
@@ -201,9 +199,7 @@ class LoadServer:
 
     async def wait_descriptors(self, most: int) -> None:
         """Wait until no more than these are open."""
-        async with asyncio.timeout(PATIENCE):
-            while self.descriptors > most:  # noqa: ASYNC110 - the process has no other way to tell
-                await asyncio.sleep(0.01)
+        await until(lambda: self.descriptors <= most)
 
 
 def call_of(

@@ -18,10 +18,10 @@ import msgspec
 
 import sluicegate
 from sluicegate.downstream.http import HttpEndpoint
-from sluicegate.downstream.http_response import HttpRequest
 from sluicegate.exchange import Caller, chain
 from sluicegate.gate.admission import Admission
 from sluicegate.http1 import Limits, serve
+from sluicegate.runtime.identity import IncomingRequest
 from sluicegate.serve.run_server import run_in_loop
 
 WORDS = "word " * 4000
@@ -103,7 +103,7 @@ def make_server() -> sluicegate.Server:
     async def nap(text: str, seconds: float) -> str:
         """Say it again, later."""
         census.begun += 1
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds)  # The caller chooses how long the call takes.
         census.finished += 1
         return text
 
@@ -139,7 +139,7 @@ def make_server() -> sluicegate.Server:
     return server
 
 
-def by_header(request: HttpRequest) -> Caller:
+def by_header(request: IncomingRequest) -> Caller:
     """A caller for each token: enough of authentication for tests."""
     token = request.headers.get("authorization")
     return Caller() if token is None else Caller(token)
@@ -153,7 +153,7 @@ async def main(options: Options) -> None:
     async with (
         HttpEndpoint(server) as aside,
         serve(aside) as beside,
-        HttpEndpoint(chain((Admission(options.calls),), server), caller=by_header) as endpoint,
+        HttpEndpoint(chain((Admission(options.calls),), server), identify=by_header) as endpoint,
         serve(endpoint, limits=options.http, backlog=4096) as listener,
     ):
         sys.stdout.write(f"{listener.addresses[0][1]} {beside.addresses[0][1]}\n")

@@ -1,4 +1,4 @@
-"""The seconds that threats.md promises, as they can be measured from outside.
+"""The seconds that docs/threat-model.md promises, as they can be measured from outside.
 
 killed = time.monotonic()
 os.kill(pid, signal.SIGKILL)

@@ -318,10 +318,10 @@ class _Joint:
                 while rest and self._proxy.toxics[direction] is toxic and not self.stalled:
                     await self._write(direction, rest[: toxic.size], writer)
                     rest = rest[toxic.size :]
-                    await asyncio.sleep(toxic.every)
+                    await asyncio.sleep(toxic.every)  # The pace of the drip.
                 await self._write(direction, rest, writer)
             case Latency():
-                await asyncio.sleep(toxic.seconds)
+                await asyncio.sleep(toxic.seconds)  # The latency.
                 await self._write(direction, rest, writer)
 
     async def _write(self, direction: Direction, data: bytes, writer: asyncio.StreamWriter) -> None:

@@ -73,7 +73,7 @@ async def first(done: int, waiting: "list[asyncio.Future[Answer]]") -> None:
 
 
 @many
-async def test_of_many_calls_at_once_each_is_answered_or_refused_with_retry_after(repeats: int) -> None:
+async def test_each_of_many_concurrent_calls_is_answered_or_refused_with_retry_after(repeats: int) -> None:
     async with load_server(http=ROOMY) as server:
         tasks, descriptors = (await server.census()).tasks, server.descriptors
         wires = await server.wires(crowd(repeats))

@@ -93,7 +93,7 @@ async def test_2_000_clients_that_do_not_read_large_answers_are_cut_off_before_t
                 sock.close()
 
 
-async def test_listeners_that_do_not_read_keep_nothing_from_those_that_do() -> None:
+async def test_listeners_that_do_not_read_do_not_delay_others() -> None:
     wanted = modern({"notifications": {"resourceSubscriptions": [LONG_URI]}})
     listen = post_of("subscriptions/listen", wanted, accept=EVENTS)
     async with load_server(http=Limits(unsent=64 * 1024)) as server:
@@ -119,7 +119,7 @@ async def test_listeners_that_do_not_read_keep_nothing_from_those_that_do() -> N
         await server.wait_descriptors(descriptors)
 
 
-async def test_5_000_connections_that_say_nothing_disturb_nobody() -> None:
+async def test_5_000_silent_connections_disturb_no_other() -> None:
     room_for(5000)
     async with load_server(http=Limits(connections=20_000)) as server:
         descriptors = await warm(server)
@@ -192,7 +192,7 @@ async def test_calls_on_a_pipe_that_never_stop_telling_do_not_keep_us_from_heari
 
 
 @pytest.mark.parametrize("keep", ["keep-alive", "close"])
-async def test_beyond_the_limit_for_all_those_behind_for_longest_are_cut_off(keep: str) -> None:
+async def test_beyond_the_total_limit_the_slowest_clients_are_cut_off(keep: str) -> None:
     """One answer alone is allowed, two together are too much."""
 
     def answer(request: Request) -> None:

@@ -9,6 +9,7 @@ from typing import cast
 from tests.downstream.raw_client import Json, modern
 from tests.faults.load import Answer, LoadServer, Wire, call_of, post_of
 from tests.faults.load_server import LONG_URI
+from tests.polling import until
 
 PROGRAM = """
 import sluicegate, sluicegate.serve.run_server
@@ -66,8 +67,7 @@ async def stop_under_load(server: LoadServer) -> None:
     async with asyncio.TaskGroup() as group:
         for number, wire in enumerate(await server.wires(20)):
             group.create_task(go_on(wire, number))
-        while answered < 200:  # noqa: ASYNC110 - the load is on
-            await asyncio.sleep(0.01)
+        await until(lambda: answered >= 200)
         server.process.send_signal(signal.SIGTERM)
     # Who had begun in time gets the result; who cannot end is told that the call may have run.
     assert [answer.text for answer in await asyncio.gather(*naps)] == [f"nap {n}" for n in range(150)]

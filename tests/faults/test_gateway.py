@@ -20,21 +20,10 @@ from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.message import Reply, Result
 from sluicegate.protocol.modern_era import Discovery, complete
 from sluicegate.protocol.types import ProgressEvent, ToolsChanged
-from tests.faults.gateway_stage import (
-    PATIENCE,
-    BriefStartup,
-    gone,
-    hostile,
-    is_alive,
-    refusal,
-    staged,
-    until,
-    until_called,
-    why,
-    wires,
-)
+from tests.faults.gateway_stage import BriefStartup, gone, hostile, is_alive, refusal, staged, why, wires
 from tests.faults.load import call_of
 from tests.faults.promises import GRACE, assert_kept
+from tests.polling import PATIENCE, until, until_called
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 
@@ -109,7 +98,7 @@ async def test_a_client_that_hangs_up_withdraws_its_call(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("are_held", [False, True], ids=["its pipes end", "its pipes are held"])
 @pytest.mark.parametrize("era", ERAS)
-async def test_of_50_calls_open_when_it_is_killed_each_gets_one_error_and_the_next_call_works(
+async def test_each_of_50_calls_to_a_killed_server_gets_one_error_and_the_next_call_works(
     era: str, are_held: bool, tmp_path: Path
 ) -> None:
     async with staged(tmp_path, {"bad": hostile(f"era={era}")}, PATIENT) as stage, stage.client() as client:
@@ -192,7 +181,7 @@ class Flaky:
         await self._closed.wait()
 
 
-async def test_what_is_only_read_is_read_again_from_the_next_connection(tmp_path: Path) -> None:
+async def test_read_only_requests_are_repeated_on_the_next_connection(tmp_path: Path) -> None:
     async with staged(tmp_path, {"good": hostile()}) as stage, stage.client() as client:
         flaky = Flaky()
         stage.gateway.hub.mount("flaky", flaky, MountSettings(prefix="flaky"))
@@ -214,7 +203,7 @@ async def test_a_line_that_is_no_message_is_skipped(line: str, tmp_path: Path) -
         assert stage.status("bad").restarts == 0
 
 
-async def test_a_server_that_says_nothing_but_nonsense_is_started_anew(tmp_path: Path) -> None:
+async def test_a_server_that_sends_only_garbage_is_restarted(tmp_path: Path) -> None:
     async with staged(tmp_path, {"bad": hostile(), "good": hostile()}, PATIENT) as stage, stage.client() as client:
         pid = await pid_of(client)
         raving = asyncio.ensure_future(refusal(client.call("bad__say", line="raving", times=200_000)))
@@ -283,7 +272,7 @@ async def test_a_server_that_comes_back_mute_is_unavailable_after_the_queue_wait
 
 
 @pytest.mark.parametrize("lists", ["mute", "closed"])
-async def test_a_server_that_does_not_tell_what_it_offers_is_started_anew(lists: str, tmp_path: Path) -> None:
+async def test_a_server_that_does_not_answer_its_lists_is_restarted(lists: str, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     settings = "[servers.bad]\nstart_timeout = 2\n"
     secret = {"API_TOKEN": "canary-value-4711"}
@@ -415,7 +404,7 @@ async def test_a_stubborn_server_has_its_default_graces_and_no_more_time(tmp_pat
         assert_kept(PATIENCE, stopped, earliest=2 * GRACE)
 
 
-async def test_what_a_server_leaves_behind_that_ends_as_it_should_is_ended_in_time(tmp_path: Path) -> None:
+async def test_children_of_a_server_that_ended_normally_are_ended_in_time(tmp_path: Path) -> None:
     async with staged(tmp_path, {"bad": hostile()}) as stage, stage.client() as client:
         kinds = ("background", "setsid", "daemon", "quiet")
         left = [int((await client.call("bad__spawn", kind=kind)).text) for kind in kinds]
@@ -544,7 +533,7 @@ class Odd:
 
 
 @pytest.mark.parametrize("where", ["connect", "list", "listen", "wait", "close"])
-async def test_what_breaks_in_the_care_of_one_server_ends_at_that_server(where: str, tmp_path: Path) -> None:
+async def test_a_defect_in_the_supervision_of_a_server_ends_at_that_server(where: str, tmp_path: Path) -> None:
     async with staged(tmp_path, {"good": hostile()}) as stage, stage.client() as client:
         odd = Odd(where)
         mount = stage.gateway.hub.mount("odd", odd, MountSettings(prefix="odd"))
@@ -553,7 +542,7 @@ async def test_what_breaks_in_the_care_of_one_server_ends_at_that_server(where: 
         assert (await client.call("good__echo", text="here")).text == "here"
 
 
-async def test_what_breaks_in_a_call_ends_at_that_call(tmp_path: Path) -> None:
+async def test_a_defect_in_a_call_ends_at_that_call(tmp_path: Path) -> None:
     async with staged(tmp_path, {"good": hostile()}) as stage, stage.client() as client:
         mount = stage.gateway.hub.mount("odd", Odd("call"), MountSettings(prefix="odd"))
         await until_called(client.tools, lambda tools: any(tool.name == "odd__run" for tool in tools))

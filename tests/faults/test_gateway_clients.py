@@ -20,12 +20,13 @@ from sluicegate.http1 import serve
 from tests.downstream.http_client import initialize, notification, request, standard
 from tests.downstream.raw_client import Json, modern
 from tests.faults import gateway_stage
-from tests.faults.gateway_stage import PATIENCE, Folder, gateway_process, hostile
+from tests.faults.gateway_stage import Folder, gateway_process, hostile
 from tests.faults.load import Answer, LoadServer, Wire, call_of, encoded, raw_post, statuses
 from tests.faults.load_server import by_header
 from tests.faults.test_downstream_crowds import check_refused, first
-from tests.faults.test_downstream_garbage import CASES, check_answer, garbage
+from tests.faults.test_downstream_garbage import check_garbage
 from tests.faults.test_downstream_slow import EVENTS, MIB, check_undisturbed, slow_readers
+from tests.polling import PATIENCE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 
@@ -67,16 +68,7 @@ async def test_1_200_broken_requests_end_at_the_gateway(tmp_path: Path) -> None:
     good, headers = encoded(request(7, "tools/call", params)), standard("tools/call", params)
     async with served(tmp_path) as server, asyncio.timeout(50):
         tasks = (await server.census()).tasks
-        wire = await server.wire()
-        refused = 0
-        for number, body in zip(range(CASES), garbage(good), strict=False):
-            answer = await wire.ask(raw_post(body, headers))
-            check_answer(answer, body)
-            refused += answer.status == 400
-            if number % 100 == 0:
-                assert (await wire.ask(raw_post(good, headers))).text == "good"
-        assert refused > CASES // 2
-        assert (await wire.ask(raw_post(good, headers))).text == "good"
+        await check_garbage(await server.wire(), good, headers)
         await server.wait_census(lambda census: census.tasks <= tasks)
 
 
@@ -210,7 +202,7 @@ async def test_a_client_that_floods_meets_its_own_limit_and_others_do_not_notice
     async with (
         gateway_stage.staged(tmp_path, {"behind": BEHIND}, ROOMY) as stage,
         # The gateway knows one caller; this endpoint of it knows them by what they say they are.
-        HttpEndpoint(stage.gateway.handler(), caller=by_header) as endpoint,
+        HttpEndpoint(stage.gateway.handler(), identify=by_header) as endpoint,
         serve(endpoint) as listener,
     ):
         port = listener.addresses[0][1]

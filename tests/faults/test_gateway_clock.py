@@ -112,7 +112,7 @@ async def staged(base: Path, settings: str) -> AsyncGenerator[Stage]:
 
 
 @JUMPS
-async def test_nothing_that_is_under_way_ends_because_the_clock_was_set(jump: float, tmp_path: Path) -> None:
+async def test_a_changed_clock_ends_no_call_in_progress(jump: float, tmp_path: Path) -> None:
     async with staged(tmp_path, "[servers.good]\ntool_timeouts = { hang = 1 }\n") as stage:
         await stage.open_session()
         await stage.park_question()
@@ -142,7 +142,7 @@ async def test_nothing_that_is_under_way_ends_because_the_clock_was_set(jump: fl
 
 
 @JUMPS
-async def test_what_has_little_time_has_no_more_of_it_because_the_clock_was_set(jump: float, tmp_path: Path) -> None:
+async def test_a_changed_clock_extends_no_deadline(jump: float, tmp_path: Path) -> None:
     settings = (
         "[servers.bad]\ntool_timeouts = { hang = 4 }\n"
         "[servers.asking]\ntimeout = 2\nlongest_call = 2\n"

@@ -15,20 +15,10 @@ import pytest
 
 from tests.downstream.http_client import initialize, notification, request
 from tests.downstream.raw_client import Json
-from tests.faults.gateway_stage import (
-    PATIENCE,
-    Folder,
-    children,
-    descriptors,
-    gateway_process,
-    hostile,
-    staged,
-    until,
-    until_called,
-    wires,
-)
+from tests.faults.gateway_stage import Folder, children, descriptors, gateway_process, hostile, staged, wires
 from tests.faults.load import Answer, Wire, call_of, encoded, raise_descriptors, raw_post
 from tests.faults.promises import LEFT_OVER, assert_kept
+from tests.polling import PATIENCE, until, until_called
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 

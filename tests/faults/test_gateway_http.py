@@ -11,8 +11,9 @@ import sluicegate
 from sluicegate import RpcError, Server
 from sluicegate.http1 import serve
 from sluicegate.hub import supervise as plan
-from tests.faults.gateway_stage import BriefStartup, Stage, data_of, hostile, refusal, staged, until_called, why
+from tests.faults.gateway_stage import BriefStartup, Stage, data_of, hostile, refusal, staged, why
 from tests.faults.proxy import fault_proxy
+from tests.polling import until_called
 from tests.ports import free_port
 from tests.upstream.http_server import DISCOVERED, INFO, Answer, Asked, Json, Script, endpoint, message, scripted
 
@@ -91,7 +92,7 @@ async def endless(asked: Asked) -> None:
     asked.stream()
     while True:
         asked.event(b"")
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # The pace of a stream without an end.
 
 
 async def silent(asked: Asked) -> None:
@@ -118,9 +119,7 @@ FAULTS: dict[str, tuple[Answer, tuple[str, str]]] = {
 
 
 @pytest.mark.parametrize("era", ["modern", "session"])
-async def test_whatever_a_url_answers_the_caller_learns_why_and_nothing_of_what_was_said(
-    era: str, tmp_path: Path
-) -> None:
+async def test_the_caller_learns_why_a_url_failed_and_nothing_of_its_content(era: str, tmp_path: Path) -> None:
     remote = Remote(era)
     async with (
         scripted(remote) as server,

@@ -29,11 +29,10 @@ from tests.faults.gateway_stage import (
     gone,
     hostile,
     staged,
-    until,
-    until_called,
 )
 from tests.faults.promises import LEFT_OVER, ORPHANED, STALL, assert_kept
 from tests.marks import new_mark, processes_with
+from tests.polling import until, until_called
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc"),

@@ -1,4 +1,4 @@
-"""Servers by URL that come back as others: with other tools, or of another era (threats R8, protocol §3.6)."""
+"""Servers by URL that come back as others: with other tools, or of another era (threats R8)."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -18,7 +18,8 @@ from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.upstream import http_session
 from sluicegate.upstream.http import HttpUpstream
 from sluicegate.upstream.http_endpoint import Timeouts
-from tests.faults.gateway_stage import PATIENCE, Stage, refusal, staged, until, until_called
+from tests.faults.gateway_stage import Stage, refusal, staged
+from tests.polling import PATIENCE, until, until_called
 from tests.upstream.http_server import DISCOVERED, INFO, Asked, Json, scripted
 from tests.upstream.raw_server import Recorder, exchange
 

@@ -20,7 +20,6 @@ from sluicegate.upstream.duplex import SocketUpstream
 from tests.config import test_broken_files
 from tests.downstream.raw_client import Json, modern
 from tests.faults.gateway_stage import (
-    PATIENCE,
     Folder,
     Process,
     gateway_process,
@@ -29,13 +28,12 @@ from tests.faults.gateway_stage import (
     is_alive,
     refusal,
     servers_in,
-    until,
-    until_called,
     why,
     wires,
 )
 from tests.faults.load import Answer, Wire, call_of, post_of
 from tests.faults.promises import AT_ONCE, DRAIN, GRACE, ORPHANED, STOPPED, assert_kept
+from tests.polling import PATIENCE, until, until_called
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 
@@ -277,7 +275,7 @@ async def test_sigkill_leaves_no_server_behind_and_the_next_one_starts_over_what
         assert await gateway.stopped() == 0
 
 
-async def test_of_gateways_that_start_in_the_same_instant_one_serves_the_folder(folder: Folder) -> None:
+async def test_one_of_several_concurrent_gateways_serves_the_folder(folder: Folder) -> None:
     begun = folder.root / "begun"
     folder.servers({"good": hostile(f"begun={begun}")})
     async with AsyncExitStack() as stack:
@@ -337,7 +335,7 @@ async def test_no_broken_file_changes_anything_and_a_mended_one_does(folder: Fol
                 await under_way
 
 
-async def test_a_change_touches_only_what_it_names_and_calls_under_way_finish(folder: Folder) -> None:
+async def test_a_change_affects_only_the_servers_it_names_and_calls_finish(folder: Folder) -> None:
     async with gateway_process(folder) as gateway, gateway.control() as control, gateway.client() as client:
         await gateway.ready("bad", "good")
         pids = {name: await pid_of(client, name) for name in TWO}

@@ -112,14 +112,14 @@ async def test_a_blocked_direction_goes_on_when_it_is_healed() -> None:
 
 
 @pytest.mark.parametrize("toxic", [Drip(size=2, every=0.001, after=1), Latency(0.001)])
-async def test_what_is_slow_arrives(toxic: Toxic) -> None:
+async def test_slow_bytes_arrive(toxic: Toxic) -> None:
     async with echoed() as (proxy, (reader, writer)):
         proxy.down = toxic
         writer.write(b"0123456789")
         assert await reader.readexactly(10) == b"0123456789"
 
 
-async def test_what_refuses_accepts_again_at_the_same_place() -> None:
+async def test_a_refusing_proxy_accepts_again_at_the_same_port() -> None:
     async with echoed() as (proxy, _):
         port = proxy.port
         proxy.refuse()

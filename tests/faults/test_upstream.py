@@ -1,7 +1,6 @@
 """The network between our client and a server fails, in every transport (threats R0, R15, R16)."""
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
@@ -10,14 +9,13 @@ from sluicegate.errors import Truncated
 from sluicegate.http1 import Limits
 from sluicegate.protocol.message import Params, Result, opened
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.upstream.http import forget_verdicts, verdict_on
+from sluicegate.upstream.http import verdict_on
 from sluicegate.upstream.http_endpoint import Timeouts
 from tests.faults.proxy import Cut, Drip, Latency, Reset, Stall, fault_proxy
 from tests.faults.upstreams import (
     LIMIT,
     POSTED,
     TEXT,
-    WAYS,
     Spoken,
     Way,
     connection_to,
@@ -33,16 +31,7 @@ RUN: Params = {"name": "run", "arguments": {}}
 COUNT: Params = {"name": "count", "arguments": {"to": 100}}
 
 
-@pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest) -> Way:
-    return request.param
-
-
-@pytest.fixture(autouse=True)
-def no_verdicts() -> Iterator[None]:
-    forget_verdicts()
-    yield
-    forget_verdicts()
+pytestmark = pytest.mark.usefixtures("no_verdicts")
 
 
 # ----------------------------------------------------------------------------------------------------- R15: not reached
@@ -210,7 +199,7 @@ async def test_half_open_is_found_out_by_the_callers_own_deadline(way: Way) -> N
         await proxy.wait_clients(0)
 
 
-async def test_what_is_slow_or_late_arrives_all_the_same(way: Way) -> None:
+async def test_slow_or_late_answers_arrive(way: Way) -> None:
     async with proxied(way) as (_, proxy, url), connection_to(url, way) as connection:
         proxy.down = Drip(size=40, every=0.001)
         proxy.up = Latency(0.01)
@@ -229,7 +218,7 @@ async def test_a_drip_that_goes_on_for_ever_has_an_end(way: Way) -> None:
         assert caught.value.delivered == "unknown"
 
 
-async def test_events_without_an_answer_end_with_the_callers_deadline_and_the_server_is_told(way: Way) -> None:
+async def test_events_without_an_answer_end_at_the_deadline_and_the_server_is_notified(way: Way) -> None:
     async with proxied(way) as (counted, _, url), connect(url, era=era_of(way), max_timeout=2) as client:
         with pytest.raises(UpstreamTimeout):
             await client.call("tick", on_progress=lambda event: None)
@@ -275,7 +264,7 @@ async def test_a_stream_that_is_silent_in_the_middle_of_an_event_is_taken_up_aga
 
 @pytest.mark.parametrize("method", ["tools/list", "prompts/list", "resources/list", "resources/read"])
 @pytest.mark.parametrize("fault", ["no answer", "no event", "half a body"])
-async def test_what_only_looks_is_asked_again_once(method: str, fault: str) -> None:
+async def test_read_only_requests_are_repeated_once(method: str, fault: str) -> None:
     tries: list[str] = []
 
     async def handle(asked: Asked) -> None:
@@ -298,7 +287,7 @@ async def test_what_only_looks_is_asked_again_once(method: str, fault: str) -> N
 
 
 @pytest.mark.parametrize("method", ["tools/call", "prompts/get", "x/unknown"])
-async def test_what_may_act_is_never_asked_again(way: Way, method: str) -> None:
+async def test_requests_with_effects_are_never_repeated(way: Way, method: str) -> None:
     tries: list[str] = []
 
     def handle(asked: Asked) -> None:

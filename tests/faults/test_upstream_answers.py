@@ -4,7 +4,6 @@ import asyncio
 import gzip
 import logging
 import zlib
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from functools import lru_cache
@@ -15,8 +14,7 @@ from sluicegate import UpstreamError, UpstreamProtocolError, UpstreamUnavailable
 from sluicegate.errors import ErrorObject
 from sluicegate.protocol.message import Result
 from sluicegate.runtime.task_scope import TaskScope, forever
-from sluicegate.upstream.http import forget_verdicts
-from tests.faults.upstreams import POSTED, TEXT, WAYS, Spoken, Way, connection_to, everything_about, spoken
+from tests.faults.upstreams import POSTED, TEXT, Spoken, Way, connection_to, everything_about, spoken
 from tests.upstream.http_server import Asked, message, scripted
 from tests.upstream.raw_server import exchange
 
@@ -26,16 +24,7 @@ HTML = f"<html><title>{SECRET}</title></html>".encode()
 MIB = 1 << 20
 
 
-@pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest) -> Way:
-    return request.param
-
-
-@pytest.fixture(autouse=True)
-def no_verdicts() -> Iterator[None]:
-    forget_verdicts()
-    yield
-    forget_verdicts()
+pytestmark = pytest.mark.usefixtures("no_verdicts")
 
 
 # -------------------------------------------------------------------------------------------------------- R14: statuses
@@ -57,7 +46,7 @@ def no_verdicts() -> Iterator[None]:
         (504, "backend_unavailable", "unknown"),
     ],
 )
-async def test_a_status_that_is_no_success_is_an_error_that_tells_it_and_nothing_of_the_body(
+async def test_an_error_status_is_reported_without_the_body(
     way: Way, status: int, reason: str, delivered: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

@@ -1,7 +1,7 @@
-"""Streams that fall silent or break off, and sessions that are lost (threats R16, R18; protocol §5.2, §6.39)."""
+"""Streams that fall silent or break off, and sessions that are lost (threats R16, R18)."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -10,25 +10,15 @@ from sluicegate.errors import ErrorObject
 from sluicegate.exchange import Connection
 from sluicegate.protocol.message import Params, Result
 from sluicegate.runtime.task_scope import TaskScope, forever
-from sluicegate.upstream.http import forget_verdicts
 from sluicegate.upstream.http_endpoint import Timeouts
-from tests.faults.upstreams import LIMIT, POSTED, TEXT, WAYS, Spoken, Way, connection_to, spoken
+from tests.faults.upstreams import LIMIT, POSTED, TEXT, Spoken, Way, connection_to, spoken
 from tests.upstream.http_server import INFO, JSON, Answer, Asked, Json, change, message, modern, scripted, session
 from tests.upstream.raw_server import Recorder, exchange
 
 LISTEN: Params = {"notifications": {"resourceSubscriptions": ["a://b"]}}
 
 
-@pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest) -> Way:
-    return request.param
-
-
-@pytest.fixture(autouse=True)
-def no_verdicts() -> Iterator[None]:
-    forget_verdicts()
-    yield
-    forget_verdicts()
+pytestmark = pytest.mark.usefixtures("no_verdicts")
 
 
 # --------------------------------------------------------------------------------------------------------- R16: silence
@@ -129,7 +119,7 @@ async def test_changes_may_be_days_apart() -> None:
         change(timeouts, silence=0.1, idle=0.1)
         asked.stream()
         asked.event(message(method="notifications/subscriptions/acknowledged", params={"notifications": {}}))
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.3)  # Longer than `silence` and `idle`: the time that passes is the subject.
         asked.event(message(id=asked.id, result={"resultType": "complete"}))
         asked.end()
 
@@ -209,7 +199,7 @@ async def test_a_stream_that_is_not_given_back_may_have_run(status: int) -> None
         assert (caught.value.delivered, caught.value.reason) == ("unknown", "backend_protocol")
 
 
-# ----------------------------------------------------------------------------------------- R18 and §6.39: lost sessions
+# --------------------------------------------------------------------------------------------------- R18: lost sessions
 
 
 HTML = ("Content-Type", "text/html; charset=utf-8")
@@ -458,7 +448,7 @@ async def test_a_stream_that_the_server_will_not_let_go_of_costs_the_session_not
         assert sessions.begun == 2 and sessions.refused > 1
 
 
-async def test_a_session_with_a_call_under_way_is_not_given_up_for_its_stream() -> None:
+async def test_a_session_with_a_call_in_progress_outlives_its_stream() -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def work(asked: Asked) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -18,26 +18,17 @@ from cryptography.x509.oid import NameOID
 from sluicegate import UpstreamError, UpstreamUnavailable
 from sluicegate.exchange import Host
 from sluicegate.protocol.message import Result
-from sluicegate.upstream.http import HttpUpstream, forget_verdicts
+from sluicegate.upstream.http import HttpUpstream
 from sluicegate.upstream.http_endpoint import Timeouts
 from tests.faults.proxy import Reset, Stall, Toxic, fault_proxy
-from tests.faults.upstreams import LIMIT, WAYS, Spoken, Way, era_of
+from tests.faults.upstreams import LIMIT, Spoken, Way, era_of
 from tests.upstream.http_server import INFO, Script, scripted
 from tests.upstream.raw_server import Recorder, exchange
 
 CANARY = "canary-4711"
 
 
-@pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest) -> Way:
-    return request.param
-
-
-@pytest.fixture(autouse=True)
-def no_verdicts() -> Iterator[None]:
-    forget_verdicts()
-    yield
-    forget_verdicts()
+pytestmark = pytest.mark.usefixtures("no_verdicts")
 
 
 class Authority:

@@ -121,7 +121,7 @@ class Counted:
                     n += 1
                     await call.progress(n)
                     self.begun.set()
-                    await asyncio.sleep(0.005)
+                    await asyncio.sleep(0.005)  # The pace of the progress.
             finally:
                 self.cancelled.set()
 

@@ -74,7 +74,7 @@ def test_callers_without_exchanges_take_no_memory() -> None:
 
 
 async def check_refused(answer: Answer, status: int, id: object = None) -> None:
-    """Told when to try again, in the words of threats §2."""
+    """Check the status, the code and the reason of a refusal, and that it names the time to retry."""
     code, reason = {429: (1003, "rate_limited"), 503: (1004, "overloaded")}[status]
     message = await answer.json()
     assert answer.status == status, message

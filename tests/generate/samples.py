@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import AsyncIterator, Iterable, Mapping
-from pathlib import Path
 
 import msgspec
 
@@ -12,8 +11,7 @@ from sluicegate.generate.model import GeneratedTool
 from sluicegate.hub.hub import Hub
 from sluicegate.protocol.message import Params
 from sluicegate.server import activated, activation
-
-CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
+from tests.public_tools import public_tools
 
 
 class Seen(msgspec.Struct, tag="seen"):
@@ -61,10 +59,10 @@ def tool_of(exposed: str, definition: Params) -> GeneratedTool:
 
 
 def corpus() -> Iterable[GeneratedTool]:
-    """The tools of public servers; none where their lists are missing."""
-    for file in sorted(CORPUS.glob("*.json")):
-        for tool in msgspec.json.decode(file.read_bytes())["tools"]:
-            yield GeneratedTool(file.stem, tool["name"], {**tool, "name": f"{file.stem}__{tool['name']}"})
+    """The tools of public servers; skips the test where there are none."""
+    for server, tools in public_tools().items():
+        for tool in tools:
+            yield GeneratedTool(server, str(tool["name"]), {**tool, "name": f"{server}__{tool['name']}"})
 
 
 def tool(name: str = "try", server: str = "odd", **definition: object) -> GeneratedTool:

@@ -159,7 +159,7 @@ async def test_the_hash_is_that_of_the_definition_of_the_server() -> None:
     assert modules_of([changed])[0].functions[0].hash != module.functions[0].hash
 
 
-async def test_only_streams_have_events_and_those_of_their_own_are_named() -> None:
+async def test_only_streams_have_events_and_custom_events_are_named() -> None:
     code = typescript(modules_of(await our_tools()))
     assert "watch(args: WatchArguments): AsyncIterable<runtime.Event | WatchEvent> {" in code["solar.ts"]
     assert "export type WatchEvent = Seen | Lost;" in code["solar.ts"]

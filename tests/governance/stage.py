@@ -16,8 +16,9 @@ from sluicegate.config.paths import audit_folder
 from sluicegate.protocol.canonical_json import canonical_json
 from tests.downstream.http_client import standard
 from tests.downstream.raw_client import Json, modern
-from tests.faults.gateway_stage import PATIENCE, Folder, Process, gateway_process
+from tests.faults.gateway_stage import Folder, Process, gateway_process
 from tests.faults.load import Answer, Wire, raw_post
+from tests.polling import PATIENCE
 
 RECORDER: Final = str(Path(__file__).with_name("recorder.py"))
 BY_ITSELF: Final = ("server/discover", "initialize", "notifications/initialized", "ping", "logging/setLevel")

@@ -10,8 +10,9 @@ from typing import Final, cast
 import pytest
 
 from tests.downstream.raw_client import Json
-from tests.faults.gateway_stage import PATIENCE, Process, until_called
+from tests.faults.gateway_stage import Process
 from tests.governance.stage import Governed, call_bytes, governing, outcome_of, wire_to
+from tests.polling import PATIENCE, until_called
 
 pytestmark = pytest.mark.timeout(180)
 

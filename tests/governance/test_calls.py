@@ -11,8 +11,9 @@ from typing import Final, cast
 import pytest
 
 from tests.downstream.raw_client import Json
-from tests.faults.gateway_stage import Process, until
+from tests.faults.gateway_stage import Process
 from tests.governance.stage import Governed, call_bytes, governing, outcome_of, wire_to
+from tests.polling import until
 
 pytestmark = pytest.mark.timeout(7200)
 

@@ -10,9 +10,10 @@ import pytest
 
 from tests.downstream.http_client import standard
 from tests.downstream.raw_client import Json, modern
-from tests.faults.gateway_stage import PATIENCE, Process, gateway_process
+from tests.faults.gateway_stage import Process, gateway_process
 from tests.faults.load import Answer, raw_post
 from tests.governance.stage import Governed, governing, wire_to
+from tests.polling import PATIENCE
 
 ALLOWED: Final = '[[permissions]]\ntool = "*"\naction = "allow"\n'
 PLACE: Final = b'"@"'

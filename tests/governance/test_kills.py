@@ -14,10 +14,11 @@ from typing import Final, cast
 import pytest
 
 from tests.downstream.raw_client import Json
-from tests.faults.gateway_stage import Process, until
+from tests.faults.gateway_stage import Process
 from tests.faults.promises import ORPHANED, STALL
 from tests.governance.stage import Governed, call_bytes, governing, outcome_of, wire_to
 from tests.marks import new_mark, processes_with
+from tests.polling import until
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc"),
@@ -64,7 +65,7 @@ async def kill_once(folder: Governed, mark: str, nonces: Iterator[int], seen: se
         await until(lambda: f'"nonce":{hanging},'.encode() in folder.journal("a").read_bytes(), bool)
         for _ in range(AT_ONCE):
             group.create_task(call_until_killed(gateway, nonces, seen))
-        await asyncio.sleep(life)
+        await asyncio.sleep(life)  # The gateway is killed at a random moment.
         gateway.process.kill()
         killed = time.monotonic()
         assert await gateway.process.wait() == -signal.SIGKILL

@@ -53,7 +53,7 @@ ALPHABET = st.sampled_from(
 
 @settings(max_examples=500)
 @given(st.lists(ALPHABET, max_size=14).map(b"".join))
-def test_what_we_accept_llhttp_reads_the_same_way(wire: bytes) -> None:
+def test_llhttp_reads_accepted_bodies_the_same_way(wire: bytes) -> None:
     decoder = ChunkDecoder()
     try:
         body = b"".join(decoder.feed(wire))

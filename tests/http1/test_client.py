@@ -25,6 +25,7 @@ from sluicegate.errors import (
 )
 from sluicegate.http1 import ClientLimits, Pool, Request, client, client_connection, limits, serve
 from tests.http1.raw import PATIENCE, Peer, echo, scripted
+from tests.polling import until, until_steady
 
 EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
@@ -79,7 +80,7 @@ async def test_head_that_was_written_once_goes_with_any_body() -> None:
 
 async def test_requests_at_the_same_time_have_a_connection_each_up_to_the_most() -> None:
     async def handler(request: Request) -> None:
-        await asyncio.sleep(0.01)
+        await until(lambda: len(listener.connections) == 3)
         echo(request)
 
     async with serve(handler) as listener, pooled(ClientLimits(per_origin=3)) as pool:
@@ -118,7 +119,7 @@ async def test_wait_for_a_free_connection_has_an_end() -> None:
             await pool.request("GET", url)
 
 
-async def test_nothing_is_kept_of_those_who_waited_in_vain() -> None:
+async def test_nothing_is_kept_of_requests_that_waited_in_vain() -> None:
     async with all_in_use() as (pool, url):
 
         async def wait_in_vain() -> None:
@@ -357,7 +358,7 @@ async def test_answer_that_cannot_be_read_is_an_error(answer: tuple[str, bytes])
             await (await pool.request("POST", url)).read()
 
 
-async def test_what_came_before_the_cut_can_be_used() -> None:
+async def test_bytes_before_the_cut_can_be_used() -> None:
     async with scripted(answering(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello")) as url, pooled() as pool:
         answer = await pool.request("POST", url)
         assert await answer.next_chunk() == b"hello"
@@ -440,7 +441,7 @@ async def test_slow_drip_lasts_as_long_as_bytes_come_and_the_caller_waits() -> N
         peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
         while True:
             peer.send(b"x")
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # The pace of the drip.
 
     async with scripted(script) as url, pooled(ClientLimits(idle=2)) as pool:
         answer = await pool.request("POST", url)
@@ -484,8 +485,7 @@ async def test_answer_that_may_end_by_itself_leaves_a_connection_to_be_used_agai
             assert await answer.next_chunk() == b"said"
             answer.let_end(PATIENCE)
             release.set()
-            while not answer.is_complete:  # noqa: ASYNC110 - nothing tells that of an answer nobody reads
-                await asyncio.sleep(0.001)
+            await until(lambda answer=answer: answer.is_complete)
         assert len(listener.connections) == 1
 
 
@@ -499,7 +499,7 @@ async def test_answer_that_does_not_end_in_its_time_is_cut_however_many_bytes_co
             while True:
                 peer.send(b"1\r\nx\r\n")
                 await peer.writer.drain()
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)  # The pace of the drip.
         finally:
             hung_up.set()
 
@@ -635,11 +635,7 @@ async def test_server_that_sends_faster_than_it_is_read_has_to_wait() -> None:
 
     async with serve(handler) as listener, pooled() as pool:
         answer = await pool.request("GET", f"http://127.0.0.1:{listener.addresses[0][1]}/")
-        before = -1
-        while sent != before:
-            before = sent
-            await asyncio.sleep(0.05)
-        assert sent < 40_000_000
+        assert await until_steady(lambda: sent) < 40_000_000
         received = 0
         while chunk := await answer.next_chunk():
             received += len(chunk)
@@ -647,23 +643,21 @@ async def test_server_that_sends_faster_than_it_is_read_has_to_wait() -> None:
         assert await (await pool.request("GET", f"http://127.0.0.1:{listener.addresses[0][1]}/")).next_chunk()
 
 
-async def test_kept_connection_is_closed_when_nobody_needs_it() -> None:
+async def test_a_kept_connection_is_closed_when_it_is_not_needed() -> None:
     async with serve(echo) as listener, pooled(ClientLimits(keep=0.02)) as pool:
         await pool.request("GET", f"http://127.0.0.1:{listener.addresses[0][1]}/")
-        while pool._all:  # pyright: ignore[reportPrivateUsage]  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: not pool._all)  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_server_says_how_long_a_connection_may_be_kept() -> None:
     answer = b"HTTP/1.1 200 OK\r\nKeep-Alive: timeout=1\r\nContent-Length: 0\r\n\r\n"
     async with scripted(answering(answer, hold=True)) as url, pooled() as pool:
         await pool.request("GET", url)
-        while pool._all:  # pyright: ignore[reportPrivateUsage]  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: not pool._all)  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_closed_pool_fails_what_is_under_way_and_asks_no_more(streaming: bool) -> None:
+async def test_a_closed_pool_fails_requests_in_progress_and_sends_no_more(streaming: bool) -> None:
     asked = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -758,7 +752,7 @@ def test_verification_cannot_be_turned_off() -> None:
         Pool(ssl_context=context)
 
 
-async def test_client_that_hangs_up_on_tls_is_told_to_the_handler(certificate: tuple[Path, Path]) -> None:
+async def test_the_handler_learns_that_a_client_hung_up_on_tls(certificate: tuple[Path, Path]) -> None:
     asked, gone = asyncio.Event(), asyncio.Event()
 
     async def handler(request: Request) -> None:

@@ -25,7 +25,7 @@ VALUES = st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF, exclude_c
 
 
 @given(st.lists(st.tuples(NAMES, VALUES), max_size=8).map(tuple))
-def test_what_is_written_is_read_back(fields: tuple[tuple[str, str], ...]) -> None:
+def test_written_heads_are_read_back(fields: tuple[tuple[str, str], ...]) -> None:
     request = read_request_head(request_head("GET", "/a?b", "x:1", fields) + b"\r\n", url=100, headers=10_000)
     answer = read_answer_head(answer_head(404, fields, True) + b"Content-Length: 3\r\n\r\n")
     expected = [(name.lower(), value.strip(" \t")) for name, value in fields]
@@ -53,7 +53,7 @@ def test_bytes_are_read_or_refused_and_nothing_else(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("value", "plain"), [(None, True), ("identity", True), ("gzip", False), ("identity, br", False), ("", True)]
 )
-def test_compressed_request_is_told_from_a_plain_one(value: str | None, plain: bool) -> None:
+def test_a_compressed_request_is_distinguished_from_a_plain_one(value: str | None, plain: bool) -> None:
     assert is_plain(Headers((("content-encoding", value),) if value is not None else ())) is plain
 
 

@@ -15,6 +15,7 @@ from sluicegate.errors import LocalProtocolError
 from sluicegate.http1 import Limits, Request, serve, server
 from sluicegate.http1.server_connection import HttpConnection
 from tests.http1.raw import PATIENCE, Peer, connected, echo, exchange
+from tests.polling import until_steady
 
 GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
 HEAD = b"POST /mcp HTTP/1.1\r\nHost: x\r\n"
@@ -99,7 +100,7 @@ async def test_chunked_request_is_put_together() -> None:
         assert (await peer.read_reply()).headers["x-path"] == "/a"
 
 
-async def test_what_is_written_in_one_turn_leaves_in_one_chunk_with_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_writes_of_one_turn_leave_in_one_chunk_with_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[bytes] = []
     real = HttpConnection._write  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(HttpConnection, "_write", lambda self, data: (writes.append(data), real(self, data))[1])  # pyright: ignore
@@ -223,7 +224,7 @@ async def test_client_that_closes_its_sending_side_still_gets_its_answers() -> N
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_handler_is_told_that_the_client_hung_up(streaming: bool) -> None:
+async def test_the_handler_learns_that_the_client_hung_up(streaming: bool) -> None:
     started, cancelled = asyncio.Event(), asyncio.Event()
 
     async def handler(request: Request) -> None:
@@ -316,7 +317,7 @@ async def test_drip_does_not_prolong_the_time_for_headers() -> None:
             peer.send(b"GET / HTTP/1.1\r\nX: ")
             while True:
                 peer.send(b"x")
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)  # The pace of the drip.
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.TaskGroup() as group:
@@ -400,9 +401,7 @@ BAD_BODIES = {
 
 
 @pytest.mark.parametrize(("data", "status"), (BAD_HEADS | BAD_BODIES).values(), ids=(BAD_HEADS | BAD_BODIES).keys())
-async def test_what_could_be_read_in_two_ways_is_refused_and_nothing_behind_it_is_read(
-    data: bytes, status: int
-) -> None:
+async def test_an_ambiguous_head_is_refused_and_nothing_after_it_is_read(data: bytes, status: int) -> None:
     seen: list[str] = []
 
     def handler(request: Request) -> None:
@@ -611,10 +610,7 @@ async def test_no_more_requests_are_begun_for_a_client_that_does_not_read() -> N
 
     async with exchange(handler, Limits(unsent=2_000_000)) as peer:
         peer.send(GET * 100)
-        before = -1
-        while begun != before:
-            before = begun
-            await asyncio.sleep(0.05)
+        await until_steady(lambda: begun)
         assert 0 < begun < 40  # What the system buffers for the connection, and two more.
         for _ in range(100):
             assert len((await peer.read_reply()).body) == size
@@ -634,7 +630,7 @@ async def test_reader_that_takes_its_time_but_takes_gets_everything() -> None:
         assert len((await peer.read_reply()).body) == 20_000_000
 
 
-async def test_thousand_idle_connections_do_not_keep_anybody_from_being_answered() -> None:
+async def test_a_thousand_idle_connections_do_not_delay_answers() -> None:
     async with serve(echo) as listener, contextlib.AsyncExitStack() as stack:
         for _ in range(1000):
             await stack.enter_async_context(connected(listener))

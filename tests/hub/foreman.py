@@ -149,7 +149,7 @@ class Foreman(Peer):
     async def _work(self, name: str, job: Job, arguments: Json) -> None:
         match name:
             case "slow_compute":
-                await asyncio.sleep(arguments["seconds"])
+                await asyncio.sleep(arguments["seconds"])  # The caller chooses how long the job takes.
                 self._set(job, "completed", {"result": text("computed")})
             case "failing_job":
                 self._set(job, "completed", {"result": {**text("It failed."), "isError": True}})

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from sluicegate.exchange import Exchange, Host
 from sluicegate.protocol.message import Notification, Params, Reply, Result
 from sluicegate.protocol.modern_era import ACKNOWLEDGED, Discovery, complete
+from tests.polling import until as until
 
 Answer = Callable[[Exchange], Awaitable[Reply]]
 
@@ -61,9 +62,3 @@ async def acknowledge(exchange: Exchange) -> None:
     """Honour all that a `subscriptions/listen` wants."""
     wanted: Params = {"notifications": exchange.params["notifications"]}
     await exchange.emit(Notification(ACKNOWLEDGED, wanted))
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so that nobody tells of; for no longer than the test has."""
-    while not is_so():  # noqa: ASYNC110 - there is no event
-        await asyncio.sleep(0.005)

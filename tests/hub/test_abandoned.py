@@ -1,4 +1,4 @@
-"""A caller of 2026-07-28 that a session-era server asks something and that stays away is counted (protocol §8)."""
+"""A caller of 2026-07-28 that a session-era server asks something and that stays away is counted."""
 
 import asyncio
 from itertools import count

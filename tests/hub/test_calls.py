@@ -97,7 +97,8 @@ async def test_a_tool_has_the_time_that_is_given_to_its_own_name(monkeypatch: py
 
     async def answer(exchange: Exchange) -> Reply:
         clock.now += 60
-        await (forever() if exchange.params.get("name") == "two" else asyncio.sleep(0.15))
+        # Longer than the interval between two looks at the deadlines.
+        await (forever() if exchange.params.get("name") == "two" else asyncio.sleep(0.15))  # See above.
         return DONE
 
     async with mounted(answer, MountSettings(prefix="s", tool_timeouts=[("tw*", 30), ("*", 90)])) as (hub, mount):

@@ -13,6 +13,7 @@ from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.message import Params, Reply, Result
 from sluicegate.protocol.modern_era import complete
 from tests.hub.scripted import Scripted, tools, until
+from tests.polling import until_steady
 
 BOTH: Params = {"tools": {"listChanged": True}, "resources": {"subscribe": True}}
 
@@ -33,7 +34,7 @@ async def test_two_gateways_that_mount_each_other_list_each_others_tools_a_limit
     second.mount("a", Scripted(first, BOTH), MountSettings(prefix="a", debounce=0.0))
     async with asyncio.timeout(20), first, second:
         await until(lambda: len(first.catalog.tools) == 1 + MAX_HOPS // 2)
-        await asyncio.sleep(0.3)
+        await until_steady(lambda: len(first.catalog.tools), looks=60)
         assert len(first.catalog.tools) == 1 + MAX_HOPS // 2
         assert len(second.catalog.tools) == MAX_HOPS // 2
 

@@ -16,6 +16,7 @@ from sluicegate.hub.mount import MountSettings, MountState
 from sluicegate.protocol.message import Notification, Reply, Result
 from sluicegate.runtime.task_scope import forever
 from tests.hub.scripted import Scripted, acknowledge, tools, until
+from tests.polling import until_steady
 
 CHANGED = Notification("notifications/tools/list_changed", {})
 
@@ -139,7 +140,7 @@ async def test_lists_are_fetched_once_where_nothing_changes(monkeypatch: pytest.
     async with running(Scripted(answer, {"tools": {"listChanged": True}})) as hub:
         await listens.wait()
         await listed(hub, "a__one")
-        await asyncio.sleep(0.05)
+        await until_steady(lambda: fetched)
     assert fetched == 1
 
 

@@ -1,4 +1,4 @@
-"""That lists changed, as clients of a hub over HTTP are told: at once, then no more than once in a while (§4.6)."""
+"""That lists changed, as clients of a hub over HTTP are told: at once, then no more than once in a while."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable

@@ -1,5 +1,5 @@
 """What of a server's words reaches a client: results that it can read, progress that rises, codes that mean something
-to it (threats R5, protocol §1.11, §3.2, §3.7)."""
+to it (threats R5)."""
 
 import asyncio
 from collections.abc import AsyncGenerator

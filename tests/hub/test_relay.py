@@ -156,10 +156,10 @@ async def test_no_time_passes_while_anybody_is_asked_whatever_the_server_says_me
             await asyncio.sleep(0)
         with bench.relay:
             await bench.relay.emit(progress())
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.15)  # Longer than the call may take: the time that passes is the subject.
             first.cancel()
             await asyncio.wait([first])
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.15)  # Longer than the call may take: the time that passes is the subject.
         bench.caller.may_answer.set()
         await second
 
@@ -168,7 +168,7 @@ async def test_time_passes_again_when_nobody_is_asked_any_more() -> None:
     bench = Bench("2025-11-25", seconds=0.01)
     with pytest.raises(DeadlineExceeded), bench.relay:
         await bench.relay.ask({"mine": FORM})
-        await asyncio.sleep(5)
+        await asyncio.sleep(5)  # The deadline ends this wait.
 
 
 class Slow(Caller):

@@ -121,7 +121,7 @@ async def test_a_call_under_way_finishes_however_long_it_takes_when_the_entry_of
             assert await calls.end(calls.start()) == said_by("new")
         else:
             hub.dismiss("s")
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # Longer than DRAIN.
         assert call not in calls.ends
         old.release.set()
         assert await calls.end(call) == said_by("old")

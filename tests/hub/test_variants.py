@@ -18,6 +18,7 @@ from sluicegate.protocol.modern_era import ClientProfile, complete
 from sluicegate.runtime.task_scope import forever
 from tests.hub.scripted import Scripted, acknowledge, tools, until
 from tests.hub.test_governor import Judge
+from tests.polling import until_called
 
 PAGES = "com.example/pages"
 CHANGED = Notification("notifications/tools/list_changed", {})
@@ -148,9 +149,8 @@ async def test_a_change_of_lists_that_only_some_clients_see_reaches_them() -> No
         before = len(server.asked)
         await server.announce()
         await until(lambda: len(server.asked) > before)  # The lists of all others are fetched first.
-        while await listed(hub, declaring(PAGES)) == ["s__one", "s__page"]:  # noqa: ASYNC110 - there is no event
-            await asyncio.sleep(0.005)
-        assert await listed(hub, declaring(PAGES)) == ["s__one", "s__sheet"]
+        names = await until_called(lambda: listed(hub, declaring(PAGES)), lambda seen: seen != ["s__one", "s__page"])
+        assert names == ["s__one", "s__sheet"]
 
 
 async def test_profiles_hide_tools_from_these_clients_too() -> None:

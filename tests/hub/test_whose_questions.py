@@ -1,4 +1,4 @@
-"""Whose is what a session-era server asks and says, when several callers share one connection (protocol §3.4, T11)?"""
+"""Whose is what a session-era server asks and says, when several callers share one connection (T11)?"""
 
 import asyncio
 import json

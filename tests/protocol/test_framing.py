@@ -182,7 +182,7 @@ def json_bytes(value: object, layout: int | str | None, newline: str) -> bytes:
 
 
 @given(st.lists(json_values), layouts, st.sampled_from(["\n", "\r\n", "\r"]), st.data())
-def test_what_is_encoded_as_lines_is_decoded_as_the_same_messages(
+def test_messages_survive_encoding_as_lines(
     values: list[object], layout: int | str | None, newline: str, data: st.DataObject
 ) -> None:
     stream = b"".join(encode_line(json_bytes(value, layout, newline)) for value in values)
@@ -195,7 +195,7 @@ def test_what_is_encoded_as_lines_is_decoded_as_the_same_messages(
     st.lists(st.tuples(json_values, st.none() | ids, st.none() | ids, st.none() | st.integers(0, 10**10 - 1))),
     st.data(),
 )
-def test_what_is_encoded_as_events_is_decoded_as_the_same_messages(
+def test_messages_survive_encoding_as_events(
     sent: list[tuple[object, str | None, str | None, int | None]], data: st.DataObject
 ) -> None:
     stream = b"".join(
@@ -310,7 +310,7 @@ def test_the_id_of_an_event_that_is_too_long_still_counts() -> None:
     ]
 
 
-def test_the_head_of_a_line_that_is_too_long_still_tells_its_id() -> None:
+def test_the_id_of_a_line_that_is_too_long_is_recovered() -> None:
     start = b'{"jsonrpc":"2.0","id":17,"result":"'
     (frame, following) = read_lines(start + b"r" * 20_000 + b'"}\n{}\n', ceiling=10_000)
     assert isinstance(frame, TooLong)
@@ -503,7 +503,7 @@ def test_a_line_without_end_takes_no_more_memory_than_the_ceiling(
 
 @pytest.mark.parametrize("framing", ["line", "data"])
 @pytest.mark.parametrize("then", [b"{}\n\n", b"9"], ids=["whole messages", "one more"])
-def test_of_a_message_that_was_too_long_nothing_is_held_for_long(framing: str, then: bytes) -> None:
+def test_a_message_that_is_too_long_is_not_kept_in_memory(framing: str, then: bytes) -> None:
     decoder, start = ENDLESS[framing]
     subject = decoder()
     tracemalloc.start()
@@ -522,7 +522,7 @@ def test_of_a_message_that_was_too_long_nothing_is_held_for_long(framing: str, t
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000, 5000])
-def test_what_comes_in_crumbs_takes_little_more_memory_than_what_comes_whole(size: int) -> None:
+def test_a_message_in_small_pieces_takes_little_more_memory_than_a_whole_one(size: int) -> None:
     length = min(512 * 1024, size * 65536)
     for decoder, start in (ENDLESS["line"], ENDLESS["data"]):
         subject = decoder()
@@ -542,7 +542,7 @@ def test_what_comes_in_crumbs_takes_little_more_memory_than_what_comes_whole(siz
 
 
 @pytest.mark.parametrize(("decoder", "start"), [ENDLESS["line"], ENDLESS["data"]], ids=["line", "data"])
-def test_what_was_too_long_is_let_go_while_the_rest_of_it_comes(
+def test_a_message_that_is_too_long_is_freed_while_its_rest_arrives(
     decoder: type[LineDecoder] | type[SseDecoder], start: bytes
 ) -> None:
     piece = 64 * 1024
@@ -594,7 +594,7 @@ def test_the_layout_of_a_message_becomes_spaces() -> None:
     assert encode_event(b'{\r\n\t"a": 1\n}\r') == b'data: {  \t"a": 1 } \n\n'
 
 
-def test_what_some_readers_take_for_a_line_end_is_escaped() -> None:
+def test_characters_that_some_readers_take_for_a_line_end_are_escaped() -> None:
     message = '{"a":"\u2028\u2029\x85é\u2027"}'.encode()
     escaped = '{"a":"\\u2028\\u2029\\u0085é\u2027"}'.encode()
     assert encode_line(message) == escaped + b"\n"

@@ -104,7 +104,7 @@ REQUESTS: list[tuple[str, Params]] = [
 
 
 @pytest.mark.parametrize(("method", "params"), REQUESTS)
-def test_what_one_side_writes_the_other_lets_pass(method: str, params: Params) -> None:
+def test_headers_that_one_side_writes_are_accepted_by_the_other(method: str, params: Params) -> None:
     written = headers_of("2026-07-28", method, params, {})
     assert ("mcp-name" in dict(written)) == (method in ("tools/call", "prompts/get", "resources/read"))
     check_headers(values(written), 1, "2026-07-28", method, params)
@@ -272,7 +272,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 @given(st.fixed_dictionaries({}, optional={"region": scalars | texts, "size": scalars, "dry": scalars, "inner": texts}))
-def test_what_is_written_for_any_arguments_is_let_pass(arguments: Params) -> None:
+def test_headers_written_for_any_arguments_are_accepted(arguments: Params) -> None:
     params: Params = {"name": "t", "arguments": arguments}
     check(written_for(params), params)
 
@@ -310,14 +310,14 @@ def test_integers_are_compared_by_number(said: str, size: object) -> None:
     check([("mcp-param-size", said)], params)
 
 
-def test_a_number_that_not_everybody_can_hold_equals_none() -> None:
+def test_a_number_beyond_double_precision_equals_none() -> None:
     mismatch(
         lambda: check([("mcp-param-size", str(MAX_COUNT + 1))], {"name": "t", "arguments": {"size": MAX_COUNT + 1}})
     )
 
 
 @pytest.mark.parametrize("said", ["42.5", "42e0", "0x2a", "+42", " 42", "4_2", "４２", "42.", "true", "1" * 5000])
-def test_what_is_no_plain_number_equals_none(said: str) -> None:
+def test_a_value_that_is_no_plain_number_equals_none(said: str) -> None:
     mismatch(lambda: check([("mcp-param-size", said)], {"name": "t", "arguments": {"size": 42}}))
 
 

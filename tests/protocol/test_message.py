@@ -88,7 +88,7 @@ def test_an_id_over_256_bytes_is_refused_without_it(request_id: str) -> None:
 
 
 @pytest.mark.parametrize("written", ["true", "1.0", "1.5", "{}", "9007199254740992", "-9007199254740993"])
-def test_an_answer_under_an_id_that_cannot_be_ours_answers_nobody(written: str) -> None:
+def test_an_answer_with_a_foreign_id_answers_no_request(written: str) -> None:
     heard = decode_tolerant(b'{"jsonrpc":"2.0","id":%s,"result":{}}' % written.encode())
     assert heard == Unreadable("has an id that is neither string nor integer")
 
@@ -322,7 +322,7 @@ def test_a_name_of_endless_combining_marks_is_no_work() -> None:
         *(b'"a\nb"', b'"a\x00b"', b"'x'", b"1 2", b"/* x */ 1", b"0x10", b"True", b"undefined"),
     ],
 )
-def test_what_is_not_json_in_utf8_is_a_parse_error(value: bytes) -> None:
+def test_bytes_that_are_not_json_in_utf8_are_a_parse_error(value: bytes) -> None:
     assert refusal_of(value) == (PARSE_ERROR, None)
     message = b'{"jsonrpc":"2.0","id":7,"method":"m","params":{"name":%b}}' % value
     assert refusal_of(message) == (PARSE_ERROR, 7)
@@ -347,13 +347,13 @@ def test_bytes_behind_the_message_are_a_parse_error(tail: bytes) -> None:
         (b"1" * 5000, "Invalid request: a number is too long (line 1 column 4302)."),
     ],
 )
-def test_a_refusal_tells_what_is_wrong_and_where(data: bytes, told: str) -> None:
+def test_a_refusal_names_the_problem_and_its_position(data: bytes, told: str) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         decode_strict(data)
     assert caught.value.message == told
 
 
-def test_what_the_parser_quotes_is_not_told() -> None:
+def test_text_that_the_parser_quotes_is_not_shown() -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         decode_strict(b'{"password-hunter2":1,"password-hunter2":2}')
     assert "hunter2" not in caught.value.message and "line 1" in caught.value.message
@@ -443,7 +443,7 @@ def test_many_small_objects_are_no_large_one() -> None:
 
 
 @pytest.mark.parametrize("piece", [b"[]", b"{}", b"[1]", b'{"a":1}', b"1.5", b'{"a":{"b":[]}}'])
-def test_what_takes_much_memory_is_counted_before_it_is_built(piece: bytes) -> None:
+def test_large_structures_are_counted_before_they_are_built(piece: bytes) -> None:
     # T4: less than four times the limit of a body, which is 4 MiB.
     marks_each = 1 + sum(piece.count(mark) for mark in b",:[{")
     fits = piece + (b"," + piece) * (99_990 // marks_each - 1)

@@ -1,4 +1,4 @@
-"""The table of methods says what the specification's matrix says (protocol §1.1 to §1.3), and versions negotiate."""
+"""The table of methods has those that each revision of the specification has, and versions are negotiated."""
 
 import pytest
 
@@ -118,5 +118,5 @@ def test_a_well_formed_method_that_we_do_not_know_may_be_of_an_extension(method:
         "x/" * 80 + "y",
     ],
 )
-def test_what_we_know_and_what_is_malformed_is_of_no_extension(method: str) -> None:
+def test_known_and_malformed_methods_belong_to_no_extension(method: str) -> None:
     assert not may_be_of_extension(method)

@@ -84,7 +84,7 @@ def test_a_request_brings_its_profile_along() -> None:
     assert params == {"name": "x", "_meta": {"traceparent": "00"}}
 
 
-def test_a_request_may_leave_out_who_asks() -> None:
+def test_a_request_may_leave_out_the_client_info() -> None:
     profile, params = read_request(call(modern_meta()))
     assert profile == ClientProfile("2026-07-28", {})
     assert params == {"name": "x"}
@@ -113,13 +113,13 @@ def test_an_incomplete_meta_is_bad_params(meta: Params) -> None:
 
 
 @pytest.mark.parametrize("version", ["2027-01-01", "2025-11-25", "", "2026-07-28 ", "draft"])
-def test_a_revision_we_do_not_speak_is_refused_with_those_we_do(version: str) -> None:
+def test_an_unsupported_revision_is_refused_with_the_supported_ones(version: str) -> None:
     error = refusal(call(modern_meta(version)))
     assert error.code == UNSUPPORTED_VERSION
     assert error.data == {"supported": list(SUPPORTED_VERSIONS), "requested": version}
 
 
-def test_an_unknown_revision_is_told_before_an_unknown_method() -> None:
+def test_an_unknown_revision_is_reported_before_an_unknown_method() -> None:
     assert refusal(call(modern_meta("2027-01-01"), "no-such")).code == UNSUPPORTED_VERSION
 
 
@@ -182,7 +182,7 @@ def test_the_mark_of_a_subscription_is_put_on_and_taken_off_with_its_type(
 
 
 @pytest.mark.parametrize("marker", [None, True, 1.5, [], {}])
-def test_a_mark_that_is_no_id_is_taken_off_and_belongs_to_nobody(marker: object) -> None:
+def test_a_subscription_mark_that_is_no_id_is_removed(marker: object) -> None:
     notification = Notification("m", {"a": 1, "_meta": {SUBSCRIPTION_KEY: marker}})
     assert subscription_of(notification) == (None, Notification("m", {"a": 1}))
 
@@ -264,7 +264,7 @@ def test_input_may_not_be_asked_for_on_other_methods(method: str) -> None:
         {"requestState": 5},
     ],
 )
-def test_questions_that_nobody_can_read_are_the_servers_fault(members: Params) -> None:
+def test_unreadable_questions_are_the_servers_fault(members: Params) -> None:
     for reply in both({"resultType": "input_required", **members}):
         with pytest.raises(UpstreamProtocolError):
             read_input_required("tools/call", reply)
@@ -322,7 +322,7 @@ def test_a_client_is_asked_only_what_it_declared(
     assert lacking_capability(Question(method, params), capabilities) == lacking
 
 
-def test_what_a_client_lacks_is_told_as_an_object_of_capabilities() -> None:
+def test_missing_capabilities_are_reported_as_an_object() -> None:
     error = missing_capability({"sampling": {}, "elicitation": {"url": {}}})
     assert (error.code, error.data) == (
         MISSING_CAPABILITY,
@@ -337,7 +337,7 @@ def test_a_complete_result_says_so_and_for_how_long() -> None:
     assert complete({}, ttl_ms=5, scope="public")["cacheScope"] == "public"
 
 
-# --- Which era a server is of (protocol §2.1) -------------------------------------------------------------------------
+# --- Which era a server is of -----------------------------------------------------------------------------------------
 
 
 def unsupported(supported: object) -> ErrorObject:
@@ -375,7 +375,7 @@ def test_the_era_of_a_server_is_judged_by_its_answer_to_the_probe(reply: Reply, 
     assert judge_probe(reply) == verdict
 
 
-def test_what_a_server_offers_is_kept_with_the_verdict() -> None:
+def test_the_offer_of_a_server_is_kept_with_the_verdict() -> None:
     value: Params = {
         "supportedVersions": ["2026-07-28"],
         "capabilities": {"tools": {}},

@@ -54,7 +54,7 @@ def test_a_block_whose_type_is_no_text_is_passed_on() -> None:
     assert events_of(Result({"content": [block]})) == [block, {"type": "complete"}]
 
 
-def test_what_was_streamed_is_not_repeated() -> None:
+def test_streamed_content_is_not_repeated() -> None:
     blocks = [{"type": "text", "text": text} for text in ("streamed", "new", "streamed too")]
     value: Params = {"content": blocks, "_meta": {"dev.sluicegate/streamed": [0, 2]}}
     assert events_of(Result(value)) == [{"type": "content", "text": "new"}, {"type": "complete"}]

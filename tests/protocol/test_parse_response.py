@@ -91,7 +91,7 @@ def test_progress_as_the_official_sdks_write_it_is_read_at_a_glance(line: bytes)
         b'{"jsonrpc":"2.0","method":"notifications/progress2","params":{}}',
     ],
 )
-def test_what_is_written_otherwise_is_left_to_the_long_way(line: bytes) -> None:
+def test_messages_in_another_layout_are_left_to_the_full_parser(line: bytes) -> None:
     assert read_answer(line) is None and read_progress(line) is None
 
 

@@ -77,7 +77,7 @@ def test_a_token_for_other_things_fails(payload: bytes, bound_to: list[str], oth
         (("a",), ("A",)),
     ],
 )
-def test_things_that_run_together_are_told_apart(bound_to: tuple[str, ...], others: tuple[str, ...]) -> None:
+def test_values_that_would_run_together_are_distinguished(bound_to: tuple[str, ...], others: tuple[str, ...]) -> None:
     sealer = Sealer(KEY)
     assert sealer.open(sealer.seal(b"", bound_to), others) is None
 
@@ -126,7 +126,7 @@ def _value(character: str) -> int:
     "token",
     [None, 0, 1.5, True, b"bytes", [], {}, "", "A", "AA", "A" * 21, "A" * 22, "*", "ü", "\ud800", "=" * 8, "A=A="],
 )
-def test_what_is_no_token_at_all_is_the_same_failure(token: object) -> None:
+def test_text_that_is_no_token_is_the_same_failure(token: object) -> None:
     assert Sealer(KEY).open(token, ()) is None
 
 
@@ -141,7 +141,7 @@ def test_a_token_shows_neither_its_payload_nor_its_key_nor_what_it_is_bound_to()
     assert [text for text in (b"0123456789abcdef", b"nobody", b"principal") if text in raw] == []
 
 
-def test_what_differs_in_one_place_only_gives_tokens_that_have_nothing_in_common() -> None:
+def test_inputs_with_one_difference_give_unrelated_tokens() -> None:
     sealer = Sealer(KEY)
     tokens = [_bytes(sealer.seal(n.to_bytes(8, "big"), ("tools",))) for n in range(256)]
     assert len({token[:16] for token in tokens}) == len({token[16:] for token in tokens}) == 256

@@ -97,7 +97,7 @@ def test_an_error_is_an_answer_too() -> None:
     assert answer["error"] == {"code": -32602, "message": "Unknown tool: x", "data": {"a": 1}}
 
 
-def test_an_answer_that_nobody_waits_for_is_not_said() -> None:
+def test_an_answer_without_a_waiting_request_is_dropped() -> None:
     conversation = operating()
     conversation.receive(request(1, "tools/list"))
     assert conversation.respond("1", DONE) is None
@@ -204,7 +204,7 @@ def test_a_message_over_the_ceiling_is_refused_under_its_id_and_the_next_is_serv
     assert said(conversation.receive(PING)) == [PONG]
 
 
-def test_limits_are_those_that_were_set() -> None:
+def test_configured_limits_apply() -> None:
     conversation = ServerConversation(limits=JsonLimits(depth=2))
     assert refused(conversation.receive(request(1, "ping", {"a": []}))) == [(1, INVALID_REQUEST)]
     assert said(conversation.receive(PING)) == [PONG]
@@ -244,7 +244,7 @@ def test_ids_of_different_types_are_different_requests() -> None:
     assert read(conversation.respond(1, DONE))["id"] == 1
 
 
-def test_only_so_many_requests_are_under_way_and_the_next_may_come_later() -> None:
+def test_concurrent_requests_are_limited_and_the_next_may_come_later() -> None:
     conversation = operating()
     assert len(asked(conversation.receive(b"".join(request(n, "tools/list") for n in range(MAX_IN_PROGRESS))))) == 1000
     for late in (request("late", "tools/list"), modern("late", "tools/list")):
@@ -507,7 +507,7 @@ def test_a_broken_reply_is_not_refused_under_an_id_of_ours() -> None:
 
 
 @pytest.mark.parametrize("data", BROKEN_REPLIES)
-def test_a_broken_reply_to_a_question_of_ours_ends_it_and_nothing_is_said_to_the_client(data: bytes) -> None:
+def test_a_broken_reply_to_our_question_ends_it_and_nothing_is_sent(data: bytes) -> None:
     conversation = operating()
     question, _ = conversation.ask("roots/list", {})
     assert question == 1

@@ -106,7 +106,7 @@ def test_the_welcome_is_what_the_schema_of_its_revision_says(version: str) -> No
     assert problems(version, "InitializeResult", opened(begun(version).welcome(offer))) == []
 
 
-def test_the_welcome_says_who_we_are_and_only_what_the_revision_knows() -> None:
+def test_the_welcome_has_our_info_and_only_members_of_the_revision() -> None:
     offer = Discovery("2026-07-28", {"tools": {}, "completions": {}}, {"name": "n", "title": "T", "x": 1}, "Hello.")
     assert opened(begun(V2024_11_05).welcome(offer)) == {
         "protocolVersion": V2024_11_05,
@@ -139,7 +139,7 @@ def test_an_initialize_that_lacks_what_it_must_say_can_be_tried_again(params: Pa
     assert (session.stage, session.version) == (Stage.INITIALIZING, "2025-06-18")
 
 
-def test_what_the_client_says_of_itself_is_remembered_as_far_as_the_revision_has_words_for_it() -> None:
+def test_client_info_is_remembered_with_the_members_of_the_revision() -> None:
     info: Params = {"name": "c", "version": "1"}
     session = begun("2025-06-18", capabilities=CAPABILITIES, clientInfo=info)
     assert session.profile.client_info == info
@@ -361,7 +361,7 @@ def test_a_client_declares_only_what_the_revision_knows(version: str, declared: 
 
 
 @given(st.dictionaries(st.sampled_from([*CAPABILITIES, "experimental", "extensions"]), json_values))
-def test_whatever_is_declared_in_another_form_is_left_out(capabilities: Params) -> None:
+def test_capabilities_in_another_form_are_left_out(capabilities: Params) -> None:
     declared = capabilities_for(capabilities, REVISIONS["2025-11-25"])
     assert declared == {name: value for name, value in capabilities.items() if isinstance(value, dict)}
 
@@ -374,6 +374,6 @@ def test_whatever_is_declared_in_another_form_is_left_out(capabilities: Params) 
         ("2025-11-25", {"name", "version", "title", "icons", "description", "websiteUrl"}),
     ],
 )
-def test_who_somebody_is_has_the_fields_of_the_revision(version: str, names: set[str]) -> None:
+def test_implementation_info_has_the_fields_of_its_revision(version: str, names: set[str]) -> None:
     info: Params = dict.fromkeys(["name", "version", "title", "icons", "description", "websiteUrl", "more"], "x")
     assert implementation_for(info, REVISIONS[version]).keys() == names

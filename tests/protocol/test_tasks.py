@@ -25,7 +25,7 @@ V26, V11 = "2026-07-28", "2025-11-25"
         ({EXTENSION: {}}, False),
     ],
 )
-def test_the_extension_is_there_if_it_is_said_to_be_and_in_one_revision_only(capabilities: Params, has: bool) -> None:
+def test_the_extension_is_active_only_if_declared_and_in_one_revision(capabilities: Params, has: bool) -> None:
     assert declares_tasks(ClientProfile(V26, capabilities)) is has
     assert offers_tasks(Discovery(V26, capabilities)) is has
     assert not declares_tasks(ClientProfile(V11, capabilities))

@@ -110,7 +110,7 @@ def test_client_of_the_inner_revision_gets_the_reply_as_it_is() -> None:
         assert reply_for_session("tools/call", {}, reply, R26) is reply
 
 
-def test_numbers_that_nobody_looks_at_keep_their_digits() -> None:
+def test_unread_numbers_keep_their_digits() -> None:
     raw = msgspec.Raw(b'{"resultType":"complete","content":[],"structuredContent":{"n":1.10,"big":1E400}}')
     reply = reply_for_session("tools/call", {}, Result(raw), R11)
     assert isinstance(reply, Result)
@@ -257,7 +257,7 @@ def test_late_members_of_blocks_are_dropped_where_they_are_unknown(version: str)
 
 
 @session_versions
-def test_blocks_that_nobody_knows_and_things_that_are_no_blocks_pass(version: str) -> None:
+def test_unknown_blocks_and_values_that_are_no_blocks_pass(version: str) -> None:
     value: Params = {"content": [{"type": "hologram", "x": 1}, 7, None, {"type": 3}, "text"]}
     assert for_session("tools/call", value, version) == value
     for odd in (7, "x", {"a": 1}, None):
@@ -291,7 +291,7 @@ def test_tools_have_what_each_revision_knows() -> None:
     assert tool_for(TOOL, V11).keys() == TOOL.keys() - {"execution"}
 
 
-def test_title_of_a_tool_moves_into_annotations_where_only_those_have_one() -> None:
+def test_the_title_of_a_tool_moves_into_annotations_where_only_annotations_have_one() -> None:
     assert tool_for(TOOL, V03)["annotations"] == {"readOnlyHint": True, "title": "The Tool"}
     assert tool_for({"name": "t", "title": "T"}, V03) == {"name": "t", "annotations": {"title": "T"}}
     assert tool_for(TOOL, V06)["annotations"] == {"readOnlyHint": True}
@@ -378,7 +378,7 @@ def test_errors_of_the_newer_era_alone_are_internal_ones() -> None:
 
 
 @pytest.mark.parametrize("code", [-32020, -32021, -32022])
-def test_what_an_older_server_means_by_a_newer_code_reaches_no_older_client_under_it(code: int) -> None:
+def test_a_newer_error_code_of_an_older_server_becomes_an_internal_error(code: int) -> None:
     assert error_for(error_from(ErrorObject(code, "m"))).code == -32603
 
 
@@ -434,7 +434,7 @@ def test_params_lose_what_only_other_revisions_know(version: str) -> None:
 
 
 @session_versions
-def test_completion_context_is_sent_only_to_those_who_know_it(version: str) -> None:
+def test_completion_context_is_sent_only_to_revisions_that_have_it(version: str) -> None:
     params: Params = {"ref": {}, "argument": {}, "context": {"arguments": {}}}
     sent = params_for_session("completion/complete", params, REVISIONS[version])
     assert ("context" in sent) == (version in (V06, V11))
@@ -652,7 +652,7 @@ def test_url_gets_an_id_of_its_own(version: str) -> None:
     assert question_for_session(question, R26, "new-id") is question
 
 
-def test_defaults_are_dropped_save_those_of_switches() -> None:
+def test_defaults_are_dropped_except_for_booleans() -> None:
     fields: Params = {
         "s": {"type": "string", "default": "x", "format": "email"},
         "n": {"type": "integer", "default": 3, "minimum": 0},
@@ -835,7 +835,7 @@ def test_sampling_never_reaches_for_other_servers(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", [V24, V03, V06])
-def test_tools_in_sampling_are_said_in_words_where_they_are_unknown(version: str) -> None:
+def test_tools_in_sampling_become_text_where_they_are_unknown(version: str) -> None:
     inner = [text("12"), {"type": "image", "data": "", "mimeType": "image/png"}, LINK, {"type": "odd"}]
     inner.append({"type": "resource", "resource": {"uri": "a:b", "text": "inside"}})
     inner.append({"type": "resource", "resource": {"uri": "a:b", "blob": ""}})
@@ -852,7 +852,7 @@ def test_tools_in_sampling_are_said_in_words_where_they_are_unknown(version: str
     assert lines[-3:] == ["[odd, left out]", "inside", "[resource, left out]"]
 
 
-def test_audio_in_sampling_is_said_in_words_where_it_is_unknown() -> None:
+def test_audio_in_sampling_becomes_text_where_it_is_unknown() -> None:
     message: Params = {"role": "user", "content": AUDIO}
     assert first(sampling_for(V24, message), "messages")["content"] == text("[audio (audio/wav), left out]")
     for version in (V03, V06, V11):
@@ -925,6 +925,6 @@ def test_other_answers_pass_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("upstream", [None, [], {"code": "x"}, {"code": -32602, "message": "public"}])
-def test_what_is_no_private_error_of_a_server_stays_wrapped(upstream: object) -> None:
+def test_an_error_that_is_not_private_stays_wrapped(upstream: object) -> None:
     error = ErrorObject(-32603, "m", {"upstream": upstream})
     assert reply_for_session("tools/call", {}, error, R11) is error

@@ -82,7 +82,7 @@ def test_display_name_is_the_title_then_the_older_title_then_the_name(entry: obj
     assert read_tool(entry).display_name == shown
 
 
-def test_members_nobody_knows_stay_in_raw_even_one_called_raw() -> None:
+def test_unknown_members_stay_in_raw_even_one_called_raw() -> None:
     entry = {"name": "x", "inputSchema": {}, "execution": {"taskSupport": "optional"}, "raw": 3}
     assert read_tool(entry).raw == entry
 
@@ -98,7 +98,7 @@ def test_member_that_only_describes_is_left_out_when_its_type_is_wrong() -> None
     assert tool.raw == entry
 
 
-def test_null_is_read_as_nothing_said() -> None:
+def test_null_is_read_as_absent() -> None:
     entry = {"name": "x", "inputSchema": None, "annotations": {"readOnlyHint": True, "destructiveHint": None}}
     tool = read_tool(entry)
     assert tool.input_schema == {"type": "object"}
@@ -137,7 +137,7 @@ def test_resource_and_template_are_read() -> None:
     assert read_resource_template({"uriTemplate": "file:///{p}", "name": "p"}).uri_template == "file:///{p}"
 
 
-def test_prompt_with_an_argument_nobody_can_name_is_malformed() -> None:
+def test_a_prompt_with_an_unnamed_argument_is_malformed() -> None:
     with pytest.raises(msgspec.ValidationError):
         read_prompt({"name": "p", "arguments": [{"required": True}]})
 
@@ -199,7 +199,7 @@ def test_structured_content_that_is_null_is_not_the_same_as_none_at_all() -> Non
     assert read_tool_result({"content": []}).structured_content is UNSET
 
 
-def test_result_keeps_what_nobody_knows() -> None:
+def test_a_result_keeps_unknown_members() -> None:
     value = {"content": [], "_meta": {"a": 1}, "resultType": "complete", "unknown": [1]}
     result = read_tool_result(value)
     assert (result.meta, result.raw) == ({"a": 1}, value)
@@ -266,7 +266,7 @@ def test_progress_and_log_are_read() -> None:
         read_progress({"progress": "half"})
 
 
-def test_changes_are_told_apart_and_the_rest_is_none() -> None:
+def test_changes_are_distinguished_and_other_notices_are_none() -> None:
     assert read_change(Notification("notifications/tools/list_changed", {})) == ToolsChanged()
     assert read_change(Notification("notifications/prompts/list_changed", {})) == PromptsChanged()
     assert read_change(Notification("notifications/resources/list_changed", {"_meta": {}})) == ResourcesChanged()

@@ -44,18 +44,18 @@ def test_spellings_of_one_uri_are_the_same(one: str, other: str) -> None:
         ("no uri", "NO uri"),
     ],
 )
-def test_what_means_something_else_is_not_the_same(one: str, other: str) -> None:
+def test_uris_with_different_meanings_are_not_the_same(one: str, other: str) -> None:
     assert plain(one) != plain(other)
 
 
 @given(st.text(alphabet="aA/%2Ff:?#é "))
-def test_whatever_it_is_it_is_found_by_itself_and_by_its_parts(uri: str) -> None:
+def test_any_uri_is_found_by_itself_and_by_its_parents(uri: str) -> None:
     assert [uri] in Spellings(["x://other", uri]).of(uri)
     for part in ("#top", "?rev=2"):
         assert [uri] in Spellings([uri]).of(uri + part)
 
 
-def test_those_that_it_is_a_part_of_come_after_it_the_longest_first_and_each_in_all_its_spellings() -> None:
+def test_parents_of_a_uri_follow_it_longest_first_in_all_spellings() -> None:
     found = Spellings(["x://h/a", "x://h/a b", "x://H/a%20b", "x://h/", "x://h/a b/c", "x://h/a"])
     assert list(found) == ["x://h/a", "x://h/a b", "x://H/a%20b", "x://h/", "x://h/a b/c"]
     assert list(found.of("x://h/a%20b/d")) == [["x://h/a b", "x://H/a%20b"], ["x://h/"]]

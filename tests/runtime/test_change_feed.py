@@ -73,7 +73,7 @@ async def test_acknowledgement_comes_first_and_names_what_is_honoured(server: Se
     assert sink.seen == [Notification("notifications/subscriptions/acknowledged", {"notifications": honoured})]
 
 
-async def test_changes_are_told_to_those_who_asked_for_them(server: Server) -> None:
+async def test_changes_are_sent_to_listeners_that_asked_for_them(server: Server) -> None:
     sink, other = Recorder(), Recorder()
     async with listening(server, ALL, sink), listening(server, {"promptsListChanged": True}, other):
         server.add_tool(lambda: None, name="t")
@@ -88,7 +88,7 @@ async def test_changes_are_told_to_those_who_asked_for_them(server: Server) -> N
     assert other.seen[1:] == [PROMPTS]
 
 
-async def test_only_what_is_announced_when_listening_begins_is_honoured_and_told() -> None:
+async def test_only_capabilities_announced_at_the_start_of_listening_are_honoured() -> None:
     server, sink = Server("tools only"), Recorder()
     server.add_tool(lambda: None, name="a")
     async with listening(server, ALL, sink):
@@ -103,7 +103,7 @@ async def test_only_what_is_announced_when_listening_begins_is_honoured_and_told
     assert later.params("notifications/subscriptions/acknowledged") == [{"notifications": ALL}]
 
 
-async def test_update_is_told_to_those_who_listen_to_it_or_to_its_parent(server: Server) -> None:
+async def test_an_update_is_sent_to_listeners_of_the_resource_and_of_its_parent(server: Server) -> None:
     sink = Recorder()
     async with listening(server, {"resourceSubscriptions": ["dir://a", "note://1"]}, sink):
         for uri in ("dir://a", "dir://a/b/c", "dir://ab", "note://1", "note://2"):
@@ -135,7 +135,7 @@ async def test_who_listens_to_a_path_hears_of_all_that_extends_it_and_of_nothing
         assert await nobody.wait() is None
 
 
-async def test_who_listens_to_a_parent_and_its_child_is_told_once_and_when_too_much_waits_by_the_first() -> None:
+async def test_a_listener_of_a_parent_and_its_child_gets_one_notice_also_when_many_wait() -> None:
     changes = Changes()
     with changes.listener(Filter(uris=("dir://a/b", "dir://a"))) as listener:
         for n in range(MAX_PENDING):
@@ -167,7 +167,7 @@ async def _all(listener: Listener) -> AsyncGenerator[Notification]:
         yield notice
 
 
-async def test_an_update_costs_those_who_listen_to_it_alone() -> None:
+async def test_an_update_costs_only_its_own_listeners() -> None:
     """Counted in comparisons: each of fifty listens to a thousand resources, and one of these changes."""
     compared = 0
 
@@ -197,7 +197,7 @@ async def test_an_update_costs_those_who_listen_to_it_alone() -> None:
     changes.note(RESOURCE_UPDATED, "x://7/999")  # Nobody is left to hear it.
 
 
-async def test_a_uri_of_a_million_slashes_is_looked_at_no_further_than_anybody_listens(server: Server) -> None:
+async def test_a_uri_of_a_million_slashes_is_read_no_further_than_listeners_need(server: Server) -> None:
     sink = Recorder()
     async with listening(server, {"resourceSubscriptions": ["dir://a"]}, sink):
         server.resource_updated("dir://b" + "/" * 1_000_000)
@@ -257,7 +257,7 @@ async def test_change_during_the_acknowledgement_is_not_lost(server: Server) -> 
     assert sink.seen[1:] == [TOOLS]
 
 
-async def test_plain_function_may_tell_of_a_change_from_its_thread(server: Server) -> None:
+async def test_a_plain_function_may_announce_a_change_from_its_thread(server: Server) -> None:
     sink = Recorder()
     async with listening(server, {"resourceSubscriptions": ["dir://a"]}, sink):
         await in_thread(lambda: server.resource_updated("dir://a"))
@@ -292,7 +292,7 @@ async def told_of(script: Sequence[tuple[float, str]], end: float, takes: float 
     return diary.entries
 
 
-def test_a_list_that_changes_all_the_time_is_told_at_once_then_once_a_second_and_the_last_is_not_lost() -> None:
+def test_a_list_that_changes_often_is_announced_at_once_then_once_a_second_to_the_last() -> None:
     script = [(10 + number * 0.3, TOOLS.method) for number in range(17)]  # The last at 14.8.
     told = run_in_own_time(told_of(script, 60))
     assert told == [(time, TOOLS.method) for time in (10.0, 11.0, 12.0, 13.0, 14.0, 15.0)]
@@ -309,12 +309,12 @@ def test_each_kind_has_its_own_pace_and_updates_of_resources_have_none() -> None
     ]
 
 
-def test_for_who_is_slow_to_take_a_notice_the_second_begins_when_it_is_taken() -> None:
+def test_for_a_slow_listener_the_second_begins_when_it_takes_the_notice() -> None:
     script = [(10.0, TOOLS.method), (10.1, TOOLS.method), (12.9, TOOLS.method)]
     assert run_in_own_time(told_of(script, 60, takes=3.0)) == [(13.0, TOOLS.method), (17.0, TOOLS.method)]
 
 
-def test_what_is_kept_back_is_told_when_listening_ends() -> None:
+def test_delayed_notices_are_sent_when_listening_ends() -> None:
     script = [(10.0, TOOLS.method), (10.1, TOOLS.method)]
     assert run_in_own_time(told_of(script, 10.2)) == [(10.0, TOOLS.method), (10.2, TOOLS.method)]
 
@@ -333,7 +333,7 @@ def test_who_has_nothing_kept_back_has_no_timer() -> None:
 
 
 @pytest.mark.parametrize("era", ["session", "modern"])
-def test_a_hub_tells_its_clients_of_both_eras_no_more_than_once_a_second_that_a_list_changed(era: Era) -> None:
+def test_a_hub_announces_list_changes_at_most_once_a_second_in_both_eras(era: Era) -> None:
     async def main() -> tuple[list[float], set[str]]:
         server, hub, told = Server("restless"), Hub(), list[float]()
         server.add_tool(lambda: None, name="first")
@@ -407,7 +407,7 @@ async def test_wrong_filter_is_invalid_params_and_not_acknowledged(server: Serve
     assert sink.seen == []
 
 
-async def test_nothing_is_told_that_a_listener_gave_up_while_a_thread_was_about_to_tell_it(
+async def test_a_listener_that_leaves_gets_no_notice_from_a_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lock_of, has_come = threading.Lock, threading.Event()

@@ -7,6 +7,7 @@ import pytest
 
 from sluicegate.runtime import deadlines
 from sluicegate.runtime.deadlines import Deadline, DeadlineExceeded, Deadlines
+from tests.polling import until
 
 
 class Time:
@@ -36,7 +37,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
 
 async def for_long() -> None:
     """Wait for longer than any of these deadlines takes, but not for ever."""
-    await asyncio.sleep(10)
+    await asyncio.sleep(10)  # Ends only if no deadline does.
     raise AssertionError("nobody looked")
 
 
@@ -82,7 +83,7 @@ class Bounded(Deadline):
     ends_though_it_waits: ClassVar[bool] = True
 
 
-async def test_its_end_may_come_though_it_waits_and_is_told_from_other_delays(time: Time) -> None:
+async def test_a_call_that_waits_ends_at_its_absolute_limit(time: Time) -> None:
     its = Bounded(time.deadlines, 60, time.now + 60, time.now + 150)
     with pytest.raises(DeadlineExceeded), its:
         its.waits = 1
@@ -93,7 +94,7 @@ async def test_its_end_may_come_though_it_waits_and_is_told_from_other_delays(ti
     assert its.reached_its_end
 
 
-async def test_what_passed_meanwhile_counts_unless_it_is_given_back(time: Time) -> None:
+async def test_paused_time_counts_unless_it_is_given_back(time: Time) -> None:
     for given_back in (0, 100):
         its = time.deadline(60, 120)
         with its:
@@ -145,7 +146,7 @@ async def test_each_of_many_has_its_own_time(time: Time) -> None:
         time.now += 9.9
 
 
-async def test_a_caller_that_leaves_is_not_told_of_a_timeout(time: Time) -> None:
+async def test_a_caller_that_leaves_gets_no_timeout(time: Time) -> None:
     is_over = asyncio.Event()
 
     async def call() -> None:
@@ -166,7 +167,7 @@ async def test_a_caller_that_leaves_is_not_told_of_a_timeout(time: Time) -> None
     assert is_over.is_set()
 
 
-async def test_what_somebody_does_who_is_leaving_has_its_time_too(time: Time) -> None:
+async def test_clean_up_of_a_cancelled_task_has_its_deadline_too(time: Time) -> None:
     async def call() -> str:
         try:
             await for_long()
@@ -183,14 +184,14 @@ async def test_what_somebody_does_who_is_leaving_has_its_time_too(time: Time) ->
         await task
 
 
-async def test_one_that_is_in_time_leaves_nothing_behind(time: Time) -> None:
+async def test_a_call_in_time_leaves_no_timer(time: Time) -> None:
     with time.deadline(60):
         pass
     await time.passes(61)
     assert is_left_alone()
 
 
-async def test_one_that_is_answered_when_its_time_is_over_has_its_answer(time: Time) -> None:
+async def test_a_call_that_is_answered_at_its_deadline_keeps_its_answer(time: Time) -> None:
     with time.deadline(60):
         time.now += 61
         with pytest.raises(asyncio.CancelledError):
@@ -199,7 +200,7 @@ async def test_one_that_is_answered_when_its_time_is_over_has_its_answer(time: T
 
 
 @pytest.mark.parametrize("failure", [OSError, TimeoutError])
-async def test_one_that_fails_when_its_time_is_over_fails_as_it_does(time: Time, failure: type[Exception]) -> None:
+async def test_a_call_that_fails_at_its_deadline_keeps_its_own_failure(time: Time, failure: type[Exception]) -> None:
     with pytest.raises(failure), time.deadline(60):
         time.now += 61
         try:
@@ -209,9 +210,7 @@ async def test_one_that_fails_when_its_time_is_over_fails_as_it_does(time: Time,
     assert is_left_alone()
 
 
-async def test_nobody_looks_when_nothing_is_under_way(time: Time) -> None:
+async def test_no_timer_runs_while_nothing_is_in_progress(time: Time) -> None:
     await time.passes(1)
-    async with asyncio.timeout(10):
-        while time.deadlines.timer:  # noqa: ASYNC110 - nobody tells when a timer is not set again
-            await asyncio.sleep(0.01)
+    await until(lambda: not time.deadlines.timer, within=10)
     await time.passes(1)  # And somebody does again, when something is.

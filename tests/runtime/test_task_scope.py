@@ -94,7 +94,7 @@ async def test_an_exception_of_the_body_travels_on_as_it_is() -> None:
     assert worker.end == "cancelled"
 
 
-async def test_what_a_task_begins_while_all_are_cancelled_is_cancelled_too() -> None:
+async def test_a_task_that_is_started_while_all_are_cancelled_is_cancelled_too() -> None:
     late, scope = Worker(), TaskScope()
 
     async def begins_another(scope: TaskScope) -> None:
@@ -165,7 +165,7 @@ async def test_a_scope_that_is_not_open_takes_no_work() -> None:
         scope.start(forever())
 
 
-async def test_a_task_that_fails_while_the_scope_is_left_is_told_of_too() -> None:
+async def test_a_task_that_fails_while_the_scope_closes_is_reported_too() -> None:
     go_on = asyncio.Event()
 
     async def late() -> None:
@@ -179,7 +179,7 @@ async def test_a_task_that_fails_while_the_scope_is_left_is_told_of_too() -> Non
     assert [str(error) for error in raised.value.exceptions] == ["late"]
 
 
-async def test_a_failure_is_told_at_once_where_whoever_opened_the_scope_is_gone() -> None:
+async def test_a_failure_is_reported_at_once_if_the_opener_of_the_scope_is_gone() -> None:
     told: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
     scope = TaskScope()

@@ -84,7 +84,7 @@ def test_the_lock_is_never_held_twice(path: str) -> None:
     assert most == 1
 
 
-async def test_what_a_killed_process_leaves_behind_is_no_obstacle(path: str) -> None:
+async def test_the_socket_of_a_killed_process_is_no_obstacle(path: str) -> None:
     program = (
         "import asyncio, sys\n"
         "from sluicegate.runtime.lock import locked\n"

@@ -60,7 +60,7 @@ def test_a_gateway_that_does_not_take_a_client_says_why(
         attach.attach(str(tmp_path / "g.io.sock"), "few")
 
 
-def test_where_nobody_listens_there_is_no_connection(tmp_path: Path) -> None:
+def test_there_is_no_connection_where_no_process_listens(tmp_path: Path) -> None:
     assert attach.attach(str(tmp_path / "g.io.sock"), "") is None
 
 

@@ -16,8 +16,9 @@ from sluicegate.hub.catalog import Subset as Share
 from sluicegate.protocol.message import Params, Reply
 from sluicegate.serve.client_log import records_to_clients
 from tests.cli.folders import COMMAND, folder_in
-from tests.hub.scripted import Scripted, tools, until
+from tests.hub.scripted import Scripted, tools
 from tests.hub.test_background_log import Stage, staged
+from tests.polling import until
 from tests.upstream.raw_server import Recorder
 
 log = logging.getLogger("sluicegate")
@@ -73,7 +74,7 @@ async def test_secrets_are_masked_and_tracebacks_left_out(monkeypatch: pytest.Mo
         assert heard(client) == [f"{masked} ?"]
 
 
-async def test_a_record_that_cannot_be_formatted_fails_nobody(
+async def test_a_record_that_cannot_be_formatted_fails_no_call(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(log, "propagate", False)
@@ -94,7 +95,7 @@ async def test_records_of_other_threads_arrive() -> None:
         thread.join()
 
 
-async def test_what_servers_print_is_no_record_of_ours() -> None:
+async def test_output_of_servers_is_no_record_of_ours() -> None:
     async with gateway() as stage:
         client = await stage.listen("debug")
         logging.getLogger("sluicegate.stderr").warning("s: printed")
@@ -116,7 +117,7 @@ async def test_a_client_of_a_profile_reads_only_about_its_servers_T11() -> None:
         assert heard(sees_not) == []
 
 
-async def test_among_several_callers_nobody_reads_what_may_be_about_another_T11() -> None:
+async def test_among_several_callers_no_line_about_another_is_shown() -> None:
     async with gateway() as stage:
         ada = await stage.listen("debug")
         await stage.call("ada")

@@ -1,7 +1,7 @@
 """Endpoints come and go with the profiles of the configuration."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
@@ -15,6 +15,7 @@ from sluicegate.exchange import Upstream
 from sluicegate.gateway.gateway import Gateway
 from sluicegate.serve.endpoints import Endpoints
 from sluicegate.testing import MemoryUpstream
+from tests.polling import until
 
 
 class Stage:
@@ -73,11 +74,6 @@ async def status_of(url: str, *, host: str = "localhost") -> int:
     return int(answer.split()[1])
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    while not is_so():  # noqa: ASYNC110 - nobody tells
-        await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize("era", ["modern", "session"])
 async def test_a_profile_that_is_gone_finishes_what_it_has_begun_and_is_closed(era: sluicegate.Era) -> None:
     async with staged(drain=3) as stage:
@@ -94,7 +90,7 @@ async def test_a_profile_that_is_gone_finishes_what_it_has_begun_and_is_closed(e
             await until(lambda: len(stage.endpoints) == 1)
 
 
-async def test_what_takes_longer_than_it_may_is_told_so() -> None:
+async def test_a_call_that_takes_too_long_gets_an_error() -> None:
     async with staged(drain=0.1) as stage, sluicegate.connect(f"{stage.address}/one", era="modern") as client:
         held = asyncio.ensure_future(client.call("a__hold"))
         await stage.begun.wait()
@@ -118,7 +114,7 @@ async def test_a_profile_that_comes_back_is_served_again_while_the_old_one_finis
         assert (await held).text == "held to the end"
 
 
-async def test_a_profile_that_comes_later_is_as_open_as_those_that_are_there() -> None:
+async def test_a_later_profile_has_the_same_guards_as_earlier_ones() -> None:
     async with staged(drain=0) as stage:
         other = HttpFront(port=0, allowed_hosts=("other.example",))
         changed = stage.gateway.apply(replace(stage.gateway.config, profiles={"new": ProfileConfig()}, http=other))

@@ -23,13 +23,14 @@ from sluicegate.downstream.http import HttpEndpoint
 from sluicegate.errors import InputRefused, SluicegateError
 from sluicegate.exchange import Exchange
 from sluicegate.gateway.gateway import Gateway
-from sluicegate.gateway.load_file import load_server
+from sluicegate.gateway.loading import load_server
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Result, as_array, as_object, opened
 from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.serve.process import Running
 from sluicegate.serve.reload import as_loaded
 from sluicegate.upstream.duplex import SocketUpstream
+from tests.polling import until
 
 LIMIT = 50.0
 MIB = 1024 * 1024
@@ -201,8 +202,7 @@ async def test_how_long_a_call_waits_for_its_client(over: Over, era: str, tmp_pa
     refused = tmp_path / "asks.py.refused"
     async with asyncio.timeout(LIMIT), asking(over, tmp_path) as target, client(target, era) as asked:
         call = asyncio.ensure_future(asked.call("a__ask"))
-        while not refused.exists() or not refused.read_text():  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.01)
+        await until(lambda: refused.exists() and refused.read_text())
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
     assert "within 0.1 s." in refused.read_text()

@@ -13,7 +13,7 @@ from sluicegate.config.load import load
 from sluicegate.config.paths import Places
 from sluicegate.control.operations import statuses
 from sluicegate.gateway.gateway import Gateway
-from sluicegate.gateway.load_file import load_server
+from sluicegate.gateway.loading import load_server
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.serve.process import Running
 from sluicegate.serve.reload import as_loaded
@@ -127,7 +127,7 @@ async def test_a_change_reloads_that_server_and_no_other(stage: Stage) -> None:
     assert "first__more" in [tool.name for tool in await stage.client.tools()]
 
 
-async def test_calls_under_way_finish_as_they_began(stage: Stage) -> None:
+async def test_calls_in_progress_finish_with_the_version_they_began_with(stage: Stage) -> None:
     held = asyncio.ensure_future(stage.call("first__hold"))
     old = sys.modules["first_tools"]
     async with asyncio.timeout(PATIENCE):

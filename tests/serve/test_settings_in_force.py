@@ -26,7 +26,8 @@ from sluicegate.protocol.message import Params, Reply, Result, as_array, as_obje
 from sluicegate.protocol.modern_era import complete
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.serve.reload import Reloader, as_loaded
-from tests.hub.scripted import Connected, Scripted, until
+from tests.hub.scripted import Connected, Scripted
+from tests.polling import until, until_called
 
 FILES = '[activations.a]\nfile = "a.py"\n'
 BIG = {"type": "object", "description": "x" * 3000}
@@ -101,8 +102,7 @@ class Stage:
 
     async def until_names(self, *names: str) -> None:
         """Wait until these are the tools there are, by their names on the server."""
-        while await self.names() != [f"a__{name}" for name in names]:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.005)
+        await until_called(self.names, lambda listed: listed == [f"a__{name}" for name in names])
 
     @asynccontextmanager
     async def one_under_way(self) -> AsyncGenerator[None]:
@@ -215,8 +215,7 @@ async def is_pinned(stage: Stage) -> None:
     stage.server.description = "It does more now."
     connection = stage.gateway.hub.mounts[0]
     connection.restart()
-    while "a__plain" in await stage.names():  # noqa: ASYNC110 - nobody tells
-        await asyncio.sleep(0.005)
+    await until_called(stage.names, lambda listed: "a__plain" not in listed)
 
 
 async def is_denied(stage: Stage) -> None:

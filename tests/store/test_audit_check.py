@@ -122,7 +122,7 @@ async def test_a_history_that_was_signed_again_is_found_with_a_copy_from_elsewhe
     assert fault.row == LAST
 
 
-async def test_another_signing_key_is_noticed_by_those_who_know_the_right_one(folder: Path) -> None:
+async def test_another_signing_key_is_noticed_by_a_check_with_the_right_one(folder: Path) -> None:
     key = Verifier.parse((folder / "signing.pub").read_text())
     assert verify(str(folder), key=key).faults == []
     other = Signer(bytes(32)).verifier

@@ -15,6 +15,7 @@ from sluicegate.store import sqlite_audit
 from sluicegate.store.audit_files import log_files
 from sluicegate.store.base import Row
 from sluicegate.store.sqlite_audit import SqliteAudit, Sync, open_audit_log
+from tests.polling import until
 from tests.store.stage import database, decision, faults, outcome, rows_in, said
 
 SYNCS: list[Sync] = ["normal", "full"]
@@ -50,7 +51,7 @@ async def until_written(log: SqliteAudit, request: str) -> None:
             await log.append(decision(request))
             return
         except AuditUnavailable:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # The log tries again at its own pace.
 
 
 async def until_unavailable(log: SqliteAudit) -> list[str]:
@@ -66,10 +67,7 @@ async def until_unavailable(log: SqliteAudit) -> list[str]:
 
 
 async def until_available(log: SqliteAudit) -> None:
-    while True:
-        if not log.problem:
-            return
-        await asyncio.sleep(0.01)
+    await until(lambda: not log.problem)
 
 
 def gaps(folder: Path) -> list[dict[str, object]]:

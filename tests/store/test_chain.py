@@ -41,7 +41,7 @@ def first_bad(rows: list[StoredRow]) -> int | None:
     return bad.seq if bad is not None else None
 
 
-def test_a_chain_that_nobody_touched_is_good() -> None:
+def test_an_unchanged_chain_is_good() -> None:
     rows = chain(20)
     assert check_rows(START, rows) == (Head(20, rows[-1].hash), None)
 
@@ -105,7 +105,7 @@ def test_a_note_of_another_key_is_not_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "a+b", "a+00000000+AQ==", f"x{SIGNER.verifier}", "a+b+é"])
-def test_what_is_no_key_is_refused(text: str) -> None:
+def test_text_that_is_no_key_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="."):
         Verifier.parse(text)
 

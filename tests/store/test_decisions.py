@@ -133,7 +133,7 @@ async def test_a_gateway_that_stops_voids_its_questions(path: str) -> None:
         assert os.listdir(f"{path}-runs") == []
 
 
-async def test_t18_questions_of_a_killed_gateway_are_void_and_those_of_others_stay(path: str) -> None:
+async def test_t18_questions_of_a_killed_gateway_are_void_and_other_questions_stay(path: str) -> None:
     script = f"""
 import asyncio, sys, time
 from sluicegate.store.memory_decisions import MemoryDecisions

@@ -39,7 +39,7 @@ def test_another_caller_cannot_read_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("id", ["", "../x", "0" * 31, "0" * 32])
-def test_what_is_no_id_finds_nothing(tmp_path: Path, id: str) -> None:
+def test_a_value_that_is_no_id_finds_nothing(tmp_path: Path, id: str) -> None:
     files = KeptFiles(str(tmp_path / "kept"))
     keep(files, "text")
     assert files.read("ann", id, 1) is None and files.read("ann", id, 0) is None
@@ -52,7 +52,7 @@ def test_only_the_user_can_open_the_files(tmp_path: Path) -> None:
     assert [stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()] == [0o600]
 
 
-def test_it_is_gone_after_a_day(tmp_path: Path) -> None:
+def test_a_kept_text_is_gone_after_a_day(tmp_path: Path) -> None:
     now = 1000.0
     files = KeptFiles(str(tmp_path), clock=lambda: now)
     first = keep(files, "first")
@@ -87,7 +87,7 @@ def test_a_file_that_grows_too_large_is_cut(tmp_path: Path, monkeypatch: pytest.
     assert (ended.size, ended.pages, ended.is_cut) == (3, 1, True)
 
 
-def test_what_is_discarded_leaves_no_file(tmp_path: Path) -> None:
+def test_a_discarded_text_leaves_no_file(tmp_path: Path) -> None:
     writer = KeptFiles(str(tmp_path)).begin("ann")
     writer.write("text")
     writer.discard()

@@ -43,7 +43,7 @@ def test_no_event_of_a_stream_that_was_cut_is_lost_or_doubled(client: Client, sa
 
 
 @each_client
-def test_work_goes_on_after_a_cut_only_for_those_who_can_come_back(client: Client, saw: Saw) -> None:
+def test_work_continues_after_a_cut_only_for_clients_that_can_resume(client: Client, saw: Saw) -> None:
     row = saw(client, "cut_work")
     (outcome,) = row["outcome"]
     if client.resumes:
@@ -65,7 +65,7 @@ def test_question_that_was_cut_is_asked_once(client: Client, saw: Saw) -> None:
 
 
 @each_streamable_client
-def test_no_update_is_lost_while_nobody_listens(client: Client, saw: Saw) -> None:
+def test_no_update_is_lost_while_no_stream_is_open(client: Client, saw: Saw) -> None:
     told = saw(client, "cut_listening")
     if client.resumes:
         assert told == ["text://before", "text://during", "text://after"]

@@ -88,7 +88,7 @@ async def visit_to(place_of: PlaceOf) -> AsyncGenerator[VisitTo]:
 
 
 @each_server
-async def test_what_carries_it_is_told(server: Server, place_of: PlaceOf) -> None:
+async def test_the_transport_is_reported(server: Server, place_of: PlaceOf) -> None:
     upstream = HttpUpstream((await place_of(server)).url, era=server.era)
     async with asyncio.timeout(DEADLINE), upstream.connect(Host({}, {"name": "t", "version": "1"}, NOBODY)) as found:
         assert isinstance(found, Carried)
@@ -118,8 +118,8 @@ SCENES: Final[list[Scene]] = [
     over_stdio.test_refused_sampling_is_the_end_of_the_call_only,
     over_stdio.test_our_roots_are_asked_for,
     over_stdio.test_resources_are_listed_and_read,
-    over_stdio.test_updates_of_subscribed_resources_only_are_told,
-    over_stdio.test_new_tool_is_told_listed_and_called,
+    over_stdio.test_only_updates_of_subscribed_resources_are_sent,
+    over_stdio.test_a_new_tool_is_announced_listed_and_called,
     over_stdio.test_prompt_is_filled_in,
     over_stdio.test_arguments_are_completed,
 ]
@@ -193,7 +193,7 @@ async def test_question_that_was_cut_is_asked_once(server: Server, visit_to: Vis
 
 
 @each_resuming_server
-async def test_no_update_is_lost_while_nobody_listens(server: Server, visit_to: VisitTo, place_of: PlaceOf) -> None:
+async def test_no_update_is_lost_while_no_stream_is_open(server: Server, visit_to: VisitTo, place_of: PlaceOf) -> None:
     client, proxy = await (await visit_to(server)).begun(), (await place_of(server)).proxy
     async with client.subscribe("text://before", "text://during") as changes:
         await client.call("rewrite", name="before", value="1")
@@ -223,7 +223,7 @@ async def test_modern_subscription_that_was_cut_says_so(visit_to: VisitTo, place
 
 
 @pytest.mark.parametrize("name", ["mcp1 sse", "mcp2 sse"])
-async def test_channel_that_was_cut_is_told_to_whoever_waits(name: str, place_of: PlaceOf) -> None:
+async def test_a_cut_channel_is_reported_to_waiting_callers(name: str, place_of: PlaceOf) -> None:
     place = await place_of(SERVERS[name])
     async with asyncio.timeout(DEADLINE), sluicegate.connect(place.url) as client:
         place.proxy.cut_at(b'"progress":400')

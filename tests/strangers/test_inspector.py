@@ -81,7 +81,7 @@ def inspect(stranger: Callable[[str], Path], base: str, tmp_path: Path) -> Inspe
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way.era != "auto"], ids=" ".join)
-def test_it_lists_all_tools(way: Way, inspect: Inspect) -> None:
+def test_the_inspector_lists_all_tools(way: Way, inspect: Inspect) -> None:
     # `--strict` ends it with status 6 if it holds a schema to be one that some model's API would refuse.
     tools = inspect(way, "--method", "tools/list", "--strict")["tools"]
     names = [tool["name"] for tool in tools]
@@ -90,7 +90,7 @@ def test_it_lists_all_tools(way: Way, inspect: Inspect) -> None:
 
 
 @each_way
-def test_it_calls_a_tool(way: Way, inspect: Inspect) -> None:
+def test_the_inspector_calls_a_tool(way: Way, inspect: Inspect) -> None:
     call = ("--method", "tools/call", "--tool-name", "add", "--tool-args-json", '{"a": 2, "b": 40}')
     result = inspect(way, *call)
     assert result["structuredContent"] == {"total": 42, "terms": [2, 40]}

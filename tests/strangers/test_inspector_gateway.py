@@ -10,7 +10,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +20,7 @@ from sluicegate.config.model import GatewayConfig
 from sluicegate.config.paths import control_socket
 from tests.cli.folders import COMMAND
 from tests.marks import new_mark, processes_with
+from tests.polling import wait_until
 from tests.strangers.test_real_servers import NPM, PYPI, check_tools
 
 pytestmark = [
@@ -93,10 +93,7 @@ class Home:
     def ended(self) -> None:
         """Return when the gateway and its servers have ended."""
         sockets = Path(control_socket(GatewayConfig(root=str(self.folder)), self.env)).parent
-        deadline = time.monotonic() + PATIENCE
-        while list(sockets.glob("*")) or processes_with(self.mark):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)  # It is nobody's child, so nobody is told.
+        wait_until(lambda: not list(sockets.glob("*")) and not processes_with(self.mark))
 
 
 def _program(path: Path, text: str) -> None:

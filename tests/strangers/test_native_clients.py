@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.downstream.http_client import http_client
-from tests.downstream.native_stage import Stage
-from tests.downstream.test_native import START, STREAMS
+from tests.downstream.native.native_stage import Stage
+from tests.downstream.native.test_peer import START, STREAMS
 
 PEERS = Path(__file__).parent / "peers"
 DEADLINE = 45.0

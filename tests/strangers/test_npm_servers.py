@@ -176,7 +176,7 @@ async def test_page_to_visit_is_answered(everything: Everything) -> None:
     assert [form.url for form in visit.forms] == ["https://example.com/accept", "https://example.com/decline"]
 
 
-async def test_page_that_is_a_precondition_is_told_as_an_error(everything: Everything) -> None:
+async def test_a_page_that_is_a_precondition_is_reported_as_an_error(everything: Everything) -> None:
     client = await (await everything()).begun()
     with pytest.raises(sluicegate.RpcError) as refusal:
         await client.call("trigger-url-elicitation", url="https://example.com/first", errorPath=True)
@@ -216,7 +216,7 @@ async def test_resources_are_listed_and_read(everything: Everything) -> None:
     assert refusal.value.code == -32602, "by its revision −32002"
 
 
-async def test_updates_of_a_subscribed_resource_are_told(everything: Everything) -> None:
+async def test_updates_of_a_subscribed_resource_arrive(everything: Everything) -> None:
     client = await (await everything()).begun()
     async with client.subscribe("demo://resource/dynamic/text/7") as changes:
         await client.call("toggle-subscriber-updates")
@@ -226,7 +226,7 @@ async def test_updates_of_a_subscribed_resource_are_told(everything: Everything)
             await client.call("toggle-subscriber-updates")
 
 
-async def test_new_resource_is_told_and_read(everything: Everything) -> None:
+async def test_a_new_resource_is_announced_and_read(everything: Everything) -> None:
     client = await (await everything()).begun()
     async with client.listen(resources=True) as changes:
         result = await client.call("gzip-file-as-resource", name="hello.gz", data="data:text/plain,hello")
@@ -340,7 +340,7 @@ async def test_memory_survives_a_restart(command_of: CommandOf, tmp_path: Path) 
         assert found.structured_content == {"entities": [ada], "relations": []}
 
 
-async def test_changed_memory_is_told(command_of: CommandOf, tmp_path: Path) -> None:
+async def test_changed_memory_is_announced(command_of: CommandOf, tmp_path: Path) -> None:
     memory = {"MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl")}
     async with asyncio.timeout(DEADLINE), sluicegate.connect(command_of("memory"), env=memory) as client:
         async with client.subscribe("memory://knowledge-graph") as changes:

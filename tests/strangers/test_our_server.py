@@ -133,7 +133,7 @@ def test_large_text_with_every_awkward_character_survives(client: Client, saw: S
 
 
 @each_client
-def test_what_a_tool_prints_disturbs_nobody(client: Client, saw: Saw, run_of: RunOf) -> None:
+def test_output_that_a_tool_prints_disturbs_no_message(client: Client, saw: Saw, run_of: RunOf) -> None:
     assert text_of(saw(client, "printing")) == "undisturbed"
     # On a pipe that is the protocol's it goes to stderr, in order; over HTTP stdout is nobody's, and Python's own.
     written = run_of(client).written
@@ -302,7 +302,7 @@ def test_resources_are_read(client: Client, saw: Saw) -> None:
 
 
 @each_client
-def test_updates_of_subscribed_resources_only_are_told(client: Client, saw: Saw) -> None:
+def test_only_updates_of_subscribed_resources_are_sent(client: Client, saw: Saw) -> None:
     row = saw(client, "updates")
     assert row["subscribed"]["params"]["uri"] == "text://third"
     assert row["read"]["contents"][0]["text"] == "3"
@@ -310,7 +310,7 @@ def test_updates_of_subscribed_resources_only_are_told(client: Client, saw: Saw)
 
 
 @each_client
-def test_what_is_added_while_serving_is_told_listed_and_called(client: Client, saw: Saw) -> None:
+def test_a_tool_added_while_serving_is_announced_listed_and_called(client: Client, saw: Saw) -> None:
     row = saw(client, "list_changes")
     assert row["told"] == [f"notifications/{kind}/list_changed" for kind in ("prompts", "resources", "tools")]
     assert row["listed"] is True

@@ -342,7 +342,7 @@ async def test_resources_are_listed_and_read(server: Server, visit_to: VisitTo) 
 
 
 @each_server
-async def test_updates_of_subscribed_resources_only_are_told(server: Server, visit_to: VisitTo) -> None:
+async def test_only_updates_of_subscribed_resources_are_sent(server: Server, visit_to: VisitTo) -> None:
     client = await (await visit_to(server)).begun()
     async with client.subscribe("text://third") as changes:
         # The first is nobody's business here; if it were told of, it would come first.
@@ -356,7 +356,7 @@ async def test_updates_of_subscribed_resources_only_are_told(server: Server, vis
         assert await soon(anext(changes)) == ResourceUpdated("text://fifth")
 
 
-async def test_updates_are_told_by_a_server_that_spells_uris_in_its_own_way(visit_to: VisitTo) -> None:
+async def test_updates_arrive_from_a_server_that_spells_uris_in_its_own_way(visit_to: VisitTo) -> None:
     client = await (await visit_to(SERVERS["mcp1"])).begun()
     async with client.subscribe("TEXT://sixth/a b é") as changes:
         await client.call("rewrite", name="sixth/a%20b%20%C3%A9", value="6")
@@ -364,7 +364,7 @@ async def test_updates_are_told_by_a_server_that_spells_uris_in_its_own_way(visi
 
 
 @each_server
-async def test_new_tool_is_told_listed_and_called(server: Server, visit_to: VisitTo) -> None:
+async def test_a_new_tool_is_announced_listed_and_called(server: Server, visit_to: VisitTo) -> None:
     client = await (await visit_to(server)).begun()
     async with client.listen(tools=True) as changes:
         await client.call("learn", name="juggling")
@@ -413,7 +413,7 @@ async def test_leaving_ends_the_server(
 
 
 @each_server
-async def test_server_that_crashes_is_told_with_its_last_words(
+async def test_a_server_that_crashes_is_reported_with_its_last_words(
     server: Server, command_of: Callable[[Server], list[str]]
 ) -> None:
     async with asyncio.timeout(DEADLINE), sluicegate.connect(command_of(server), era=server.era) as client:
@@ -437,7 +437,7 @@ async def test_plain_server_logs_although_it_does_not_say_so(visit_to: VisitTo) 
     assert [(await soon(visit.logs.get())).level for _ in range(2)] == ["debug", "warning"]
 
 
-async def test_plain_server_tells_of_no_changes(visit_to: VisitTo) -> None:
+async def test_a_plain_server_announces_no_changes(visit_to: VisitTo) -> None:
     client = await (await visit_to(PLAIN)).begun()
     with pytest.raises(sluicegate.InvalidParams, match="text://first"):
         async with client.subscribe("text://first"):

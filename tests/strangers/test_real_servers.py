@@ -238,7 +238,7 @@ async def test_our_client_lists_and_calls_every_tool_of_all_servers(era: str, ho
         assert isinstance(heard[-1], ToolResult)
 
 
-async def test_the_status_tells_each_servers_own_revision(house: House) -> None:
+async def test_the_status_shows_the_revision_of_each_server(house: House) -> None:
     async with house.gateway.control() as control:
         servers = servers_in((await control.call("status")).structured_content)
         assert {str(server["name"]): server["version"] for server in servers} == ERA_OF

@@ -167,7 +167,7 @@ def test_tools_are_listed_to_the_last_page(client: Client, saw: Saw) -> None:
 
 
 @each_client
-def test_calls_are_answered_and_failures_told(client: Client, saw: Saw) -> None:
+def test_calls_are_answered_and_failures_reported(client: Client, saw: Saw) -> None:
     row = saw(client, "calls")
     assert row["add"]["structuredContent"] == {"total": 42, "terms": [2, 40]}
     assert row["same"] is True
@@ -240,7 +240,7 @@ def test_one_call_asks_several_times_with_progress_in_between(client: Client, sa
 
 
 @each_client
-def test_updates_of_subscribed_resources_only_are_told(client: Client, saw: Saw) -> None:
+def test_only_updates_of_subscribed_resources_are_sent(client: Client, saw: Saw) -> None:
     row = saw(client, "updates")
     assert row == {"mine": True, "text": "3", "learned": "notifications/tools/list_changed"}
 
@@ -257,7 +257,7 @@ def test_a_thousand_progress_events_survive_a_cut(client: Client, saw: Saw) -> N
 
 
 @each_that_comes_back
-def test_an_update_in_the_time_of_a_cut_is_told_later(client: Client, saw: Saw) -> None:
+def test_an_update_during_a_cut_is_sent_later(client: Client, saw: Saw) -> None:
     assert saw(client, "cut_updates") == ["before", "during"]
 
 

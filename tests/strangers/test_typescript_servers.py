@@ -174,7 +174,7 @@ async def test_our_model_is_asked(server: Server, visiting: Visiting, visit: Vis
 
 
 @each_that(lambda server: server.is_two_way)
-async def test_updates_of_subscribed_resources_only_are_told(server: Server, visiting: Visiting) -> None:
+async def test_only_updates_of_subscribed_resources_are_sent(server: Server, visiting: Visiting) -> None:
     async with visiting(server) as client, client.subscribe("text://third") as changes:
         # The first is nobody's business here; if it were told of, it would come first.
         await client.call("rewrite", name="fourth", value="4")
@@ -184,7 +184,7 @@ async def test_updates_of_subscribed_resources_only_are_told(server: Server, vis
 
 
 @each_that(lambda server: server.is_two_way)
-async def test_new_tool_is_told_listed_and_called(server: Server, visiting: Visiting) -> None:
+async def test_a_new_tool_is_announced_listed_and_called(server: Server, visiting: Visiting) -> None:
     name = f"juggling{server.path.replace('/', '_')}"
     async with visiting(server) as client, client.listen(tools=True) as changes:
         await client.call("learn", name=name)
@@ -222,7 +222,7 @@ async def test_a_thousand_progress_events_survive_a_cut(server: Server, port_of:
 
 
 @each_that(lambda server: server.resumes)
-async def test_an_update_in_the_time_of_a_cut_is_told_later(
+async def test_an_update_during_a_cut_is_sent_later(
     server: Server, port_of: PortOf, visit: Visit, visiting: Visiting
 ) -> None:
     async with visiting(server) as other, cut_off(server, port_of(server), visit) as (client, proxy):
@@ -235,7 +235,7 @@ async def test_an_update_in_the_time_of_a_cut_is_told_later(
 
 
 @each_that(lambda server: server.is_modern)
-async def test_a_cut_is_told_and_ends_the_call_from_2026_07_28_on(
+async def test_a_cut_is_reported_and_ends_the_call_from_2026_07_28_on(
     server: Server, port_of: PortOf, visit: Visit
 ) -> None:
     ticket = f"{server} cut"

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
 from typing import Any
 
-from tests.toolbox.acceptance import breaches
+from tests.schemas.acceptance import breaches
 
 Json = Any
 Script = Callable[[str, int], "list[tuple[str, Json]] | str"]

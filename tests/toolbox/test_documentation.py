@@ -1,10 +1,15 @@
-"""docs/agents.md is correct: its table of APIs is that of the sources."""
+"""docs/agents.md is correct: its table of APIs is that of the sources, and its examples of changes are what happens."""
 
+import json
+import re
 from pathlib import Path
+from typing import Any
 
-from sluicegate.schemas.apis import APIS
+import pytest
+
 from sluicegate.schemas.apis.messages import Api
-from sluicegate.schemas.apis.schema import SchemaRules
+from sluicegate.schemas.apis.rules import SchemaRules, translate
+from sluicegate.toolbox.definitions import APIS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "agents.md").read_text(encoding="utf-8")
 
@@ -49,6 +54,31 @@ def words(names: frozenset[str]) -> str:
 
 def test_the_table_of_apis_is_that_of_the_sources() -> None:
     assert table() in PAGE, f"the page should contain:\n{table()}"
+
+
+CHANGES = re.findall(r"^\| .* \| `(\w+)` \| `(\{.*?\})` \| `(\{.*\})` \|$", PAGE, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("api", "own", "shown"), CHANGES)
+def test_each_example_of_a_change_is_what_the_model_sees(api: str, own: str, shown: str) -> None:
+    schema = {"type": "object", "properties": json.loads(own)}
+    assert translate(schema, APIS[api].rules).schema["properties"] == json.loads(shown)
+
+
+def test_the_page_has_examples_of_changes() -> None:
+    assert len(CHANGES) == PAGE.partition("## What is changed")[2].partition("\n- ")[0].count("\n| a")
+
+
+def test_the_example_of_a_strict_call_is_what_happens() -> None:
+    section = PAGE.partition("### Strict calls")[2].partition("\n## ")[0]
+    own, shown, sent, received = map(json.loads, re.findall(r"^\| .* \| `(\{.*\})` \|$", section, re.MULTILINE))
+    api = APIS["openai"]
+    schema: dict[str, Any] = {"type": "object", "properties": own, "required": ["path"]}
+    translation = translate(schema, api.rules, api.strict)
+    assert translation.is_strict and translation.undo(sent) == received
+    assert translation.schema["properties"] == shown and translation.schema["required"] == ["path", "limit"]
+    for loose in re.findall(r"such as\s`(\{.*?\})`", section.replace("\n", " ")):
+        assert not translate({"type": "object", "properties": json.loads(loose)}, api.rules, api.strict).is_strict
 
 
 def test_no_line_of_prose_is_too_long() -> None:

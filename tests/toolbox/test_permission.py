@@ -1,9 +1,12 @@
 """Permission for an agent's calls: rules first, then the program, and what an answer allows."""
 
 import asyncio
+import pty
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+import sys
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
+from io import FileIO
 from pathlib import Path
 from typing import cast
 
@@ -15,13 +18,24 @@ from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.protocol.message import Params
 from sluicegate.store.audit_files import read_rows
 from sluicegate.store.sqlite_decisions import SqliteDecisions
-from sluicegate.toolbox.permission import PermissionRequest
+from sluicegate.toolbox.permission import PermissionRequest, ask_on_terminal
 from sluicegate.toolbox.results import Outcome
 from tests.toolbox.box import Folder, folder, said, used
 
 __all__ = ["folder"]
 
 NAME = "mcp__functions__write"
+QUESTION = PermissionRequest(
+    tool=NAME,
+    server="functions",
+    kind="tool",
+    arguments={},
+    reason="A rule says so.",
+    annotations={},
+    agent="",
+    own="write",
+    lines=(),
+)
 
 
 def state_folder(tmp_path: Path) -> Path:
@@ -254,3 +268,37 @@ async def test_an_invalid_callback_is_misuse(folder: Folder) -> None:
         folder.load(on_permission="perhaps")
     with pytest.raises(TypeError, match="servers and functions"):
         folder.load(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        (b"what?\ny\n", Allow()),
+        (b"always\n", Allow(remember="always")),
+        (b"n\n", Deny("The user did not allow this call; nothing was run.")),
+        (b"\x04", Deny("The user stopped the agent; nothing was run.", stop=True)),
+    ],
+)
+async def test_person_at_the_terminal_decides(
+    typed: bytes, answer: Allow | Deny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with terminal(monkeypatch) as hand:
+        hand.write(typed)
+        async with asyncio.timeout(30):
+            assert await ask_on_terminal(QUESTION) == answer
+
+
+@contextmanager
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Generator[FileIO]:
+    """Make stdin and stderr a terminal, and yield its other end."""
+    # Not a fixture: pytest sets stderr again before each test.
+    ours, theirs = pty.openpty()
+    with (
+        open(ours, "r+b", buffering=0) as hand,
+        open(theirs, encoding="utf-8", closefd=False) as stdin,
+        open(theirs, "w", encoding="utf-8") as stderr,
+        monkeypatch.context() as patch,
+    ):
+        patch.setattr(sys, "stdin", stdin)
+        patch.setattr(sys, "stderr", stderr)
+        yield hand

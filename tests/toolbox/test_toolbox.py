@@ -337,3 +337,16 @@ async def test_a_changed_file_is_followed(folder: Folder) -> None:
         while "mcp__worker__pid" not in box.gateway.hub.catalog.tools:
             await box.gateway.hub.wait_change()
         assert (await box.execute("mcp__worker__pid")).text.isdigit()
+
+
+async def test_server_that_takes_the_name_of_the_management_tools_needs_permission(folder: Folder) -> None:
+    folder.servers()
+    async with asyncio.timeout(60), folder.load(on_permission="deny") as box:
+        folder.servers(sluicegate=folder.worker())
+        await box.gateway.startup.wait_for_startup()
+        assert box._files is not None  # pyright: ignore[reportPrivateUsage]
+        await box._files.reload()  # pyright: ignore[reportPrivateUsage]
+        while "mcp__sluicegate__pid" not in box.gateway.hub.catalog.tools:
+            await box.gateway.hub.wait_change()
+        assert (await box.execute("mcp__sluicegate__pid")).is_error
+        assert "note://one" in (await box.execute("ListMcpResources")).text

@@ -6,6 +6,7 @@ import json
 import pytest
 
 import sluicegate
+from sluicegate.bundled.resource_tools import ResourceTools
 from sluicegate.protocol.message import Params
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.toolbox.permission import PermissionRequest
@@ -101,8 +102,9 @@ async def test_an_update_reaches_only_the_view_that_subscribed(folder: Folder) -
             poll = {"server": "sluicegate", "uri": f"sluicegate://poll/{begun['subscriptionId']}"}
             assert not (await view.execute("ReadMcpResource", poll)).is_error
             assert (await other.execute("ReadMcpResource", poll)).is_error
-        assert box.gateway.management is not None
-        watches = box.gateway.management.watches
+        tools = box.gateway.activation("sluicegate")
+        assert isinstance(tools, ResourceTools)
+        watches = tools.watches
         assert watches.of(view.caller.id) == []
         for caller in (other.caller.id, box.caller.id):
             watches.waiting(caller).close()

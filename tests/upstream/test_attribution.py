@@ -1,4 +1,4 @@
-"""Which call a question belongs to, on a wire that does not say so (protocol §3.4)."""
+"""Which call a question belongs to, on a wire that does not say so."""
 
 import asyncio
 import itertools
@@ -215,7 +215,7 @@ async def test_who_answers_after_its_own_call_has_its_result_is_heard() -> None:
 
 
 @pytest.mark.parametrize("is_shown", [False, True])
-async def test_the_question_of_a_call_that_was_given_up_is_shown_to_nobody_else(is_shown: bool) -> None:
+async def test_the_question_of_an_abandoned_call_is_shown_to_no_other_caller(is_shown: bool) -> None:
     async with scene() as at:
         first, second = await at.begin(), await at.begin()
         at.say(*at.ask("a"))
@@ -240,7 +240,7 @@ async def test_a_call_that_was_just_begun_is_asked_rather_than_one_that_has_long
         assert quiet.person.forms.empty()
 
 
-async def test_of_calls_that_were_begun_together_the_oldest_is_asked_first_however_slow_the_server(
+async def test_the_oldest_of_concurrent_calls_is_asked_first(
     clock: Clock,
 ) -> None:
     async with scene() as at:
@@ -266,7 +266,7 @@ async def test_a_call_whose_caller_cannot_be_asked_is_passed_over_while_another_
         assert unable.person.forms.empty()
 
 
-async def test_where_no_caller_can_be_asked_the_server_is_told_so() -> None:
+async def test_the_server_gets_an_error_if_no_caller_can_be_asked() -> None:
     async with scene() as at:
         await at.begin(can={"sampling": {}})
         await at.begin(can={})

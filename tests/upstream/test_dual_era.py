@@ -19,7 +19,7 @@ from sluicegate.protocol.modern_era import ACKNOWLEDGED, ClientProfile
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.upstream import dual_era, http
 from sluicegate.upstream.http import HttpUpstream
-from tests.hub.scripted import until
+from tests.polling import until
 from tests.upstream.http_server import DISCOVERED, INFO, Asked, Json, Script, message, scripted
 
 OLDER = ClientProfile("2025-11-25", {"elicitation": {}})
@@ -293,7 +293,7 @@ async def test_a_list_that_is_fetched_again_brings_the_tools_of_the_session_with
             assert dual.sessions == 1
 
 
-async def test_a_server_that_is_slow_to_give_a_session_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_is_slow_to_give_a_session_delays_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dual_era, "WAITS_FOR_SESSION", 0.01)
     dual = Dual()
     dual.welcome = asyncio.Event()
@@ -305,7 +305,7 @@ async def test_a_server_that_is_slow_to_give_a_session_keeps_nobody_waiting(monk
         assert dual.sessions == 1
 
 
-async def test_what_was_begun_in_2026_is_gone_on_with_there(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_began_in_2026_continues_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server asks in the middle of a call; meanwhile it has a session, which knows nothing of that call."""
     monkeypatch.setattr(dual_era, "WAITS_FOR_SESSION", 0.01)
     dual = Dual()
@@ -383,7 +383,7 @@ async def test_updates_of_resources_come_by_the_session_where_2026_has_none() ->
             await asyncio.gather(listening, return_exceptions=True)
 
 
-async def test_a_session_that_cannot_be_had_again_harms_nobody_and_is_done_without() -> None:
+async def test_a_session_that_cannot_be_reopened_fails_no_call() -> None:
     """The server has forgotten it and has no other to give now, but answers in 2026-07-28 as ever."""
     dual = Dual()
     async with mounted(dual) as (hub, _):
@@ -438,7 +438,7 @@ async def test_a_call_that_waits_for_a_session_has_its_place_and_gives_it_back()
         assert mount.in_flight == 0
 
 
-async def test_a_line_of_the_session_is_told_to_nobody_once_two_callers_are_known_in_either_era() -> None:
+async def test_a_session_log_line_reaches_no_caller_once_two_callers_are_known() -> None:
     dual = Dual()
     async with mounted(dual) as (hub, _):
         mount = hub.find("s")

@@ -15,6 +15,7 @@ from sluicegate.protocol.message import Notification, Result, opened
 from sluicegate.upstream.server_messages import UNTAKEN
 from tests.upstream.raw_server import (
     DISCOVERED,
+    Bench,
     Json,
     RawServer,
     Recorder,
@@ -274,7 +275,7 @@ async def test_a_server_that_floods_us_with_rubbish_counts_as_broken() -> None:
             await outcome
 
 
-async def test_answers_that_nobody_asked_for_count_like_rubbish_and_the_first_are_logged(
+async def test_unsolicited_answers_count_as_garbage_and_the_first_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with modern_bench() as table:
@@ -367,7 +368,7 @@ async def test_a_batch_of_a_server_of_2025_03_26_is_read(blank: bytes) -> None:
         assert [opened(cast(Result, await outcome))["n"] for outcome in (first, second)] == ids
 
 
-async def test_of_a_batch_with_too_many_messages_none_is_heard() -> None:
+async def test_no_message_of_a_batch_that_is_too_long_is_read() -> None:
     async with session_bench("2025-03-26") as table:
         ping = b'{"jsonrpc":"2.0","id":"p","method":"ping"}'
         table.server.send_bytes(b"[" + b",".join([ping] * 1001) + b"]")
@@ -379,7 +380,7 @@ async def test_of_a_batch_with_too_many_messages_none_is_heard() -> None:
         assert [(await table.server.next())["id"] for _ in range(1000)] == ["p"] * 1000
 
 
-async def test_an_argument_that_json_cannot_express_is_told_and_nothing_is_sent() -> None:
+async def test_an_argument_that_json_cannot_express_is_an_error_and_nothing_is_sent() -> None:
     async with modern_bench() as table:
         with pytest.raises(sluicegate.ProtocolError, match="JSON"):
             await table.link(exchange(params={"name": "t", "arguments": {"x": object()}}))
@@ -418,16 +419,21 @@ class Stuck(Recorder):
         await super().emit(notification)
 
 
+async def send_long_progress(table: Bench, token: object) -> None:
+    """4 MiB of progress, from a server that lets the client read in between."""
+    for n in range(64):
+        params: Json = {"progressToken": token, "progress": n, "message": "x" * 65536}
+        table.server.send(method="notifications/progress", params=params)
+        await asyncio.sleep(0)
+
+
 async def test_a_server_waits_for_a_slow_client_before_its_long_notices_fill_the_memory() -> None:
     async with modern_bench() as table:
         sink = Stuck()
         outcome = table.start(exchange(sink=sink, progress_token="t"))
         request = await table.server.next("tools/call")
         (inbox,) = table.link.pending
-        for n in range(64):
-            params: Json = {"progressToken": request["id"], "progress": n, "message": "x" * 65536}
-            table.server.send(method="notifications/progress", params=params)
-            await asyncio.sleep(0)
+        await send_long_progress(table, request["id"])
         assert len(inbox.items) in (15, 16)
         table.server.send(id=request["id"], result={})
         sink.go.set()
@@ -541,7 +547,7 @@ async def test_a_caller_that_is_full_for_a_moment_now_and_then_loses_nothing(mon
         await other
 
 
-async def test_a_caller_that_takes_nothing_loses_nothing_while_nobody_else_waits(
+async def test_a_caller_that_reads_nothing_loses_nothing_while_no_other_caller_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sluicegate.upstream.inbox.MAX_READ_STOP", 0.001)
@@ -550,10 +556,7 @@ async def test_a_caller_that_takes_nothing_loses_nothing_while_nobody_else_waits
         outcome = table.start(exchange(sink=sink, progress_token="t"))
         request = await table.server.next("tools/call")
         (inbox,) = table.link.pending
-        for n in range(64):
-            params: Json = {"progressToken": request["id"], "progress": n, "message": "x" * 65536}
-            table.server.send(method="notifications/progress", params=params)
-            await asyncio.sleep(0)
+        await send_long_progress(table, request["id"])
         assert inbox.is_pausing
         looked = asyncio.Event()  # Set behind some looks: timers ring in the order of their time.
         asyncio.get_running_loop().call_later(0.01, looked.set)
@@ -565,7 +568,7 @@ async def test_a_caller_that_takes_nothing_loses_nothing_while_nobody_else_waits
         assert [notice.params["progress"] for notice in sink.notices] == list(range(64))
 
 
-async def test_long_notices_that_belong_to_nobody_are_dropped_before_they_fill_the_memory(
+async def test_long_notices_without_a_caller_are_dropped_before_they_fill_the_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with modern_bench() as table:
@@ -584,7 +587,7 @@ async def test_long_notices_that_belong_to_nobody_are_dropped_before_they_fill_t
         assert len(sink.notices) <= 17
 
 
-async def test_progress_that_nobody_asked_for_is_dropped() -> None:
+async def test_unsolicited_progress_is_dropped() -> None:
     async with modern_bench() as table:
         sink = Recorder()
         outcome = table.start(exchange(sink=sink))
@@ -596,7 +599,7 @@ async def test_progress_that_nobody_asked_for_is_dropped() -> None:
         assert sink.notices == []
 
 
-async def test_a_log_line_goes_to_the_only_caller_who_wants_it_and_at_its_level() -> None:
+async def test_a_log_line_goes_to_the_only_caller_that_wants_its_level() -> None:
     async with modern_bench() as table:
         sink = Recorder()
         outcome = table.start(exchange(sink=sink, log_level="warning"))
@@ -644,9 +647,7 @@ async def test_a_session_servers_log_line_never_reaches_a_caller_while_it_could_
         assert [name for name, sink in sinks.items() if sink.notices] == [heard_by]
 
 
-async def test_a_log_line_while_a_call_that_wants_none_is_under_way_is_counted_and_not_taken_for_the_servers_own() -> (
-    None
-):
+async def test_a_log_line_during_a_call_that_wants_none_is_counted_and_dropped() -> None:
     async with session_bench() as table:
         lost: list[str] = []
         table.link.host.on_loss, table.link.host.is_shared = lost.append, True
@@ -828,7 +829,7 @@ async def test_the_log_level_is_set_once_before_the_first_call_that_wants_it() -
             await outcome
 
 
-async def test_a_level_that_the_server_may_not_have_heard_is_told_again() -> None:
+async def test_a_level_that_may_not_have_reached_the_server_is_sent_again() -> None:
     async with session_bench() as table:
         table.start(exchange(log_level="debug"), key="first")
         await table.server.next("logging/setLevel")
@@ -921,7 +922,7 @@ async def test_a_listen_exchange_is_served_out_of_a_session_servers_pushes() -> 
         assert (await table.server.next("resources/unsubscribe"))["params"] == {"uri": "n://a"}
 
 
-async def test_a_session_server_may_tell_of_a_resource_in_its_own_spelling() -> None:
+async def test_a_session_server_may_announce_a_resource_in_its_own_spelling() -> None:
     async with session_bench() as table:
         sink, names = Recorder(), ["file:///a b.txt", "n://a"]
         wanted = {"resourceSubscriptions": names}
@@ -1010,7 +1011,7 @@ async def test_a_listener_subscribes_itself_if_the_one_before_it_was_refused_or_
         assert honoured == [{}, None, {"resourceSubscriptions": ["n://a"]}]
 
 
-async def test_a_server_that_never_answers_unsubscribe_is_waited_for_by_nobody_and_forgotten_in_the_end(
+async def test_a_server_that_never_answers_unsubscribe_delays_no_caller_and_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sluicegate.upstream.session_subscriptions.UNSUBSCRIBE_TIMEOUT", 0.05)

@@ -46,7 +46,7 @@ async def test_a_hub_of_ones_own_offers_all_that_is_mounted_in_it() -> None:
             assert (await client.call("child__count", to=2)).text == "counted to 2"
 
 
-async def test_they_can_be_connected_to_as_well() -> None:
+async def test_factories_can_be_connected_directly() -> None:
     async with asyncio.timeout(30), sluicegate.connect(sluicegate.stdio("python", DEMO, era="modern")) as client:
         assert "count" in [tool.name for tool in await client.tools()]
 

@@ -203,14 +203,14 @@ async def test_a_cancelled_call_is_cancelled_at_the_server(way: Way) -> None:
         await whole.cancelled.wait()
 
 
-async def test_a_log_line_reaches_the_one_who_listens(way: Way) -> None:
+async def test_a_log_line_reaches_its_listener(way: Way) -> None:
     lines: list[object] = []
     async with connected(way, on_log=lambda event: lines.append(event.data)) as (client, _):  # pyright: ignore
         await client.call("mutter")
         assert lines == ["careful"]
 
 
-async def test_changes_reach_those_who_subscribed(way: Way) -> None:
+async def test_changes_reach_subscribers(way: Way) -> None:
     async with connected(way) as (client, whole), client.listen(tools=True, uris=["note://today"]) as changes:
         whole.server.resource_updated("note://today")
         assert await anext(changes) == ResourceUpdated("note://today")
@@ -291,7 +291,7 @@ async def test_a_verdict_is_remembered_and_the_probe_left_out() -> None:
         assert script.methods().count("server/discover") == 1
 
 
-async def test_a_verdict_that_stopped_being_true_is_found_out_anew() -> None:
+async def test_an_outdated_verdict_about_the_era_is_detected_again() -> None:
     older, newer = session(lambda asked: asked.result(TEXT)), modern(lambda asked: asked.error(200, -32601))
     updated = asyncio.Event()
     async with asyncio.timeout(20), scripted(lambda asked: (newer if updated.is_set() else older)(asked)) as script:
@@ -345,20 +345,20 @@ async def test_an_outage_is_no_verdict_even_if_its_body_is_a_message(status: int
             assert client.version == "2026-07-28"
 
 
-async def test_a_web_site_is_told_apart_by_all_three_observations() -> None:
+async def test_a_web_site_is_recognized_by_all_three_observations() -> None:
     page = (("Content-Type", "text/html"),)
     problem, script = await refused(lambda asked: asked.status(200, b"<html>hello</html>", *page))
     assert isinstance(problem, UpstreamUnavailable) and "hello" not in problem.message
     assert "speaks no MCP" in problem.message and script.methods() == ["server/discover", "initialize", "GET"]
 
 
-async def test_what_was_seen_twice_is_told_once() -> None:
+async def test_a_repeated_observation_is_reported_once() -> None:
     problem, _ = await refused(lambda asked: asked.status(404, b""))
     assert problem.message.count("answered with status 404 and no message") == 1
 
 
 @pytest.mark.parametrize("path", ["", "/", "/mpc"])
-async def test_a_wrong_path_is_told_apart_from_no_server_and_what_it_says_is_for_its_user(path: str) -> None:
+async def test_a_wrong_path_differs_from_no_server_and_its_message_is_for_the_user(path: str) -> None:
     async with asyncio.timeout(20), endpoint(Whole().server) as origin:
         with pytest.raises(UpstreamUnavailable, match="check the path of its URL") as caught:
             async with connect(f"{origin}{path}"):
@@ -444,7 +444,7 @@ async def test_a_name_of_several_addresses_at_which_nothing_listens_says_so(monk
         assert problem.startswith(f"remote could not be reached: nothing listens at both.test:{port};")
 
 
-async def test_a_name_that_is_not_known_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unknown_host_name_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -612,7 +612,7 @@ async def test_a_body_that_drips_and_a_server_that_says_nothing_are_timed_out() 
             asked.request.start(200, (("Content-Type", "application/json"),))
             while not asked.request.disconnected:
                 asked.request.write(b" ")
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(0.005)  # The pace of a body that drips.
             ended.set()
         else:
             await asyncio.Event().wait()
@@ -716,7 +716,7 @@ async def test_a_session_that_was_lost_is_opened_again_and_the_call_sent_again_o
         tasks.cancel_all()
 
 
-async def test_many_who_notice_at_once_that_the_session_is_lost_open_one_other() -> None:
+async def test_concurrent_calls_that_notice_a_lost_session_open_one_new_session() -> None:
     sessions = iter(["s1", "s2"])
     renewing = asyncio.Event()
 
@@ -944,7 +944,7 @@ async def test_a_ping_on_any_stream_is_answered() -> None:
         assert {await pongs.get(), await pongs.get()} == {"on GET", "on POST"}
 
 
-async def test_what_the_server_may_not_ask_is_refused_and_a_refused_answer_does_no_harm() -> None:
+async def test_questions_that_the_server_may_not_ask_are_refused() -> None:
     answers: asyncio.Queue[Json] = asyncio.Queue()
 
     async def handle(asked: Asked) -> None:
@@ -995,44 +995,42 @@ async def test_a_question_that_is_nested_too_deeply_is_refused_and_its_call_answ
         assert sink.questions == []
 
 
-async def test_a_question_that_the_server_takes_back_is_asked_no_more() -> None:
-    asked_for, given_up = asyncio.Event(), asyncio.Event()
+class SilentPerson(Recorder):
+    """A caller that never answers its question."""
 
-    class Slow(Recorder):
-        async def ask(self, questions: object) -> Answers:
-            asked_for.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                given_up.set()
-            raise AssertionError
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.given_up = asyncio.Event(), asyncio.Event()
+
+    async def ask(self, questions: object) -> Answers:
+        self.asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.given_up.set()
+        raise AssertionError
+
+
+async def test_a_question_that_the_server_takes_back_is_asked_no_more() -> None:
+    person = SilentPerson()
 
     async def handle(asked: Asked) -> None:
         asked.stream()
         asked.event(message(id=7, method="roots/list"))
-        await asked_for.wait()
+        await person.asked.wait()
         asked.event(message(method="notifications/cancelled", params={"requestId": [7]}))
         asked.event(message(method="notifications/cancelled", params={"requestId": 7}))
-        await given_up.wait()
+        await person.given_up.wait()
         asked.event(message(id=asked.id, result=TEXT))
         asked.end()
 
     async with opened_to(session(handle)) as (connection, _, _):
         capabilities: Json = {"roots": {}}
-        assert isinstance(await connection(exchange(sink=Slow(), capabilities=capabilities)), Result)
+        assert isinstance(await connection(exchange(sink=person, capabilities=capabilities)), Result)
 
 
 async def test_a_question_ends_with_the_call_that_caused_it() -> None:
-    asked_for, given_up = asyncio.Event(), asyncio.Event()
-
-    class Slow(Recorder):
-        async def ask(self, questions: object) -> Answers:
-            asked_for.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                given_up.set()
-            raise AssertionError
+    person = SilentPerson()
 
     async def handle(asked: Asked) -> None:
         asked.stream()
@@ -1040,10 +1038,10 @@ async def test_a_question_ends_with_the_call_that_caused_it() -> None:
         await asyncio.Event().wait()
 
     async with opened_to(session(handle)) as (connection, _, _), TaskScope() as tasks:
-        tasks.start(_reply(connection, exchange(sink=Slow(), capabilities={"roots": {}})), key="call")
-        await asked_for.wait()
+        tasks.start(_reply(connection, exchange(sink=person, capabilities={"roots": {}})), key="call")
+        await person.asked.wait()
         tasks.cancel("call")
-        await given_up.wait()
+        await person.given_up.wait()
 
 
 @pytest.mark.parametrize("era", [modern, session])
@@ -1192,7 +1190,7 @@ async def test_a_session_that_is_lost_by_its_end_is_not_begun_again() -> None:
     assert problems[0].delivered == "no" and script.methods().count("initialize") == 1
 
 
-async def test_a_call_that_takes_too_long_is_told_to_the_server_as_a_cancelled_one_is() -> None:
+async def test_a_call_that_times_out_is_cancelled_at_the_server() -> None:
     told = asyncio.Event()
     answer = session(lambda asked: None)
 
@@ -1212,7 +1210,7 @@ async def test_a_call_that_takes_too_long_is_told_to_the_server_as_a_cancelled_o
         await told.wait()
 
 
-async def test_a_cancelled_call_is_told_to_the_server_by_a_post() -> None:
+async def test_a_cancelled_call_is_reported_to_the_server_with_a_post() -> None:
     begun, told = asyncio.Event(), asyncio.Event()
     answer = session(lambda asked: None)
 
@@ -1269,7 +1267,7 @@ async def test_a_session_id_that_cannot_be_sent_back_is_refused() -> None:
 
 
 @pytest.mark.parametrize("what", ["port", "length"])
-async def test_a_url_that_nobody_can_ask_is_the_servers_fault_and_breaks_nothing(what: str) -> None:
+async def test_an_invalid_url_from_the_server_is_its_fault_and_breaks_nothing(what: str) -> None:
     """By its port it is of the same origin, but the port has more digits than any port has."""
 
     def url_of(asked: Asked) -> str:
@@ -1376,7 +1374,7 @@ async def test_over_sse_nothing_is_sent_once_the_event_stream_has_ended(monkeypa
     assert len(problems) == 3 and script.methods().count("tools/call") == 1
 
 
-async def test_over_sse_many_who_wait_for_room_do_not_all_take_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_over_sse_calls_that_wait_for_room_do_not_all_take_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(legacy_sse, "POST_WAIT", 20.0)
     handed_over, arrived = 0, asyncio.Queue[Asked]()
     write = legacy_sse.SseWire.write
@@ -1555,7 +1553,7 @@ async def test_configured_headers_go_along_with_every_request_of_every_way(way: 
         lambda: connect("python demo.py", headers={"X-Key": "x"}),
     ],
 )
-def test_what_cannot_be_connected_to_is_refused_when_connect_is_called(open_it: Callable[[], object]) -> None:
+def test_an_invalid_target_is_refused_when_connect_is_called(open_it: Callable[[], object]) -> None:
     with pytest.raises(ConfigError) as caught:
         open_it()
     assert "secret" not in caught.value.message
@@ -1576,7 +1574,7 @@ async def test_a_server_may_be_silent_for_as_long_as_its_caller_waits(monkeypatc
         monkeypatch.setattr(module, "Timeouts", Short)
 
     async def slow(asked: Asked) -> None:
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.3)  # Longer than `silence`: the time that passes is the subject.
         asked.result(TEXT)
 
     async with asyncio.timeout(20), scripted(modern(lambda asked: slow(asked))) as script:
@@ -1591,7 +1589,7 @@ def lines(*messages: bytes) -> bytes:
     return b"".join(each + b"\n" for each in messages)
 
 
-async def test_changes_that_are_told_in_lines_of_json_are_heard_as_they_come() -> None:
+async def test_changes_in_lines_of_json_are_delivered_as_they_arrive() -> None:
     """As the conformance suite's reference server tells them."""
     go_on = asyncio.Event()
 
@@ -1641,7 +1639,7 @@ async def test_a_body_that_is_no_json_is_none_line_by_line_either(body: bytes) -
             await connection(exchange("tools/call", {"name": "x", "arguments": {}}))
 
 
-async def test_a_refusal_to_tell_of_changes_is_read_however_it_is_laid_out() -> None:
+async def test_a_refused_subscription_is_read_in_any_layout() -> None:
     def refuse(asked: Asked) -> None:
         body = json.dumps({"jsonrpc": "2.0", "id": asked.id, "error": {"code": -32601, "message": "no"}}, indent=2)
         asked.request.respond(200, (("Content-Type", "application/json"),), body.encode())

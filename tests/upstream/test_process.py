@@ -22,6 +22,7 @@ from sluicegate.upstream.spawn import Launched, child_environment, launch
 from tests.descriptors import descriptors
 from tests.faults.promises import GRACE, LEFT_OVER, ORPHANED, STALL, assert_kept
 from tests.marks import new_mark, processes_with
+from tests.polling import until, until_called
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and only Linux promises all of this")
 
@@ -110,7 +111,7 @@ class World:
 
     async def emptied(self, within: float = LEFT_OVER + STALL) -> None:
         """Return when no marked process is left: in the time that is promised, on a machine that may stall."""
-        await eventually(lambda: not self.processes(), within)
+        await until(lambda: not self.processes(), within=within)
 
 
 Run = Callable[[Callable[[World], Awaitable[None]]], None]
@@ -156,12 +157,6 @@ def program_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]
 
 
-async def eventually(condition: Callable[[], bool], within: float = 10) -> None:
-    async with asyncio.timeout(within):
-        while not condition():  # noqa: ASYNC110 -- The process table has no change events.
-            await asyncio.sleep(0.01)
-
-
 @contextlib.contextmanager
 def at_most(seconds: float = 20.0) -> Generator[None]:
     start = time.monotonic()
@@ -174,7 +169,7 @@ def at_most(seconds: float = 20.0) -> Generator[None]:
 # Bytes.
 
 
-def test_what_is_written_is_answered(run: Run) -> None:
+def test_written_lines_are_answered(run: Run) -> None:
     async def scenario(world: World) -> None:
         child = await world.open(ECHO, stop_grace=LONG)
         child.write(b"hello ")
@@ -246,8 +241,8 @@ def test_paused_output_waits_in_the_pipe_even_after_the_servers_end(run: Run) ->
         child.pause_reading()
         child.pause_reading()
         child.write(b"x")
-        await eventually(lambda: child.exit_status is not None and not world.processes())
-        await asyncio.sleep(2 * process.EXIT_SETTLE)
+        await until(lambda: child.exit_status is not None and not world.processes())
+        await asyncio.sleep(2 * process.EXIT_SETTLE)  # The output may be read for this long after an exit.
         assert not child.alive
         assert (world.recorder.data, world.recorder.ends) == (b"", 0)
         child.resume_reading()
@@ -288,7 +283,7 @@ def test_one_server_is_closed_and_the_other_does_not_notice(run: Run) -> None:
 # Starting.
 
 
-def test_a_missing_command_is_told_with_the_way_out(run: Run, tmp_path: Path) -> None:
+def test_a_missing_command_is_reported_with_a_remedy(run: Run, tmp_path: Path) -> None:
     script = tmp_path / "server"
     script.write_text("#!/nowhere/interpreter\n")
 
@@ -326,7 +321,7 @@ def test_a_missing_command_is_told_with_the_way_out(run: Run, tmp_path: Path) ->
     run(scenario)
 
 
-def test_a_guardian_that_cannot_run_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guardian_that_cannot_run_is_reported(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     guard = tmp_path / "guard.py"
     guard.write_text("raise SystemExit('no guardian today')")
     monkeypatch.setattr(spawn, "GUARD", str(guard))
@@ -477,7 +472,7 @@ def test_package_managers_get_their_own_settings(
         ("import os\nos.kill(os.getpid(), 40)", -40, "was killed by signal 40"),
     ],
 )
-def test_the_end_is_told_once_with_its_cause_and_output(
+def test_the_end_is_reported_once_with_its_cause_and_output(
     run: Run, script: str, status: int, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "EXIT_SETTLE", LONG)  # All signs of its end come, though perhaps one of them late.
@@ -504,7 +499,7 @@ def test_everything_is_released_without_aclose_once_the_server_is_dead(run: Run)
         child = await world.open(ECHO)
         os.kill(child.pid, signal.SIGKILL)
         await world.recorder.end()
-        await eventually(lambda: descriptors() <= before)
+        await until(lambda: descriptors() <= before)
 
     run(scenario)
 
@@ -532,10 +527,7 @@ def test_closed_stdin_is_the_end_of_a_living_server(run: Run, writing: bool) -> 
         await world.recorder.line()
         child.write(bytes(1 << 20) if writing else b"x")
         with pytest.raises(UpstreamClosed):
-            async with asyncio.timeout(10):
-                while True:
-                    await child.drain()
-                    await asyncio.sleep(0.01)
+            await until_called(child.drain, lambda _: False, within=10)
         await world.recorder.end()
         assert child.describe_exit() == "closed its input"
         child.write(b"dropped")
@@ -550,7 +542,7 @@ def test_closed_stderr_is_no_sign_of_anything(run: Run) -> None:
         child = await world.open("import os\nos.close(2)\n" + ECHO)
         child.write(b"one\n")
         await world.recorder.line()
-        await asyncio.sleep(2 * process.EXIT_SETTLE)
+        await asyncio.sleep(2 * process.EXIT_SETTLE)  # An end would be reported within this time.
         assert child.alive
         assert world.recorder.ends == 0
         await child.aclose()
@@ -570,10 +562,10 @@ def test_a_flood_on_stderr_hides_no_answer_of_a_dying_server(run: Run, monkeypat
             "os.read(0, 1)\nos.write(1, b'x' * 60_000)\nos.close(0)\nsignal.pause()",
             stop_grace=0.2,
         )
-        await eventually(lambda: len(child.stderr_tail) == 64 * 1024)
+        await until(lambda: len(child.stderr_tail) == 64 * 1024)
         child.pause_reading()
         child.write(b"x")
-        await eventually(lambda: not child.alive)
+        await until(lambda: not child.alive)
         child.resume_reading()
         await world.recorder.end()
         assert len(world.recorder.data) == 60_000
@@ -605,7 +597,7 @@ if os.fork() == 0:
 """
 
 
-def test_a_dead_guardian_whose_pipes_another_writes_to_without_end_keeps_nobody(
+def test_a_dead_guardian_whose_pipes_are_flooded_delays_no_close(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     guard = tmp_path / "guard.py"
@@ -716,7 +708,7 @@ def test_no_descendant_survives(run: Run, offspring: str, then: str) -> None:
         child = await world.open(server, stop_grace=LONG)
         await world.recorder.line()
         if then == "stays":
-            await eventually(lambda: len(world.processes()) == 3)
+            await until(lambda: len(world.processes()) == 3)
             with at_most():
                 await child.aclose()
             assert child.exit_status == 0
@@ -807,7 +799,7 @@ def test_nothing_survives_our_own_sigkill(run: Run) -> None:
             assert owner.stdout
             # The daemon's process id and "ready", in any order.
             assert {owner.stdout.readline().strip().isdigit() for _ in range(2)} == {True, False}
-            await eventually(lambda: len(world.processes()) == 4)
+            await until(lambda: len(world.processes()) == 4)
             killed = time.monotonic()
             owner.kill()
         await world.emptied()
@@ -827,7 +819,7 @@ def test_a_server_that_heeds_the_end_of_its_input_is_gone_at_once_after_our_sigk
         with owner_of_a_server(world.mark, "import os\nos.write(1, b'ready\\n')\n" + ECHO, str(guard)) as owner:
             assert owner.stdout
             owner.stdout.readline()
-            await eventually(lambda: len(world.processes()) == 2)
+            await until(lambda: len(world.processes()) == 2)
             owner.kill()
         await world.emptied()
 
@@ -835,7 +827,7 @@ def test_a_server_that_heeds_the_end_of_its_input_is_gone_at_once_after_our_sigk
 
 
 @only_one_loop
-def test_the_kernel_kills_the_server_if_nobody_else_can(run: Run) -> None:
+def test_the_kernel_kills_the_server_if_no_process_can(run: Run) -> None:
     async def scenario(world: World) -> None:
         with owner_of_a_server(world.mark, STUBBORN) as owner:
             assert owner.stdout
@@ -876,10 +868,10 @@ async def opened(world: World, script: str, launched: Launched) -> Child:
 async def ended(launched: Launched) -> None:
     """Return when the guardian has ended; its parent still has to reap it."""
     how = os.WEXITED | os.WNOHANG | os.WNOWAIT
-    await eventually(lambda: os.waitid(os.P_PID, launched.process.pid, how) is not None)
+    await until(lambda: os.waitid(os.P_PID, launched.process.pid, how) is not None)
 
 
-def test_one_that_was_started_before_is_spoken_to_and_no_other_is_started(run: Run) -> None:
+def test_a_server_that_was_started_early_is_used_and_no_other_is_started(run: Run) -> None:
     async def scenario(world: World) -> None:
         launched = launched_by(world, ECHO)
         child = await opened(world, ECHO, launched)
@@ -893,7 +885,7 @@ def test_one_that_was_started_before_is_spoken_to_and_no_other_is_started(run: R
     run(scenario)
 
 
-def test_what_one_said_before_anybody_listened_is_heard(run: Run) -> None:
+def test_output_before_the_first_reader_is_delivered(run: Run) -> None:
     async def scenario(world: World) -> None:
         script = "import os\nos.write(2, b'e' * 60_000)\nos.write(1, b'x' * 300_000 + b'\\n')\n" + ECHO
         launched = launched_by(world, script)
@@ -901,13 +893,13 @@ def test_what_one_said_before_anybody_listened_is_heard(run: Run) -> None:
         first = os.read(launched.process.stderr.fileno(), 1)  # All of it is in the pipe by now.
         child = await opened(world, script, launched)
         assert (first, len(await world.recorder.line())) == (b"e", 300_000)
-        await eventually(lambda: len(child.stderr_tail) == 59_999)
+        await until(lambda: len(child.stderr_tail) == 59_999)
         await child.aclose()
 
     run(scenario)
 
 
-def test_one_that_ended_before_anybody_spoke_to_it_is_told_as_any_other(run: Run) -> None:
+def test_a_server_that_ended_before_the_first_message_is_reported_like_others(run: Run) -> None:
     async def scenario(world: World) -> None:
         script = "import os\nos.write(1, b'hi\\n')\nos.write(2, b'no use')\nos._exit(3)"
         launched = launched_by(world, script)
@@ -921,7 +913,7 @@ def test_one_that_ended_before_anybody_spoke_to_it_is_told_as_any_other(run: Run
     run(scenario)
 
 
-def test_one_that_could_not_be_executed_is_told_as_any_other(run: Run, tmp_path: Path) -> None:
+def test_a_server_that_could_not_be_executed_is_reported_like_others(run: Run, tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("#!/no/such/interpreter\n")
     program.chmod(0o700)
@@ -949,10 +941,10 @@ def test_one_is_taken_once_and_the_next_connection_starts_its_own(run: Run) -> N
 
 
 @pytest.mark.parametrize("script", [ECHO, DEAF, STUBBORN, BACKGROUND + DAEMON + DEAF])
-def test_one_that_is_dismissed_ends_and_another_is_started_instead(run: Run, script: str) -> None:
+def test_a_dismissed_server_ends_and_another_is_started(run: Run, script: str) -> None:
     async def scenario(world: World) -> None:
         launched = launched_by(world, script)
-        await eventually(lambda: len(world.processes()) > 1)
+        await until(lambda: len(world.processes()) > 1)
         assert launched.dismiss()
         assert not launched.dismiss()
         await ended(launched)
@@ -966,7 +958,7 @@ def test_one_that_is_dismissed_ends_and_another_is_started_instead(run: Run, scr
     run(scenario)
 
 
-def test_one_whose_guardian_was_killed_may_be_dismissed(run: Run) -> None:
+def test_a_server_whose_guardian_was_killed_may_be_dismissed(run: Run) -> None:
     async def scenario(world: World) -> None:
         launched = launched_by(world, STUBBORN)
         os.kill(launched.process.pid, signal.SIGKILL)

@@ -21,7 +21,8 @@ from sluicegate.protocol.message import Notification
 from sluicegate.upstream import http
 from sluicegate.upstream.http import HttpUpstream
 from sluicegate.upstream.redact import MIN_SECRET, Redactor
-from tests.faults.gateway_stage import Stage, refusal, staged, until
+from tests.faults.gateway_stage import Stage, refusal, staged
+from tests.polling import until
 from tests.upstream.http_server import Answer, Asked, Json, message, modern, scripted, session
 from tests.upstream.raw_server import Recorder
 
@@ -49,12 +50,12 @@ def test_each_secret_is_masked_the_longest_first_and_line_by_line() -> None:
 
 
 @pytest.mark.parametrize("size", range(len(TOKEN) + 1))
-def test_of_a_secret_that_was_cut_no_more_is_seen_than_of_a_word(size: int) -> None:
+def test_a_secret_that_was_cut_shows_no_more_than_a_word(size: int) -> None:
     shown = f"Invalid key {TOKEN[:size]}" if size < MIN_SECRET else "Invalid key ***"
     assert Redactor([TOKEN]).redact_cut(f"Invalid key {TOKEN[:size]}") == shown
 
 
-async def test_what_a_server_logs_of_its_own_accord_is_masked_and_all_else_is_not() -> None:
+async def test_unsolicited_log_lines_of_a_server_are_redacted_and_nothing_else() -> None:
     heard, quoted = Recorder(), 'a "quoted" secret'
     sink = Redactor([TOKEN, quoted]).redact_host(Host({}, {}, heard)).sink
     said: Json = {"level": "info", "data": {"key": TOKEN, "text": f"it is {quoted}."}}
@@ -137,7 +138,7 @@ class Oldest:
     ],
     ids=["discover", "initialize", "cut", "sse", "lists", "lists, cut", "lists of a session"],
 )
-async def test_what_a_url_repeats_of_our_secrets_is_neither_logged_nor_shown(
+async def test_secrets_that_a_url_repeats_are_neither_logged_nor_shown(
     answer: Answer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with at_url(answer, tmp_path) as stage:
@@ -193,7 +194,7 @@ async def test_lists_that_a_url_refuses_later_are_masked_too(tmp_path: Path, cap
         assert secret not in seen
 
 
-async def test_what_a_url_tells_a_caller_passes_as_it_is(tmp_path: Path) -> None:
+async def test_text_of_a_url_for_a_caller_passes_unchanged(tmp_path: Path) -> None:
     def answer(asked: Asked) -> None:
         if asked.called == "tools/list":
             asked.result(LISTED)
@@ -233,7 +234,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.parametrize("where", ["initialize", "lists"])
-async def test_what_a_command_answers_is_masked_as_its_stderr_is(
+async def test_answers_of_a_command_are_redacted_like_its_stderr(
     where: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = {"command": sys.executable, "args": ["-I", "-S", "-c", PROGRAM, where], "env": {"KEY": TOKEN}}
@@ -295,7 +296,7 @@ def test_all_of_every_secret_is_hidden_and_nothing_else(secrets: list[str], text
     assert shown == re.sub(r"\*+", "*", simply_redacted(secrets, text))
 
 
-async def test_words_of_plain_headers_are_not_taken_for_secrets_where_it_is_said_what_is_one() -> None:
+async def test_words_of_plain_headers_are_no_secrets_if_the_config_names_the_secrets() -> None:
     headers = {"User-Agent": "acme client", "X-Env": "production", "Authorization": "Bearer sk-canary-1"}
 
     def refuse(asked: Asked) -> None:
@@ -308,6 +309,6 @@ async def test_words_of_plain_headers_are_not_taken_for_secrets_where_it_is_said
     assert "The client *** must not be used in production." in problem.value.details
 
 
-def test_of_several_secrets_that_a_cut_text_may_end_in_the_longest_part_is_removed() -> None:
+def test_the_longest_part_of_a_secret_at_the_end_of_a_cut_text_is_removed() -> None:
     redactor = Redactor(["ghijklmn-opqrst-uvw", "abcdefghijklmnop"])
     assert redactor.redact_cut("bad key abcdefghijklmno") == "bad key ***"

@@ -20,7 +20,7 @@ async def call_under_way(table: Bench) -> object:
     return (await table.server.next("tools/call"))["id"]
 
 
-async def test_the_level_is_that_of_the_most_curious_who_waits() -> None:
+async def test_the_log_level_is_the_lowest_that_a_waiting_caller_wants() -> None:
     async with session_bench() as table:
         curious = table.start(exchange(log_level="debug"))
         assert await told(table) == "debug"
@@ -47,7 +47,7 @@ async def test_who_comes_while_a_more_curious_one_is_still_telling_its_level_doe
             assert isinstance(await outcome, Result)
 
 
-async def test_who_only_listens_tells_no_level_but_keeps_that_of_others_up() -> None:
+async def test_a_listener_without_a_level_keeps_the_level_of_others() -> None:
     async with session_bench() as table:
         sink = Recorder()
         table.start(exchange("subscriptions/listen", {"notifications": {}}, sink, log_level="debug"), key="listening")
@@ -62,14 +62,14 @@ async def test_who_only_listens_tells_no_level_but_keeps_that_of_others_up() -> 
         assert await told(table) == "error"
 
 
-async def test_a_server_that_does_not_log_is_told_no_level() -> None:
+async def test_a_server_without_logging_gets_no_level() -> None:
     async with session_bench(tools={}) as table:
         outcome = table.start(exchange(log_level="debug"))
         await table.server.answer("tools/call", {"content": []})
         assert isinstance(await outcome, Result)
 
 
-async def test_a_level_that_is_to_be_kept_is_the_least_until_nobody_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_kept_level_is_the_minimum_until_its_listener_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_server, "QUIETS_AFTER", 0.01)
     async with session_bench() as table:
         kept = table.start(exchange("logging/setLevel", {"level": "debug"}))
@@ -86,7 +86,7 @@ async def test_a_level_that_is_to_be_kept_is_the_least_until_nobody_wants_it(mon
         assert await told(table) == "error"
 
 
-async def test_when_nobody_listens_any_more_the_level_is_that_of_those_who_wait(
+async def test_without_listeners_the_level_is_that_of_the_waiting_callers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(session_server, "QUIETS_AFTER", 0.01)
@@ -99,7 +99,7 @@ async def test_when_nobody_listens_any_more_the_level_is_that_of_those_who_wait(
         assert await told(table) == "error"
 
 
-async def test_nothing_is_said_of_a_listener_that_left_when_another_has_come_meanwhile(
+async def test_no_level_is_sent_for_a_listener_that_another_has_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(session_server, "QUIETS_AFTER", 0.01)
@@ -114,7 +114,7 @@ async def test_nothing_is_said_of_a_listener_that_left_when_another_has_come_mea
         assert (await table.server.next())["method"] == "tools/call"
 
 
-async def test_who_comes_while_the_server_is_told_that_nobody_listens_is_told_of_after_that(
+async def test_a_listener_that_comes_while_the_level_is_raised_lowers_it_after_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(session_server, "QUIETS_AFTER", 0.01)
@@ -130,7 +130,7 @@ async def test_who_comes_while_the_server_is_told_that_nobody_listens_is_told_of
         assert await told(table) == "info"
 
 
-async def test_a_level_that_a_call_sets_while_the_server_is_quieted_is_said_once_more(
+async def test_a_level_that_a_call_sets_while_the_level_is_raised_is_sent_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Over HTTP one may overtake the other, and the call's lines would be lost."""

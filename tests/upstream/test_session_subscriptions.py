@@ -14,7 +14,7 @@ from sluicegate.protocol.message import Params, as_object
 from sluicegate.runtime.task_scope import TaskScope, forever
 from sluicegate.upstream import session_server, session_subscriptions
 from sluicegate.upstream.http import HttpUpstream
-from tests.hub.scripted import until
+from tests.polling import until
 from tests.upstream.http_server import INFO, Asked, Json, message, scripted
 from tests.upstream.raw_server import Recorder, exchange
 
@@ -93,7 +93,7 @@ class Library:
                     await forever()
                 if uri in self.late:
                     await self.late[uri].wait()
-                await asyncio.sleep(self.pause)
+                await asyncio.sleep(self.pause)  # The time that this server takes.
                 self.asking -= 1
                 (self.subscribed.add if asked.called == "resources/subscribe" else self.subscribed.discard)(uri)
                 asked.result({})
@@ -150,7 +150,7 @@ async def test_a_server_that_never_answers_unsubscribe_holds_up_the_next_for_a_w
         tasks.cancel("second")
 
 
-async def test_one_that_cannot_be_subscribed_to_does_not_cost_the_others_and_many_are_asked_for_side_by_side() -> None:
+async def test_a_refused_resource_does_not_affect_others_and_many_are_requested_concurrently() -> None:
     library = Library()
     library.fails["x://1"], library.pause = 1, 0.05
     async with connected(library) as connection, TaskScope() as tasks:
@@ -178,34 +178,43 @@ async def test_resources_that_are_never_answered_for_are_left_out_and_all_others
         tasks.cancel("listen")
 
 
+WANTED: Params = {"notifications": {"resourceSubscriptions": [f"s+{uri}" for uri in URIS]}}
+
+
+@asynccontextmanager
+async def hub_with_listener(library: Library, heard: Recorder) -> AsyncGenerator[Hub]:
+    """A hub in front of the library, with a client that listens to all its resources."""
+    async with asyncio.timeout(20), scripted(library) as script:
+        hub = Hub()
+        hub.mount("s", HttpUpstream(script.url, era="session", name="s"))
+        async with hub, TaskScope() as tasks:
+            await hub.settled()
+
+            async def listen() -> None:
+                await hub(Exchange("subscriptions/listen", WANTED, heard))
+
+            tasks.start(listen())
+            await heard.heard.wait()
+            yield hub
+            tasks.cancel_all()
+
+
 async def test_behind_a_hub_a_client_hears_of_all_but_the_one_that_is_never_answered_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(session_subscriptions, "SUBSCRIBE_TIMEOUT", 1.0)
     library, heard = Library(), Recorder()
     library.stuck |= {"x://1"}
-    async with asyncio.timeout(20), scripted(library) as script:
-        hub = Hub()
-        hub.mount("s", HttpUpstream(script.url, era="session", name="s"))
-        async with hub, TaskScope() as tasks:
-            await hub.settled()
-            wanted: Params = {"notifications": {"resourceSubscriptions": [f"s+{uri}" for uri in URIS]}}
-
-            async def work() -> None:
-                await hub(Exchange("subscriptions/listen", wanted, heard))
-
-            tasks.start(work())
-            await heard.heard.wait()
-            others = [f"s+{uri}" for uri in URIS if uri != "x://1"]
-            assert heard.notices[0].params == {"notifications": {"resourceSubscriptions": others}}
-            await until(lambda: library.is_heard)
-            library.update("x://0")
-            await until(lambda: heard.notices[-1].params == {"uri": "s+x://0"})
-            tasks.cancel_all()
+    async with hub_with_listener(library, heard):
+        others = [f"s+{uri}" for uri in URIS if uri != "x://1"]
+        assert heard.notices[0].params == {"notifications": {"resourceSubscriptions": others}}
+        await until(lambda: library.is_heard)
+        library.update("x://0")
+        await until(lambda: heard.notices[-1].params == {"uri": "s+x://0"})
 
 
 @pytest.mark.parametrize("trouble", ["fails", "stuck"])
-async def test_who_listens_to_what_a_new_session_does_not_take_is_told_so_and_all_else_is_taken(
+async def test_listeners_are_notified_of_resources_that_a_new_session_refuses_and_keep_the_others(
     trouble: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if trouble == "stuck":
@@ -243,27 +252,15 @@ async def test_behind_a_hub_all_is_subscribed_to_again_after_a_session_was_lost_
     monkeypatch.setattr(listening, "FIRST_RETRY", 0.01)
     monkeypatch.setattr("sluicegate.hub.subscriptions.RESUBSCRIBES_AFTER", 0.01)
     library, heard = Library(), Recorder()
-    async with asyncio.timeout(20), scripted(library) as script:
-        hub = Hub()
-        hub.mount("s", HttpUpstream(script.url, era="session", name="s"))
-        async with hub, TaskScope() as tasks:
-            await hub.settled()
-            wanted: Params = {"notifications": {"resourceSubscriptions": [f"s+{uri}" for uri in URIS]}}
-
-            async def work() -> None:
-                await hub(Exchange("subscriptions/listen", wanted, heard))
-
-            tasks.start(work())
-            await heard.heard.wait()
-            assert heard.notices[0].params == wanted
-            library.forget()
-            library.fails["x://1"] = 2
-            await hub(Exchange("tools/call", {"name": "s__t"}, Recorder()))
-            await until(lambda: library.subscribed == {*URIS} and library.is_heard)
-            # It was not heard for a while, so that it is told of as changed; then of what changes.
-            await until(lambda: "s+x://1" in [notice.params.get("uri") for notice in heard.notices])
-            heard.notices.clear()
-            library.update("x://1")
-            await until(lambda: bool(heard.notices))
-            assert [notice.params["uri"] for notice in heard.notices] == ["s+x://1"]
-            tasks.cancel_all()
+    async with hub_with_listener(library, heard) as hub:
+        assert heard.notices[0].params == WANTED
+        library.forget()
+        library.fails["x://1"] = 2
+        await hub(Exchange("tools/call", {"name": "s__t"}, Recorder()))
+        await until(lambda: library.subscribed == {*URIS} and library.is_heard)
+        # It was not heard for a while, so that it is told of as changed; then of what changes.
+        await until(lambda: "s+x://1" in [notice.params.get("uri") for notice in heard.notices])
+        heard.notices.clear()
+        library.update("x://1")
+        await until(lambda: bool(heard.notices))
+        assert [notice.params["uri"] for notice in heard.notices] == ["s+x://1"]

@@ -40,7 +40,7 @@ def test_secrets_in_them_are_redacted_T9(caplog: pytest.LogCaptureFixture) -> No
         (b'{"id":1,"result":', True, False),
     ],
 )
-def test_what_is_no_message_of_the_protocol_at_all_was_printed(line: bytes, is_answer: bool, is_printed: bool) -> None:
+def test_text_that_is_no_message_was_printed(line: bytes, is_answer: bool, is_printed: bool) -> None:
     printed: list[bytes] = []
     SkippedLines("files", printed.append).skip(line, "is odd", is_answer=is_answer)
     assert printed == ([line] if is_printed else [])

@@ -42,7 +42,7 @@ def log_of(*secrets: str) -> StderrLog:
 
 @pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("size", [1, 3, 100])
-def test_lines_are_told_whole_however_they_come(caplog: pytest.LogCaptureFixture, size: int) -> None:
+def test_lines_are_reported_whole_in_any_chunking(caplog: pytest.LogCaptureFixture, size: int) -> None:
     data = b"one\r\n\ntw\xc3\xb6\nbell \x07 and \xff\nnot yet whole"
     log = log_of()
     for start in range(0, len(data), size):
@@ -53,7 +53,7 @@ def test_lines_are_told_whole_however_they_come(caplog: pytest.LogCaptureFixture
     assert "\x07" not in caplog.text
 
 
-def test_no_more_lines_are_told_than_so_many_a_second(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_number_of_lines_reported_each_second_is_limited(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     log = log_of()
     log.received(b"line\n" * 10 * LINES_A_SECOND)
     assert len(caplog.messages) == LINES_A_SECOND + 1
@@ -64,7 +64,7 @@ def test_no_more_lines_are_told_than_so_many_a_second(clock: Clock, caplog: pyte
 
 
 @pytest.mark.usefixtures("clock")
-def test_line_that_is_too_long_is_cut_and_the_next_one_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_line_that_is_too_long_is_cut_and_the_next_one_reported(caplog: pytest.LogCaptureFixture) -> None:
     log = log_of()
     for _ in range(100):
         log.received(b"x" * 10_000)
@@ -101,7 +101,7 @@ def test_a_note_explains_the_version_probe_if_the_server_wrote_anything() -> Non
     assert heard == ["Failed to validate request", PROBE_NOTE]
 
 
-def test_of_a_flood_some_lines_are_told_and_of_the_next_second_all(clock: Clock) -> None:
+def test_a_flood_is_reported_in_part_and_the_lines_of_the_next_second_in_full(clock: Clock) -> None:
     heard: list[str] = []
     log = StderrLog("demo", [], heard.extend)
     for n in range(FLOOD):
@@ -122,7 +122,7 @@ def test_of_a_flood_some_lines_are_told_and_of_the_next_second_all(clock: Clock)
 @pytest.mark.parametrize(
     "text", ["plain", "\x1b[31mred\x1b[0m", "ünd \x1b[1mfett", "tab\tand bell\x07", "a\u202eb", "ö\u2028"]
 )
-def test_what_is_told_is_safe_for_a_terminal_and_readable(text: str) -> None:
+def test_reported_lines_are_readable_and_safe_for_a_terminal(text: str) -> None:
     heard: list[str] = []
     StderrLog("demo", [], heard.extend).received(f"{text}\r\n".encode())
     shown = {"\x1b": "\\x1b", "\x07": "\\x07", "\u202e": "\\u202e", "\u2028": "\\u2028"}
@@ -174,7 +174,7 @@ def test_last_words_of_long_before_say_so(clock: Clock, seconds: float, when: st
 
 
 @pytest.mark.parametrize("size", [1, 4, 100])
-def test_last_words_are_those_that_were_said_together(clock: Clock, size: int) -> None:
+def test_last_words_are_the_lines_that_were_printed_together(clock: Clock, size: int) -> None:
     log, said = log_of(), b""
     for data in (b"ready\nlistening\n", b"\n\nTraceback\nKeyError\nno end"):
         clock.now += 100
@@ -185,7 +185,7 @@ def test_last_words_are_those_that_were_said_together(clock: Clock, size: int) -
     assert log.last_words(said.decode()) == "; its last output: Traceback | KeyError | no end"
 
 
-def test_nothing_is_kept_for_a_log_that_nobody_reads(caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_kept_for_a_log_without_a_reader(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "sluicegate.stderr")
     log_of().received(b"line\n")
     assert caplog.messages == []
@@ -207,6 +207,6 @@ def test_nothing_is_kept_for_a_log_that_nobody_reads(caplog: pytest.LogCaptureFi
         ([], "The server"),
     ],
 )
-def test_server_that_nobody_named_is_called_by_its_program_or_script(command: list[str], name: str) -> None:
+def test_an_unnamed_server_is_named_after_its_program_or_script(command: list[str], name: str) -> None:
     assert vars(StdioUpstream(command))["_name"] == name
     assert vars(StdioUpstream(command, name="files"))["_name"] == "files"

@@ -23,6 +23,7 @@ from sluicegate.upstream.spawn import launch
 from sluicegate.upstream.stdio import StdioUpstream
 from tests.descriptors import descriptors
 from tests.marks import new_mark, processes_with
+from tests.polling import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and only Linux promises all of this")
 
@@ -82,9 +83,7 @@ class World:
 
     async def emptied(self, within: float = LIMIT / 2) -> None:
         """Return when no marked process is left."""
-        async with asyncio.timeout(within):
-            while self.processes():  # noqa: ASYNC110 - the process table has no change events
-                await asyncio.sleep(0.01)
+        await until(lambda: not self.processes(), within=within)
 
 
 @pytest.fixture
@@ -184,7 +183,7 @@ async def test_a_server_that_was_started_before_is_the_one_that_is_met_first(
 
 
 @pytest.mark.parametrize(("before", "after"), [("session", "modern"), ("modern", "session"), ("session", "fatal")])
-async def test_a_remembered_era_that_stopped_being_true_is_found_out_anew(
+async def test_an_outdated_remembered_era_is_detected_again(
     world: World, tmp_path: Path, before: str, after: str
 ) -> None:
     era = tmp_path / "era"
@@ -242,9 +241,7 @@ async def test_an_era_whose_server_went_silent_is_not_insisted_on(world: World, 
 
 
 @both_eras
-async def test_a_call_that_hangs_fails_at_its_deadline_and_its_late_answer_goes_to_nobody(
-    world: World, era: str
-) -> None:
+async def test_a_hanging_call_fails_at_its_deadline_and_its_late_answer_is_dropped(world: World, era: str) -> None:
     async with world.connect(era) as client:
         with pytest.raises(sluicegate.UpstreamTimeout, match=r"'hang' within 0\.2 s") as problem:
             await client.call("hang", timeout=0.2)
@@ -309,7 +306,7 @@ async def test_each_of_fifty_open_calls_learns_once_how_the_server_died(world: W
 @pytest.mark.parametrize(
     ("end", "told"), [({"number": 9}, "was killed by SIGKILL"), ({"status": 7}, "exited with status 7")]
 )
-async def test_a_server_that_dies_in_the_middle_of_a_line_is_told_as_dead(
+async def test_a_server_that_dies_in_the_middle_of_a_line_is_reported_as_dead(
     world: World, end: dict[str, int], told: str
 ) -> None:
     async with world.connect() as client:
@@ -371,7 +368,7 @@ async def test_two_hundred_thousand_unreadable_lines_break_the_connection_and_no
     assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
 
 
-async def test_what_a_server_prints_to_stdout_is_passed_on_redacted_and_safe_for_a_terminal(world: World) -> None:
+async def test_output_on_stdout_is_passed_on_redacted_and_safe_for_a_terminal(world: World) -> None:
     printed: list[str] = []
     upstream = StdioUpstream(world.command(), env={**world.env, "KEY": "s3cr3t-canary"}, on_printed=printed.append)
     async with asyncio.timeout(LIMIT), sluicegate.connect(upstream) as client:
@@ -382,7 +379,7 @@ async def test_what_a_server_prints_to_stdout_is_passed_on_redacted_and_safe_for
     assert printed == ["ready \\x1b[2J ***", '{"level": "info"}', "x" * 990 + "***"]
 
 
-async def test_of_a_server_that_is_started_again_and_again_the_first_line_that_it_prints_is_told(
+async def test_a_server_that_restarts_repeatedly_has_its_first_printed_line_reported(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     upstream = StdioUpstream(world.command("start=garbage"), env=world.env)
@@ -408,7 +405,7 @@ async def test_a_server_that_was_broken_for_its_lines_may_write_some_when_it_is_
         assert await says(client, "say", line="rubbish", times=10) == "said"
 
 
-async def test_a_server_that_only_ever_writes_rubbish_is_told_as_such(world: World) -> None:
+async def test_a_server_that_writes_only_garbage_is_reported_as_such(world: World) -> None:
     with pytest.raises(sluicegate.UpstreamClosed, match="more than 1000 unreadable lines") as problem:
         async with world.connect_hastily("start=flood", stop_grace=0.1):
             pass
@@ -524,7 +521,9 @@ async def test_an_answer_of_ours_that_is_no_json_costs_the_question_only(world: 
         ),
     ],
 )
-async def test_a_server_that_exits_at_once_is_told_in_a_sentence(world: World, words: list[str], sentence: str) -> None:
+async def test_a_server_that_exits_at_once_is_reported_in_a_sentence(
+    world: World, words: list[str], sentence: str
+) -> None:
     with pytest.raises(sluicegate.UpstreamClosed) as problem:
         async with world.connect(*words):
             pass
@@ -532,7 +531,7 @@ async def test_a_server_that_exits_at_once_is_told_in_a_sentence(world: World, w
     assert problem.value.delivered == "no"
 
 
-async def test_a_command_that_cannot_be_run_is_told_with_the_way_out(world: World, tmp_path: Path) -> None:
+async def test_a_command_that_cannot_be_run_is_reported_with_a_remedy(world: World, tmp_path: Path) -> None:
     script, link = tmp_path / "my-server", tmp_path / "linked"
     link.symlink_to(script)
     for words, sentence in (
@@ -583,7 +582,7 @@ async def test_a_server_that_ignores_sigterm_is_gone_when_the_connection_is(worl
 
 
 @pytest.mark.parametrize("kind", ["background", "setsid", "daemon", "quiet"])
-async def test_what_a_server_leaves_behind_is_gone_when_the_connection_is(world: World, kind: str) -> None:
+async def test_children_of_a_server_end_with_the_connection(world: World, kind: str) -> None:
     async with world.connect() as client:
         grandchild = int(await says(client, "spawn", kind=kind))
         assert grandchild in world.processes()
@@ -610,7 +609,7 @@ async def test_a_server_that_does_not_read_blocks_nothing_but_its_own_calls(worl
     async def tick() -> None:
         nonlocal ticks
         while True:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # Ticks show that the loop is not blocked.
             ticks += 1
 
     async with world.connect() as deaf, world.connect() as other:
@@ -779,8 +778,7 @@ async def test_a_cancelled_program_leaves_no_server(world: World) -> None:
 async def test_a_program_cancelled_while_the_server_starts_leaves_none(world: World) -> None:
     task = asyncio.ensure_future(world.connect("era=silent").__aenter__())
     async with asyncio.timeout(LIMIT):
-        while not world.log.exists() or not world.heard():  # noqa: ASYNC110 - a file has no change events
-            await asyncio.sleep(0.01)
+        await until(lambda: world.log.exists() and world.heard())
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -803,7 +801,7 @@ async def test_an_impatient_program_need_not_wait_for_a_stubborn_server(world: W
         await inside.wait()
         task.cancel()
         while not task.done():
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # An impatient program cancels again and again.
             task.cancel()
     assert task.cancelled()
     assert not world.processes()
@@ -823,7 +821,7 @@ async def test_two_clients_of_one_command_have_a_server_each(world: World) -> No
         assert survivors == [str(pid) for pid in pids]
 
 
-async def test_who_asks_after_the_end_of_the_connection_is_told_so(world: World) -> None:
+async def test_a_request_after_the_end_of_the_connection_is_refused(world: World) -> None:
     async with world.connect() as client:
         pass
     with pytest.raises(sluicegate.UpstreamClosed, match="closed") as problem:

@@ -185,7 +185,7 @@ async def test_an_answer_decides(said: str, state: str, scope: str | None) -> No
         assert f"ada answered “{said}”" in following.text and "Nothing waits" in following.text
 
 
-async def test_a_second_answer_is_told_of_the_first() -> None:
+async def test_a_second_answer_gets_the_first_one() -> None:
     async with browser() as page:
         await page.log_in()
         await ask(page.state)

@@ -42,7 +42,7 @@ class Call:
 
     @property
     def client(self) -> ClientProfile:
-        """What the client declared with this request."""
+        """The capabilities that the client declared with this request."""
         return self.exchange.profile
 
     @property
@@ -57,7 +57,7 @@ class Call:
 
     @property
     def state(self) -> Any:
-        """What the lifespan of the server has yielded; None without one."""
+        """The value that the server's lifespan yielded; None without a lifespan."""
         return self._state
 
     def header(self, name: str) -> str | None:
@@ -92,7 +92,7 @@ class Call:
         await self._send_early(plain if isinstance(plain, str) else text, {DATA_KEY: plain})
 
     async def event(self, event: Params, text: str) -> None:
-        """Send an event of the author's own, to a client that asked for progress; `text` is what others show of it."""
+        """Send an event of the author's own to a client that asked for progress; `text` is its text for people."""
         if self.is_streamed:
             await self._send_early(clean_text(text), {EVENT_KEY: event})
 

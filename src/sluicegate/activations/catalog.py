@@ -49,7 +49,7 @@ class ActivationCatalog:
 
     Args:
         page_size: the number of definitions in one page of a list.
-        keeper: keeps what is too long for the result of a tool.
+        keeper: stores the part of a stream that is too long for the result of a tool.
     """
 
     def __init__(self, page_size: int = 50, keeper: Keeper | None = None) -> None:
@@ -133,7 +133,7 @@ class ActivationCatalog:
         self._announce("completions")
 
     def resource_updated(self, uri: str) -> None:
-        """Notify subscribers of the resource, or of one that contains it."""
+        """Notify subscribers of the resource, and of resources that contain it."""
         self._changes.note(RESOURCE_UPDATED, uri)
 
     def close(self) -> None:
@@ -154,6 +154,11 @@ class ActivationCatalog:
         chosen, following = page(list(items.values()), cursor, kind, self._page_size, self._sealer)
         value: Params = {kind: [item.definition for item in chosen]}
         return value if following is None else value | {"nextCursor": following}
+
+    def describe_tool(self, name: str) -> Params | None:
+        """The definition of the tool of this name."""
+        tool = self._tools.get(name)
+        return None if tool is None else tool.definition
 
     def _call_tool(self, exchange: Exchange) -> Awaitable[Params]:
         name = exchange.params.get("name")

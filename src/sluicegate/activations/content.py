@@ -66,7 +66,7 @@ def json_of(value: object) -> tuple[object, str]:
 
 
 def with_defaults(value: Any) -> Any:
-    """The same value, in which all dataclasses have their default values in `__dict__`.
+    """The value, with the default values of all its dataclasses in their `__dict__`.
 
     msgspec leaves them to the class when it makes an instance, and leaves them out when it encodes one, since it reads
     `__dict__` only: a tool that returns one of its arguments would lose them.
@@ -94,7 +94,7 @@ def with_defaults(value: Any) -> Any:
 
 
 def clean(value: object) -> object:
-    """The same JSON types, with everything replaced that cannot be encoded."""
+    """The value as JSON types, with everything replaced that cannot be encoded."""
     match value:
         case str():
             return clean_text(value)
@@ -213,7 +213,7 @@ def messages_of(value: object) -> list[Params]:
 
 
 def prompt_messages_of(value: object) -> list[Params]:
-    """As `messages_of`, but with one block per message: only sampling allows more. Raises as `messages_of` does."""
+    """Messages with one block each: only sampling allows more. Otherwise as `messages_of`, with the same exceptions."""
     messages: list[Params] = []
     for message in messages_of(value):
         blocks = as_array(message["content"])

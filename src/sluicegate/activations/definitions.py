@@ -31,13 +31,13 @@ from sluicegate.activations.signatures import (
     streamed_annotation,
 )
 from sluicegate.activations.templates import Template
-from sluicegate.activations.validation_errors import Checker, InvalidArguments, sentence_of
 from sluicegate.activations.values import EVENTS
 from sluicegate.errors import InvalidParams, UnknownTarget
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.headers import marks_of
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.types import EVENTS_KEY, STREAMING_KEY
+from sluicegate.schemas.validate import Checker, InvalidArguments, sentence_of
 
 INJECTED: Final = frozenset({Call})
 
@@ -80,7 +80,7 @@ class ToolDefinition:
         injected: the parameters that get the `Call`.
         promise: validates structured results, if there is an `outputSchema`.
         returns_dataclasses: whether its results contain some.
-        wraps: whether its values are no objects, so that the structured result is `{"result": value}`.
+        wraps: whether its values are not objects, so that the structured result is `{"result": value}`.
         marks: the arguments that calls over HTTP repeat in headers.
 
     Raises:
@@ -155,7 +155,7 @@ def _taken(function: Function, schema: Schema, injected: Mapping[str, type]) -> 
 
 
 def _output_schema(function: Function, options: ToolOptions) -> tuple[Schema | None, bool]:
-    """The `outputSchema`, and whether it is that of a value under `result`.
+    """The `outputSchema`, and whether it describes a value under `result`.
 
     2026-07-28 allows any root, but such a tool would be hidden from older clients.
     """
@@ -172,7 +172,7 @@ def _output_schema(function: Function, options: ToolOptions) -> tuple[Schema | N
 
 
 class Binding:
-    """The parameters of a function whose arguments are strings, as those of prompts and URI templates are.
+    """The parameters of a function whose arguments are strings, such as a prompt or a URI template.
 
     Each is converted to the type of its parameter: `page: int` gets a number.
 

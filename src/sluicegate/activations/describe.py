@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal, cast
 import msgspec
 
 from sluicegate.activations.pydantic_types import is_field, is_of_pydantic, schemas_of
-from sluicegate.activations.validation_errors import Schema
+from sluicegate.schemas.validate import Schema
 
 # NameError: a field's type is not defined in the module of its class. RuntimeError: a name such as `__x`.
 CANNOT_DESCRIBE = (TypeError, ValueError, NameError, RuntimeError)
@@ -103,14 +103,14 @@ def without_extras(annotation: object) -> object:
 
 
 def is_record(annotation: object) -> bool:
-    """Whether it is a dataclass, TypedDict or Struct."""
+    """Whether a type is a dataclass, TypedDict or Struct."""
     kind: Any = _class_of(annotation)
     # Like `dataclasses.is_dataclass`, without importing that module for programs that do not use it.
     return hasattr(kind, "__dataclass_fields__") or typing.is_typeddict(kind) or issubclass(kind, msgspec.Struct)
 
 
 def is_dict(annotation: object) -> bool:
-    """Whether it is a dict or Mapping, with or without the types of keys and values."""
+    """Whether a type is a dict or Mapping, with or without the types of keys and values."""
     kind: Any = _class_of(annotation)
     return not typing.is_typeddict(kind) and issubclass(kind, Mapping)
 

@@ -21,7 +21,7 @@ from sluicegate.activations.describe import (
 from sluicegate.activations.pydantic_types import form_of, is_of_pydantic
 from sluicegate.activations.schema import read
 from sluicegate.activations.signatures import name_of
-from sluicegate.activations.validation_errors import Checker, Schema
+from sluicegate.schemas.validate import Checker, Schema
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
 """Signatures that use pydantic: models, `Annotated[int, Field(ge=1)]`, `x: int = Field(3)`.
 
-pydantic is no dependency. It is imported here only if a signature contains one of its types, so the program has
+pydantic is not a dependency. It is imported only if a signature contains one of its types, so the program has
 imported it already. It then reads the whole signature, since msgspec would ignore its limits.
 """
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import msgspec
 
-from sluicegate.activations.validation_errors import Checker, InvalidArguments, Schema, dotted
+from sluicegate.schemas.validate import Checker, InvalidArguments, Schema, dotted
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -20,7 +20,7 @@ _PACKAGES = frozenset({"pydantic", "pydantic_core", "pydantic_settings", "pydant
 
 
 def is_of_pydantic(thing: object) -> bool:
-    """Whether it is a type, a value or a marker of pydantic, including models and dataclasses made with it."""
+    """Whether an object is a type, value or marker of pydantic, including models and dataclasses made with pydantic."""
     kind = cast(type[object], thing) if isinstance(thing, type) else type(thing)
     return "__pydantic_validator__" in vars(kind) or any(
         base.__module__.partition(".")[0] in _PACKAGES for base in kind.__mro__

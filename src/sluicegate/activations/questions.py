@@ -10,10 +10,10 @@ import msgspec
 
 from sluicegate.activations.content import clean_text, members, messages_of
 from sluicegate.activations.elicit_form import form_value, schema_of
-from sluicegate.activations.validation_errors import Checker, InvalidArguments, Schema
 from sluicegate.errors import InputRefused
 from sluicegate.protocol.input_required import Question
 from sluicegate.protocol.message import Params
+from sluicegate.schemas.validate import Checker, InvalidArguments, Schema
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -34,7 +34,7 @@ from sluicegate.activations.signatures import (
     name_of,
     split_docstring,
 )
-from sluicegate.activations.validation_errors import Checker, InvalidArguments, Schema, dotted, sentence_of
+from sluicegate.schemas.validate import Checker, InvalidArguments, Schema, dotted, sentence_of
 
 CANNOT_CONVERT: Final = (msgspec.ValidationError, TypeError)  # TypeError: an item of a set that cannot be hashed.
 
@@ -147,7 +147,7 @@ class _MsgspecReader:
         """Keyword arguments for the function; arguments that were not given are left to its defaults.
 
         Raises:
-            InvalidArguments: names each invalid field and what is expected.
+            InvalidArguments: names each invalid field and the expected value.
         """
         try:
             values: dict[str, object] = msgspec.convert((arguments,), self._prepared).arguments
@@ -271,7 +271,7 @@ def _with_integers(value: object) -> object:
 
 
 def _describe_members(definitions: Mapping[str, Schema]) -> None:
-    """Move what the docstring of a class says about its fields to these, and say what is required, even if nothing."""
+    """Move descriptions from a class's docstring to its fields, and always state `required`, even if it is empty."""
     for schema in definitions.values():
         members: Mapping[str, Schema] = schema.get("properties", {})
         if members:

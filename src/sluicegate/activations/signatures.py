@@ -36,7 +36,7 @@ def is_stream(function: Function) -> bool:
 
 
 def streamed_annotation(function: Function) -> object:
-    """What the values of a generator are annotated with; `inspect.Signature.empty` if nothing is. Raises TypeError."""
+    """The annotation of a generator's values; `inspect.Signature.empty` if it has none. Raises TypeError."""
     arguments = typing.get_args(_resolve(function, "return", _signature(function).return_annotation))
     return arguments[0] if arguments else inspect.Signature.empty
 

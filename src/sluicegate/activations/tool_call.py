@@ -16,12 +16,12 @@ from sluicegate.activations.content import block_of, json_of, text_block, with_d
 from sluicegate.activations.definitions import ToolDefinition
 from sluicegate.activations.invoke import FUNCTION_ERRORS, SteppedGenerator, shown, stream_of, was_cancelled
 from sluicegate.activations.schema import RESULT
-from sluicegate.activations.validation_errors import Checker, InvalidArguments
 from sluicegate.activations.values import CONTENT, EVENTS, Data, Error, Log, Progress, Structured, ToolUse
 from sluicegate.errors import MissingCapability, ThreadsBusy
 from sluicegate.exchange import Exchange
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.types import STREAMED_KEY
+from sluicegate.schemas.validate import Checker, InvalidArguments
 from sluicegate.store.base import Keeper, KeptText, KeptWriter
 
 log = logging.getLogger("sluicegate")
@@ -34,7 +34,7 @@ KEPT_SCHEME: Final = "kept:"
 async def run_tool(
     tool: ToolDefinition, exchange: Exchange, arguments: Mapping[str, object], keeper: Keeper | None = None
 ) -> Params:
-    """The result of a call, after all its events have been sent. `keeper` gets what is too long for a result.
+    """The result of a call, after all its events have been sent. `keeper` stores the part that is too long for it.
 
     Raises:
         MissingCapability: the tool asked a question that the client does not support, and did not handle the error.
@@ -55,7 +55,7 @@ async def run_tool(
     try:
         value = await tool.outcome(**values)
         if type(value) is str and tool.promise is None:
-            # What most tools return.
+            # Most tools return a string.
             return {"content": [text_block(value)]}
         if tool.returns_dataclasses:
             value = with_defaults(value)
@@ -91,7 +91,7 @@ class ResultBuilder:
     """The result of a call while it is built."""
 
     def __init__(self, keeper: Keeper | None = None, caller: str = "") -> None:
-        """`keeper` keeps for the caller what is too long for the result; without one, all is in the result."""
+        """`keeper` stores the part that is too long for the result; without it, everything is in the result."""
         self._keeper = keeper
         self._caller = caller
         self._room = MAX_STREAM
@@ -154,7 +154,7 @@ class ResultBuilder:
         return None
 
     def take_wrapped(self, value: object) -> None:
-        """Take the value of a tool that promises one that is not an object; raises TypeError as `take` does."""
+        """Take the value of a tool whose declared result is not an object; raises TypeError as `take` does."""
         plain, text = json_of(value)
         self._structured = {RESULT: plain}
         self._add_text(plain if isinstance(plain, str) else text)
@@ -195,7 +195,7 @@ class ResultBuilder:
             self._kept.write(f"{text}\n")
 
     def _begin_keeping(self) -> bool:
-        """Begin to keep what does not fit; False if that is not possible, and all must be in the result."""
+        """Begin to store the part that does not fit; False if that is not possible and all must be in the result."""
         if self._keeper is None:
             return False
         try:
@@ -206,7 +206,7 @@ class ResultBuilder:
         return self._kept is not None
 
     def discard(self) -> None:
-        """Forget what was kept: there will be no result."""
+        """Delete the stored part: there will be no result."""
         if self._kept is not None:
             self._kept.discard()
 
@@ -269,7 +269,7 @@ class ResultBuilder:
             return
         self._structured = None
         if not self._is_error:
-            # Nothing of it is shown: clients rely on the schema.
+            # No part of the result is shown: clients rely on the schema.
             self._content = []
             self.fail(f"The tool '{tool}' failed: {problem}.")
 

@@ -105,7 +105,7 @@ class EmbeddedResource(msgspec.Struct, frozen=True):
 
 
 class Structured(msgspec.Struct, frozen=True):
-    """The structured result, an object; its JSON is the text if there is no other. The last one of a call is used."""
+    """The structured result, an object. If there is no other content, its JSON is the text. The last one is used."""
 
     value: object
 

@@ -1,16 +1,19 @@
 """`arbor`: conversation trees, as tools and as resources. All callers of a gateway see the same trees."""
 
+import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
 from sluicegate.activations.call import Call
 from sluicegate.activations.values import ToolError
-from sluicegate.bundled.trees import PAGE_SIZE, Metadata, Node, Tree, Trees
+from sluicegate.bundled.trees import FILE, PAGE_SIZE, Metadata, Node, Tree, Trees
+from sluicegate.gateway.loading import Services
+from sluicegate.server import Server, activation
 
 TREE: Final = "arbor://tree/{tree}"
 NODE: Final = "arbor://tree/{tree}/node/{node}"
@@ -19,8 +22,6 @@ MAX_SHOWN: Final = 80
 """Characters of a node in a drawing."""
 
 Count = Annotated[int, Meta(ge=1, le=1000)]
-Read = Callable[[str, Call], Awaitable[str]]
-"""Reads a resource as text, as the caller of a call."""
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -52,27 +53,19 @@ class Skeleton(msgspec.Struct, frozen=True):
     nodes: Annotated[list[Bone], Meta(description="Its nodes, in the order in which they were added.")]
 
 
-class Extended(Protocol):
-    """The server that offers the trees as resources."""
-
-    def add_resource(self, uri: str, function: Callable[..., object], /, **options: object) -> None: ...
-    def remove_resource(self, uri: str, /) -> None: ...
-    def resource_updated(self, uri: str, /) -> None: ...
-    def complete(self, reference: str, argument: str, /) -> Callable[[Callable[..., object]], object]: ...
-
-
+@activation("arbor")
 class Arbor:
     """Conversation trees: texts and links to resources, each below another."""
 
     page_size = PAGE_SIZE
 
-    def __init__(self, file: str, read: Read | None = None, clock: Callable[[], float] = time.time) -> None:
-        """`file` has the trees; `read` reads what external nodes name."""
-        self._file = file
-        self._read = read
+    def __init__(self, services: Services, file: str = "", clock: Callable[[], float] = time.time) -> None:
+        """`file` has the trees; by default, it is one in the folder of the gateway, which `cone` uses, too."""
+        self._file = file or os.path.join(services.folder, FILE)
+        self._services = services
         self._clock = clock
         self._open: Trees | None = None
-        self._server: Extended | None = None
+        self._server: Server | None = None
         self._listed: set[str] = set()
 
     async def __aenter__(self) -> "Arbor":
@@ -196,12 +189,10 @@ class Arbor:
     async def _text_of(self, node: Node, call: Call) -> str:
         text = node.content
         if node.kind == "external":
-            read = "(nothing reads external nodes here)"
-            if self._read is not None:
-                try:
-                    read = await self._read(node.content, call)
-                except ToolError as problem:
-                    read = f"(could not be read: {problem})"
+            try:
+                read = await self._services.read_text(node.content, call)
+            except ToolError as problem:
+                read = f"(could not be read: {problem})"
             text = f"{node.content}: {read}"
         line = " ".join(text.split())
         return line if len(line) <= MAX_SHOWN else f"{line[: MAX_SHOWN - 1]}…"
@@ -299,7 +290,7 @@ class Arbor:
 
     # ------------------------------------------------------------------------------------------------------- resources
 
-    def extend(self, server: Extended) -> None:
+    def extend(self, server: Server) -> None:
         """Offer trees and nodes as resources."""
         self._server = server
 

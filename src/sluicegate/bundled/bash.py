@@ -12,6 +12,8 @@ import msgspec
 from msgspec import Meta
 
 from sluicegate.activations.values import Error, Structured, ToolError
+from sluicegate.server import activation
+from sluicegate.upstream.guarded_command import OutputReceiver, start_command
 
 MAX_LINE: Final = 64 * 1024
 """Bytes of one event; longer lines come in several."""
@@ -35,19 +37,6 @@ class Stderr(msgspec.Struct, frozen=True, tag="stderr"):
     data: Annotated[str, Meta(description="The line.")]
 
 
-class Receiver(Protocol):
-    """What a command tells, in the event loop."""
-
-    def received(self, stream: Stream, data: bytes) -> None: ...
-
-    def ended(self, status: int | OSError) -> None:
-        """All its processes are gone, and its output was received. The status is negative for a signal.
-
-        With an OSError it could not be started.
-        """
-        ...
-
-
 class Command(Protocol):
     """A command that runs, and all processes that it started."""
 
@@ -62,14 +51,15 @@ class Command(Protocol):
         ...
 
 
-Start = Callable[[Sequence[str], Mapping[str, str], str, Receiver], Command]
+Start = Callable[[Sequence[str], Mapping[str, str], str, OutputReceiver], Command]
 """Starts a command line with exactly these variables, in a folder; raises OSError if that is not possible."""
 
 
+@activation("bash")
 class Bash:
     """Runs commands on the machine of the gateway, as its user."""
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: Start = start_command) -> None:
         self._start = start
 
     async def execute(

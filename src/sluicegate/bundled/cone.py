@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
@@ -19,10 +19,12 @@ from sluicegate.bundled.chat_apis import (
     chat_request,
     error_message,
 )
-from sluicegate.bundled.trees import Node, Trees
+from sluicegate.bundled.trees import FILE, Node, Trees
 from sluicegate.errors import SluicegateError
+from sluicegate.gateway.loading import Services
 from sluicegate.http1 import Answer, ClientLimits, Pool
 from sluicegate.protocol.sse import SseDecoder, SseEvent
+from sluicegate.server import Server, activation
 
 MAX_ANSWER: Final = 4 * 1024 * 1024
 """Characters of one answer."""
@@ -45,7 +47,7 @@ class Context(msgspec.Struct, frozen=True):
     created: Annotated[float, Meta(description="Seconds since 1970.")]
 
 
-class Offer(msgspec.Struct, frozen=True):
+class EndpointOffer(msgspec.Struct, frozen=True):
     """A configured endpoint."""
 
     endpoint: Annotated[str, Meta(description="The name of the endpoint.")]
@@ -54,34 +56,30 @@ class Offer(msgspec.Struct, frozen=True):
     has_key: Annotated[bool, Meta(description="Whether its key is set, or it needs none.")]
 
 
-class Extended(Protocol):
-    """The server that offers cones as prompts."""
-
-    name: str
-
-    def add_prompt(self, function: Callable[..., object], /, **options: object) -> None: ...
-    def remove_prompt(self, name: str, /) -> None: ...
-
-
+@activation("cone")
 class Cone:
     """Conversations with chat models that can be continued, forked and rewound."""
 
     def __init__(
         self,
-        file: str,
+        services: Services,
         endpoints: Mapping[str, object],
+        file: str = "",
         silence: float = 60.0,
         environ: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`endpoints` are tables as `Endpoint` has them, by name; an answer is cut after so many seconds of silence."""
-        self._file = file
+        """`endpoints` are tables as `Endpoint` has them, by name; an answer is cut after so many seconds of silence.
+
+        `file` has the conversations; by default, it is the one that `arbor` has, too.
+        """
+        self._file = file or os.path.join(services.folder, FILE)
         self._endpoints = {name: _endpoint(name, table) for name, table in endpoints.items()}
         self._limits = ClientLimits(first_byte=max(silence, 1.0), idle=silence)
         self._environ = environ
         self._clock = clock
         self._open: tuple[Trees, Pool] | None = None
-        self._server: Extended | None = None
+        self._server: Server | None = None
         self._busy: set[str] = set()
 
     async def __aenter__(self) -> "Cone":
@@ -201,10 +199,10 @@ class Cone:
         self._withdraw(name)
         return cone
 
-    async def registry(self) -> "list[Offer]":
+    async def registry(self) -> "list[EndpointOffer]":
         """The endpoints and their models."""
         return [
-            Offer(name, each.api, [*each.models], not each.key or bool(self._environ.get(each.key)))
+            EndpointOffer(name, each.api, [*each.models], not each.key or bool(self._environ.get(each.key)))
             for name, each in self._endpoints.items()
         ]
 
@@ -294,8 +292,8 @@ class Cone:
 
     # --------------------------------------------------------------------------------------------------------- prompts
 
-    def extend(self, server: Extended) -> None:
-        """Offer each conversation as a prompt."""
+    def extend(self, server: Server) -> None:
+        """EndpointOffer each conversation as a prompt."""
         self._server = server
         # Clients ask only servers that had one for prompts, and the first conversation may come later.
         self._offer("none")

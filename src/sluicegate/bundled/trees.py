@@ -20,6 +20,8 @@ DAY: Final = 86_400.0
 ARCHIVED_AFTER: Final = 7 * DAY
 DELETED_AFTER: Final = 30 * DAY
 PAGE_SIZE: Final = 50
+FILE: Final = "arbor.db"
+"""The file of a gateway that `arbor` and `cone` share, in the folder for activations."""
 
 Metadata = dict[str, object]
 Condition = Literal["active", "scheduled", "archived"]
@@ -39,7 +41,7 @@ CREATE TABLE IF NOT EXISTS owners (
     tree TEXT NOT NULL, owner TEXT NOT NULL, count INTEGER NOT NULL, PRIMARY KEY (tree, owner));
 """
 _watchers: Final[dict[str, list[Callable[[str], None]]]] = {}
-"""Who wants to know of changes, by file: `arbor` and `cone` open the same one."""
+"""The callbacks for changes of a tree, by file: `arbor` and `cone` open the same one."""
 _NODE: Final = "id, tree, parent, kind, content, metadata, created"
 
 
@@ -107,15 +109,11 @@ class Trees:
     @contextmanager
     def writing(self) -> Generator[float]:
         """A transaction; yields the time. If the body raises, nothing is written."""
+        self._changed.clear()  # Of a transaction that was rolled back.
         now = self.age()
         self.db.execute("BEGIN IMMEDIATE")
-        try:
+        with self.db:  # Commits, or rolls back if the body raises.
             yield now
-        except BaseException:  # Raised again.
-            self.db.execute("ROLLBACK")
-            self._changed.clear()
-            raise
-        self.db.execute("COMMIT")
         self._tell()
 
     def age(self) -> float:

@@ -22,7 +22,7 @@ _INTERVAL: Final = 0.02
 def relayed(control: str, profile: str, instead: str) -> bool:
     """Relay the client of stdin and stdout to the gateway that has this control socket; False if none takes it.
 
-    Returns when the client has left. `instead` is the command for a user who has started this on a terminal.
+    Returns when the client has left. `instead` is the command to print if stdin is a terminal.
 
     Raises:
         Failure: the gateway has ended.

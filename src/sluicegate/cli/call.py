@@ -14,23 +14,34 @@ from msgspec import UNSET
 
 from sluicegate.cli.command import Failure, places_of, with_places
 from sluicegate.cli.gateway_client import GatewayClient, any_gateway, explain_missing, own_name, run, servers_for
-from sluicegate.cli.key_values import Read, Wrong, input_text, json_arguments, reader, typed_arguments
-from sluicegate.cli.output import clean, counted, first_line, on_terminal, one_line, say, show_json, show_text
-from sluicegate.cli.pieces import Pieces
+from sluicegate.cli.key_values import Read, input_text, json_arguments, reader, typed_arguments
+from sluicegate.cli.output import (
+    clean,
+    counted,
+    first_line,
+    on_terminal,
+    one_line,
+    say,
+    show_json,
+    show_json_line,
+    show_text,
+)
 from sluicegate.cli.prompt import Terminal
 from sluicegate.client.handlers import ElicitRequest
 from sluicegate.config.model import LimitsConfig, ServerSettings
 from sluicegate.config.paths import Places
 from sluicegate.errors import SluicegateError, UpstreamClosed
-from sluicegate.protocol.message import Params
+from sluicegate.protocol.message import Params, Result, as_array, as_object
 from sluicegate.protocol.types import (
     HEALTH,
+    STREAMED_KEY,
     STREAMING_KEY,
     AudioContent,
     DataEvent,
     EmbeddedResource,
     ImageContent,
     LogEvent,
+    OwnEvent,
     ProgressEvent,
     ResourceContents,
     ResourceLink,
@@ -39,6 +50,7 @@ from sluicegate.protocol.types import (
     ToolResult,
 )
 from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.schemas.fields import Wrong
 
 _KINDS: Final[Mapping[type, str]] = {
     ImageContent: "image",
@@ -130,7 +142,7 @@ async def _work(places: Places, name: str, words: Sequence[str], text: str | Non
 async def _answered_elsewhere(places: Places, request: ElicitRequest) -> None:
     """Return when another way was used to answer the question whether a call may run; never, for other questions.
 
-    A client of 2026-07-28 is not told: its call is open again only when it sends an answer itself.
+    A client of 2026-07-28 is not notified: its call is open again only when it sends an answer itself.
     """
     # Imported late: few calls ask.
     from sluicegate.cli.operations import wait_decided
@@ -312,3 +324,91 @@ def _show(result: ToolResult, *, as_json: bool) -> None:
     if result.is_error:
         is_refused = "dev.sluicegate/reason" in (result.meta or {})
         say("the call was refused." if is_refused else "the tool failed.")
+
+
+# ------------------------------------------------------------------------------- what a call sends before its result
+
+
+class Pieces:
+    """Prints parts of a result as text, or each event of the call as one line of JSON."""
+
+    def __init__(self) -> None:
+        self.as_events = False
+        """Whether all events are printed, as JSON."""
+        self.was_used = False
+        """Whether a part of the result was printed."""
+        self._is_line_open = False
+        self._failure: OSError | None = None
+        self._failed = asyncio.Event()
+
+    def take(self, event: ProgressEvent | LogEvent) -> None:
+        """Print what belongs on stdout of it."""
+        if self._failure is not None:
+            return
+        try:
+            if self.as_events:
+                show_json_line(_event(event))
+            elif isinstance(event, DataEvent):
+                self._print(event)
+        except OSError as problem:
+            self._failure = problem
+            self._failed.set()
+
+    def _print(self, event: DataEvent) -> None:
+        self.was_used = True
+        text = clean(event.message or "")
+        # An event of the tool's own kind is a piece of text if it has one, such as a line of output; else JSON.
+        own = as_object(event.value) or {} if isinstance(event, OwnEvent) else {}
+        is_text = isinstance(event.value, str) or any(
+            value == event.message for key, value in own.items() if key != "type"
+        )
+        if is_text:
+            click.echo(text, nl=False)
+            self._is_line_open = not text.endswith("\n") if text else self._is_line_open
+        else:
+            self.end_line()
+            click.echo(text)
+
+    def end_line(self) -> None:
+        """End the line that the last piece has begun."""
+        if self._is_line_open:
+            self._is_line_open = False
+            click.echo()
+
+    def finish(self, result: ToolResult) -> ToolResult | None:
+        """The result without what is printed already; None if that is all."""
+        if self.as_events:
+            from sluicegate.protocol.native import events_of  # Imported late: few calls need it.
+
+            for event in events_of(Result(result.raw)):
+                show_json_line(event)
+            return None
+        if not self.was_used:
+            return result
+        self.end_line()
+        printed = as_array((result.meta or {}).get(STREAMED_KEY)) or []
+        left = [block for place, block in enumerate(result.content) if place not in printed]
+        if not left and not result.is_error:
+            return None
+        return ToolResult(content=left, is_error=result.is_error)
+
+    async def wait_failed(self) -> None:
+        """Wait until stdout cannot be written to. Raises OSError then: the call need not go on."""
+        await self._failed.wait()
+        if self._failure is not None:
+            raise self._failure
+
+
+def _event(event: ProgressEvent | LogEvent) -> Params:
+    """As native clients get it."""
+    if isinstance(event, LogEvent):
+        return {"type": "log", "level": event.level, "data": event.data}
+    if isinstance(event, DataEvent):
+        if isinstance(event, OwnEvent):
+            from sluicegate.protocol.native import own_event  # Imported late: few calls need it.
+
+            return own_event(as_object(event.value) or {})
+        is_text = isinstance(event.value, str)
+        return {"type": "content", "text": event.value} if is_text else {"type": "data", "data": event.value}
+    members = {"progress": event.progress, "total": event.total, "message": event.message}
+    return {"type": "progress", **{name: value for name, value in members.items() if value is not None}}

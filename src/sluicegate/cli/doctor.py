@@ -1,6 +1,5 @@
 """`sluicegate doctor`: what is wrong with the gateway of this folder, and what to do about it."""
 
-import difflib
 import errno
 import os
 import shlex
@@ -32,14 +31,15 @@ from sluicegate.config.load import Loaded
 from sluicegate.config.model import GatewayConfig, HttpFront, ServerConfig
 from sluicegate.config.paths import Places
 from sluicegate.config.problems import Problem
-from sluicegate.control.reports import GatewayReport, OfferedItem, ServerStatus
+from sluicegate.control.reports import GatewayReport, OfferedItem
 from sluicegate.errors import UpstreamError
 from sluicegate.gate.rules import unknown_names
-from sluicegate.gateway.diagnose import LAST_OUTPUT_MARK
+from sluicegate.gateway.status import LAST_OUTPUT_MARK, ServerStatus
 from sluicegate.hub.naming import head_of
 from sluicegate.protocol.versions import MODERN_VERSIONS
 from sluicegate.runtime.standard_streams import columns_of, wrapped
 from sluicegate.text.globs import name_matches
+from sluicegate.text.similar import close_matches
 
 _SIGNS: Final = {"error": ("✗", "bold red"), "warning": ("!", "yellow"), "note": ("·", "dim")}
 SLOW_SECONDS: Final = 5.0
@@ -371,14 +371,14 @@ def check_rules(config: GatewayConfig, tools: OwnNames) -> Iterator[Finding]:
     """Access rules that name no tool of a server whose tools are known."""
     known = {server.key: tools[name] for name, server in config.servers.items() if name in tools}
     for rule, glob, names in unknown_names(config.policy.rules, known):
-        meant = difflib.get_close_matches(glob, names, n=1)
+        meant = close_matches(glob, names)
         remedy = f'Did you mean "{meant[0]}"?' if meant else ""
         yield Finding("warning", rule.place, f'"{rule.written.tool}" matches no tool.', remedy)
 
 
 def _unmatched(about: str, key: str, glob: str, known: set[str]) -> Iterator[Finding]:
     if known and glob != "*" and not any(name_matches(name, glob) for name in known):
-        meant = difflib.get_close_matches(glob, known, n=1)
+        meant = close_matches(glob, known)
         remedy = f'Did you mean "{meant[0]}"?' if meant else ""
         yield Finding("warning", about, f'"{glob}" in {key} matches no tool.', remedy)
 

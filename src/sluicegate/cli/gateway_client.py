@@ -5,7 +5,6 @@ imported when no gateway runs.
 """
 
 import asyncio
-import difflib
 import getpass
 import glob
 import json
@@ -26,16 +25,7 @@ from sluicegate.client.events import OnLog
 from sluicegate.client.handlers import Elicit
 from sluicegate.config.model import GatewayConfig
 from sluicegate.config.paths import Places, control_socket
-from sluicegate.control.reports import (
-    DecidedQuestion,
-    GatewayReport,
-    Kind,
-    LogLine,
-    OfferedItem,
-    OwnTools,
-    ServerStatus,
-    hub_socket,
-)
+from sluicegate.control.reports import DecidedQuestion, GatewayReport, Kind, OfferedItem, OwnTools, hub_socket
 from sluicegate.errors import (
     RpcError,
     SluicegateError,
@@ -44,10 +34,13 @@ from sluicegate.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from sluicegate.gateway.server_logs import LogLine
+from sluicegate.gateway.status import ServerStatus
 from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.protocol.types import ToolResult
 from sluicegate.store.base import Approval, ApprovalAnswer, Grant, Pin
 from sluicegate.text.globs import name_matches
+from sluicegate.text.similar import close_matches
 from sluicegate.upstream.duplex import SocketUpstream
 
 T = TypeVar("T")
@@ -238,7 +231,7 @@ def result_of(work: Coroutine[object, object, T]) -> T:
 def unknown(what: str, name: str, known: Sequence[str]) -> str:
     """A sentence about a name that does not exist, with similar ones."""
     # Users most often leave out the server's prefix; similarity does not find that.
-    meant = [other for other in known if other.endswith(f"__{name}")][:3] or difflib.get_close_matches(name, known)
+    meant = [other for other in known if other.endswith(f"__{name}")][:3] or close_matches(name, known, 3)
     if meant:
         return f"there is no {what} {name!r}. Did you mean {' or '.join(meant)}?"
     if 0 < len(known) <= 10:

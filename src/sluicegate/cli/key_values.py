@@ -3,24 +3,16 @@
 Pure except for `reader` and what it uses, which read files and stdin.
 """
 
-import difflib
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, cast
+from collections.abc import Callable, Sequence
 
 from sluicegate.protocol.message import Params, as_array, as_object
+from sluicegate.schemas.fields import Field, Wrong, usage, whole
+from sluicegate.text.similar import close_matches
 
 Read = Callable[[str], str]
 """Returns the text of a file; `-` is stdin. Raises ValueError with a sentence if it cannot be read."""
-
-_TRUE: Final = frozenset({"true", "yes", "on", "1"})
-_FALSE: Final = frozenset({"false", "no", "off", "0"})
-_MAX_DEPTH: Final = 16
-
-
-class Wrong(ValueError):
-    """A word that does not fit the tool's schema; the message is a sentence."""
 
 
 def input_text(text: str) -> str:
@@ -63,51 +55,49 @@ def typed_arguments(words: Sequence[str], schema: Params, read: Read) -> Params:
     Raises:
         Wrong: a word has no key, the tool has no such key, a value has the wrong type, or a required one is missing.
     """
-    known = as_object(schema.get("properties")) or {}
+    return _members(words, whole(schema), read)
+
+
+def _members(words: Sequence[str], within: Field, read: Read) -> Params:
+    """The members of an object, each given by a word."""
+    known = within.members
     found: dict[str, list[str]] = {}
     inner: dict[str, list[str]] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key:
-            raise Wrong(f"{word!r} is not an argument: write key=value.{_usage(schema)}")
+            raise Wrong(f"{word!r} is not an argument: write key=value.{_takes(within)}")
         head, dot, rest = key.partition(".")
         if dot and key not in known and head in known:
             inner.setdefault(head, []).append(f"{rest}={value}")
             continue
-        if known and key not in known and not schema.get("additionalProperties"):
-            meant = "".join(f" Did you mean {each!r}?" for each in difflib.get_close_matches(key, known, n=1))
-            raise Wrong(f"the tool has no argument {key!r}.{meant}{_usage(schema)}")
+        if known and key not in known and not within.schema.get("additionalProperties"):
+            meant = "".join(f" Did you mean {each!r}?" for each in close_matches(key, known))
+            raise Wrong(f"the tool has no argument {key!r}.{meant}{_takes(within)}")
         found.setdefault(key, []).append(value)
     arguments: Params = {}
     for key, values in found.items():
-        wanted = resolved(known.get(key, schema.get("additionalProperties")), schema)
-        texts = [_text(key, value, read) for value in values]
-        arguments[key] = _value(key, texts, wanted, schema)
+        field = known.get(key) or within.further.named(key)
+        arguments[key] = field.value([_text(key, value, read) for value in values])
     for key, nested in inner.items():
         if key in arguments:
             raise Wrong(f"{key} is given both as a whole and in parts.")
-        arguments[key] = _members(key, nested, schema, read)
-    missing = [str(key) for key in as_array(schema.get("required")) or [] if key not in arguments]
+        arguments[key] = _object(known[key], nested, read)
+    missing = [str(key) for key in as_array(within.schema.get("required")) or [] if key not in arguments]
     if missing:
-        raise Wrong(f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing.{_usage(schema)}")
+        raise Wrong(f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing.{_takes(within)}")
     return arguments
 
 
-def _members(key: str, words: Sequence[str], root: Params, read: Read) -> Params:
+def _object(field: Field, words: Sequence[str], read: Read) -> Params:
     """The object under a key, of which each word gives a member."""
-    wanted = resolved((as_object(root.get("properties")) or {})[key], root)
-    for choices in ("anyOf", "oneOf"):  # An object or null, say.
-        options = [resolved(each, root) for each in as_array(wanted.get(choices)) or []]
-        wanted = next((each for each in options if "object" in _types(each, root, 0)), wanted)
-    types = _types(wanted, root, 0)
-    if types and "object" not in types:
-        raise Wrong(f"{key} is not an object, so it has no {words[0].partition('=')[0]!r}.")
-    # References in it are to the whole schema.
-    shared = {name: root[name] for name in ("$defs", "definitions") if name in root}
+    wanted = next((part for part in field.alternatives if "object" in part.types), field)  # An object or null, say.
+    if wanted.types and "object" not in wanted.types:
+        raise Wrong(f"{field.name} is not an object, so it has no {words[0].partition('=')[0]!r}.")
     try:
-        return typed_arguments(words, {**wanted, **shared}, read)
+        return _members(words, wanted, read)
     except Wrong as problem:
-        raise Wrong(f"in {key}: {problem}") from None
+        raise Wrong(f"in {field.name}: {problem}") from None
 
 
 def json_arguments(text: str) -> Params:
@@ -122,16 +112,6 @@ def json_arguments(text: str) -> Params:
     return arguments
 
 
-def one_value(key: str, text: str, schema: Params, root: Params) -> object:
-    """A text as a value of the schema's type. Raises Wrong if it cannot be converted."""
-    return _value(key, [text], resolved(schema, root), root)
-
-
-def types_of(schema: object, root: Params) -> frozenset[str]:
-    """The JSON types that a schema allows; empty if it names none."""
-    return _types(resolved(schema, root), root, 0)
-
-
 def _text(key: str, value: str, read: Read) -> str:
     if value.startswith("@@"):
         return value[1:]
@@ -143,120 +123,7 @@ def _text(key: str, value: str, read: Read) -> str:
     return value
 
 
-def _value(key: str, texts: list[str], wanted: Params, root: Params) -> object:
-    types = _types(wanted, root, 0)
-    is_list = "array" in types
-    if len(texts) > 1 or (is_list and not types - {"array", "null"} and not texts[0].lstrip().startswith("[")):
-        if types and not is_list:
-            raise Wrong(f"{key} is given {len(texts)} times but is not a list.")
-        items = resolved(wanted.get("items"), root)
-        return [_value(key, [text], items, root) for text in texts]
-    value = _read(key, texts[0], types)
-    allowed = as_array(wanted.get("enum"))
-    if allowed is not None and value not in allowed:
-        raise Wrong(f"{key} must be one of {', '.join(map(str, allowed))}; not {texts[0]!r}.")
-    return value
-
-
-def _read(key: str, text: str, types: frozenset[str]) -> object:
-    """The text as the first type that fits; strings accept everything, so they come last."""
-    if not types:
-        try:
-            return cast(object, json.loads(text))
-        except ValueError:
-            return text
-    lowered = text.strip().lower()
-    if "null" in types and lowered == "null":
-        return None
-    if "boolean" in types and lowered in ("true", "false"):
-        return lowered == "true"
-    if types & {"integer", "number"} and (number := _number(text, whole="number" not in types)) is not None:
-        return number
-    if types & {"array", "object"} and text.lstrip()[:1] in ("[", "{"):
-        try:
-            return cast(object, json.loads(text))
-        except ValueError as problem:
-            if "string" not in types:
-                raise Wrong(f"{key} is not JSON: {problem}.") from None
-    if "string" in types:
-        return text
-    if "boolean" in types and lowered in _TRUE | _FALSE:
-        return lowered in _TRUE
-    kinds = " or ".join(words for kind, words in _KINDS.items() if kind in types)
-    raise Wrong(f"{key} must be {kinds}; {text!r} is not.")
-
-
-def _number(text: str, *, whole: bool) -> int | float | None:
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    if number.is_integer() and whole:
-        return int(number)
-    # JSON has no infinity and no NaN.
-    return number if not whole and abs(number) != float("inf") and number == number else None
-
-
-def resolved(schema: object, root: Params) -> Params:
-    """The schema behind a chain of references within the same document."""
-    for _ in range(_MAX_DEPTH):
-        members = as_object(schema) or {}
-        ref = members.get("$ref")
-        if not isinstance(ref, str) or not ref.startswith("#/"):
-            return members
-        schema = root
-        for part in ref[2:].split("/"):
-            schema = (as_object(schema) or {}).get(part.replace("~1", "/").replace("~0", "~"))
-    return {}
-
-
-def _types(schema: Params, root: Params, depth: int) -> frozenset[str]:
-    named = schema.get("type")
-    if isinstance(named, str):
-        return frozenset({named})
-    several = as_array(named)
-    if several is not None:
-        return frozenset(str(each) for each in several)
-    for key in ("anyOf", "oneOf"):
-        choices = as_array(schema.get(key))
-        if choices is not None and depth < _MAX_DEPTH:
-            return frozenset[str]().union(*(_types(resolved(each, root), root, depth + 1) for each in choices))
-    values = as_array(schema.get("enum")) or ([schema["const"]] if "const" in schema else [])
-    return frozenset(_TYPE_NAMES[type(value)] for value in values)
-
-
-_TYPE_NAMES: Final[Mapping[type, str]] = {
-    type(None): "null",
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    str: "string",
-    list: "array",
-    dict: "object",
-}
-_KINDS: Final[Mapping[str, str]] = {
-    "integer": "a whole number",
-    "number": "a number",
-    "boolean": "true or false",
-    "string": "a text",
-    "array": "a list (JSON, or the key several times)",
-    "object": "a JSON object",
-    "null": "null",
-}
-
-
-def _usage(schema: Params) -> str:
+def _takes(field: Field) -> str:
     """The arguments of the tool, for an error message."""
-    known = as_object(schema.get("properties")) or {}
-    if not known:
-        return ""
-    required = as_array(schema.get("required")) or []
-    parts: list[str] = []
-    for key, wanted in known.items():
-        word = f"{key}=<{'|'.join(sorted(types_of(wanted, schema))) or 'value'}>"
-        parts.append(word if key in required else f"[{word}]")
-    return f" It takes: {' '.join(parts)}"
+    words = usage(field)
+    return f" It takes: {words}" if words else ""

@@ -1,7 +1,6 @@
 """`sluicegate tools`, `resources` and `prompts`: what all servers offer, under the names that clients see."""
 
 import inspect
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
@@ -10,7 +9,6 @@ import click
 
 from sluicegate.cli.command import Failure, places_of, with_places
 from sluicegate.cli.gateway_client import explain_missing, gateway_to_look_at, run
-from sluicegate.cli.key_values import resolved, types_of
 from sluicegate.cli.output import (
     clean,
     first_line,
@@ -22,8 +20,9 @@ from sluicegate.cli.output import (
 )
 from sluicegate.config.paths import Places
 from sluicegate.control.reports import Kind, OfferedItem
-from sluicegate.protocol.message import Params, as_array, as_object
+from sluicegate.protocol.message import as_array, as_object
 from sluicegate.runtime.standard_streams import columns_of, wrapped
+from sluicegate.schemas.fields import description_lines, whole
 
 Row = Callable[[OfferedItem], Sequence[str]]
 
@@ -33,17 +32,8 @@ _HINTS: Final = {
     "idempotentHint": "may be called twice",
     "openWorldHint": "uses external systems",
 }
-_BOUNDS: Final = {
-    "minimum": "at least",
-    "maximum": "at most",
-    "minLength": "length at least",
-    "maxLength": "length up to",
-}
-
 DENIED_NAMES: Final = 3
 """How many of the denied tools are named."""
-MAX_DEPTH: Final = 4
-"""How many levels of objects in objects are shown; a schema may refer to itself."""
 
 _server = click.option("--server", metavar="NAME", help="Only those of this server.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print the complete definitions as JSON.")
@@ -163,10 +153,8 @@ def _name(offer: OfferedItem) -> str:
 
 
 def _tool_row(offer: OfferedItem) -> Sequence[str]:
-    schema = as_object(offer.definition.get("inputSchema")) or {}
-    required = as_array(schema.get("required")) or []
-    names = as_object(schema.get("properties")) or {}
-    arguments = " ".join(name if name in required else f"[{name}]" for name in names)
+    fields = whole(as_object(offer.definition.get("inputSchema")) or {}).members.values()
+    arguments = " ".join(field.name if field.is_required else f"[{field.name}]" for field in fields)
     shorten = first_sentence if is_terminal() else first_line
     return str(offer.definition["name"]), arguments, shorten(_text(offer.definition, "description"))
 
@@ -204,46 +192,15 @@ async def _show_tool(places: Places, name: str, as_json: bool) -> int:
 
 def tool_page(offer: OfferedItem) -> Iterator[str]:
     """Everything about one tool, line by line."""
-    schema = as_object(offer.definition.get("inputSchema")) or {}
+    arguments = whole(as_object(offer.definition.get("inputSchema")) or {})
     yield f"{offer.definition['name']}  ({offer.own} of {offer.server})"
     if description := inspect.cleandoc(_text(offer.definition, "description")):
         yield f"\n{description}"
     annotations = as_object(offer.definition.get("annotations")) or {}
     if hints := [words for key, words in _HINTS.items() if annotations.get(key) is True]:
         yield f"\nHints of the server: {', '.join(hints)}."
-    yield "\nArguments:" if as_object(schema.get("properties")) else "\nIt takes no arguments."
-    yield from _fields(schema, schema, 1)
-
-
-def _fields(schema: Params, root: Params, depth: int) -> Iterator[str]:
-    """The members of an object, with those of objects in it; references within the schema are resolved."""
-    required = as_array(schema.get("required")) or []
-    for key, value in (as_object(schema.get("properties")) or {}).items():
-        # What stands beside a reference counts more than what it refers to.
-        field = {**resolved(value, root), **(as_object(value) or {})}
-        kinds = " or ".join(sorted(types_of(value, root))) or "anything"
-        items = resolved(field.get("items"), root)
-        if kinds == "array" and (of := " or ".join(sorted(types_of(items, root)))):
-            kinds = f"array of {of}"
-        notes = [] if key in required else ["optional"]
-        choices = as_array(field.get("enum")) or as_array(items.get("enum"))
-        notes += [f"one of {', '.join(map(str, choices))}"] if choices else []
-        notes += [f"default {json.dumps(field['default'])}"] if "default" in field else []
-        notes += [f"{words} {field[bound]}" for bound, words in _BOUNDS.items() if bound in field]
-        indent = "  " * depth
-        yield f"{indent}{key}: {', '.join([kinds, *notes])}"
-        if text := " ".join(_text(field, "description").split()):
-            yield f"{indent}    {text}"
-        if depth < MAX_DEPTH:
-            for inner in (field, items, *_choices(field, root)):
-                yield from _fields(inner, root, depth + 1)
-
-
-def _choices(field: Params, root: Params) -> Iterator[Params]:
-    """The schemas of which a value may match one, such as a type or null."""
-    for key in ("anyOf", "oneOf"):
-        for each in as_array(field.get(key)) or []:
-            yield resolved(each, root)
+    yield "\nArguments:" if arguments.members else "\nIt takes no arguments."
+    yield from description_lines(arguments)
 
 
 def _text(definition: Mapping[str, object], key: str) -> str:

@@ -74,9 +74,9 @@ class Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as problem:
-            import difflib  # Only needed for this error.
+            from sluicegate.text.similar import close_matches  # Only needed for this error.
 
-            meant = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            meant = close_matches(args[0], COMMANDS)
             if not meant or "Did you mean" in problem.message:
                 raise
             raise click.UsageError(f"{problem.message} Did you mean {meant[0]!r}?", ctx=ctx) from None

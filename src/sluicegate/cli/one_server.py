@@ -10,7 +10,8 @@ from sluicegate.cli.command import Failure, places_of, with_folder
 from sluicegate.cli.gateway_client import GatewayClient, run, running_gateway
 from sluicegate.cli.output import clean, counted, painted, say, show_json_line
 from sluicegate.config.paths import Places
-from sluicegate.control.reports import LogLine, ServerStatus
+from sluicegate.gateway.server_logs import LogLine
+from sluicegate.gateway.status import ServerStatus
 
 _LOG_POLL: Final = 0.5
 _WHY_NOTHING: Final = {

@@ -11,14 +11,13 @@ import msgspec
 from sluicegate.cli.command import Failure, Group, NotStarted, places_of, with_places
 from sluicegate.cli.configuration import loaded_from, show_problems
 from sluicegate.cli.files import text_of
-from sluicegate.cli.key_values import Wrong, input_text, json_arguments, reader, typed_arguments
+from sluicegate.cli.key_values import input_text, json_arguments, reader, typed_arguments
 from sluicegate.cli.output import counted, say, show_json, show_rows, tell
 from sluicegate.cli.policy_history import replay, suggest
 from sluicegate.config.foreign_rules import imported_rules
 from sluicegate.config.jsonc import SyntaxFault
 from sluicegate.config.model import GatewayConfig, ServerConfig
 from sluicegate.config.paths import Places, catalogs_folder
-from sluicegate.config.problems import did_you_mean
 from sluicegate.config.settings_toml import lines_of, parse_toml
 from sluicegate.exchange import Action, Caller, Target
 from sluicegate.gate.judge import CompiledRule, Rules, is_hidden, judge, mismatch
@@ -26,7 +25,9 @@ from sluicegate.gate.rules import KINDS, Kind, to_toml
 from sluicegate.gateway.governance import rules_of
 from sluicegate.hub.catalog import SALIENT, Offer
 from sluicegate.protocol.message import Params
+from sluicegate.schemas.fields import Wrong
 from sluicegate.serve.catalog_cache import CatalogCache
+from sluicegate.text.similar import did_you_mean
 
 
 @click.group(cls=Group)

@@ -5,25 +5,19 @@ An answer is checked against the server's own schema, because a server rejects t
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 import click
 
-from sluicegate.activations.validation_errors import Checker
-from sluicegate.cli.key_values import Wrong, one_value, resolved, types_of
 from sluicegate.cli.output import clean, one_line, say
 from sluicegate.client.handlers import ElicitAnswer, ElicitRequest
-from sluicegate.protocol.message import Params, as_array, as_object
+from sluicegate.protocol.message import as_array, as_object
 from sluicegate.runtime.task_scope import TaskScope
-
-try:
-    import termios
-except ImportError:  # Windows has none.
-    termios = None
+from sluicegate.runtime.terminal import Keyboard, PromptEnded
+from sluicegate.schemas.fields import Choice, Field, Wrong, plain, whole
+from sluicegate.schemas.validate import Checker
 
 _DECLINED: Final = ElicitAnswer("decline")
 _SHARED: Final = ("$schema", "$defs", "definitions")
@@ -31,10 +25,6 @@ _SHARED: Final = ("$schema", "$defs", "definitions")
 
 Answered = Callable[[ElicitRequest], Awaitable[None]]
 """Returns when a question has been answered elsewhere; never, if that cannot be."""
-
-
-class PromptEnded(Exception):
-    """The answer is no longer needed."""
 
 
 class Terminal:
@@ -77,7 +67,8 @@ class Terminal:
         self._keyboard.end_line()
 
     async def _ask(self, request: ElicitRequest) -> ElicitAnswer:
-        fields = as_object(request.schema.get("properties")) or {} if request.mode != "url" else {}
+        form = whole(request.schema)
+        fields = form.members if request.mode != "url" else {}
         asked = _asks(request)
         # Below a question of several lines, it would look like a part of the last one.
         hint = ("\n  " if "\n" in asked else " ") + "(Ctrl+D declines)" if fields else ""
@@ -87,15 +78,14 @@ class Terminal:
             return ElicitAnswer("accept") if await self._keyboard.confirm("  Have you?") else _DECLINED
         if not fields:
             return ElicitAnswer("accept", {}) if await self._keyboard.confirm("  Agree?") else _DECLINED
-        required = as_array(request.schema.get("required")) or []
         content: dict[str, object] = {}
-        for name, schema in fields.items():
-            answer = await self._fill_in(Field(name, schema, request.schema, is_required=name in required))
+        for name, field in fields.items():
+            answer = await self._fill_in(PromptField(field))
             if answer is not None:
                 content[name] = answer
         return ElicitAnswer("accept", content)
 
-    async def _fill_in(self, field: "Field") -> object:
+    async def _fill_in(self, field: "PromptField") -> object:
         """The value for one field, asked until it is valid; None if it is left empty."""
         for line in field.introduction():
             click.echo(f"  {line}", err=True)
@@ -108,121 +98,32 @@ class Terminal:
                 click.echo(f"  {problem}", err=True)
 
 
-class Keyboard:
-    """Reads lines from the terminal in the event loop; unlike `input`, the wait can be ended and Ctrl+C works."""
-
-    def __init__(self) -> None:
-        self._is_over = False
-        self._line: asyncio.Future[str] | None = None
-
-    def end(self) -> None:
-        """End the wait for a line, now and in future, with `PromptEnded`."""
-        self._is_over = True
-        self.end_line()
-
-    def end_line(self) -> None:
-        """End the wait for the current line with `PromptEnded`."""
-        if self._line is not None and not self._line.done():
-            self._line.set_exception(PromptEnded())
-
-    async def line(self, prompt: str) -> str:
-        """The next line, without its end.
-
-        Raises:
-            EOFError: there is none, as after Ctrl+D.
-            PromptEnded: it is no longer needed.
-        """
-        if self._is_over:
-            raise PromptEnded
-        click.echo(prompt, nl=False, err=True)
-        loop, terminal = asyncio.get_running_loop(), sys.stdin.fileno()
-        line = self._line = loop.create_future()
-        typed = bytearray()
-
-        def read() -> None:
-            try:
-                more = os.read(terminal, 4096)
-            except OSError:  # The terminal was closed.
-                more = b""
-            typed.extend(more)
-            if line.done() or (more and not more.endswith(b"\n")):
-                return  # Ctrl+D after some letters delivers these, and the line goes on.
-            if typed:
-                line.set_result(typed.decode(sys.stdin.encoding, "replace").rstrip("\r\n"))
-            else:
-                line.set_exception(EOFError())
-
-        loop.add_reader(terminal, read)
-        try:
-            return await line
-        except (asyncio.CancelledError, PromptEnded):
-            _discard_input(terminal)
-            click.echo(err=True)
-            raise
-        except EOFError:
-            click.echo(err=True)
-            raise
-        finally:
-            loop.remove_reader(terminal)
-
-    async def confirm(self, question: str, *, default: bool = False) -> bool:
-        """Whether the person answers yes."""
-        while True:
-            answer = (await self.line(f"{question} [{'Y/n' if default else 'y/N'}]: ")).strip().lower()
-            if not answer:
-                return default
-            if answer in ("y", "yes", "true", "n", "no", "false"):
-                return answer in ("y", "yes", "true")
-            click.echo("  Please answer y or n.", err=True)
-
-
-def _discard_input(terminal: int) -> None:
-    """Leave no half-typed answer for the shell, which would take it for a command."""
-    if termios is not None:
-        with suppress(termios.error):
-            termios.tcflush(terminal, termios.TCIFLUSH)
-
-
-class Choice(NamedTuple):
-    """One of the values that a field may have, and its title."""
-
-    value: object
-    title: str
-
-    def __str__(self) -> str:
-        plain = _plain(self.value)
-        return one_line(plain if self.title == plain else f"{plain} ({self.title})")
-
-
-class Field:
+class PromptField:
     """One field of a form: what to print about it, and what a typed line means for it."""
 
-    def __init__(self, name: str, schema: object, form: Params, *, is_required: bool) -> None:
-        self._schema = resolved(schema, form)
-        self._form = form
-        self._is_required = is_required
-        types = types_of(self._schema, form)
-        self._is_list = "array" in types
-        self._items = resolved(self._schema.get("items"), form)
-        self._choices = _choices(self._items if self._is_list else self._schema)
-        title = self._schema.get("title")
-        self.label = one_line(title if isinstance(title, str) and title else name)
-        self.is_switch = types == frozenset({"boolean"})
+    def __init__(self, field: Field) -> None:
+        title = field.schema.get("title")
+        self.label = one_line(title if isinstance(title, str) and title else field.name)
+        self._field = field.named(self.label)
+        self._is_list = "array" in field.types
+        self._choices = self._field.items.choices if self._is_list else self._field.choices
+        self.is_switch = field.types == frozenset({"boolean"})
         """Whether it is answered with yes or no."""
-        self.default = self._schema.get("default")
+        self.default = field.schema.get("default")
+        form = as_object(field.document.root) or {}
         shared = {key: form[key] for key in _SHARED if key in form}
-        self._checker = Checker({**shared, "properties": {self.label: self._schema}}, "field", formats=True)
+        self._checker = Checker({**shared, "properties": {self.label: field.schema}}, "field", formats=True)
 
     def introduction(self) -> list[str]:
         """Lines to print before the prompt."""
         lines: list[str] = []
-        if isinstance(text := self._schema.get("description"), str):
+        if text := self._field.description:
             lines.append(clean(text))
         if self._is_list:
             counts = [
                 f"{words} {count}"
                 for words, key in (("at least", "minItems"), ("at most", "maxItems"))
-                if (count := self._schema.get(key))
+                if (count := self._field.schema.get(key))
             ]
             what = "Any of these" if self._choices else "Several"
             limits = f" ({clean(', '.join(counts))})" if counts else ""
@@ -236,7 +137,7 @@ class Field:
         if self.default in (None, ""):
             return f"{self.label} " if self.label.endswith("?") else f"{self.label}: "
         items = as_array(self.default)
-        shown = _plain(self.default) if items is None else ", ".join(map(_plain, items))
+        shown = plain(self.default) if items is None else ", ".join(map(plain, items))
         return f"{self.label} [{one_line(shown)}]: "
 
     def value(self, line: str) -> object:
@@ -247,8 +148,8 @@ class Field:
         """
         if line:
             value = self._read(line)
-        elif self.default is None or (self.default == "" and not self._is_required):
-            if self._is_required:
+        elif self.default is None or (self.default == "" and not self._field.is_required):
+            if self._field.is_required:
                 raise Wrong(f"{self.label} is required.")
             return None
         else:
@@ -259,20 +160,21 @@ class Field:
 
     def _read(self, line: str) -> object:
         if not self._is_list:
-            return self._one(line, self._schema)
+            return self._one(line, self._field)
+        items = self._field.items
         if line.lstrip().startswith("["):
             try:
                 given = cast(list[object], json.loads(line))
             except ValueError as problem:
                 raise Wrong(f"{self.label} is not JSON: {problem}.") from None
-            return [self._one(item, self._items) if isinstance(item, str) else item for item in given]
+            return [self._one(item, items) if isinstance(item, str) else item for item in given]
         if self._chosen(line) is not None:  # A title may contain a comma.
-            return [self._one(line, self._items)]
-        return [self._one(part.strip(), self._items) for part in line.split(",") if part.strip()]
+            return [self._one(line, items)]
+        return [self._one(part.strip(), items) for part in line.split(",") if part.strip()]
 
-    def _one(self, text: str, schema: Params) -> object:
+    def _one(self, text: str, field: Field) -> object:
         if not self._choices:
-            return one_value(self.label, text, schema, self._form)
+            return field.value([text])
         choice = self._chosen(text)
         if choice is None:
             allowed = "accepts only" if self._is_list else "must be one of"
@@ -283,17 +185,17 @@ class Field:
         """The choice with that value, or else with that title: the value of one may be the title of another."""
         text = text.strip()
         by_title = {choice.title: choice for choice in reversed(self._choices)}
-        by_value = {_plain(choice.value): choice for choice in self._choices}
+        by_value = {plain(choice.value): choice for choice in self._choices}
         if (exact := by_value.get(text) or by_title.get(text)) is not None:
             return exact
         # The number of a choice, or its beginning if only one begins so.
         if text.isdecimal() and 1 <= int(text) <= len(self._choices):
             return self._choices[int(text) - 1]
-        begun = [each for each in self._choices if text and _plain(each.value).lower().startswith(text.lower())]
+        begun = [each for each in self._choices if text and plain(each.value).lower().startswith(text.lower())]
         return begun[0] if len(begun) == 1 else None
 
     def _all(self) -> str:
-        return ", ".join(map(str, self._choices))
+        return ", ".join(map(_shown, self._choices))
 
 
 def _asks(request: ElicitRequest) -> str:
@@ -304,22 +206,6 @@ def _asks(request: ElicitRequest) -> str:
     return message if message.startswith(ASKS) else f"The server asks: {message}"
 
 
-def _choices(schema: Params) -> list[Choice]:
-    """The values that a schema lists, in any of the ways that the revisions of the protocol have."""
-    values = as_array(schema.get("enum"))
-    if values is not None:
-        titles = as_array(schema.get("enumNames")) or []
-        if len(titles) != len(values):
-            titles = values
-        return [Choice(value, _plain(title)) for value, title in zip(values, titles, strict=True)]
-    found: list[Choice] = []
-    for each in as_array(schema.get("oneOf")) or as_array(schema.get("anyOf")) or []:
-        option = as_object(each) or {}
-        if "const" not in option:
-            return []
-        found.append(Choice(option["const"], _plain(option.get("title", option["const"]))))
-    return found
-
-
-def _plain(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _shown(choice: Choice) -> str:
+    value = plain(choice.value)
+    return one_line(value if choice.title == value else f"{value} ({choice.title})")

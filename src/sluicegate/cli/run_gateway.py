@@ -16,9 +16,9 @@ from sluicegate.config.load import Loaded
 from sluicegate.config.paths import Places
 from sluicegate.control.folder_operations import FolderOperations
 from sluicegate.control.operations import statuses
-from sluicegate.control.reports import ServerStatus
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Upstream
+from sluicegate.gateway.status import ServerStatus
 from sluicegate.hub.hub import Hub
 from sluicegate.runtime.standard_streams import drawn
 from sluicegate.serve.early_start import Launches
@@ -27,7 +27,7 @@ from sluicegate.serve.process import GatewayProcess
 from sluicegate.serve.run_server import LABEL, client_lines, run_in_loop
 
 if TYPE_CHECKING:
-    from sluicegate.gateway.load_activation import FoundActivation
+    from sluicegate.gateway.loading import FoundActivation
 
 
 def run_gateway(
@@ -49,8 +49,8 @@ def run_gateway(
     """
     assert loaded.config is not None
     http = loaded.config.http
-    told = _reported(loaded)
-    log = StartLog(told) if options.http else StderrHandler()
+    reported = _explained_servers(loaded)
+    log = StartLog(reported) if options.http else StderrHandler()
     logging.getLogger("sluicegate").addHandler(log)
 
     def on_opened(running: Running) -> None:
@@ -63,7 +63,7 @@ def run_gateway(
             log.open()
 
     def on_settled(running: Running, is_all: bool) -> None:
-        say_settled(running, is_all, command, told)
+        say_settled(running, is_all, command, reported)
         if isinstance(log, StartLog):
             log.report_servers()
 
@@ -107,7 +107,7 @@ def _approvals_page(port: int, operations: FolderOperations) -> AbstractAsyncCon
     return approvals_page(operations, port=port, by=getpass.getuser())
 
 
-def _reported(loaded: Loaded) -> set[str]:
+def _explained_servers(loaded: Loaded) -> set[str]:
     """Servers for which a problem of the files, printed before, says why they do not run."""
     servers = {} if loaded.config is None else loaded.config.servers
     named = {problem.server for problem in loaded.problems if problem.severity != "note"}
@@ -117,7 +117,7 @@ def _reported(loaded: Loaded) -> set[str]:
 
 def _load_file(file: str) -> "Upstream | Hub | FoundActivation":
     # Imported here: most gateways have no Python file, and it would delay the start.
-    from sluicegate.gateway.load_file import load_file
+    from sluicegate.gateway.loading import load_file
 
     return load_file(file)
 
@@ -135,10 +135,10 @@ def say_opened(running: Running, profile: str, command: str) -> None:
         tell(f"  approvals:     {command} approvals --watch", hang=LABEL)
 
 
-def say_settled(running: Running, is_all: bool, command: str, told: set[str]) -> None:
+def say_settled(running: Running, is_all: bool, command: str, reported: set[str]) -> None:
     """Print which servers are ready, why others are not, and what to try; without `is_all`, some are still starting.
 
-    The reason is not repeated for servers in `told`, to which the others are added.
+    The reason is not repeated for servers in `reported`, to which the others are added.
     """
     status = statuses(running.gateway)
     ready = [server for server in status if server.state == "ready"]
@@ -156,8 +156,8 @@ def say_settled(running: Running, is_all: bool, command: str, told: set[str]) ->
         style = "green" if ready and len(ready) == len(wanted) else "yellow"
         say(f"{share} ready{off}, {tools}{names}", paint={f"{share} ready": style})
     for server in wanted:
-        if server.state != "ready" and server not in starting and server.name not in told:
-            told.add(server.name)
+        if server.state != "ready" and server not in starting and server.name not in reported:
+            reported.add(server.name)
             why = _first_failure(running, server)
             tell(f"  {clean(about(server.name, why))}", paint={server.name: "bold red"})
     if all(server.state == "disabled" for server in status):
@@ -195,12 +195,12 @@ class StartLog(StderrHandler):
     """The same for a gateway with an address, which is printed first: until `open`, records are held back.
 
     Records about a server that failed, which have its name as `server`, are dropped until `report_servers`: before
-    that, `say_settled` prints each failure once. From then on, their servers are added to `told`.
+    that, `say_settled` prints each failure once. From then on, their servers are added to `reported`.
     """
 
-    def __init__(self, told: set[str]) -> None:
+    def __init__(self, reported: set[str]) -> None:
         super().__init__()
-        self._told = told
+        self._reported = reported
         self._held: list[logging.LogRecord] | None = []
         self._reports_servers = False
 
@@ -209,7 +209,7 @@ class StartLog(StderrHandler):
         name = str(getattr(record, "server", ""))
         if name and not self._reports_servers:
             return
-        self._told.add(name)
+        self._reported.add(name)
         if self._held is None:
             super().emit(record)
         else:

@@ -27,7 +27,7 @@ from sluicegate.cli.output import LinesBelow, say
 from sluicegate.config.load import Loaded, load
 from sluicegate.config.model import OURSELVES, ControlFront, GatewayConfig
 from sluicegate.config.paths import Places, control_socket
-from sluicegate.config.self_reference import exposure, is_ourselves
+from sluicegate.config.self_reference import exposure, is_loopback, is_ourselves
 from sluicegate.errors import ConfigError
 from sluicegate.runtime.lock import AlreadyServed, check_free
 from sluicegate.runtime.standard_streams import open_standard_streams, say_if_terminal
@@ -159,10 +159,10 @@ def cannot_listen(problem: OSError, host: str, port: int) -> NotStarted:
 
 def _serve_file(target: str, host: str, port: int, *, stdio: bool, native: bool, reload: bool) -> None:
     # Imported here: a gateway must not load them before its servers are started.
-    from sluicegate.gateway.load_file import load_server
+    from sluicegate.gateway.loading import load_server
     from sluicegate.serve import run_server
 
-    if not stdio and not run_server.is_loopback(host):
+    if not stdio and not is_loopback(host):
         raise NotStarted(
             f"other machines can reach {host}, and this server has no authentication; use --host 127.0.0.1."
         )

@@ -1,7 +1,6 @@
 """`sluicegate shell`: an interactive terminal on the tools of all servers, with permissions; also in a pipe."""
 
 import asyncio
-import difflib
 import logging
 import shlex
 import signal
@@ -14,14 +13,16 @@ import click
 import msgspec
 
 from sluicegate.cli.command import INTERRUPTED, Failure, places_of, with_folder
-from sluicegate.cli.key_values import Wrong, json_arguments, text_of, typed_arguments
+from sluicegate.cli.key_values import json_arguments, text_of, typed_arguments
 from sluicegate.cli.output import clean, counted, first_line, is_terminal, one_line, say, show_rows, show_text, tell
 from sluicegate.errors import SluicegateError
 from sluicegate.hub.catalog import Entry
-from sluicegate.protocol.message import Params, as_array, as_object
+from sluicegate.protocol.message import Params, as_object
 from sluicegate.protocol.types import LogEvent, ProgressEvent, ToolResult
 from sluicegate.runtime.task_scope import TaskScope, in_thread
+from sluicegate.schemas.fields import Wrong, whole
 from sluicegate.text.globs import BadGlob, name_glob
+from sluicegate.text.similar import close_matches
 from sluicegate.toolbox.permission import Allow, Deny, PermissionRequest, ask_on_terminal
 from sluicegate.toolbox.toolbox import Toolbox
 
@@ -182,7 +183,7 @@ class Shell:
         # The other commands show names without "mcp__".
         entry = entries.get(name) or entries.get(f"mcp__{name}")
         if entry is None:
-            meant = difflib.get_close_matches(name, entries, n=1)
+            meant = close_matches(name, entries)
             raise Wrong(f"there is no tool {name!r}; /tools lists them.{f' Did you mean {meant[0]}?' if meant else ''}")
         return entry
 
@@ -305,15 +306,16 @@ class Shell:
 
 def _next_arguments(schema: Params, words: Iterable[str], last: str) -> Iterator[str]:
     """The keys of a tool that are not given yet, and the values that a key may have."""
-    properties = as_object(schema.get("properties")) or {}
+    fields = whole(schema).members
     key, equals, _ = last.partition("=")
     if not equals:
         given = {word.partition("=")[0] for word in words}
-        yield from (f"{name}=" for name in properties if name.startswith(key) and name not in given)
+        yield from (f"{name}=" for name in fields if name.startswith(key) and name not in given)
         return
-    about = as_object(properties.get(key)) or {}
-    values = ["true", "false"] if about.get("type") == "boolean" else as_array(about.get("enum")) or []
-    yield from (word for value in values if (word := f"{key}={value}").startswith(last))
+    if (field := fields.get(key)) is not None:
+        is_switch = field.types == frozenset({"boolean"})
+        values = ["true", "false"] if is_switch else [choice.value for choice in field.choices]
+        yield from (word for value in values if (word := f"{key}={value}").startswith(last))
 
 
 def _for_shell(sentence: str) -> str:

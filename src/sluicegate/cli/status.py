@@ -3,20 +3,43 @@
 import asyncio
 import re
 from collections.abc import Callable
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
 from sluicegate.cli.command import places_of, with_places
 from sluicegate.cli.gateway_client import NotNow, gateway_to_look_at, run, running_gateway
-from sluicegate.cli.output import as_sentence, is_terminal, say, show_json, show_json_line, show_rows, times
+from sluicegate.cli.output import (
+    STATES,
+    about,
+    as_sentence,
+    clean,
+    fitting,
+    is_terminal,
+    on_terminal,
+    say,
+    show,
+    show_json,
+    show_json_line,
+    show_rows,
+    table,
+    times,
+)
 from sluicegate.config.paths import Places
-from sluicegate.control.reports import GatewayReport, ServerStatus
+from sluicegate.control.reports import GatewayReport
 from sluicegate.errors import UpstreamUnavailable
+from sluicegate.gateway.status import ServerStatus
 from sluicegate.protocol.versions import MODERN_VERSIONS
+
+if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
+    from rich.text import Text
 
 COLUMNS: Final = ("server", "state", "protocol", "transport", "tools", "calls", "errors", "latency")
 NO_GATEWAY: Final = "no gateway runs for this folder; waiting for `sluicegate serve` to start one."
+_NUMBERS: Final = ("tools", "calls", "errors", "latency")
+_SPARED: Final = ("transport", "latency", "errors", "protocol", "calls")
+"""The columns that a narrow terminal drops, in this order."""
 _REFRESH_SECONDS: Final = 1.0
 _durations: Final = re.compile(r"for \d+ s\b|the last time \d+ s ago")
 
@@ -65,8 +88,6 @@ async def _watch(places: Places, as_json: bool) -> NoReturn:
     if as_json or not is_terminal():
         lines = StatusLines(as_json)
         await _follow(places, lines.show, lines.wait)
-    from sluicegate.cli.status_page import LivePage  # It imports Rich, which only a terminal needs.
-
     with LivePage() as page:
         await _follow(places, page.show, page.wait)
 
@@ -132,9 +153,7 @@ def _plain(report: GatewayReport) -> dict[str, Any]:
 
 def _show(report: GatewayReport) -> None:
     if is_terminal():
-        from sluicegate.cli.status_page import show_page  # It imports Rich, which only a terminal needs.
-
-        show_page(report)
+        show(_page(report))
         return
     if report.servers:
         rows = [[*row(server), _reason_line(server)] for server in report.servers]
@@ -180,3 +199,66 @@ def _reason_line(server: ServerStatus) -> str:
     """The same with the server's own last output, unless it refers to the log."""
     why = reason(server)
     return why if "sluicegate logs" in why else f"{why} {as_sentence(server.details)}".strip()
+
+
+# ------------------------------------------------- the page of a terminal: imports Rich, which only a terminal needs
+
+
+class LivePage:
+    """A page that is drawn again and again."""
+
+    def __init__(self) -> None:
+        from rich.live import Live
+
+        self._live = Live(console=on_terminal(), auto_refresh=False, screen=False)
+
+    def __enter__(self) -> "LivePage":
+        self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._live.stop()
+
+    def show(self, report: GatewayReport) -> None:
+        self._live.update(_page(report), refresh=True)
+
+    def wait(self) -> None:
+        from rich.text import Text
+
+        self._live.update(Text(f"{NO_GATEWAY[0].upper()}{NO_GATEWAY[1:]}"), refresh=True)
+
+
+def _page(report: GatewayReport) -> "Group":
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    if report.address:
+        places = [f"{report.address}  ({report.root})"]
+        places += [f"{report.address.rstrip('/')}/{name}  (profile {name})" for name in report.profiles]
+        parts.append(Text("\n".join(places) + "\n", style="dim"))
+    if report.servers:
+        rows = [row(server) for server in report.servers]
+        parts.append(table(*fitting(COLUMNS, rows, _SPARED, on_terminal().width), numbers=_NUMBERS))
+    else:
+        parts.append(Text("No servers are configured: put them into .mcp.json, or import them: sluicegate import"))
+    for server in report.servers:
+        if why := reason(server):
+            text = Text(clean(about(server.name, why)), style="dim" if server.state == "disabled" else "")
+            text.stylize(STATES.get(server.state, ""), 0, len(server.name))
+            parts += [Text(), _hanging(text)]
+            if details := as_sentence(server.details):
+                parts.append(Padding(Text(clean(details), style="dim"), (0, 0, 0, 2)))
+    for sentence in sentences(report):
+        parts += [Text(), _hanging(Text(clean(sentence)))]
+    return Group(*parts)
+
+
+def _hanging(text: "Text") -> "RenderableType":
+    """The text with all lines but the first indented."""
+    from rich.console import Group
+    from rich.padding import Padding
+
+    lines = text.wrap(on_terminal(), on_terminal().width - 2)
+    return Group(*(Padding(line, (0, 0, 0, 2 if number else 0)) for number, line in enumerate(lines)))

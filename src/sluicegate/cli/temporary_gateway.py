@@ -24,7 +24,7 @@ from sluicegate.errors import UpstreamUnavailable
 from sluicegate.exchange import Connection, Host
 from sluicegate.gateway.gateway import Gateway
 from sluicegate.gateway.governance import open_stores
-from sluicegate.gateway.load_file import load_file
+from sluicegate.gateway.loading import load_file
 from sluicegate.hub.mount import MountState
 from sluicegate.serve.catalog_cache import CatalogCache
 from sluicegate.serve.reload import blocking_problems

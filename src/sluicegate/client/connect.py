@@ -81,7 +81,7 @@ def _upstream(
         from sluicegate.upstream.http import HttpUpstream
         from sluicegate.upstream.http_endpoint import Timeouts
 
-        # Each request has its own deadline; that of the connection must not be earlier.
+        # Each request has its own deadline; the connection's deadline must not be earlier.
         patience = Timeouts(silence=max(Timeouts().silence, most))
         return HttpUpstream(target, headers=headers, era=era, open_timeout=open_timeout, timeouts=patience)
     if headers is not None:

@@ -1,4 +1,4 @@
-"""What a client receives besides replies: progress, log messages, changes, input requests.
+"""The messages that a client receives besides replies: progress, log messages, changes, input requests.
 
 The connection calls `emit` and `ask`, possibly in the task that reads from the server. So nothing here raises except
 `InputRefused`, and errors of callbacks are logged.
@@ -103,7 +103,7 @@ async def supply(box: Mailbox[T], work: Callable[[], Awaitable[T | None]]) -> No
 
 
 class EventInbox:
-    """The sink for what belongs to no call: passes it to the callbacks of the program."""
+    """The sink for messages that belong to no call: passes them to the callbacks of the program."""
 
     def __init__(self, answerer: Answerer, on_log: OnLog | None, on_notification: OnNotification | None) -> None:
         self.answerer = answerer

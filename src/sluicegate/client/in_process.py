@@ -1,14 +1,16 @@
-"""A hub of this process as an upstream, so that clients and other hubs can connect to it."""
+"""Hubs and handlers of this process, so that clients and other hubs can connect to them."""
 
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Protocol, TypeGuard, cast, runtime_checkable
 
 from sluicegate.errors import UpstreamUnavailable
-from sluicegate.exchange import Connection, Exchange, Host, Upstream
-from sluicegate.protocol.message import Reply
+from sluicegate.exchange import Caller, Connection, Exchange, Handler, Host, Upstream
+from sluicegate.protocol.message import Params, Reply
 from sluicegate.protocol.modern_era import ClientProfile, Discovery, judge_probe
+from sluicegate.protocol.versions import LATEST_VERSION
 from sluicegate.runtime.lifespan import Lifespan, opened
+from sluicegate.runtime.task_scope import forever
 
 
 @runtime_checkable
@@ -56,3 +58,19 @@ class _HubConnection:
 
     async def wait_closed(self) -> None:
         await self._hub.wait_closed()
+
+
+class CallerConnection:
+    """A handler of this process as a connection, for one caller."""
+
+    def __init__(self, handler: Handler, caller: Caller, capabilities: Params) -> None:
+        self.discovery = Discovery(LATEST_VERSION, capabilities, {"name": "toolbox"})
+        self._handler = handler
+        self._caller = caller
+
+    async def __call__(self, exchange: Exchange) -> Reply:
+        exchange.caller = self._caller
+        return await self._handler(exchange)
+
+    async def wait_closed(self) -> None:
+        await forever()

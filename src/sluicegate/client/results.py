@@ -40,7 +40,7 @@ def _members(content: object) -> Mapping[str, object]:
 
 
 def _unwrapped(content: Mapping[str, object], returns: Any) -> Any:
-    """Values that are no objects are sent as `{"result": value}`, by us and by the official SDKs."""
+    """Values that are not objects are sent as `{"result": value}`, by us and by the official SDKs."""
     try:
         whole = _converted(content, returns)
     except (*CANNOT_CONVERT, ValueError):

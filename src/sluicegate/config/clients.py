@@ -38,9 +38,9 @@ class KnownClient(msgspec.Struct, frozen=True, kw_only=True):
     typed: bool = False
     """Whether an entry needs a "type"."""
     user: Mapping[str, str] = {}
-    """Its file in the user's home, for each `sys.platform`; "" is for all others."""
+    """The program's file in the user's home, for each `sys.platform`; "" is for all other platforms."""
     project: str | None = None
-    """Its file in a project folder."""
+    """The program's file in a project folder."""
     also: tuple[str, ...] = ()
     """Older files beside the user's, to import from."""
 
@@ -153,7 +153,7 @@ def read_client(
 def gateways_in(
     client: KnownClient, text: str, *, root: str = "", ourselves: Sequence[HttpFront] = ()
 ) -> frozenset[str]:
-    """The names of this gateway in a client's file; the arguments are those of `read_client`."""
+    """The names of this gateway in a client's file; takes the arguments of `read_client`."""
     found = _entries(client, text, root, []) if text.strip() else {}
     if isinstance(found, SyntaxFault):
         return frozenset()

@@ -26,7 +26,7 @@ _NEED_RESTART: Final = (
 
 
 class ConfigChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reload must change; everything else keeps running. Servers are given by name."""
+    """The changes that a reload must make; everything else keeps running. Servers are given by name."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class ConfigChanges(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def changes(old: GatewayConfig, new: GatewayConfig) -> ConfigChanges:
-    """What changes between two configurations. The line of an entry in its file does not matter."""
+    """The changes between two configurations. The line of an entry in its file does not matter."""
     both = [name for name in new.servers if name in old.servers]
     pairs = {name: (old.servers[name], new.servers[name]) for name in both}
     is_new_limit = old.limits.message != new.limits.message

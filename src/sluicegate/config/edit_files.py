@@ -124,7 +124,7 @@ def _last_comments(lines: str) -> str:
 
 
 def _checked_toml(text: str, wanted: dict[str, object], may_lack: str = "") -> str | SyntaxFault:
-    """The text, if it says what is wanted. A table that has become empty may be missing."""
+    """The text, if it has the wanted content. A table that has become empty may be missing."""
     found = parse_toml(text)
     if isinstance(found, SyntaxFault):
         return NOT_EDITABLE

@@ -15,7 +15,7 @@ _NAME: Final = re.compile(r"mcp__[A-Za-z0-9_*.-]+")
 
 
 class ImportedRules(msgspec.Struct, frozen=True):
-    """Rules, and what was left out as sentences."""
+    """Rules, and a sentence for each one that was left out."""
 
     permissions: tuple[Permission, ...]
     notes: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ MAX_NUMBER: Final = 256
 
 
 class SyntaxFault(msgspec.Struct, frozen=True):
-    """Where and why a text is invalid."""
+    """The position and the reason of an error in a text."""
 
     sentence: str
     offset: int

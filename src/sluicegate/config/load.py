@@ -14,7 +14,7 @@ from sluicegate.config.mcp_json import ServerEntry, ServerFile, read_servers
 from sluicegate.config.merge import Lines, Merger
 from sluicegate.config.model import GatewayConfig, ServerConfig, Settings
 from sluicegate.config.paths import Places
-from sluicegate.config.problems import Problem, did_you_mean, read_text
+from sluicegate.config.problems import Problem, read_text
 from sluicegate.config.settings_toml import SettingsFile, Table, merged, read_settings, rules_of
 from sluicegate.config.variables import Variables
 from sluicegate.errors import ConfigError
@@ -26,6 +26,7 @@ from sluicegate.gate.rules import (
     unknown_servers,
     unreachable,
 )
+from sluicegate.text.similar import did_you_mean
 
 DEMO: Final = "demo"
 """The key of the built-in server, which is added where it is asked for."""
@@ -36,7 +37,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     """A configuration and the problems in its files."""
 
     config: GatewayConfig | None
-    """None if there was an error: then nothing of it is applied."""
+    """None if there was an error: then no part of the configuration is applied."""
     problems: tuple[Problem, ...] = ()
     broken: tuple[str, ...] = ()
     """Files that could not be read at all."""
@@ -49,7 +50,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load(places: Places, were_filled: Collection[str] = ()) -> Loaded:
-    """Load the configuration from its files. Never raises for what is in them.
+    """Load the configuration from its files. Their content never raises.
 
     `were_filled` are settings files that had content before. An empty one in their place is an error: it is probably
     being written, and without its settings tools that it hides could be called (T19).
@@ -104,7 +105,7 @@ def _read_lock(places: Places, problems: list[Problem]) -> dict[tuple[str, str, 
 
 
 def settle(old: GatewayConfig, new: Loaded) -> Loaded:
-    """What a reload may apply: nothing if a file is broken; a server with an invalid entry keeps its old one."""
+    """The configuration that a reload may apply. A broken file changes nothing; an invalid entry leaves the old one."""
     if new.config is None or new.broken:
         return Loaded(config=None, problems=new.problems, broken=new.broken)
     servers = {
@@ -166,7 +167,7 @@ def _read_settings(
 
 
 class _PolicyFiles:
-    """The rules of all files in order. They are not merged like other settings: those of the user's file come first."""
+    """The rules of all files in order. Unlike other settings they are not merged: the user's rules come first."""
 
     def __init__(self, places: Places) -> None:
         self.rules: list[Rule] = []
@@ -185,7 +186,7 @@ class _PolicyFiles:
             read.table.pop(key, None)
 
     def warnings(self, servers: Iterable[ServerConfig]) -> Iterator[Problem]:
-        """Rules that can never decide, and those that name no server."""
+        """Rules that can never decide, and rules that name no server."""
         keys = [*(server.key for server in servers), *self._places.added, DEMO]
         for rule, earlier in unreachable(self.rules):
             yield self._warning(rule, f"This rule is never reached: {earlier.place} decides before.")

@@ -15,10 +15,11 @@ import msgspec
 from sluicegate.config import commands, jsonc
 from sluicegate.config.jsonc import JsonArray, JsonNode, JsonObject, Member, Scalar, SyntaxFault
 from sluicegate.config.model import MAX_TIME, Http, Source, Stdio, Transport
-from sluicegate.config.problems import Problem, Severity, did_you_mean, glob_faults, read_text
+from sluicegate.config.problems import Problem, Severity, glob_faults, read_text
 from sluicegate.config.secrets import Secret
 from sluicegate.config.variables import Variables, parse_dotenv
 from sluicegate.text.masking import masked_args, masked_text, masked_url
+from sluicegate.text.similar import did_you_mean
 
 MAX_STRING: Final = 128 * 1024
 """Characters; Linux accepts no longer argument."""
@@ -151,7 +152,7 @@ class _File:
 
 
 class _EntryReader:
-    """Reads one entry. Reports every mistake; the first one that matters becomes the reason for `disabled`."""
+    """Reads one entry. Reports every mistake; the first one that prevents a start is the reason for `disabled`."""
 
     def __init__(self, file: _File, member: Member, path: tuple[str, ...]) -> None:
         self._file = file
@@ -421,7 +422,7 @@ class _EntryReader:
 
 
 def _mistake_in_url(url: str) -> str | None:
-    """What is wrong with a server's URL, or None."""
+    """The problem with a server's URL, or None."""
     if not (url.isascii() and url.isprintable()) or " " in url:
         return "The url contains spaces or characters that are not allowed in a URL."
     try:

@@ -19,11 +19,12 @@ from sluicegate.config.model import (
     Settings,
     Stdio,
 )
-from sluicegate.config.problems import Problem, Severity, did_you_mean
+from sluicegate.config.problems import Problem, Severity
 from sluicegate.config.secrets import Secret
 from sluicegate.config.self_reference import is_ourselves
 from sluicegate.config.settings_toml import Table, line_of
 from sluicegate.text.globs import name_matches
+from sluicegate.text.similar import did_you_mean
 
 DISABLED_BY_SETTINGS: Final = "It is disabled in sluicegate.toml."
 
@@ -167,7 +168,7 @@ class Merger:
 
 
 def key_of(name: str) -> str:
-    """The key that a server's name gives: `[a-z][a-z0-9-]*`, 31 characters at most (protocol §4.1)."""
+    """The key that a server's name gives: `[a-z][a-z0-9-]*`, 31 characters at most."""
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     key = re.sub(r"[^a-z0-9]+", "-", plain.lower()).strip("-")
     if not key:

@@ -23,7 +23,7 @@ Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 Size = Annotated[int, Meta(ge=1024, le=1 << 30)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Globs = Annotated[tuple[str, ...], Meta(extra={"globs": True})]
-"""The mark tells the reader of sluicegate.toml to check them."""
+"""Because of this mark, the reader of sluicegate.toml checks the globs."""
 RateText = Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,8}/[smhd]$")]
 """So many calls a second, minute, hour or day."""
 
@@ -37,7 +37,7 @@ class Stdio(msgspec.Struct, frozen=True, kw_only=True, tag="stdio"):
     """A server that is started as a process."""
 
     command: str
-    """As it is written, with variables expanded."""
+    """The text as it is written, with variables expanded."""
     program: str | None
     """The path of the program; None if it was not found."""
     missing: str = ""
@@ -55,7 +55,7 @@ class Stdio(msgspec.Struct, frozen=True, kw_only=True, tag="stdio"):
         return {name: value.reveal() for name, value in self.env.items()}
 
     def hidden_parts(self) -> set[str]:
-        """Texts to redact in its output: what is masked of its arguments, what looks secret in its variables."""
+        """Texts to redact in the server's output: masked parts of its arguments, and variables that look secret."""
         parts = {part for arg in self.args for part in hidden_parts(arg.reveal(), arg.shown)}
         for value in self.environment().values():
             parts.update(hidden_parts(value, masked_text(value)))
@@ -74,7 +74,7 @@ class Http(msgspec.Struct, frozen=True, kw_only=True, tag="http"):
         return {name: value.reveal() for name, value in self.headers.items()}
 
     def hidden_parts(self) -> set[str]:
-        """Texts to redact in the server's output: what is masked of its URL and of its headers."""
+        """Texts to redact in the server's output: masked parts of its URL and of its headers."""
         url = self.url.reveal()
         parts = {*hidden_parts(url, self.url.shown), *hidden_parts(url, masked_url(url))}
         for header in self.headers.values():
@@ -383,7 +383,7 @@ class Activation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def source(self) -> PythonFile | Installed | None:
-        """What it names; None unless it names exactly one thing."""
+        """The tool, prompt or resource that the rule names; None unless it names exactly one."""
         named = [each for each in (self.file, self.package, self.bundled) if each is not None]
         if len(named) != 1:
             return None
@@ -431,7 +431,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Whether commands such as `sluicegate restart` reach it; not if it is part of another program."""
 
     def check_profile(self, name: str) -> None:
-        """Raise ConfigError unless the name is empty or that of a profile."""
+        """Raise ConfigError unless the name is empty or names a profile."""
         if name and name not in self.profiles:
             raise ConfigError(f"There is no profile {name!r}; there are: {', '.join(self.profiles) or 'none'}.")
 

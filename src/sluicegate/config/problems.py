@@ -13,8 +13,6 @@ Severity = Literal["error", "warning", "note"]
 """An error prevents the start, a warning disables one server or one file, a note has no effect."""
 
 MAX_FILE: Final = 4 * 1024 * 1024
-SIMILARITY: Final = 0.75
-"""The lowest `difflib` ratio that finds two swapped letters in a word of four."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,19 +31,6 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
         return f"{place}: {self.severity}: {self.sentence}"
-
-
-def close_matches(word: str, known: Iterable[str], limit: int = 1) -> list[str]:
-    """The known words that the word may be a misspelling of, the best match first."""
-    import difflib  # Only mistakes need it, and it takes milliseconds to import.
-
-    return difflib.get_close_matches(word, list(known), limit, SIMILARITY)
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """` Did you mean "X"?` if a known word is similar, else an empty string."""
-    found = close_matches(word, known)
-    return f' Did you mean "{found[0]}"?' if found else ""
 
 
 def glob_faults(globs: Iterable[str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Where a gateway can be reached, and whether a server or an address is the gateway itself."""
+"""The addresses of a gateway, and whether a server or an address is the gateway itself."""
 
 import ipaddress
 import os
@@ -51,7 +51,7 @@ def starts_a_gateway(words: Sequence[str]) -> bool:
 
 
 def leads_to(url: str, http: HttpFront, *, at_any_port: bool = False) -> bool:
-    """Whether the URL is that of a gateway that listens as `http` says, or would be with its port."""
+    """Whether the URL leads to a gateway that listens as `http` says, perhaps with another port."""
     try:
         parts = urlsplit(url)
         port = parts.port or 80

@@ -9,8 +9,9 @@ import msgspec
 
 from sluicegate.config.jsonc import SyntaxFault, line_column
 from sluicegate.config.model import Globs, Settings
-from sluicegate.config.problems import Problem, did_you_mean, glob_faults
+from sluicegate.config.problems import Problem, glob_faults
 from sluicegate.gate.rules import Action, Permission, PolicySettings, Rule, faults
+from sluicegate.text.similar import did_you_mean
 
 Table = dict[str, object]
 T = TypeVar("T")
@@ -233,7 +234,7 @@ def _header_of(path: tuple[str, ...]) -> str:
 
 
 def _in_plain_words(message: str) -> str:
-    """What a value should be, as the rest of a sentence, made of msgspec's message about Python types."""
+    """The expected value as the rest of a sentence, made from msgspec's message about Python types."""
     if "[smhd]" in message:
         return 'should be a number and s, m, h or d, such as "600/m"'
     found = _EXPECTED.fullmatch(message)

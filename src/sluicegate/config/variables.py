@@ -24,7 +24,7 @@ class Expanded(msgspec.Struct, frozen=True):
 
     value: str
     shown: str
-    """The same with `***` for the values of variables."""
+    """The text with `***` in place of the values of variables."""
     missing: tuple[str, ...] = ()
     """Variables that are not set and have no default."""
     elsewhere: tuple[str, ...] = ()

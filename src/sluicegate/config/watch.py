@@ -73,7 +73,7 @@ async def watch(
 
 
 async def _report(files: Files, changed: Callable[[], Awaitable[None]], seen: State) -> State:
-    """Call `changed` if a file differs from what was seen; return the state that counts as seen now."""
+    """Call `changed` if a file differs from its last known state; returns the new known state."""
     now = await _settled(seen)
     if now != seen:
         await changed()
@@ -102,7 +102,7 @@ def _is_doubtful(before: tuple[int, ...] | None, now: tuple[int, ...] | None) ->
 
 
 async def _wait_for_change(files: Sequence[str], seen: State, started: asyncio.Event | None, recheck: float) -> None:
-    """Return when a file differs from what was seen, or when other folders must be watched."""
+    """Return when a file differs from its last known state, or when other folders must be watched."""
     # Not imported at the top: commands that watch nothing should not wait for it.
     from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType] - one of its arguments is
 

@@ -20,17 +20,16 @@ from sluicegate.control.folder_operations import FolderOperations
 from sluicegate.control.reports import (
     GatewayReport,
     Kind,
-    LogLine,
     OfferedItem,
     OwnTools,
     RuleVerdict,
-    ServerStatus,
 )
 from sluicegate.errors import UnknownTarget
 from sluicegate.exchange import Caller
 from sluicegate.gate.judge import is_hidden, judge
-from sluicegate.gateway.diagnose import explain
 from sluicegate.gateway.gateway import Gateway
+from sluicegate.gateway.server_logs import LogLine
+from sluicegate.gateway.status import ServerStatus, explain
 from sluicegate.protocol.message import Params
 
 Reload = Callable[[], Awaitable[list[str]]]

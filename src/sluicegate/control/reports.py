@@ -1,9 +1,8 @@
 """The results of the operations, and the sockets by which commands ask for them.
 
-It imports nothing of the gateway, so that a command which only asks a running one loads quickly.
+It imports nothing that runs a gateway, so that a command which only asks a running one loads quickly.
 """
 
-from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -11,6 +10,7 @@ import msgspec
 from sluicegate.config.model import Naming
 from sluicegate.config.problems import Problem
 from sluicegate.exchange import Action
+from sluicegate.gateway.status import ServerStatus
 from sluicegate.protocol.message import Params
 from sluicegate.store.base import Approval
 
@@ -20,50 +20,6 @@ Kind = Literal["tools", "prompts", "resources", "templates"]
 def hub_socket(control: str) -> str:
     """The path of the socket that serves the hub itself, next to the control socket."""
     return control.removesuffix(".sock") + ".mcp.sock"
-
-
-class ServerStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The state of one server, for the user who runs the gateway."""
-
-    name: str
-    state: str
-    sentence: str
-    kind: str
-    """What the entry names: a command ("stdio"), a URL ("http") or a file ("python")."""
-    transport: str = ""
-    """What carries its messages; for a URL "http" or "sse", once that is known."""
-    version: str = ""
-    session_version: str = ""
-    """The revision used for callers of the session era, if the server has a session for them."""
-    prefix: str = ""
-    key: str = ""
-    """The name that sluicegate.toml may use for it."""
-    tools: int = 0
-    prompts: int = 0
-    resources: int = 0
-    calls: int = 0
-    errors: int = 0
-    latency_ms: float = 0.0
-    in_flight: int = 0
-    waiting: int = 0
-    restarts: int = 0
-    seconds: float = 0.0
-    """How long it has been in this state."""
-    details: str = ""
-    """What the server itself wrote before it ended; not for clients."""
-    lost: Mapping[str, int] = {}
-    """What could not be translated between its era and its callers' eras, with counts."""
-    printed: int = 0
-    """Lines on its stdout that are no messages."""
-    printed_line: str = ""
-    """The last one of them."""
-
-    def printed_sentence(self) -> str:
-        """What it printed to stdout, as a predicate; empty if nothing."""
-        if not self.printed:
-            return ""
-        lines, last = ("a line", "the line") if self.printed == 1 else (f"{self.printed} lines", "the last one")
-        return f'printed {lines} to stdout, which is for MCP messages only; {last}: "{self.printed_line}".'
 
 
 class GatewayReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,18 +49,6 @@ class GatewayReport(msgspec.Struct, frozen=True, kw_only=True):
         calls = sum(server.in_flight for server in self.servers)
         rest = f"; {calls} {'call is' if calls == 1 else 'calls are'} still in progress" if calls else ""
         return f"is shutting down and accepts no new requests{rest}."
-
-
-class LogLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line that a server wrote."""
-
-    number: int
-    at: float
-    """Seconds since 1970."""
-    server: str
-    text: str
-    is_stdout: bool = False
-    """Whether it was printed to stdout, where only messages belong."""
 
 
 class OfferedItem(msgspec.Struct, frozen=True, kw_only=True):

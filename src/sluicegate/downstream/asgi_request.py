@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final, NotRequired, TypedDict, cast
 
-from sluicegate.downstream.http_guard import Fields, Refusal
 from sluicegate.errors import LocalProtocolError
 from sluicegate.http1 import Headers, Limits
+from sluicegate.runtime.identity import Fields, Refusal
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
@@ -43,6 +43,8 @@ class HttpScope(TypedDict):
     root_path: NotRequired[str]
     app_root_path: NotRequired[str]  # Starlette's: the root path of the outermost app.
     query_string: NotRequired[bytes]
+    scheme: NotRequired[str]
+    client: NotRequired[tuple[str, int] | None]
 
 
 class AsgiRequest:
@@ -55,6 +57,9 @@ class AsgiRequest:
         self.root, self.path = _mount_and_path(http)
         self.query = http.get("query_string", b"").decode("latin-1")
         self.headers = read_headers(http["headers"])
+        client = http.get("client")
+        self.peer = client[0] if client else ""
+        self.scheme = "https" if http.get("scheme") in ("https", "wss") else "http"
         self.body = b""
         self.disconnected = False
         self._stage = _UNANSWERED

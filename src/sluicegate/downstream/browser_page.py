@@ -4,7 +4,7 @@ import json
 from html import escape
 from typing import Final
 
-from sluicegate.downstream.http_guard import Fields, RequestHeaders
+from sluicegate.runtime.identity import Fields, RequestHeaders
 
 FIELDS: Final[Fields] = (
     ("Content-Type", "text/html; charset=utf-8"),

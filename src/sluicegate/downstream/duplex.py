@@ -262,7 +262,7 @@ class _PipeStream:
 
     def end_listening(self) -> None:
         """Say that a subscription is over, after its reply."""
-        # The specification asks for both ends on a pipe, the reply and this (protocol §7).
+        # On stdio the specification (Subscriptions) asks for both: the reply, and this notification.
         params: Params = {"requestId": self.id, "reason": "The subscription ended."}
         self.send_now(encode(Notification("notifications/cancelled", params)))
 

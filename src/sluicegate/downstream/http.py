@@ -1,7 +1,7 @@
 """One endpoint for Streamable HTTP of every revision and HTTP+SSE of 2024-11-05.
 
 2026-07-28 keeps only calls that wait for an answer. The session era has its sessions, the oldest transport a channel
-for each client. The era of a request is decided once, from headers and body together (protocol §2.3).
+for each client. The era of a request is decided once, from headers and body together.
 """
 
 import asyncio
@@ -23,8 +23,6 @@ from sluicegate.downstream.http_guard import (
     Accepted,
     HostPolicy,
     HttpLimits,
-    Refusal,
-    RequestHeaders,
     accepted,
     check_body,
     too_many,
@@ -60,17 +58,21 @@ from sluicegate.protocol.native import is_native, read_call
 from sluicegate.protocol.parse_request import parse_in_steps, parse_strict, read_message
 from sluicegate.protocol.server_connection import Asked
 from sluicegate.protocol.versions import MODERN_VERSIONS, SESSION_VERSIONS, SUPPORTED_VERSIONS
+from sluicegate.runtime.identity import Identify, Identity, IncomingRequest, Refusal, RequestHeaders
 from sluicegate.runtime.quota import Exceeded, Lease, Quota
 from sluicegate.runtime.task_scope import OneByOne, TaskScope
 
 if TYPE_CHECKING:
-    from sluicegate.downstream.asgi_request import Receive, Send
-    from sluicegate.downstream.native_tools import NativeTools
-    from sluicegate.downstream.websocket import Sockets
+    from sluicegate.downstream.asgi_request import AsgiRequest, Receive, Send
+    from sluicegate.downstream.native.tools import NativeTools
+    from sluicegate.downstream.native.websocket import Sockets
 
 log: Final = logging.getLogger("sluicegate")
 
-_LOCAL_USER: Final = Caller()
+LOCAL_USER: Final = Caller()
+NETWORK: Final = Caller("network")
+"""All clients on other machines, as long as nothing authenticates them."""
+
 _OWN_PATHS: Final = ("/sse", "/messages", "/native", "/healthz", "/readyz")
 
 
@@ -96,6 +98,19 @@ def _look_at(hosts: HostPolicy, headers: RequestHeaders) -> HeadFacts:
     return HeadFacts(hosts.check(headers), refusal, takes, names_modern, Claims(headers.get_all))
 
 
+def caller_by_address(request: IncomingRequest) -> Caller:
+    """The local user for clients on this machine, `network` for all others (T38).
+
+    A client that reaches this machine by an address of its network counts as one of the network.
+    """
+    peer = request.peer
+    is_here = peer.startswith("127.") or peer == "::1" or peer.startswith("::ffff:127.")
+    return LOCAL_USER if is_here else NETWORK
+
+
+Route = Callable[[HttpRequest, HeadFacts, Caller], None]
+
+
 class HttpEndpoint:
     """Answers HTTP requests with a handler. `async with` keeps its sessions and calls; call it for each request."""
 
@@ -109,12 +124,14 @@ class HttpEndpoint:
         limits: HttpLimits | None = None,
         streams: Quota | None = None,
         sse: bool = True,
-        caller: Callable[[HttpRequest], Caller] = lambda request: _LOCAL_USER,
+        identify: Identify = caller_by_address,
         is_able: Callable[[], bool] = lambda: True,
+        not_found: Callable[[HttpRequest], Refusal | None] = lambda request: None,
     ) -> None:
         """`streams` counts open streams, for endpoints that share one limit; else `limits` says how many there may be.
 
-        `sse` is whether the oldest transport, HTTP+SSE, is served too; `is_able` is asked for `/readyz`.
+        `sse` is whether the oldest transport, HTTP+SSE, is served too; `is_able` is asked for `/readyz`. `identify`
+        returns the caller of a request. `not_found` may return a refusal of its own for a path that has no use here.
 
         Raises:
             ConfigError: the path is one that has another use here.
@@ -125,10 +142,11 @@ class HttpEndpoint:
         self._streams = streams or Quota(limits.streams, limits.streams_of_one)
         self._host_policy = hosts or HostPolicy()
         self._is_able = is_able
+        self._not_found = not_found
         # A client sends few different heads, and `http1` gives the same object for the same bytes.
         self._look_at = lru_cache(maxsize=512)(partial(_look_at, self._host_policy))
         self._path = path
-        self._caller = caller
+        self._identify = identify
         self._tasks = TaskScope()
         self._keepalive = KeepAlive()
         self._large_bodies = OneByOne()
@@ -139,13 +157,16 @@ class HttpEndpoint:
         self._channels = SseChannels(handler, self._tasks, self._streams, hold, self._keepalive, self._large_bodies)
         self._listening: dict[ModernStream, Lease] = {}
         self._stopping = False
-        self._routes: dict[tuple[str, str], Callable[[HttpRequest, HeadFacts], None]] = {
+        # Answered to any client: programs that probe have no credentials, and learn nothing about callers.
+        self._probes: dict[tuple[str, str], Callable[[HttpRequest], None]] = {
+            ("GET", "/healthz"): lambda request: request.respond(200, JSON_FIELDS, b'{"status":"ok"}'),
+            ("GET", "/readyz"): self._ready,
+        }
+        self._routes: dict[tuple[str, str], Route] = {
             ("POST", path): self._post,
             ("GET", path): self._get,
             ("DELETE", path): self._delete,
             ("GET", "/native"): self._open_socket,
-            ("GET", "/healthz"): lambda request, seen: request.respond(200, JSON_FIELDS, b'{"status":"ok"}'),
-            ("GET", "/readyz"): self._ready,
         }
         if sse:
             self._routes["GET", "/sse"] = self._open_channel
@@ -189,25 +210,70 @@ class HttpEndpoint:
             raise ShuttingDown(STOPPING.sentence)
         return proceed(exchange)
 
+    # ------------------------------------------------------------------------------------------ identity and routes
+
     def __call__(self, request: HttpRequest) -> None:
+        """Answer a request, now or later."""
         seen = self._look_at(request.headers)
         if seen.refusal is not None:
             refuse(request, seen.refusal)
             return
+        place = request.method, request.path
+        if place in self._probes:
+            self._probes[place](request)
+            return
+        identity = self._identify(request)
+        if isinstance(identity, Caller):
+            self._route(request, seen, identity)
+        elif isinstance(identity, Refusal):
+            refuse(request, identity)
+        else:
+            self._tasks.start(self._attend(request, self._route_later(request, seen, identity)), key=request)
+            request.on_disconnect(partial(self._hung_up_early, request))
+
+    async def _route_later(self, request: HttpRequest, seen: HeadFacts, waiting: Awaitable[Identity]) -> None:
+        identity = await waiting
+        if isinstance(identity, Refusal):
+            refuse(request, identity)
+        else:
+            self._route(request, seen, identity)
+
+    def _hung_up_early(self, request: HttpRequest) -> None:
+        """Stop waiting for the caller of a request whose client has gone. Once it is routed, this does nothing."""
+        if self._tasks.cancel(request):
+            request.abort()  # Here too: a task that is cancelled before its first step never runs its clean-up.
+
+    async def _attend(self, request: HttpRequest, work: Awaitable[None]) -> None:
+        """Do work before a request is routed or parsed. If the work fails, only this request does."""
+        try:
+            await work
+        except RemoteProtocolError as problem:
+            _answer_error(request, problem)
+        except asyncio.CancelledError:
+            if request.disconnected:
+                request.abort()
+            else:
+                refuse(request, STOPPING)
+            raise
+        except Exception:  # An edge, as in `http1`: all requests share the scope, which an exception would end (R34).
+            log.exception("A request could not be taken.")
+            request.abort()
+
+    def _route(self, request: HttpRequest, seen: HeadFacts, caller: Caller) -> None:
         if request.method == "GET" and request.path in ("/", self._path) and self._shows_page_to(request):
             page = browser_page.page(request.headers.get("host") or "localhost", request.root + self._path)
             request.respond(200, browser_page.FIELDS, page)
             return
         answer = self._routes.get((request.method, request.path))
         if answer is not None:
-            answer(request, seen)
+            answer(request, seen, caller)
             return
-        methods = sorted(method for method, path in self._routes if path == request.path)
+        methods = sorted(method for method, path in (*self._routes, *self._probes) if path == request.path)
         if methods:
             allow = (("Allow", ", ".join(methods)),)
             refuse(request, Refusal(405, "method_not_allowed", f"Use {' or '.join(methods)}.", allow))
         else:
-            refuse(request, self._nothing_at(request))
+            refuse(request, self._not_found(request) or self._nothing_at(request))
 
     def _shows_page_to(self, request: HttpRequest) -> bool:
         is_browser = browser_page.wants_page(request.headers) and request.headers.get(SESSION_HEADER) is None
@@ -224,45 +290,36 @@ class HttpEndpoint:
             return NOT_FOUND
         return Refusal(404, "not_found", f"There is nothing here; the MCP endpoint is {request.root}{self._path}.")
 
-    def _ready(self, request: HttpRequest, seen: HeadFacts) -> None:
+    def _ready(self, request: HttpRequest) -> None:
         state = b"stopping" if self._stopping else b"ready" if self._is_able() else b"unavailable"
         request.respond(200 if state == b"ready" else 503, JSON_FIELDS, b'{"status":"%b"}' % state)
 
     # ------------------------------------------------------------------------------------------------- messages
 
-    def _post(self, request: HttpRequest, seen: HeadFacts) -> None:
+    def _post(self, request: HttpRequest, seen: HeadFacts, caller: Caller) -> None:
         if seen.post_refusal is not None:
             refuse(request, seen.post_refusal)
             return
         if len(request.body) > LARGE_BODY:
-            self._tasks.start(self._read_large(request, seen))
+            self._tasks.start(self._attend(request, self._read_large(request, seen, caller)))
             return
         try:
-            self._take(request, parse_strict(request.body), seen)
+            self._take(request, parse_strict(request.body), seen, caller)
         except RemoteProtocolError as problem:
             _answer_error(request, problem)
 
-    async def _read_large(self, request: HttpRequest, seen: HeadFacts) -> None:
-        try:
-            self._take(request, await self._large_bodies.run(parse_in_steps(request.body)), seen)
-        except RemoteProtocolError as problem:
-            _answer_error(request, problem)
-        except asyncio.CancelledError:
-            refuse(request, STOPPING)
-            raise
-        except Exception:  # An edge, as in `http1`: it fails its own request, not all that share the scope (R34).
-            log.exception("A request could not be taken.")
-            request.abort()
+    async def _read_large(self, request: HttpRequest, seen: HeadFacts, caller: Caller) -> None:
+        self._take(request, await self._large_bodies.run(parse_in_steps(request.body)), seen, caller)
 
-    def _take(self, request: HttpRequest, value: object, seen: HeadFacts) -> None:
+    def _take(self, request: HttpRequest, value: object, seen: HeadFacts, caller: Caller) -> None:
         if seen.names_modern or _says_it_is_modern(value):
-            self._post_modern(request, value, seen)
+            self._post_modern(request, value, seen, caller)
         elif is_native(value) and request.headers.get(SESSION_HEADER) is request.headers.get(VERSION) is None:
-            self._post_native(request, value, seen.takes)
+            self._post_native(request, value, seen.takes, caller)
         else:
-            self._sessions.post(request, value, seen.takes, self._caller(request))
+            self._sessions.post(request, value, seen.takes, caller)
 
-    def _post_modern(self, request: HttpRequest, value: object, seen: HeadFacts) -> None:
+    def _post_modern(self, request: HttpRequest, value: object, seen: HeadFacts, caller: Caller) -> None:
         if as_array(value) is not None:
             raise RemoteProtocolError("Invalid request: 2026-07-28 has no batches; send one message a request.")
         message = read_message(value)
@@ -277,10 +334,9 @@ class HttpEndpoint:
         if message.method == "subscriptions/listen" and not seen.takes.events:
             refuse(request, NOT_ACCEPTABLE)
             return
-        self._start(request, Asked(message.id, message.method, params, profile, True), seen.takes)
+        self._start(request, Asked(message.id, message.method, params, profile, True), seen.takes, caller)
 
-    def _start(self, request: HttpRequest, asked: Asked, takes: Accepted) -> None:
-        caller = self._caller(request)  # First: it may raise, and the stream would stay watched.
+    def _start(self, request: HttpRequest, asked: Asked, takes: Accepted, caller: Caller) -> None:
         stream = ModernStream(asked.id, request, takes, self._keepalive)
         if takes.events:
             self._keepalive.watch(stream)
@@ -310,18 +366,17 @@ class HttpEndpoint:
 
     @cached_property
     def _native_tools(self) -> "NativeTools":
-        from sluicegate.downstream.native_tools import NativeTools  # Imported late: few need it.
+        from sluicegate.downstream.native.tools import NativeTools  # Imported late: few need it.
 
         return NativeTools(self._handler)
 
-    def _post_native(self, request: HttpRequest, value: object, takes: Accepted) -> None:
-        from sluicegate.downstream.native import answer_post
+    def _post_native(self, request: HttpRequest, value: object, takes: Accepted, caller: Caller) -> None:
+        from sluicegate.downstream.native.peer import answer_post
 
         call = read_call(as_object(value) or {})
         if call is None:
             request.respond(202)
             return
-        caller = self._caller(request)
         stream = ModernStream(call.id, request, takes, self._keepalive)
         if takes.events:
             self._keepalive.watch(stream)
@@ -331,7 +386,7 @@ class HttpEndpoint:
 
     @cached_property
     def _sockets(self) -> "Sockets":
-        from sluicegate.downstream.websocket import Sockets
+        from sluicegate.downstream.native.websocket import Sockets
 
         return Sockets(self._handler, self._native_tools, self._hold, self._large_bodies)
 
@@ -340,38 +395,41 @@ class HttpEndpoint:
         lease = STOPPING if self._stopping else self._streams.lease(caller)
         return too_many(lease, "open streams") if isinstance(lease, Exceeded) else lease
 
-    def _open_socket(self, request: HttpRequest, seen: HeadFacts) -> None:
-        caller = self._caller(request)
+    def _open_socket(self, request: HttpRequest, seen: HeadFacts, caller: Caller) -> None:
         lease = self._admit_socket(caller)
         if isinstance(lease, Refusal):
             refuse(request, lease)
         elif not self._sockets.accept(request, caller, self._tasks, lease.release):
             lease.release()
 
-    async def serve_socket(self, request: HttpRequest, receive: "Receive", send: "Send") -> None:
+    async def serve_socket(self, request: "AsgiRequest", receive: "Receive", send: "Send") -> None:
         """Answer a client on a WebSocket of an ASGI server, which has asked to connect."""
-        from sluicegate.downstream.asgi_socket import AsgiSocket
+        from sluicegate.downstream.native.asgi_socket import AsgiSocket, refuse_socket
 
-        refusal = self._look_at(request.headers).refusal
-        if refusal is None and request.path != "/native":
-            refusal = self._nothing_at(request)
-        caller = self._caller(request)
-        lease = refusal or self._admit_socket(caller)
+        identity = self._look_at(request.headers).refusal or self._identify(request)
+        if not isinstance(identity, Caller | Refusal):
+            identity = await identity
+        if isinstance(identity, Caller) and request.path != "/native":
+            identity = self._nothing_at(request)
+        if isinstance(identity, Refusal):
+            await refuse_socket(request.scope, identity, send)
+            return
+        lease = self._admit_socket(identity)
         if isinstance(lease, Refusal):
-            await send({"type": "websocket.close", "code": 1008, "reason": lease.sentence})
+            await refuse_socket(request.scope, lease, send)
             return
         socket = AsgiSocket(send)
         self._sockets.open.add(socket)
         try:
             await send({"type": "websocket.accept"})
-            await socket.serve(partial(self._sockets.peer, caller=caller), receive)
+            await socket.serve(partial(self._sockets.peer, caller=identity), receive)
         finally:
             self._sockets.open.discard(socket)
             lease.release()
 
     # ------------------------------------------------------------------------------------------ the session era
 
-    def _get(self, request: HttpRequest, seen: HeadFacts) -> None:
+    def _get(self, request: HttpRequest, seen: HeadFacts, caller: Caller) -> None:
         if seen.names_modern:
             refuse(request, _POST_ONLY)
         elif self._stopping:
@@ -381,26 +439,26 @@ class HttpEndpoint:
         elif not seen.takes.events:
             refuse(request, NOT_ACCEPTABLE)
         else:
-            self._sessions.get(request, self._caller(request))
+            self._sessions.get(request, caller)
 
-    def _delete(self, request: HttpRequest, seen: HeadFacts) -> None:
+    def _delete(self, request: HttpRequest, seen: HeadFacts, caller: Caller) -> None:
         if seen.names_modern or request.headers.get(SESSION_HEADER) is None:
             refuse(request, _POST_ONLY)
         else:
-            self._sessions.delete(request, self._caller(request))
+            self._sessions.delete(request, caller)
 
-    def _open_channel(self, request: HttpRequest, seen: HeadFacts) -> None:
+    def _open_channel(self, request: HttpRequest, seen: HeadFacts, caller: Caller) -> None:
         if self._stopping:
             refuse(request, STOPPING)
         else:
-            self._channels.open(request, self._caller(request))
+            self._channels.open(request, caller)
 
-    def _post_to_channel(self, request: HttpRequest, seen: HeadFacts) -> None:
+    def _post_to_channel(self, request: HttpRequest, seen: HeadFacts, caller: Caller) -> None:
         refusal = check_body(request.headers)
         if refusal is not None:
             refuse(request, refusal)
         else:
-            self._channels.post(request, self._caller(request))
+            self._channels.post(request, caller)
 
 
 def _says_it_is_modern(value: object) -> bool:
@@ -423,7 +481,7 @@ _NO_SESSION: Final = Refusal(405, "method_not_allowed", "GET needs a session; se
 
 
 def _check_version(request: HttpRequest) -> None:
-    """Check the revision of a notification: no other header of it is defined (protocol §7)."""
+    """Check the revision of a notification: the specification defines no other header for it."""
     found = request.headers.get_all(VERSION)
     if len(found) != 1:
         raise RemoteProtocolError(f"Header mismatch: send {VERSION} exactly once.", code=HEADER_MISMATCH)

@@ -1,16 +1,16 @@
-"""Checks of an HTTP request's head: Host, Origin, Content-Type, Accept (T5, T7); and refusals.
+"""Checks of an HTTP request's head: Host, Origin, Content-Type, Accept (T5, T7).
 
 They are made before the body is read, on every route, with and without authentication.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
-from sluicegate.errors import INVALID_REQUEST, OVERLOADED, RATE_LIMITED, SHUTTING_DOWN, ErrorObject
-from sluicegate.protocol.message import Response, encode
+from sluicegate.errors import OVERLOADED, RATE_LIMITED, SHUTTING_DOWN
+from sluicegate.runtime.identity import LATER, Refusal, RequestHeaders
 from sluicegate.runtime.quota import Exceeded
 
 _host: Final = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?")
@@ -20,40 +20,6 @@ LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream"
-
-Fields = tuple[tuple[str, str], ...]
-LATER: Final[Fields] = (("Retry-After", "1"),)
-"""Of refusals that may pass when the request is sent again."""
-
-
-class RequestHeaders(Protocol):
-    """The headers of a request; names in any case."""
-
-    def get(self, name: str) -> str | None: ...  # What several lines say is joined by commas.
-    def get_all(self, name: str) -> Sequence[str]: ...
-    def __iter__(self) -> Iterator[tuple[str, str]]: ...  # Names in lower case.
-
-
-class Refusal(msgspec.Struct, frozen=True):
-    """A status, and a sentence that is safe to show."""
-
-    status: int
-    reason: str
-    sentence: str
-    headers: Fields = ()
-    code: int = INVALID_REQUEST
-
-    @property
-    def error(self) -> ErrorObject:
-        """The refusal as a JSON-RPC error; `retryable` if it says when to try again."""
-        later = self.headers == LATER
-        data = {"source": "sluicegate", "reason": self.reason, "delivered": "no", "retryable": later}
-        return ErrorObject(self.code, self.sentence, data)
-
-    @property
-    def body(self) -> bytes:
-        """The refusal as a JSON-RPC message, for clients that look at the body only."""
-        return encode(Response(None, self.error))
 
 
 class HostPolicy(msgspec.Struct, frozen=True):

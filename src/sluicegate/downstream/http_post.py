@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from sluicegate.downstream.duplex import MESSAGES_A_TURN
-from sluicegate.downstream.http_guard import Accepted, Refusal
+from sluicegate.downstream.http_guard import Accepted
 from sluicegate.downstream.http_response import JSON_FIELDS, HttpRequest, fields_for, status_of
 from sluicegate.downstream.resumable_stream import ResumableStream
 from sluicegate.downstream.session_client import VISITED, SessionSink
@@ -14,6 +14,7 @@ from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Request, RequestId, as_array, encode_reply
 from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.protocol.parse_request import read_message
+from sluicegate.runtime.identity import Refusal
 
 if TYPE_CHECKING:
     from sluicegate.downstream.http_session import HttpSession
@@ -103,7 +104,7 @@ class Post:
         self._let_go_of_request()
 
     def withdraw(self, request_id: RequestId) -> None:
-        """End the POST of a request that its client cancelled; no revision defines how (protocol §3.7)."""
+        """End the POST of a request that its client cancelled; no revision defines how."""
         self.finish(encode_reply(request_id, _CANCELLED) if self._stream is None else None)
 
     def refuse(self, refusal: Refusal) -> None:

@@ -12,11 +12,11 @@ from typing import Final, Protocol
 import msgspec
 
 from sluicegate.downstream.duplex import MESSAGES_A_TURN
-from sluicegate.downstream.http_guard import EVENT_STREAM, JSON, LATER, Accepted, Fields, Refusal, RequestHeaders
-from sluicegate.downstream.modern_client import encoded
+from sluicegate.downstream.http_guard import EVENT_STREAM, JSON, Accepted
 from sluicegate.errors import INTERNAL_ERROR, OVERLOADED, RATE_LIMITED, SHUTTING_DOWN, ErrorObject
-from sluicegate.protocol.message import Reply, RequestId, as_object
+from sluicegate.protocol.message import Reply, RequestId, as_object, encode_any_reply
 from sluicegate.protocol.sse import encode_comment, encode_event
+from sluicegate.runtime.identity import LATER, Fields, IncomingRequest, Refusal
 
 EVENT_FIELDS: Final[Fields] = (
     ("Content-Type", EVENT_STREAM),
@@ -32,19 +32,13 @@ KEEP_ALIVE: float = 15.0
 """Seconds after which a stream sends a comment; proxies close silent connections."""
 
 
-class HttpRequest(Protocol):
+class HttpRequest(IncomingRequest, Protocol):
     """A request with its body, and the way to answer it: of our own HTTP module, or of an ASGI server."""
 
     @property
-    def method(self) -> str: ...
-    @property
     def root(self) -> str: ...  # The path that the client sees in front of `path`.
     @property
-    def path(self) -> str: ...
-    @property
     def query(self) -> str: ...
-    @property
-    def headers(self) -> RequestHeaders: ...
     @property
     def body(self) -> bytes: ...
     @property
@@ -190,7 +184,7 @@ class ModernStream(msgspec.Struct, eq=False):
             return  # a tool that swallowed its cancellation
         self._over = True
         self._keepalive.forget(self)
-        body, reply = encoded(self.id, reply)
+        body, reply = encode_any_reply(self.id, reply)
         status, fields = 200, JSON_FIELDS
         if isinstance(reply, ErrorObject):
             status = _status_of_modern(reply)

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from sluicegate.downstream.http_guard import STOPPING, Accepted, Fields, Refusal, too_many
+from sluicegate.downstream.http_guard import STOPPING, Accepted, too_many
 from sluicegate.downstream.http_post import Post, id_of_request
 from sluicegate.downstream.http_response import JSON_FIELDS, HttpRequest, KeepAlive, refuse
 from sluicegate.downstream.resumable_stream import SESSION_HEADER, ReplayBuffer, ReplayMemory, ResumableStream
@@ -29,6 +29,7 @@ from sluicegate.protocol.server_connection import (
     Withdrawn,
 )
 from sluicegate.protocol.session_era import Stage
+from sluicegate.runtime.identity import Fields, Refusal
 from sluicegate.runtime.quota import Exceeded, Lease, Quota
 from sluicegate.runtime.task_scope import TaskScope
 

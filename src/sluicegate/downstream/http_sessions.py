@@ -6,7 +6,7 @@ from functools import lru_cache, partial
 from itertools import takewhile
 from typing import Final
 
-from sluicegate.downstream.http_guard import Accepted, HttpLimits, Refusal, RequestHeaders, too_many
+from sluicegate.downstream.http_guard import Accepted, HttpLimits, too_many
 from sluicegate.downstream.http_post import refuse_message
 from sluicegate.downstream.http_response import HttpRequest, KeepAlive, refuse
 from sluicegate.downstream.http_session import UNKNOWN_SESSION, HttpSession, SessionListChanges, SharedBySessions
@@ -16,6 +16,7 @@ from sluicegate.exchange import Caller, Handler
 from sluicegate.protocol.headers import VERSION
 from sluicegate.protocol.message import as_object
 from sluicegate.protocol.session_era import MAX_PROFILE
+from sluicegate.runtime.identity import Refusal, RequestHeaders
 from sluicegate.runtime.quota import Exceeded, Lease, Quota
 from sluicegate.runtime.task_scope import TaskScope
 

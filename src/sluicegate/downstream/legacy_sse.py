@@ -8,11 +8,12 @@ from typing import Final
 from urllib.parse import parse_qs, quote
 
 from sluicegate.downstream.duplex import DuplexServer, serve_duplex
-from sluicegate.downstream.http_guard import LARGE_BODY, LATER, NOT_ACCEPTABLE, Refusal, accepted, too_many
+from sluicegate.downstream.http_guard import LARGE_BODY, NOT_ACCEPTABLE, accepted, too_many
 from sluicegate.downstream.http_response import EVENT_FIELDS, HttpRequest, KeepAlive, refuse
 from sluicegate.errors import STOPPED
 from sluicegate.exchange import Caller, Handler
 from sluicegate.protocol.sse import encode_comment, encode_event
+from sluicegate.runtime.identity import LATER, Refusal
 from sluicegate.runtime.quota import Exceeded, Lease, Quota
 from sluicegate.runtime.task_scope import OneByOne, TaskScope
 

@@ -10,7 +10,6 @@ its retry has come.
 """
 
 import asyncio
-import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
@@ -18,17 +17,14 @@ from typing import Final, Protocol
 
 import msgspec
 
-from sluicegate.downstream.http_guard import RequestHeaders
 from sluicegate.errors import (
     METHOD_NOT_FOUND,
     STOPPED,
     ErrorObject,
     InputRefused,
     InvalidParams,
-    SluicegateError,
-    error_object,
 )
-from sluicegate.exchange import NOBODY, Caller, Exchange, Handler, accepting_retries
+from sluicegate.exchange import NOBODY, Caller, Exchange, Handler, accepting_retries, answer, failed
 from sluicegate.protocol.headers import PARAM_PREFIX
 from sluicegate.protocol.input_required import Answers, Questions, input_required
 from sluicegate.protocol.message import (
@@ -39,18 +35,17 @@ from sluicegate.protocol.message import (
     Result,
     as_object,
     encode,
-    encode_reply,
+    encode_any_reply,
     opened,
 )
 from sluicegate.protocol.modern_era import ClientProfile, marked, tagged
 from sluicegate.protocol.sealed_tokens import Sealer
-from sluicegate.protocol.server_connection import UNENCODABLE, Asked
+from sluicegate.protocol.server_connection import Asked
+from sluicegate.runtime.identity import RequestHeaders
 from sluicegate.runtime.input_rounds import check_capabilities
 from sluicegate.runtime.process_key import process_key
 from sluicegate.runtime.quota import ByteBudget
 from sluicegate.runtime.task_scope import TaskScope
-
-log = logging.getLogger("sluicegate")
 
 CALL_TOKEN_PREFIX: Final = "sg1."
 """Marks our own tokens, so that a gateway does not mistake the state of a server for one."""
@@ -237,12 +232,8 @@ class ModernCalls:
     async def _serve(self, sink: "ModernSink", first: RequestStream, on_end: Callable[[], None] | None) -> None:
         exchange = sink.exchange
         try:
-            try:
-                reply = await self._handler(exchange)
-                if exchange.method == "subscriptions/listen" and isinstance(reply, Result):
-                    reply = Result(marked(opened(reply), first.id))
-            except Exception as problem:  # An edge: handlers may raise anything (R34).
-                reply = failure(exchange, problem)
+            is_listen = exchange.method == "subscriptions/listen"
+            reply = await answer(partial(self._listen, first.id) if is_listen else self._handler, exchange)
             if sink.stream is None:
                 await sink.wait_for_client(reply)
             sink.reply(reply)
@@ -255,12 +246,16 @@ class ModernCalls:
             if on_end is not None:
                 on_end()
 
+    async def _listen(self, request_id: RequestId, exchange: Exchange) -> Reply:
+        reply = await self._handler(exchange)
+        return Result(marked(opened(reply), request_id)) if isinstance(reply, Result) else reply
+
     def _start_retry(self, exchange: Exchange, stream: RequestStream) -> None:
         try:
             # At once, as far as no step waits: the client may withdraw the retry in its very next message.
             reply = self._handler(exchange)
-        except Exception as problem:  # The same edge.
-            stream.reply(failure(exchange, problem))
+        except Exception as problem:  # As in `answer`, which cannot begin before its task does.
+            stream.reply(failed(exchange, problem))
             return
         # Once it is attached, it is the call that a withdrawal finds under the stream and cancels.
         is_attached = isinstance(reply, asyncio.Future)
@@ -268,12 +263,10 @@ class ModernCalls:
 
     async def _serve_retry(self, exchange: Exchange, stream: RequestStream, reply: Awaitable[Reply]) -> None:
         try:
-            stream.reply(await reply)
+            stream.reply(await answer(lambda _: reply, exchange))
         except asyncio.CancelledError:
             stream.reply(STOPPED)
             raise
-        except Exception as problem:  # The same edge.
-            stream.reply(failure(exchange, problem))
 
     def _resume(
         self, state: str, stream: RequestStream, headers: Iterable[tuple[str, str]], exchange: Exchange
@@ -428,19 +421,4 @@ def _abandon(questions: Questions) -> None:
 
 def _size(params: Params, reply: Reply) -> int:
     """The bytes that a call keeps while its reply waits."""
-    return len(encoded(None, reply)[0]) + len(msgspec.json.encode(params))
-
-
-def encoded(request_id: RequestId | None, reply: Reply) -> tuple[bytes, Reply]:
-    """The bytes of a reply, and the reply itself: another one if it cannot be encoded."""
-    try:
-        return encode_reply(request_id, reply), reply
-    except Exception:  # An edge: the encoder runs code of the values in it, which may raise anything (R34).
-        log.exception("An answer could not be encoded.")
-        return encode_reply(request_id, UNENCODABLE), UNENCODABLE
-
-
-def failure(exchange: Exchange, problem: Exception) -> Reply:
-    if not isinstance(problem, SluicegateError):
-        log.error("%s failed", exchange.method, exc_info=problem)
-    return error_object(problem)
+    return len(encode_any_reply(None, reply)[0]) + len(msgspec.json.encode(params))

@@ -9,9 +9,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from sluicegate.downstream.http_guard import Fields
 from sluicegate.downstream.http_response import EVENT_FIELDS, HttpRequest
 from sluicegate.protocol.sse import encode_comment, encode_event
+from sluicegate.runtime.identity import Fields
 from sluicegate.runtime.quota import Lease
 
 if TYPE_CHECKING:

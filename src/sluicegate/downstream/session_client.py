@@ -6,11 +6,11 @@ way to announce changes.
 
 import asyncio
 from collections.abc import Awaitable
+from functools import partial
 from typing import Final, Protocol
 
 import msgspec
 
-from sluicegate.downstream.modern_client import failure
 from sluicegate.errors import (
     ErrorObject,
     InputRefused,
@@ -21,7 +21,7 @@ from sluicegate.errors import (
     UpstreamProtocolError,
     error_object,
 )
-from sluicegate.exchange import NOBODY, Caller, Exchange, Handler, Nobody, Sink
+from sluicegate.exchange import NOBODY, Caller, Exchange, Handler, Nobody, Sink, answer
 from sluicegate.protocol.input_required import Answers, Question, Questions, read_input_required
 from sluicegate.protocol.message import (
     Notification,
@@ -282,7 +282,7 @@ class SessionSink:
 class AskedInRounds:
     """The way back to a session-era client for a server of 2026-07-28, which accepts no error as an answer.
 
-    A refused form or page becomes a cancelled one (§3.3.4); other refusals end the call.
+    A refused form or page becomes a cancelled one; other refusals end the call.
     """
 
     __slots__ = ("_sink",)
@@ -363,32 +363,21 @@ class Replies:
         self._handler = handler
         self._lists: dict[tuple[str, str], tuple[object, Reply]] = {}
 
-    async def answer(self, exchange: Exchange, side: SessionSide | None = None) -> Reply:
+    def answer(self, exchange: Exchange, side: SessionSide | None = None) -> Awaitable[Reply]:
         """The handler's reply, or the error that its exception stands for.
 
         With `side`, the reply for that session-era client: it is asked live what the handler asks for in rounds, and
         the reply is translated to its revision.
         """
-        revision = None if side is None else side.revision
-        try:
-            if side is None or revision is None:
-                return await self._handler(exchange)
-            if exchange.method in OF_THIS_ERA:
-                reply = await side.reply_to(exchange)
-            else:
-                reply = await self._handler(exchange)
-                if read_input_required(exchange.method, reply) is not None:
-                    exchange.sink = AskedInRounds(exchange.sink)
-                    reply = await settle(self._handler, exchange, reply)
-            return self._for_session(exchange, reply, revision)
-        except Exception as problem:  # An edge: handlers run code of others, which may raise anything (R34).
-            error = failure(exchange, problem)
-        if revision is None:
-            return error
-        try:
-            return reply_for_session(exchange.method, exchange.params, error, revision)
-        except Exception as problem:  # An edge: the data of an error may be anything, too.
-            return failure(exchange, problem)
+        return answer(self._handler if side is None else partial(self._answer_session, side), exchange)
+
+    async def _answer_session(self, side: SessionSide, exchange: Exchange) -> Reply:
+        revision = side.revision  # First: the session may end while a tool ignores that it is cancelled.
+        reply = await answer(side.reply_to if exchange.method in OF_THIS_ERA else self._handler, exchange)
+        if read_input_required(exchange.method, reply) is not None:
+            exchange.sink = AskedInRounds(exchange.sink)
+            reply = await answer(partial(settle, self._handler, first=reply), exchange)
+        return self._for_session(exchange, reply, revision)
 
     def _for_session(self, exchange: Exchange, reply: Reply, revision: Revision) -> Reply:
         if exchange.method not in _LISTS or not isinstance(reply, Result):

@@ -52,7 +52,7 @@ async def serve_stdio(
     """
     kind = DuplexServer
     if native:
-        from sluicegate.downstream.native import NativePeer as kind  # Imported late: few need it.
+        from sluicegate.downstream.native.peer import NativePeer as kind  # Imported late: few need it.
     with _own_pipes() as (stdin, stdout):
         wire = await StdioWire.open(stdin, stdout)
         wire.on_stuck = on_stuck

@@ -83,7 +83,7 @@ class Audit:
             body: Params = {"reason": problem.reason, "code": problem.code, "delivered": problem.delivered}
             await self._record(exchange, request, "error", began, body)
             raise
-        except BaseException:
+        except BaseException:  # Raised again, after its row.
             await self._record(exchange, request, "error", began, {"reason": "internal"})
             raise
         if isinstance(reply, Result):

@@ -2,52 +2,37 @@
 
 import logging
 import os
-import shlex
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from sluicegate.config.diff import ConfigChanges
 from sluicegate.config.diff import changes as changes_between
-from sluicegate.config.management import MANAGEMENT, with_management
-from sluicegate.config.model import (
-    OURSELVES,
-    Era,
-    GatewayConfig,
-    Http,
-    Installed,
-    ProfileConfig,
-    PythonFile,
-    ServerConfig,
-    Stdio,
-)
+from sluicegate.config.model import OURSELVES, GatewayConfig, Installed, ProfileConfig, PythonFile, ServerConfig
 from sluicegate.config.paths import activations_folder
-from sluicegate.control.reports import LogLine, ServerStatus
+from sluicegate.config.resource_tools import with_resource_tools
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Exchange, Handler, Step, Upstream, chain
 from sluicegate.gate.admission import Admission
 from sluicegate.gate.startup import StartupWait
-from sluicegate.gateway.diagnose import explain
 from sluicegate.gateway.governance import Stores, adjust, governance_of, stores_in_memory
-from sluicegate.gateway.server_logs import ServerLog, ServerLogs
-from sluicegate.hub.catalog import Offer, OfferLimits, Patterns, Subset
+from sluicegate.gateway.server_logs import LogLine, ServerLogs
+from sluicegate.gateway.status import ServerStatus, status_of, unmounted_status
+from sluicegate.gateway.upstreams import check_prefixes, mount_settings, upstream_of
+from sluicegate.hub.catalog import Offer, Patterns, Subset
 from sluicegate.hub.hub import Hub
-from sluicegate.hub.mount import Mount, MountSettings, MountState
+from sluicegate.hub.mount import Mount
 from sluicegate.hub.search_step import SearchStep
 from sluicegate.protocol.message import Reply, as_object
 from sluicegate.protocol.types import HEALTH, ONLY_KEY
-from sluicegate.serve.early_start import command_of
 from sluicegate.store.base import Change
 from sluicegate.upstream.spawn import Launched
-from sluicegate.upstream.stdio import StdioUpstream
 
 if TYPE_CHECKING:
-    from sluicegate.gateway.load_activation import FoundActivation, Services
-    from sluicegate.toolbox.management_tools import ManagementTools
+    from sluicegate.gateway.loading import FoundActivation, Services
 
 log = logging.getLogger("sluicegate")
 
@@ -75,8 +60,7 @@ class Gateway:
         pinned definitions last as long as the gateway.
         `steps` are middleware for all requests, as for a `Server`; names are those that clients see.
         """
-        self.config = config = with_management(config)
-        self.management: ManagementTools | None = None
+        self.config = config = with_resource_tools(config)
         self.stores = stores or stores_in_memory()
         self.governance = governance_of(lambda: self.config, self.stores)
         self.stores.decisions.observe(self._on_decision)
@@ -102,6 +86,8 @@ class Gateway:
         self._remembered = remembered
         self._logs = ServerLogs()
         self._broken: dict[str, str] = {}
+        self._activations: dict[str, object] = {}
+        """The activations that run, by the names of their servers."""
         for server in config.servers.values():
             self._mount(server, (launched or {}).get(server.name))
         self.hub.arrange(list(config.servers))
@@ -134,8 +120,8 @@ class Gateway:
         Raises:
             ConfigError: two servers would have the same prefix; nothing was changed.
         """
-        config = with_management(config)
-        _check_prefixes(config)
+        config = with_resource_tools(config)
+        check_prefixes(config)
         changes = changes_between(self.config, config)
         old, self.config = self.config, config
         for name in changes.removed:
@@ -145,7 +131,7 @@ class Gateway:
         for server in mounted:
             if not server.enabled:
                 self._dismiss(server.name)
-        self.hub.adjust({server.name: _settings(server, config) for server in mounted if server.enabled})
+        self.hub.adjust({server.name: mount_settings(server, config) for server in mounted if server.enabled})
         for name in (*changes.reconnect, *changes.added):
             self._mount(config.servers[name])
         adjust(self.governance, config)
@@ -180,6 +166,10 @@ class Gateway:
         }
         return [self._status(self.config.servers[name], offered) for name in self.names]
 
+    def activation(self, name: str) -> object:
+        """The instance of the activation that runs as a server of this name; None if there is none."""
+        return self._activations.get(name)
+
     def states(self) -> Mapping[str, int]:
         """How many servers are in each state."""
         return Counter(status.state for status in self.status())
@@ -194,9 +184,10 @@ class Gateway:
         if asked != HEALTH or HEALTH in self.hub.catalog.tools:
             return proceed(exchange)
         if self._health is None:
-            from sluicegate.gateway.load_activation import bundled  # Imported late: few clients ask.
+            from sluicegate.gateway.loading import installed  # Imported late: few clients ask.
 
-            self._health = bundled("health", self._services()).server()
+            found = installed("health", is_bundled=True)
+            self._health = found.server(instance=found.instance(services=self._services("health")))
         return self._health(exchange)
 
     def own_tools(self) -> dict[str, list[str]]:
@@ -280,6 +271,7 @@ class Gateway:
 
     def _mount(self, server: ServerConfig, launched: Launched | None = None) -> None:
         self._broken.pop(server.name, None)
+        self._activations.pop(server.name, None)
         if not server.enabled:
             return
         try:
@@ -291,7 +283,7 @@ class Gateway:
             log.warning("%s: %s", server.name, problem.message, extra={"server": server.name})
 
     def _put(self, server: ServerConfig, upstream: Upstream) -> None:
-        settings = _settings(server, self.config)
+        settings = mount_settings(server, self.config)
         if self.hub.find(server.name) is not None:
             self.hub.replace(server.name, upstream, settings)
         else:
@@ -300,164 +292,37 @@ class Gateway:
 
     def _dismiss(self, name: str) -> None:
         self._broken.pop(name, None)
+        self._activations.pop(name, None)
         if self.hub.find(name) is not None:
             self.hub.dismiss(name)
 
     def _upstream(self, server: ServerConfig, launched: Launched | None = None) -> Upstream:
-        settings = server.settings
-        match server.source:
-            case Stdio() as source:
-                log_of_server = self._logs.of(server.name)
-                return StdioUpstream(
-                    **command_of(source),
-                    era=settings.era,
-                    name=server.name,
-                    probe_timeout=settings.probe_timeout,
-                    open_timeout=server.opens_within,
-                    stop_grace=settings.stop_grace,
-                    ceiling=self.config.limits.message,
-                    secrets=source.hidden_parts(),
-                    on_lines=log_of_server.add,
-                    on_printed=log_of_server.add_printed,
-                    launched=launched,
-                    missing=source.missing,
-                )
-            case Http() as source:
-                # Imported late: most gateways have no server at a URL.
-                from sluicegate.upstream.http import HttpUpstream
-                from sluicegate.upstream.http_endpoint import Timeouts
+        return upstream_of(server, self.config.limits.message, self._logs.of(server.name), launched, self._in_process)
 
-                longest = max(settings.longest_call, settings.timeout, *settings.tool_timeouts.values(), 0.0)
-                return HttpUpstream(
-                    source.url.reveal(),
-                    headers=source.fields(),
-                    # HTTP+SSE is detected on the same URL, after Streamable HTTP of the session era.
-                    era=_era_at_url(source, settings.era),
-                    name=server.name,
-                    probe_timeout=settings.probe_timeout,
-                    open_timeout=settings.start_timeout,
-                    # The deadline of each call applies; that of the connection must not be earlier.
-                    timeouts=Timeouts(silence=max(Timeouts().silence, longest), message=self.config.limits.message),
-                    secrets=source.hidden_parts(),
-                )
-            case PythonFile(file=file) if file == MANAGEMENT:
-                return self._management(server.name).server
-            case PythonFile() | Installed() as source:
-                if self._load_file is None:
-                    raise ConfigError("This gateway does not load Python files.")
-                # Imported late: it is needed only for what runs in this process.
-                from sluicegate.gateway.load_activation import in_process
+    def _in_process(self, server: ServerConfig, source: PythonFile | Installed) -> Upstream:
+        # Imported late: it is needed only for what runs in this process.
+        from sluicegate.gateway.loading import in_process
 
-                return in_process(source, server.prefix, self._load_file, self._services())
-            case None:
-                raise ConfigError(server.disabled or "Its entry is not valid.")
+        upstream, activation = in_process(source, server.prefix, self._load_file, self._services(server.name))
+        self._activations[server.name] = activation
+        return upstream
 
-    def _management(self, name: str) -> "ManagementTools":
-        if self.management is None:
-            from sluicegate.toolbox.management_tools import ManagementTools
+    def _services(self, name: str) -> "Services":
+        from sluicegate.gateway.loading import Services
 
-            self.management = ManagementTools(name, lambda: self.hub.router(""), self.handler)
-        return self.management
-
-    def _services(self) -> "Services":
-        from sluicegate.gateway.load_activation import Services
-
-        return Services(self.states, self._since, activations_folder(self.config.root, os.environ), self.hub)
+        folder = activations_folder(self.config.root, os.environ)
+        return Services(name, self.states, self._since, folder, self.hub, self.handler)
 
     def _status(self, server: ServerConfig, offered: Mapping[str, Mapping[str, int]]) -> ServerStatus:
-        mount, broken = self.hub.find(server.name), self._broken.get(server.name)
+        mount, broken = self.hub.find(server.name), self._broken.get(server.name, "")
         if mount is None:
-            state = MountState.FAILED if broken else MountState.DISABLED
-            sentence = broken or server.disabled or "It is being removed."
-            return ServerStatus(
-                name=server.name,
-                state=state.value,
-                sentence=sentence,
-                kind=server.kind,
-                transport=_transport_of(server),
-                key=server.key,
-            )
+            return unmounted_status(server, broken)
         counts = {kind: of_mounts[mount.name] for kind, of_mounts in offered.items()}
-        status = _status_of(mount, server, counts, self._logs.of(server.name))
-        if broken is not None:
+        status = status_of(mount, server, counts, self._logs.of(server.name))
+        if broken:
             sentence = f"{status.sentence} It still runs the previous version of its file: {broken}"
             status = replace(status, sentence=sentence)
         return status
-
-
-def _status_of(mount: Mount, server: ServerConfig, offered: Mapping[str, int], server_log: ServerLog) -> ServerStatus:
-    condition, calls = mount.condition(), mount.calls
-    figures, problem = calls.figures, condition.problem
-    return ServerStatus(
-        name=mount.name,
-        state=condition.state.value,
-        sentence=condition.sentence,
-        kind=server.kind,
-        transport=mount.transport or _transport_of(server),
-        key=server.key,
-        version=mount.discovery.version if mount.discovery is not None else "",
-        session_version=mount.session_version,
-        prefix=mount.prefix,
-        tools=offered["tools"],
-        prompts=offered["prompts"],
-        resources=offered["resources"],
-        calls=figures.calls,
-        errors=figures.errors,
-        latency_ms=round(1000 * figures.seconds / figures.calls, 1) if figures.calls else 0.0,
-        in_flight=calls.limit.in_use,
-        waiting=calls.limit.waiting,
-        restarts=figures.restarts,
-        seconds=round(time.monotonic() - condition.since, 1),
-        details=problem.details.strip() if problem is not None else "",
-        lost=dict(calls.losses),
-        printed=server_log.printed,
-        printed_line=server_log.last_printed,
-    )
-
-
-def _era_at_url(source: Http, era: Era) -> Literal["auto", "session", "modern"]:
-    if era in ("auto", "both"):
-        return "session" if source.transport == "sse" else "auto"
-    return era
-
-
-def _transport_of(server: ServerConfig) -> str:
-    """The transport of a server, if its entry determines it."""
-    return server.kind if server.kind in ("stdio", "python") else ""
-
-
-def _settings(server: ServerConfig, config: GatewayConfig) -> MountSettings:
-    own, limits = server.settings, config.limits
-    return MountSettings(
-        prefix=server.prefix,
-        key=server.key,
-        tools=Patterns(own.tools, own.hide),
-        concurrency=own.concurrency,
-        queue=own.queue,
-        queue_wait=own.queue_wait,
-        timeout=own.timeout,
-        longest_call=own.longest_call,
-        tool_timeouts=tuple(own.tool_timeouts.items()),
-        fetched_by=server.fetched_by,
-        opens_within=server.opens_within,
-        offers=OfferLimits(limits.tools_per_server, limits.description, limits.schema, limits.lists_per_server),
-        offer_timeout=own.start_timeout,
-        debounce=config.catalog.debounce,
-        resend=own.resend,
-        roots=own.roots,
-        instructions=own.instructions,
-        is_light=isinstance(server.source, Http),
-        restarted_by=f"sluicegate restart {shlex.quote(server.name)}" if config.is_controlled else "",
-        explain=partial(explain, server.name),
-    )
-
-
-def _check_prefixes(config: GatewayConfig) -> None:
-    owners: dict[str, str] = {}
-    for server in config.servers.values():
-        if server.enabled and (other := owners.setdefault(server.prefix, server.name)) != server.name:
-            what = f"the prefix {server.prefix!r}" if server.prefix else "no prefix"
-            raise ConfigError(f"{server.name} and {other} both have {what}; their tools would have the same names.")
 
 
 def _profile(profile: ProfileConfig) -> Subset:

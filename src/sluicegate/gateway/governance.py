@@ -113,7 +113,7 @@ class ApprovalsPage:
             return []
         if not self._is_shared:
             return [
-                "Rules ask for approval, but nobody except the client itself can be asked: the record of approvals "
+                "Rules ask for approval, but only the client itself can be asked: the record of approvals "
                 "could not be used when this gateway was started."
             ]
         if self._opening is None:

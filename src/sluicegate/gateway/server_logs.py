@@ -6,10 +6,22 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Final
 
-from sluicegate.control.reports import LogLine
+import msgspec
 
 KEPT: Final = 1000
 """Lines that are kept of each server, and returned at once of all servers."""
+
+
+class LogLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line that a server wrote."""
+
+    number: int
+    at: float
+    """Seconds since 1970."""
+    server: str
+    text: str
+    is_stdout: bool = False
+    """Whether it was printed to stdout, where only messages belong."""
 
 
 class ServerLog:

@@ -17,7 +17,7 @@ _TRAILER: Final = re.compile(_TOKEN + rb":[\t\x20-\x7e\x80-\xff]*")
 _MAX_LINE: Final = 1024
 INFLATED_AT_ONCE: Final = 256 * 1024
 MAX_INFLATION: Final = 100  # Event streams of JSON have 10 to 40, zeros a thousand.
-MAX_MEMBERS: Final = 256  # Of one gzip stream: each costs a copy of all that follows, and may be empty.
+MAX_MEMBERS: Final = 256  # In one gzip stream: each member costs a copy of all data after it, and may be empty.
 _MAX_ASIDE: Final = 8 * 1024  # Extensions and trailers are not used, so few are allowed.
 
 

@@ -186,7 +186,7 @@ class Pool:
         first_byte: float | None = None,
         idle: float | None = None,
     ) -> Answer:
-        """As `request`, with a template."""
+        """Send a request that is made from a template; otherwise as `request`."""
         data = template.with_body(body)
         limits = self.limits
         origin_pool = self._origins.get(template.origin)

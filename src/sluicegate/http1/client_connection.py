@@ -249,7 +249,7 @@ class ClientConnection(asyncio.Protocol):
         self._wait(seconds)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass.
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass.
         self.made = True
         self._pool.remember(self)
         set_read_buffer(transport)

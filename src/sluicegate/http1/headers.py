@@ -27,7 +27,7 @@ DEFAULT_KEEP: Final = 4.0
 request that is sent at that moment is lost."""
 
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
-_TEXT: Final = rb"[\t\x20-\x7e\x80-\xff]*"  # No NUL, no bare CR or LF, hence no folded line either.
+_TEXT: Final = rb"[\t\x20-\x7e\x80-\xff]*"  # No NUL, no bare CR or LF, and so no folded line.
 _FIELDS: Final = rb"((?:" + _TOKEN + rb":" + _TEXT + rb"\r\n)*)\r\n"
 _REQUEST: Final = re.compile(rb"(" + _TOKEN + rb") ([!-\"$-~]+) HTTP/1\.([01])\r\n" + _FIELDS)
 _ANSWER: Final = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: " + _TEXT + rb")?\r\n" + _FIELDS)
@@ -99,7 +99,7 @@ class RequestHead(msgspec.Struct, eq=False):
     headers: Headers
     """All but `Content-Length`."""
     length: int
-    """Of the body, or CHUNKED."""
+    """The length of the body, or CHUNKED."""
     keep_alive: bool
     expects_continue: bool
 
@@ -115,7 +115,7 @@ class AnswerHead(msgspec.Struct, eq=False):
     headers: Headers
     """All but `Content-Length`."""
     length: int
-    """Of the body, or CHUNKED, or UNTIL_CLOSE."""
+    """The length of the body, or CHUNKED, or UNTIL_CLOSE."""
     keep_alive: bool
     keep_time: float
     """For how long the connection may be reused: less than the server says, because its clock started earlier."""
@@ -329,7 +329,7 @@ MAX_CACHED_LENGTH: Final = 2048
 MAX_CACHED: Final = 512
 
 _LENGTHS: Final = (b"\r\nContent-Length: ", b"\r\ncontent-length: ")
-"""As nearly all programs write it. A head with another spelling is found only by all its bytes."""
+"""The usual spelling. A head with another spelling is found only if all its bytes are the same."""
 
 
 class HeadCache(Generic[H]):
@@ -359,7 +359,7 @@ class HeadCache(Generic[H]):
         return self._keep(self.exact, raw, head.with_length(length))
 
     def learn(self, raw: bytes, head: H) -> None:
-        """Cache a head, and those that differ only in Content-Length."""
+        """Cache a head, so that heads which differ only in Content-Length are found, too."""
         if len(raw) <= MAX_CACHED_LENGTH:
             self._keep(self.exact, raw, head)
             model, _ = _apart(raw)

@@ -45,7 +45,7 @@ class Request(msgspec.Struct, eq=False):
     body: bytes
     method: str
     path: str
-    """As sent, not decoded or normalised: compare it exactly."""
+    """The path as the client sent it, not decoded or normalised: compare it exactly."""
     query: str
     headers: Headers
     _stage: int = _UNANSWERED
@@ -123,7 +123,7 @@ class Request(msgspec.Struct, eq=False):
             connection.finish(b"%bContent-Length: %d\r\n\r\n%b" % (prefix, len(body), body), keep)
 
     def start(self, status: int, headers: Fields = ()) -> None:
-        """Begin a streamed answer. The head is sent with what is written in this turn of the loop.
+        """Begin a streamed answer. The head is sent together with the data that is written in this turn of the loop.
 
         Raises:
             LocalProtocolError: it is answered already, or a header cannot be sent.

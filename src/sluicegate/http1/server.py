@@ -6,6 +6,7 @@ import os
 import socket
 import ssl as tls
 from collections.abc import Callable
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Final, Self
 
@@ -53,7 +54,7 @@ class Listener:
         self.draining = False
         """Whether connections are closed after the current or first answer."""
         self.addresses: list[tuple[str, int]] = []
-        """Where clients can connect, with the actual port if 0 was given."""
+        """The addresses at which clients can connect, with the actual port if 0 was given."""
         self.on_refused: Callable[[str, str], None] = _ignore
         """Called with the reason and the client's address when a request is refused before it is handled."""
         # For its connections:
@@ -159,9 +160,10 @@ class Listener:
         infos = await asyncio.get_running_loop().getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        try:
+        with ExitStack() as on_failure:
             for family, kind, protocol, _, address in dict.fromkeys(infos):
                 listening = socket.socket(family, kind, protocol)
+                on_failure.callback(listening.close)
                 self._sockets.append(listening)
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
@@ -173,10 +175,7 @@ class Listener:
                 listening.setblocking(False)
                 bound = listening.getsockname()
                 self.addresses.append((str(bound[0]), int(bound[1])))
-        except BaseException:  # Re-raised, cancellation too: the sockets must be closed first.
-            for listening in self._sockets:
-                listening.close()
-            raise
+            on_failure.pop_all()
 
     # Accepted here, because the servers of asyncio and uvloop cannot pause; and by callback, because a cancelled
     # `sock_accept` may lose a connection.

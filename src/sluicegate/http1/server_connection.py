@@ -73,7 +73,7 @@ class HttpConnection(asyncio.Protocol):
     # Callbacks of the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass.
+        transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass.
         self._transport = transport
         self.made = True
         set_read_buffer(transport)
@@ -122,7 +122,7 @@ class HttpConnection(asyncio.Protocol):
         if request is not None:
             request.notify_disconnected()
         elif not (self._has_stalled and self._reader.buffer):
-            return False  # Between requests, or within one that will never be complete.
+            return False  # Between requests, or within a request that will never be complete.
         # The answer may still be wanted: `nc` and shell scripts close their sending side first. TLS has no half-close.
         return not self._closing and self.listener.tls is None
 
@@ -325,7 +325,7 @@ class HttpConnection(asyncio.Protocol):
             self.flush()
 
     def flush(self, *, last: bool = False) -> None:
-        """Write what was added as one chunk; with `last`, also the end of the body."""
+        """Write the added data as one chunk; with `last`, also the end of the body."""
         size, head, parts = self._pending_size, self._pending_head, self._pending
         if size and (last or (self._request is not None and self._request.chunked)):
             parts = [head, b"%x\r\n" % size, *parts, b"\r\n"]

@@ -1,7 +1,7 @@
 """The sink of one call to a server: progress extends its deadline, questions are checked, labelled and passed on.
 
-Also names what two revisions do not have in common, as a mount counts it (protocol §8). The changes themselves are made
-in `downstream`.
+Also names what two revisions do not have in common, as a mount counts it (docs/bridge.md). The changes themselves are
+made in `downstream`.
 """
 
 import math
@@ -51,7 +51,7 @@ class CallSink(Deadline, kw_only=True):
     """Seconds of questions that were answered."""
     questions: int = 0
     progress: float = -math.inf
-    """The last value that was passed on; only larger ones follow it (protocol §3.7)."""
+    """The last value that was passed on; the specification (Progress) allows only larger ones after it."""
     lacking: Params | None = None
     """The capabilities that the caller would have needed for questions that were refused."""
 

@@ -81,7 +81,7 @@ class Calls:
     def __init__(self, name: str, server: CalledServer, settings: MountSettings) -> None:
         self.figures = Figures()
         self.losses: Counter[str] = Counter()
-        """What could not be preserved between two revisions, and how often (protocol §8)."""
+        """What could not be preserved between two revisions, and how often (see docs/bridge.md)."""
         self.limit = ConcurrencyLimit(name, settings.concurrency, settings.queue, settings.queue_wait)
         self.circuit = CircuitBreaker()
         self.callers: set[str] = set()
@@ -288,7 +288,7 @@ class Calls:
                 if isinstance(params["task"], Wanted):
                     send = partial(self.tasks.run, connection, sink)
                 else:
-                    # We do not offer legacy tasks, so a client that asks for one gets a plain call (§3.8).
+                    # We do not offer legacy tasks, so a client that asks for one gets a plain call.
                     params = without(params, ("task",))
         elif "extensions" in profile.capabilities:
             profile = _without_unknown_tasks(profile, connection)

@@ -40,7 +40,7 @@ REST: Final = 64 * 1024
 
 
 class OfferLimits(msgspec.Struct, frozen=True):
-    """Limits of what one server may offer (threats §3)."""
+    """Limits of what one server may offer (T4)."""
 
     entries: int = 2_000
     """Of one list."""

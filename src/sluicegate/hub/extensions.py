@@ -1,4 +1,4 @@
-"""Requests of extensions that we do not know, routed without knowing them (protocol §3.9).
+"""Requests of extensions that we do not know, routed without knowing them.
 
 A server that declares the extension `…/NAME` gets requests whose method begins with `NAME/`. A request that names a
 tool, a prompt or a resource goes to the server that has it, whatever its method, if that server declares extensions at

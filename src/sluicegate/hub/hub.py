@@ -12,7 +12,7 @@ import msgspec
 
 from sluicegate import __version__
 from sluicegate.errors import ConfigError
-from sluicegate.exchange import Exchange, Governor, Handler, Step, Target, Upstream, chain
+from sluicegate.exchange import DescribeTool, Exchange, Governor, Handler, Step, Target, Upstream, chain
 from sluicegate.hub.catalog import Catalog, Offer, Share, Subset, build_catalog, definitions_of, without_quarantined
 from sluicegate.hub.input_requests import RequestStates
 from sluicegate.hub.instructions import instructions_of, instructions_to_review
@@ -83,6 +83,7 @@ class Hub:
         self._routers: dict[str, Router] = {}
         router = self.router("")
         self._main: Handler = chain(steps, router) if steps else router
+        self.describe_tool: DescribeTool = router.describe_tool
         self._tasks: TaskScope | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         """Where it is open, or was open last."""
@@ -365,7 +366,7 @@ class Hub:
         self._set_log_levels()
 
     def instructions(self, names: Mapping[str, str]) -> str | None:
-        """The naming rule, and the instructions of each of these mounts (protocol §4.4)."""
+        """The naming rule, and the instructions of each of these mounts."""
         mounts = [mount for name in names if (mount := self._mounts.get(name)) is not None]
         return instructions_of(mounts, names, self._naming, self._longest_instructions, self.governor)
 
@@ -410,7 +411,7 @@ class Hub:
 
     def _on_list_notice(self, mount: Mount, notices: Collection[str]) -> None:
         # A server without a prefix looks as if the client were connected to it directly, so its notices pass even if
-        # the lists are the same; for all others only real changes count (protocol §4.6). Notices of another gateway
+        # the lists are the same; for all others only real changes count. Notices of another gateway
         # do not pass: if it mounts us, its notice answers ours, without end. Those of a server with extensions do: they
         # may be about lists for clients that declare one.
         varies = mount.offer is not None and may_vary(mount.offer.extensions)

@@ -1,8 +1,8 @@
 """What a server needs from the user before it can answer: its `requestState`, and pages to visit.
 
-A server's own `requestState` is sealed in ours, bound to the caller, the request and the server (T12, protocol §4.9).
+A server's own `requestState` is sealed in ours, bound to the caller, the request and the server (T12).
 
-A server of 2025-11-25 that needs a page visited answers with an error; here the user is asked to visit it (§3.4.7).
+A server of 2025-11-25 that needs a page visited answers with an error; here the user is asked to visit it.
 Clients of that revision know the error and get it with the name of the server; older ones get a sentence.
 """
 

@@ -1,4 +1,4 @@
-"""Names and URIs of many servers behind one endpoint (protocol §4.2, §4.3). Pure.
+"""Names and URIs of many servers behind one endpoint. Pure.
 
 A name is made once, deterministically, and looked up in a table afterwards; names are never split. A URI carries its
 server's prefix in its scheme. In replies and definitions, URIs that name a resource are rewritten; text is not.

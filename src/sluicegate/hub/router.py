@@ -108,6 +108,11 @@ class Router:
         key = self._variants.key_of(exchange)
         return self._variants.answer(key, exchange, answer) if key else answer(exchange)
 
+    def describe_tool(self, caller: Caller, name: str) -> msgspec.Raw | None:
+        """The definition of a tool that a caller sees under this name."""
+        entry = self.view(caller).catalog.tools.get(name)
+        return None if entry is None else entry.encoded
+
     def _variant(self, catalog: Catalog) -> "Router":
         return Router(self._hub, self.profile, catalog, may_vary=False)
 

@@ -1,4 +1,4 @@
-"""What a server sends that belongs to no call: log lines, page visits, and questions, which are refused (§3.4).
+"""What a server sends that belongs to no call: log lines, page visits, and questions, which are refused.
 
 Log lines go to session-era clients that set a log level. The connection is shared by all callers, and a line does not
 say which of them it is about. So a line is forwarded only if the server has had one caller, and only to that caller's
@@ -89,7 +89,7 @@ MAX_LINES: Final = 256
 
 
 def wants_log(profile: ClientProfile) -> bool:
-    """Whether a subscription asks for log lines: only those that we hold for session-era clients do (§6, 60)."""
+    """Whether a subscription asks for log lines: only those that we hold for session-era clients do."""
     return profile.log_level is not None and profile.version in SESSION_VERSIONS
 
 

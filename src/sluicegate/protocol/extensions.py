@@ -19,7 +19,7 @@ _OF_ONE_CONNECTION: Final = frozenset(
         "io.modelcontextprotocol/oauth-client-credentials",
     }
 )
-"""Extensions about the authorization of one connection, which say nothing about another one (protocol §3.9)."""
+"""Extensions about the authorization of one connection, which say nothing about another one."""
 
 
 def declared_in(capabilities: Mapping[str, object]) -> Params:
@@ -38,7 +38,7 @@ def offered_by(discovery: Discovery) -> Params:
 
 
 def common(profile: ClientProfile, offered: Params) -> Params:
-    """What a client says of its extensions that a server offers, too. Tasks are left out: no list depends on them."""
+    """The extensions that both the client and the server declare. Tasks are left out: no list depends on them."""
     if not offered:
         return {}
     declared = declared_in(profile.capabilities)

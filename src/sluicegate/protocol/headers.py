@@ -7,8 +7,8 @@ instead of it.
 import base64
 import binascii
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Final, TypeGuard
 
 from sluicegate.errors import HEADER_MISMATCH, RemoteProtocolError
 from sluicegate.protocol.message import MAX_ID, Params, RequestId, as_array, as_object
@@ -19,7 +19,8 @@ METHOD: Final = "mcp-method"
 NAME: Final = "mcp-name"
 PARAM_PREFIX: Final = "mcp-param-"
 
-_MARK: Final = "x-mcp-header"
+MARK: Final = "x-mcp-header"
+"""The keyword that marks an argument to be repeated in a header."""
 _OPENING, _CLOSING = "=?base64?", "?="
 _token: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _plain: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
@@ -75,36 +76,42 @@ def _collect(schema: object, path: tuple[str, ...], marks: dict[str, Sequence[st
     members = as_object(schema)
     if members is None:
         return True
-    if _MARK in members and not (reachable and path and _take(members, path, marks)):
+    if MARK in members and not (reachable and path and _take(members, path, marks)):
         return False
     for key, value in members.items():
         inner = as_object(value)
         if key == "properties" and inner is not None:
             if not all(_collect(item, (*path, name), marks, reachable=reachable) for name, item in inner.items()):
                 return False
-        elif key in _BY_NAME and inner is not None:
+        elif key in SCHEMAS_BY_NAME and inner is not None:
             if not all(_collect(item, path, marks, reachable=False) for item in inner.values()):
                 return False
-        elif key in _NESTED and not _collect(value, path, marks, reachable=False):
+        elif key in NESTED_SCHEMAS and not _collect(value, path, marks, reachable=False):
             return False
     return True
 
 
-_BY_NAME: Final = frozenset("patternProperties dependentSchemas $defs definitions".split())
-_NESTED: Final = frozenset(
+SCHEMAS_BY_NAME: Final = frozenset("patternProperties dependentSchemas $defs definitions".split())
+"""Keywords of all drafts with schemas by name, besides `properties`."""
+NESTED_SCHEMAS: Final = frozenset(
     "items prefixItems contains additionalItems unevaluatedItems additionalProperties unevaluatedProperties"
     " propertyNames allOf anyOf oneOf not if then else contentSchema".split()
 )
+"""Keywords of all drafts with a schema or a list of schemas."""
 
 
 def _take(schema: Params, path: tuple[str, ...], marks: dict[str, Sequence[str]]) -> bool:
-    name = schema[_MARK]
-    if not isinstance(name, str) or not _token.fullmatch(name) or name.lower() in marks:
-        return False
-    if schema.get("type") not in ("string", "integer", "boolean"):
+    name = schema[MARK]
+    if not is_mark(name, schema.get("type"), marks):
         return False
     marks[name.lower()] = path
     return True
+
+
+def is_mark(name: object, kind: object, taken: Container[str]) -> TypeGuard[str]:
+    """Whether a mark names a free header, for an argument of a type that a header can hold."""
+    usable = isinstance(name, str) and _token.fullmatch(name) is not None and name.lower() not in taken
+    return usable and kind in ("string", "integer", "boolean")
 
 
 def headers_of(version: str, method: str, params: Params, marks: Marks) -> list[tuple[str, str]]:

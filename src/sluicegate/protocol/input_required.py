@@ -74,7 +74,7 @@ def read_input_required(method: str, reply: Reply) -> InputRequired | None:
     # Most replies are final and stay raw: only one with the name in it, perhaps escaped, is decoded.
     if isinstance(raw, msgspec.Raw):
         data = bytes(raw)
-        # The first member counts if there is no second one, which another parser might take instead (T1).
+        # The first member counts only if it is the only one: another parser might use a second one instead (T1).
         said = data.startswith(_COMPLETE)
         if data.count(b'"resultType"') <= said and not may_escape_names(data):
             return None
@@ -95,7 +95,7 @@ def read_input_required(method: str, reply: Reply) -> InputRequired | None:
 
 
 def may_have_two_types(raw: msgspec.Raw) -> bool:
-    """Whether a result may have two result types, of which another parser might take the other one (T1)."""
+    """Whether a result may have two result types, so that another parser might use the other one (T1)."""
     data = bytes(raw)
     if data.count(b'"resultType"') < 2 and not may_escape_names(data):
         return False

@@ -1,4 +1,4 @@
-"""Limits on the structure of JSON that the parsers do not have (threats T4, §3).
+"""Limits on the structure of JSON that the parsers do not have (threats T4).
 
 Counting bytes is cheap and clears nearly every message. Only a message with enough brackets, colons or digits to
 exceed a limit is examined further.
@@ -13,7 +13,7 @@ import msgspec
 
 
 class JsonLimits(msgspec.Struct, frozen=True):
-    """Limits for a message of a client (threats §3)."""
+    """Limits for a message of a client (T4)."""
 
     depth: int = 100
     members: int = 10_000
@@ -66,7 +66,7 @@ def has_many_marks(data: bytes, most: int = DEFAULT_LIMITS.marks) -> bool:
 
 
 def count_marks(data: bytes, most: int) -> Steps[bool]:
-    """As `has_many_marks`."""
+    """Do the work of `has_many_marks` in steps."""
     # Nearly always there are fewer even with those in strings.
     found = 0
     for start in range(0, len(data), _SLICE):
@@ -115,7 +115,7 @@ def may_break_limit(data: bytes, limits: JsonLimits) -> bool:
 
 
 def look_for_limits(data: bytes, limits: JsonLimits) -> Steps[bool]:
-    """As `may_break_limit`."""
+    """Do the work of `may_break_limit` in steps."""
     brackets = colons = 0
     longest = limits.number_length if limits.number_length < _SAFE_NUMBER else _SAFE_NUMBER
     for start in range(0, len(data), _SLICE):
@@ -146,12 +146,12 @@ def _may_have_long_number(data: bytes, limit: int) -> bool:
 
 
 def limit_problem(data: bytes, value: object, limits: JsonLimits) -> str | None:
-    """Which limit a value exceeds, or None. Walks through the whole value, without recursion."""
+    """The limit that a value exceeds, or None. Walks through the whole value, without recursion."""
     return finished(find_problem(data, value, limits))
 
 
 def find_problem(data: bytes, value: object, limits: JsonLimits) -> Steps[str | None]:
-    """As `limit_problem`."""
+    """Do the work of `limit_problem` in steps."""
     # Only the data shows how a number was written.
     if (yield from _find_long_number(data, limits.number_length)):
         return f"a number is longer than {limits.number_length} characters"

@@ -47,7 +47,7 @@ _ROWS: Final = (
     Method("logging/setLevel", "client", capability="logging", until=_SESSION_ERA),
     Method("completion/complete", "client", capability="completions", target="ref"),
     # Requests of the tasks extension, which only peers that declare it may send. 2025-11-25 has two methods of the same
-    # names with another meaning, which we do not offer to its clients (protocol §3.8).
+    # names with another meaning, which we do not offer to its clients.
     Method("tasks/get", "client", since="2026-07-28", target="taskId"),
     Method("tasks/update", "client", since="2026-07-28", target="taskId"),
     Method("tasks/cancel", "client", since="2026-07-28", target="taskId"),
@@ -102,7 +102,7 @@ UNJUDGED: Final = frozenset(
 """Requests that name nothing. The gateway answers them itself; lists contain only what the rules do not hide."""
 
 QUESTIONS: Final = frozenset({"sampling/createMessage", "roots/list", "elicitation/create"})
-"""What a server may ask a client in the middle of a call."""
+"""Requests that a server may send to a client in the middle of a call."""
 
 LIST_CHANGES: Final = {
     "toolsListChanged": "notifications/tools/list_changed",

@@ -42,7 +42,7 @@ ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
 
 class ClientProfile(msgspec.Struct, frozen=True):
-    """What a client says about itself with one request, in the session era mostly with `initialize`."""
+    """The description that a client gives of itself: with each request, in the session era mostly with `initialize`."""
 
     version: str = LATEST_VERSION
     capabilities: Mapping[str, object] = {}
@@ -206,14 +206,14 @@ def complete(value: Params, *, ttl_ms: int | None = None, scope: str = "private"
 
 
 class Discovery(msgspec.Struct, frozen=True):
-    """What a server offers, by its answer to `server/discover` or `initialize`."""
+    """The capabilities and names of a server, from its answer to `server/discover` or `initialize`."""
 
     version: str
     capabilities: Params = {}
     server_info: Params = {}
     instructions: str | None = None
     inner: Mapping[str, object] = {}
-    """The descriptions of the namespaces inside that of the server, by name."""
+    """Descriptions of the namespaces inside the server's namespace, by name."""
 
 
 class Legacy(msgspec.Struct, frozen=True):
@@ -236,7 +236,7 @@ Verdict = Discovery | Legacy | ProbeAgain | Incompatible
 
 
 def judge_probe(reply: Reply) -> Verdict:
-    """The era of a server by its answer to `server/discover` (protocol §2.1).
+    """The era of a server by its answer to `server/discover`.
 
     It does not depend on one error code: session-era servers refuse an unknown first request in many ways.
     """

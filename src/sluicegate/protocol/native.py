@@ -20,6 +20,7 @@ from sluicegate.protocol.server_connection import Called, Event, ServerConversat
 from sluicegate.protocol.session_era import Stage
 from sluicegate.protocol.types import DATA_KEY, EVENT_KEY, EVENTS_KEY, STREAMED_KEY, STREAMING_KEY
 from sluicegate.protocol.versions import LATEST_VERSION
+from sluicegate.text.similar import close_matches
 
 PROGRESS: Final = "notifications/progress"
 LOG: Final = "notifications/message"
@@ -58,7 +59,7 @@ def own_event(event: Params) -> Params:
 
 
 def events_of(reply: Reply) -> list[Params]:
-    """The events of a reply: the blocks that were not sent before, and the one that ends the stream."""
+    """The events of a reply: the blocks that were not sent before, and the event that ends the stream."""
     if isinstance(reply, ErrorObject):
         return [error_event(reply)]
     value = opened(reply)
@@ -146,10 +147,8 @@ class Methods:
 
     def unknown(self, method: str) -> ErrorObject:
         """The error for a method that means no tool."""
-        import difflib  # Imported late: only errors need it.
-
         names = sorted(self._native)
-        data: Params = {"available": names[:MAX_NAMED], "did_you_mean": difflib.get_close_matches(method, names, n=3)}
+        data: Params = {"available": names[:MAX_NAMED], "did_you_mean": close_matches(method, names, 3)}
         return ErrorObject(METHOD_NOT_FOUND, f"Method not found: {method[:100]}", data)
 
     def namespaces(self) -> set[str]:
@@ -161,7 +160,7 @@ class Methods:
         return parents
 
     def schema(self, namespace: str, about: Mapping[str, Params] | None = None) -> Params | None:
-        """What a namespace offers, with hashes that change exactly when what they cover changes; None if it is unknown.
+        """The schema of a namespace, with hashes that change exactly when the schema does; None if it is unknown.
 
         `about` has the version and description of namespaces.
         """
@@ -272,7 +271,7 @@ def read_call(value: Params) -> Called | None:
 
 
 class NativeConversation(ServerConversation):
-    """The messages of a client that may call native methods beside those of MCP, and needs no handshake for either."""
+    """The messages of a client that may call both native methods and methods of MCP. Neither needs a handshake."""
 
     __slots__ = ()
 

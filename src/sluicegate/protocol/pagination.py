@@ -1,4 +1,4 @@
-"""Pages of lists: ours, with sealed cursors, and those of servers, which may be malformed or endless."""
+"""Pages of lists: our own pages have sealed cursors; the pages of servers may be malformed or endless."""
 
 import logging
 from collections.abc import Callable, Generator, Sequence

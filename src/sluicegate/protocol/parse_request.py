@@ -49,7 +49,7 @@ def parse_strict(data: bytes, limits: JsonLimits = DEFAULT_LIMITS) -> object:
 
 
 def parse_in_steps(data: bytes, limits: JsonLimits = DEFAULT_LIMITS) -> Steps[object]:
-    """As `parse_strict`, which it raises like. The parser itself is one step: limits are counted before it."""
+    """Do the work of `parse_strict` in steps; raises the same. The parser is one step: limits are counted before it."""
     if len(data) > limits.marks and (yield from count_marks(data, limits.marks)):
         problem = f"Invalid request: it has more than {limits.marks} {MARKS}."
         raise RemoteProtocolError(problem, request_id=recover_request_id(data))

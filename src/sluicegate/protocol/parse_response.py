@@ -26,7 +26,7 @@ from sluicegate.protocol.parse_request import ENVELOPE_MEMBERS, folded_member, r
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """A line that is no message. `id` is the request that it seems to answer, which then fails at once."""
+    """A line that is not a message. `id` is the request that the line seems to answer; that request fails at once."""
 
     problem: str
     id: RequestId | None = None

@@ -10,7 +10,6 @@ from typing import Final, cast
 import msgspec
 
 from sluicegate.errors import (
-    INTERNAL_ERROR,
     INVALID_REQUEST,
     OVERLOADED,
     UNREAD,
@@ -32,7 +31,7 @@ from sluicegate.protocol.message import (
     Result,
     as_object,
     encode,
-    encode_reply,
+    encode_any_reply,
 )
 from sluicegate.protocol.modern_era import ClientProfile, Discovery, is_modern, read_request
 from sluicegate.protocol.parse_request import (
@@ -124,7 +123,7 @@ class _Batch:
 
     def add(self, request_id: RequestId | None, reply: Reply) -> None:
         """Add a response; once there are too many bytes, an error in its place (T4)."""
-        response = _encoded(request_id, reply if self._size <= MAX_BATCH_ANSWER else UNREAD)
+        response, _ = encode_any_reply(request_id, reply if self._size <= MAX_BATCH_ANSWER else UNREAD)
         self._responses.append(response)
         self._size += len(response)
 
@@ -180,7 +179,7 @@ class ServerConversation:
         return finished(self.read_in_steps(data))
 
     def read_in_steps(self, data: bytes) -> Steps[list[Event]]:
-        """As `receive_message`, for messages that may be long."""
+        """Do the work of `receive_message` in steps, for messages that may be long."""
         events: list[Event] = []
         yield from self._read_frame(data, events)
         return events
@@ -387,7 +386,7 @@ class ServerConversation:
         if batch is not None:
             batch.add(request_id, reply)
             return batch.close_one()
-        return _encoded(request_id, reply)
+        return encode_any_reply(request_id, reply)[0]
 
     def ask(self, method: str, params: Mapping[str, object]) -> tuple[int, bytes]:
         """The id and the bytes of a question to the client; its reply comes as `Answered`. Session era only."""
@@ -407,20 +406,5 @@ class ServerConversation:
 
     @property
     def in_progress(self) -> int:
-        """How many requests have not been answered yet."""
+        """The number of requests that have not been answered yet."""
         return len(self._in_progress)
-
-
-UNENCODABLE: Final = ErrorObject(
-    INTERNAL_ERROR,
-    "Internal error: the answer contains a value that JSON cannot express.",
-    {"source": "sluicegate", "reason": "internal", "delivered": "yes", "retryable": False},
-)
-
-
-def _encoded(request_id: RequestId | None, reply: Reply) -> bytes:
-    """The bytes of a response; those of an error if the reply cannot be encoded."""
-    try:
-        return encode_reply(request_id, reply)
-    except Exception:  # An edge: the encoder runs code of the values, which may raise anything (R34).
-        return encode_reply(request_id, UNENCODABLE)

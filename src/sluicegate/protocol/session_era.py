@@ -185,7 +185,7 @@ class ClientSession:
         }
 
     def accept(self, reply: Reply) -> Discovery:
-        """What the server offers, by its answer to `initialize`. Send `notifications/initialized` next.
+        """Read the server's answer to `initialize`. Send `notifications/initialized` next.
 
         Raises:
             UpstreamProtocolError: it refused, or answered with a revision that we do not support.
@@ -233,7 +233,7 @@ class _Welcome(msgspec.Struct):
 
 
 def capabilities_for(capabilities: Mapping[str, object], revision: Revision) -> Params:
-    """A client's capabilities without those that the revision does not have."""
+    """The client's capabilities that exist in the revision."""
     declared: Params = {}
     if isinstance(capabilities.get("roots"), dict):
         declared["roots"] = capabilities["roots"]
@@ -250,7 +250,7 @@ def capabilities_for(capabilities: Mapping[str, object], revision: Revision) -> 
 
 
 def _shortened(info: Params, room: int) -> Params | None:
-    """A `clientInfo` that fits into so many bytes, without its icons if it must be; None if there is no room at all."""
+    """The `clientInfo` within a number of bytes, if necessary without its icons; None if even that does not fit."""
     if len(_encode(info)) <= room:
         return info
     names = {key: info[key] for key in ("name", "title", "version") if isinstance(info.get(key), str)}

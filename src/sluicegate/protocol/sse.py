@@ -12,7 +12,7 @@ _LINE_CEILING = len("event: ") + FIELD_CEILING + 1  # the longest field, and a b
 
 
 class SseEvent(msgspec.Struct, frozen=True):
-    """One event. Without `data` it is no message, but its `id` and `retry` count. An empty id resets the last id."""
+    """One event. Without `data` it has no message, but its `id` and `retry` count. An empty id resets the last id."""
 
     data: bytes
     event: str = "message"
@@ -25,7 +25,7 @@ class SseDecoder:
 
     Lines end at CR, LF or CRLF only. Comments, unknown fields and an incomplete last event are skipped. Unlike a
     browser, this also returns events that have only an id or a retry field, which MCP sends first on its streams. The
-    ceiling is that of the data.
+    ceiling limits the data.
     """
 
     __slots__ = (

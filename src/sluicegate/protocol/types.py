@@ -62,7 +62,7 @@ class Annotations(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
 
 class ToolAnnotations(msgspec.Struct, frozen=True, rename="camel"):
-    """A server's hints about a tool, which prove nothing. The defaults are those of the specification."""
+    """A server's hints about a tool, which may be wrong. The defaults come from the specification."""
 
     title: str | None = None
     read_only_hint: bool = False
@@ -280,7 +280,7 @@ class PromptResult(_Answer, frozen=True, kw_only=True):
 
 
 class Completion(_Answer, frozen=True, kw_only=True):
-    """Completions of an argument; `total` also counts those that were not sent."""
+    """Completions of an argument; `total` also counts completions that were not sent."""
 
     values: list[str]
     total: int | None = None
@@ -313,7 +313,7 @@ EVENTS_KEY: Final = "dev.sluicegate/events"
 NAMESPACES_KEY: Final = "dev.sluicegate/namespaces"
 """In the `_meta` of `server/discover`: asks for, and has, the version and description of each server of a hub."""
 INNER_KEY: Final = "dev.sluicegate/inner"
-"""In the `_meta` of `server/discover`: the descriptions of the namespaces inside that of a server, by name."""
+"""In the `_meta` of `server/discover`: descriptions of the namespaces inside the server's namespace, by name."""
 HEALTH: Final = "health.check"
 """The tool that every gateway answers, though it may be in no list."""
 ONLY_KEY: Final = "dev.sluicegate/only"
@@ -351,7 +351,7 @@ class ResourcesChanged(msgspec.Struct, frozen=True):
 
 
 class ResourceUpdated(msgspec.Struct, frozen=True):
-    """A resource has changed. The URI may be that of a sub-resource of the subscribed one."""
+    """A resource has changed. It may be a sub-resource of the subscribed resource."""
 
     uri: str
 

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 _shape: Final = re.compile(r"([^:/?#]+:)(//[^/?#]*)?(.*)", re.DOTALL)
 
-# Runs of escapes, except those of / ? # and %, which would mean something else when decoded.
+# Runs of escapes. Not / ? # and %: decoded, these characters would mean something else.
 _escapes: Final = re.compile(r"(?:%(?!2[3Ff5]|3[Ff])[0-9A-Fa-f]{2})+")
 _kept: Final = re.compile(r"%[23]f")
 
@@ -44,7 +44,7 @@ class Spellings:
         return len(self._uris)
 
     def of(self, uri: str) -> Iterator[list[str]]:
-        """The URIs equal to this one, then those that it is a sub-resource of, the longest first; in all spellings."""
+        """The known URIs that equal this one, then the known URIs above it, the longest first; in all spellings."""
         if not self._uris:
             return
         if not self._by_plain:

@@ -1,4 +1,4 @@
-"""Validation of what servers list and return, so that no client refuses it (threats R5, protocol §3.5).
+"""Validation of what servers list and return, so that no client refuses it (threats R5).
 
 Only what every revision requires is checked; unknown members and content types pass. In list entries, malformed
 optional members are dropped; an entry with a malformed required member is dropped as a whole.
@@ -183,7 +183,7 @@ def _respelled(name: str, value: object) -> object:
     properties = as_object(schema.get("properties"))
     if properties is None:
         return schema
-    # Before 2026-07-28 `true` and `false` are no valid schemas, but servers in Go write them.
+    # Before 2026-07-28 `true` and `false` are not valid schemas, but servers in Go write them.
     return {**schema, "properties": {key: _as_members(value) for key, value in properties.items()}}
 
 
@@ -250,7 +250,7 @@ def _is_domain(host: str) -> bool:
 
 
 def _is_ipv4(parts: list[str]) -> bool:
-    """Whether these are one to four numbers, of which the last fills all remaining bytes."""
+    """Whether these are the numbers of an IPv4 address: one to four, and the last one fills the remaining bytes."""
     numbers: list[int] = []
     for part in parts:
         found = _ip_part.fullmatch(part)

@@ -1,1 +1,1 @@
-"""What asyncio and the system lack, shared by all rooms."""
+"""Additions to asyncio and to the operating system's interfaces, shared by all rooms."""

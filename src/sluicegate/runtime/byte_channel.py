@@ -42,7 +42,7 @@ class Wire(Output, Protocol):
 
 
 class Receiver(Protocol):
-    """Gets the bytes of a channel. Both methods are called in the event loop and must not raise."""
+    """Receives the bytes of a channel. Both methods are called in the event loop and must not raise."""
 
     def received(self, data: bytes) -> None:
         """Take the next bytes of the peer."""

@@ -28,17 +28,17 @@ MAX_PENDING: Final = 256
 """Sub-resources that wait in a listener; beyond that, the subscribed resource is named in their place."""
 
 LISTS_PACE: Final = 1.0
-"""Seconds between two notices of the same list to a client of many servers (protocol §4.6)."""
+"""Seconds between two notices of the same list to a client of many servers."""
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """What a listener wants to hear: list changes by the method of their notification, and resources by URI."""
+    """The changes that a listener asked for: lists by the method of their notification, resources by URI."""
 
     lists: Collection[str] = ()
     uris: Sequence[str] = ()
 
     def wire(self) -> Params:
-        """The filter in an acknowledgement: only what is honoured."""
+        """The filter for an acknowledgement: only the parts that the server honours."""
         honoured: Params = {flag: True for flag, method in LIST_CHANGES.items() if method in self.lists}
         return honoured | ({"resourceSubscriptions": list(self.uris)} if self.uris else {})
 
@@ -100,13 +100,13 @@ class Subtrees(Generic[T]):
 
 
 def _keys(uri: str) -> Sequence[str]:
-    """The keys of a URI: one that ends with a slash stands for all below it, any other also for itself."""
+    """The keys of a URI. A key that ends with a slash stands for all URIs below it, other keys also for themselves."""
     below = uri.rstrip("/") + "/"
     return (below,) if uri.endswith("/") else (uri, below)
 
 
 class Listener:
-    """One listener, from `with` on; `wait` returns what has changed since."""
+    """One listener. It collects changes from the start of its `with` block; `wait` returns them."""
 
     def __init__(self, filter: Filter, changes: "Changes") -> None:
         self.filter = filter

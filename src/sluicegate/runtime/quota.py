@@ -1,4 +1,4 @@
-"""Limits on what is in progress at once: a quota for each caller, and a semaphore with a bounded queue (threats §3).
+"""Limits on concurrent requests: a quota for each caller, and a semaphore with a bounded queue (R12, R23, R25).
 
 The limit per caller protects callers from each other (R25), so it holds only for callers with an identity. Without
 authentication all clients are the one local user: twenty clients would share what is meant for one, and there is
@@ -19,7 +19,7 @@ LOCAL_USER: Final = Caller().id
 
 
 class Exceeded(Enum):
-    """Which limit is reached."""
+    """The limit that has been reached."""
 
     PER_CALLER = "the limit per caller"
     TOTAL = "the limit of all callers together"
@@ -54,7 +54,7 @@ class Quota:
         return self._taken
 
     def taken_by(self, caller: Caller) -> int:
-        """How many a caller has."""
+        """The number of places that a caller has taken."""
         return self._of.get(caller.id, 0)
 
     def lease(self, caller: Caller) -> Lease | Exceeded:
@@ -170,7 +170,7 @@ class ConcurrencyLimit:
         try:
             async with asyncio.timeout(self._longest_wait):
                 await turn
-        except BaseException as problem:
+        except (asyncio.CancelledError, TimeoutError) as problem:
             if turn.done() and not turn.cancelled():
                 self.release()  # We got the place in the moment of leaving: pass it on.
             else:
@@ -191,7 +191,7 @@ class ConcurrencyLimit:
             self._empty.set()
 
     def park(self) -> bool:
-        """Let another call have the place of one that waits for a person, until `unpark`; False if too many wait so.
+        """Free the place of a call that waits for a person, until `unpark`; False if too many calls wait for persons.
 
         The call still counts as one in progress.
         """

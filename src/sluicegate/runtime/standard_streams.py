@@ -1,14 +1,15 @@
-"""The standard streams of the process: opens closed ones, and writes lines to stderr."""
+"""The standard streams of the process: opens closed ones, reserves stdout, and writes lines to stderr."""
 
 import os
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Final, TextIO
 
 NARROWEST: Final = 40
 """Columns; on narrower terminals, lines are not wrapped."""
 _CODES: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+_loading: Final[list[bool]] = []
 
 
 def open_standard_streams() -> None:
@@ -18,6 +19,42 @@ def open_standard_streams() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
+
+
+@contextmanager
+def reserved_while_loading() -> Generator[None]:
+    """Reserve the streams while code of the user is loaded: it prints to stderr, and `run` refuses to serve in it.
+
+    stdout is redirected for child processes too, since it carries the protocol.
+    """
+    _loading.append(True)
+    try:
+        with _stdout_to_stderr():
+            yield
+    finally:
+        _loading.pop()
+
+
+def is_loading() -> bool:
+    """Whether code of the user is being loaded; a call of `run` would then wait for a client inside an import."""
+    return bool(_loading)
+
+
+@contextmanager
+def _stdout_to_stderr() -> Generator[None]:
+    try:
+        stdout = os.dup(1)
+        os.dup2(2, 1)
+    except OSError:  # One of them is closed.
+        yield
+        return
+    try:
+        yield
+    finally:
+        if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison] - may be closed
+            sys.stdout.flush()
+        os.dup2(stdout, 1)
+        os.close(stdout)
 
 
 def say_if_terminal(instead: str) -> None:

@@ -1,4 +1,4 @@
-"""What asyncio lacks: task scopes whose tasks can be cancelled by key, and threads that do not delay the exit.
+"""Additions to asyncio: task scopes whose tasks can be cancelled by key, and threads that do not delay the exit.
 
 The one rule: tasks are created here and nowhere else, and every one has an owner that is an `async with`.
 """
@@ -18,7 +18,7 @@ from sluicegate.errors import ThreadsBusy
 T = TypeVar("T")
 
 Work = Callable[[], Callable[[], object]]
-"""What a thread runs. It returns a function that passes the outcome on, called once the thread is free again."""
+"""The work of a thread. It returns a function that passes the outcome on; this is called once the thread is free."""
 
 
 class TaskScope:
@@ -106,7 +106,7 @@ class TaskScope:
             task.cancel()
 
     def wind_up(self) -> None:
-        """Cancel every task, and each second again those that suppressed it."""
+        """Cancel every task. Tasks that suppress the cancellation are cancelled again every second."""
         self.cancel_all()
         if self._tasks:
             asyncio.get_running_loop().call_later(1.0, self.wind_up)
@@ -138,7 +138,7 @@ async def forever() -> None:
 
 
 async def in_thread(function: Callable[[], T]) -> T:
-    """What a blocking function returns, run in a daemon thread.
+    """The return value of a blocking function, which runs in a daemon thread.
 
     Not `asyncio.to_thread`: the interpreter waits for that pool's threads at exit, so one stuck tool would keep a
     server alive after its client has gone. A cancelled wait leaves the thread running, since Python cannot stop it.
@@ -155,7 +155,7 @@ async def in_thread(function: Callable[[], T]) -> T:
         try:
             value = context.run(function)
         except StopIteration as stop:
-            # A future refuses StopIteration, and its waiter would wait for ever.
+            # A future refuses StopIteration, so its waiter would never return.
             error = RuntimeError(f"the function raised StopIteration: {stop}")
         except BaseException as problem:  # noqa: BLE001 - re-raised in the waiting task
             error = problem
@@ -314,7 +314,7 @@ class OneByOne:
         self._lock = asyncio.Lock()
 
     async def run(self, steps: Generator[None, None, T]) -> T:
-        """What the work returns. Raises what it raises."""
+        """The return value of the work. Raises its exceptions."""
         async with self._lock:
             while True:
                 try:

@@ -9,53 +9,19 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Final, TypeGuard
-from urllib.parse import unquote
 
 import msgspec
 
 from sluicegate.protocol.message import Params, as_array, as_object
+from sluicegate.schemas.document import MANY, MAX_DEPTH, NAMED, ONE, TYPES, Budget, Document
 
-MAX_NODES: Final = 5_000
-"""Subschemas that one translation may look at. The largest of 400 public tools has about 600."""
+MAX_TRANSLATED: Final = 5_000
+"""Subschemas that one translation for an API may look at. The largest of 400 public tools has about 600."""
 _PATTERN_COST: Final = 5
 """What compiling a pattern takes, in subschemas."""
-MAX_DEPTH: Final = 48
-"""Levels of a schema or of a value in it."""
 MAX_PATTERN: Final = 1_000
 MAX_STATEMENT: Final = 600
-
-TYPES: Final = ("string", "number", "integer", "boolean", "array", "object", "null")
-ONE: Final = frozenset(
-    {"items", "additionalProperties", "not", "if", "then", "else", "propertyNames", "contains"}
-    | {"unevaluatedItems", "unevaluatedProperties"}
-)
-"""Keywords with one schema."""
-MANY: Final = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
-"""Keywords with a list of schemas."""
-NAMED: Final = frozenset({"properties", "patternProperties", "dependentSchemas"})
-"""Keywords with schemas by name."""
 _OPEN: Final = frozenset({"additionalProperties", "unevaluatedProperties", "unevaluatedItems"})
-
-
-class TooComplex(Exception):
-    """A schema needs more work than one tool is worth."""
-
-
-class Budget:
-    """The work that is left for one schema."""
-
-    def __init__(self, steps: int = MAX_NODES) -> None:
-        self._left = steps
-
-    def spend(self, steps: int = 1) -> None:
-        """Count some work.
-
-        Raises:
-            TooComplex: nothing is left.
-        """
-        self._left -= steps
-        if self._left < 0:
-            raise TooComplex
 
 
 def state(schema: Params, left_out: Params) -> None:
@@ -101,20 +67,16 @@ def target(reference: object, definitions: Mapping[str, object]) -> Params:
 
 class _Normalizer:
     def __init__(self, root: object, findings: list[str], budget: Budget) -> None:
-        self._root = root
+        self._document = Document(root, budget)
         self._findings = findings
         self._budget = budget
         self._names: dict[tuple[str, ...], str] = {}
         self._taken: dict[str, int] = {}
         """The names in use, and how many definitions wanted each."""
         self._waiting: list[tuple[str, object]] = []
-        self._anchors: dict[str, tuple[str, ...]] | None = None
-        top = as_object(root)
-        own = top.get("$id") if top is not None else None
-        self._id = own.rstrip("#") if isinstance(own, str) else ""
 
     def whole(self) -> Params:
-        root = self._schema(self._root, 0)
+        root = self._schema(self._document.root, 0)
         found: dict[str, Params] = {}
         while self._waiting:
             name, raw = self._waiting.pop()
@@ -188,13 +150,13 @@ class _Normalizer:
 
     def _name_of(self, reference: object) -> str | None:
         """The name in `$defs` of what a reference leads to; None if that is not in this document."""
-        pointer = self._pointer(reference) if isinstance(reference, str) else None
-        raw = _at(self._root, pointer) if pointer is not None else None
-        if pointer is None or raw is None:
+        place = self._document.find(reference)
+        if place is None:
             self._find(
                 f"The reference {str(reference)[:100]!r} leads out of the schema or nowhere; it is not followed."
             )
             return None
+        pointer = place.pointer
         if pointer not in self._names:
             self._budget.spend(len(pointer) + 1)
             base = re.sub(r"[^A-Za-z0-9_-]", "_", pointer[-1])[:40] if pointer else "root"
@@ -205,49 +167,8 @@ class _Normalizer:
                 name = f"{base}_{self._taken[base]}"
             self._taken.setdefault(name, 1)
             self._names[pointer] = name
-            self._waiting.append((name, raw))
+            self._waiting.append((name, place.schema))
         return self._names[pointer]
-
-    def _pointer(self, reference: str) -> tuple[str, ...] | None:
-        if self._id and reference.startswith(self._id):
-            reference = reference[len(self._id) :] or "#"
-        if not reference.startswith("#"):
-            return None
-        path = unquote(reference[1:])
-        if not path:
-            return ()
-        if path.startswith("/"):
-            return tuple(part.replace("~1", "/").replace("~0", "~") for part in path[1:].split("/"))
-        if self._anchors is None:
-            self._anchors = {}
-            self._collect_anchors(self._root, (), 0)
-        return self._anchors.get(path)
-
-    def _collect_anchors(self, raw: object, path: tuple[str, ...], depth: int) -> None:
-        inner = as_object(raw)
-        if depth > MAX_DEPTH or (inner is None and as_array(raw) is None):
-            return
-        self._budget.spend()
-        if inner is not None and self._anchors is not None:
-            for keyword in ("$anchor", "$dynamicAnchor"):
-                name = inner.get(keyword)
-                if isinstance(name, str):
-                    self._anchors.setdefault(name, path)
-        entries = sorted(inner.items()) if inner is not None else enumerate(as_array(raw) or ())
-        for key, value in entries:
-            self._collect_anchors(value, (*path, str(key)), depth + 1)
-
-
-def _at(root: object, pointer: tuple[str, ...]) -> object:
-    """What a JSON pointer leads to, or None."""
-    found = root
-    for part in pointer[:MAX_DEPTH]:
-        array = as_array(found)
-        if array is not None:
-            found = array[int(part)] if part.isascii() and part.isdigit() and int(part[:9]) < len(array) else None
-        else:
-            found = (as_object(found) or {}).get(part)
-    return found if len(pointer) <= MAX_DEPTH else None
 
 
 def _modern(given: Params) -> Params:

@@ -10,17 +10,12 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal
-from urllib.parse import unquote
 
 import msgspec
 
 from sluicegate.protocol.canonical_json import canonical_json
 from sluicegate.protocol.message import Params, as_array, as_object
-
-MAX_DEPTH: Final = 40
-"""Schemas inside each other; below that, any value is allowed."""
-MAX_NODES: Final = 20_000
-"""Schemas read for one root, each as often as it is used."""
+from sluicegate.schemas.document import MAX_DEPTH, Document, Place
 
 PlainName = Literal["string", "integer", "number", "boolean", "null"]
 _PLAIN: Final[Mapping[object, PlainName]] = {name: name for name in ("string", "integer", "number", "boolean", "null")}
@@ -182,14 +177,13 @@ class _Root:
 
     def __init__(self, types: SchemaTypes, schema: object, prefix: str) -> None:
         self._types = types
-        self._schema = schema
+        self._document = Document(schema)
         self._prefix = prefix
-        self._names: dict[str, str] = {}
-        self._left = MAX_NODES
+        self._names: dict[tuple[str, ...], str] = {}
 
     def declared_as(self, wanted: str) -> Ref:
-        name = self._names[""] = self._types.take(wanted)
-        return self._declare(name, self._schema, 0)
+        name = self._names[()] = self._types.take(wanted)
+        return self._declare(name, self._document.root, 0)
 
     def _declare(self, name: str, schema: object, depth: int) -> Ref:
         # The place in the order is taken first, and the name may be referred to.
@@ -208,11 +202,11 @@ class _Root:
 
     def _shape(self, schema: object, name: str, depth: int) -> Type:
         """The type of a schema; an object with named members is returned as it is, those inside it are declared."""
-        self._left -= 1
+        is_in_budget = self._document.budget.take()
         members = as_object(schema)
         if members is None:
             return Never() if schema is False else Unknown()
-        if depth > MAX_DEPTH or self._left < 0:
+        if depth > MAX_DEPTH or not is_in_budget:
             return Unknown()
         if isinstance(reference := members.get("$ref"), str):
             return self._reference(reference, depth)
@@ -290,63 +284,51 @@ class _Root:
     # ------------------------------------------------------------------------------------------------- references
 
     def _reference(self, reference: str, depth: int) -> Type:
-        found, pointer, target = self._found(reference)
-        if not found:
+        place = self._document.find(reference)
+        if place is None:
             return Unknown()
+        pointer = place.pointer
         if pointer not in self._names:
-            label = _label(pointer.rpartition("/")[2])
+            label = _label(pointer[-1])
             label = label if label[0].isalpha() else self._prefix + label
-            key = (label, self._digest(reference))
+            digest = self._digest(place)
+            if digest is None:
+                return Unknown()
+            key = (label, digest)
             if key in self._types.shared:
                 self._names[pointer] = self._types.shared[key]
             else:
                 wanted = self._types.take(label)
                 self._names[pointer] = self._types.shared[key] = wanted
-                self._declare(wanted, target, depth + 1)
+                self._declare(wanted, place.schema, depth + 1)
         return Ref(self._names[pointer])
 
-    def _found(self, reference: str) -> tuple[bool, str, object]:
-        """Whether a reference leads to a place in this schema; the place, and what is there."""
-        head, hash_sign, pointer = reference.partition("#")
-        pointer = unquote(pointer)
-        if head or not hash_sign or (pointer and not pointer.startswith("/")):
-            return False, "", None
-        here = self._schema
-        for part in pointer.split("/")[1:]:
-            part = part.replace("~1", "/").replace("~0", "~")
-            members, items = as_object(here), as_array(here)
-            if members is not None and part in members:
-                here = members[part]
-            elif items is not None and re.fullmatch("[0-9]{1,6}", part) and int(part) < len(items):
-                here = items[int(part)]
-            else:
-                return False, "", None
-        return True, pointer, here
-
-    def _digest(self, reference: str) -> bytes:
-        """A digest of what is referred to, and of everything that this refers to in turn."""
+    def _digest(self, place: Place) -> bytes | None:
+        """A digest of what is referred to, and of everything that this refers to in turn; None if that is too much."""
         seen: dict[str, object] = {}
-        following = [reference]
+        following: list[Place | None] = [place]
         while following:
-            found, place, target = self._found(following.pop())
-            if found and place not in seen:
-                seen[place] = target
-                following += _references(target)
+            here = following.pop()
+            if not self._document.budget.take():
+                return None
+            name = "/".join(part.replace("/", "~1") for part in here.pointer) if here is not None else ""
+            if here is not None and name not in seen:
+                seen[name] = here.schema
+                following += map(self._document.find, _references(here.schema))
         return hashlib.sha256(canonical_json(seen)).digest()
 
     def _merged(self, members: Params) -> Params:
         """One schema for all parts of `allOf`. Each definition is used once, however often it is referred to."""
         merged: Params = {}
-        seen: set[str] = set()
+        seen: set[tuple[str, ...]] = set()
         following: list[object] = [members]
-        while following and self._left >= 0:
-            self._left -= 1
+        while following and self._document.budget.take():
             part = as_object(following.pop(0)) or {}
             if isinstance(reference := part.get("$ref"), str):
-                found, pointer, target = self._found(reference)
-                if found and pointer not in seen:
-                    seen.add(pointer)
-                    following.insert(0, target)
+                place = self._document.find(reference)
+                if place is not None and place.pointer not in seen:
+                    seen.add(place.pointer)
+                    following.insert(0, place.schema)
                 continue
             following[:0] = as_array(part.get("allOf")) or []
             own = {key: value for key, value in part.items() if key != "allOf"}

@@ -5,18 +5,19 @@ of bodies, how much of an answer waits for a slow client, how many requests are 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Self, cast
 
 from sluicegate.downstream.asgi_request import AsgiRequest, Receive, Scope, Send
-from sluicegate.downstream.http import HttpEndpoint
+from sluicegate.downstream.http import LOCAL_USER, HttpEndpoint
 from sluicegate.downstream.http_guard import LOOPBACK, HostPolicy
-from sluicegate.downstream.http_response import HttpRequest, refuse
+from sluicegate.downstream.http_response import refuse
 from sluicegate.errors import ConfigError, LocalProtocolError
-from sluicegate.exchange import Caller, Handler, chain
+from sluicegate.exchange import Handler, chain
 from sluicegate.gate.admission import Admission
+from sluicegate.runtime.identity import Identity, IncomingRequest
 from sluicegate.runtime.lifespan import opened
 from sluicegate.runtime.task_scope import TaskScope
 
@@ -34,8 +35,9 @@ class AsgiApp:
         hosts: the names it answers to, such as `mcp.example.com` or `localhost:8000`; those of this machine if left
             out. Other names are refused, so that no web page can reach it by a name of its own (DNS rebinding).
         origins: the web pages that may speak to it, such as `https://app.example.com`, besides those of its own host.
-        caller: returns the caller for the ASGI scope, where your authentication has left it. Sessions and waiting
-            calls belong to their caller. If left out, all clients are one caller.
+        caller: returns the caller for the ASGI scope, where your authentication has left it; or a `Refusal`, which is
+            sent to the client; or an awaitable of one of them. Sessions and waiting calls belong to their caller. If
+            left out, all clients are one caller.
 
     Raises:
         ConfigError: the path, a host or an origin is not valid.
@@ -48,7 +50,7 @@ class AsgiApp:
         path: str = "/mcp",
         hosts: Collection[str] = LOOPBACK,
         origins: Collection[str] = (),
-        caller: Callable[[Scope], Caller] | None = None,
+        caller: Callable[[Scope], Identity | Awaitable[Identity]] = lambda scope: LOCAL_USER,
     ) -> None:
         if not callable(server):
             raise TypeError(f"AsgiApp serves a Server, not {type(server).__name__}")
@@ -66,14 +68,9 @@ class AsgiApp:
             raise ConfigError(
                 "This AsgiApp is open already: open it once, in its own lifespan or in that of the outer app."
             )
-        caller = self._caller
-
-        def of_request(request: HttpRequest) -> Caller:
-            return Caller() if caller is None else caller(cast(AsgiRequest, request).scope)
-
         # A new one each time: test clients start an app again and again.
         handler = chain((Admission(),), self._server)
-        endpoint = HttpEndpoint(handler, path=self._path, hosts=self._host_policy, caller=of_request)
+        endpoint = HttpEndpoint(handler, path=self._path, hosts=self._host_policy, identify=self._identify)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(opened(self._server))
             self._endpoint = await stack.enter_async_context(endpoint)
@@ -129,6 +126,9 @@ class AsgiApp:
             await send({"type": "lifespan.startup.failed", "message": str(problem)})
         else:
             await send({"type": "lifespan.shutdown.complete"})
+
+    def _identify(self, request: IncomingRequest) -> Identity | Awaitable[Identity]:
+        return self._caller(cast(AsgiRequest, request).scope)
 
     @property
     def _opened(self) -> HttpEndpoint:

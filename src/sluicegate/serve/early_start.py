@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Final, TypedDict
+from typing import Final
 
 from sluicegate.config.model import GatewayConfig, HttpFront, Stdio
 from sluicegate.config.paths import control_socket
@@ -21,19 +21,6 @@ _BESIDE: Final = (
 )
 MAX_STOP: Final = 5.0
 """Seconds to wait for the end of unused servers. Their guardians need less, and continue without this process."""
-
-
-class CommandLine(TypedDict):
-    """Arguments for starting a process."""
-
-    command: list[str]
-    env: dict[str, str]
-    cwd: str
-
-
-def command_of(source: Stdio) -> CommandLine:
-    """The command, environment and folder of a server, with its secrets in plain text."""
-    return CommandLine(command=source.argv(), env=source.environment(), cwd=source.cwd)
 
 
 def check_address(http: HttpFront) -> None:
@@ -95,9 +82,10 @@ class Launches:
         """Start all enabled servers that are commands."""
         for name, server in config.servers.items():
             if server.enabled and isinstance(server.source, Stdio):
+                source = server.source
                 # The gateway tries again and reports the reason.
                 with suppress(UpstreamUnavailable):
-                    self._launched[name] = launch(**command_of(server.source))
+                    self._launched[name] = launch(source.argv(), env=source.environment(), cwd=source.cwd)
 
     def dismiss(self) -> None:
         """Stop the processes that were not taken, without waiting for their end."""

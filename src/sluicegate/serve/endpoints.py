@@ -5,11 +5,12 @@ from typing import Final
 
 from sluicegate import http1
 from sluicegate.config.model import GatewayConfig, HttpFront
-from sluicegate.downstream.http import HttpEndpoint
-from sluicegate.downstream.http_guard import LOOPBACK, NOT_FOUND, HostPolicy, HttpLimits, Refusal
-from sluicegate.downstream.http_response import HttpRequest, refuse
+from sluicegate.downstream.http import HttpEndpoint, caller_by_address
+from sluicegate.downstream.http_guard import LOOPBACK, HostPolicy, HttpLimits
+from sluicegate.downstream.http_response import HttpRequest
 from sluicegate.errors import ConfigError
 from sluicegate.gateway.gateway import Gateway
+from sluicegate.runtime.identity import Identify, Refusal
 from sluicegate.runtime.quota import Quota
 from sluicegate.runtime.task_scope import TaskScope
 
@@ -19,8 +20,10 @@ _MAX_SHOWN: Final = 64
 class Endpoints:
     """Answers HTTP requests, each at the endpoint of its path. `async with` opens and closes the endpoints."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, identify: Identify = caller_by_address) -> None:
+        """`identify` returns the caller of each request, for all endpoints."""
         self._gateway = gateway
+        self._identify = identify
         self._endpoints: dict[str, HttpEndpoint] = {}
         self._dismissed: dict[HttpEndpoint, asyncio.Event] = {}
         # Clients are configured with the path once, so changes of it take effect with the next start. So do all other
@@ -88,7 +91,9 @@ class Endpoints:
             limits=self._limits,
             streams=self._streams,
             sse=self._http.sse,
+            identify=self._identify,
             is_able=lambda: self._gateway.is_able,
+            not_found=self._unknown_profile,
         )
 
     async def _keep(self, endpoint: HttpEndpoint, place: str, opened: asyncio.Event) -> None:
@@ -104,23 +109,16 @@ class Endpoints:
                 del self._dismissed[endpoint]
 
     def __call__(self, request: HttpRequest) -> None:
-        endpoint = self._endpoints.get(request.path)
-        if endpoint is not None:
-            endpoint(request)
-        elif request.path.removeprefix(f"{self._path}/") not in ("", request.path):
-            self._refuse_profile(request)
-        else:
-            self._endpoints[self._path](request)
+        (self._endpoints.get(request.path) or self._endpoints[self._path])(request)
 
-    def _refuse_profile(self, request: HttpRequest) -> None:
-        """Answer that there is no such profile; clients on this machine also learn which there are."""
+    def _unknown_profile(self, request: HttpRequest) -> Refusal | None:
+        """The refusal for a path below the endpoint's own; clients on this machine also learn which profiles exist."""
         config = self._gateway.config
-        refusal = _host_policy(self._http).check(request.headers) or NOT_FOUND
-        if refusal is NOT_FOUND and not self._http.anyone_may_connect:
-            known = f"there are: {', '.join(config.profiles)}" if config.profiles else "sluicegate.toml has none"
-            name = request.path[len(self._path) + 1 :][:_MAX_SHOWN]
-            refusal = Refusal(404, "not_found", f"There is no profile {name!r}; {known}.")
-        refuse(request, refusal)
+        name = request.path.removeprefix(f"{self._path}/")
+        if self._http.anyone_may_connect or name in ("", request.path):
+            return None
+        known = f"there are: {', '.join(config.profiles)}" if config.profiles else "sluicegate.toml has none"
+        return Refusal(404, "not_found", f"There is no profile {name[:_MAX_SHOWN]!r}; {known}.")
 
     def stop_taking(self) -> None:
         for endpoint in self._endpoints.values():

@@ -25,7 +25,7 @@ from sluicegate.serve.reload import Adjust, Say, as_loaded
 from sluicegate.serve.stopping import ExitTimer, Signals, UntilIdle
 
 if TYPE_CHECKING:
-    from sluicegate.gateway.load_activation import FoundActivation
+    from sluicegate.gateway.loading import FoundActivation
 
 log = logging.getLogger("sluicegate")
 

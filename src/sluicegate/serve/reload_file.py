@@ -9,7 +9,7 @@ from sluicegate.client.in_process import as_upstream
 from sluicegate.config.watch import watch
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Exchange, Handler
-from sluicegate.gateway.load_file import file_of, load_server
+from sluicegate.gateway.loading import file_of, load_server
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.message import Reply

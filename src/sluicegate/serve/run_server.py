@@ -7,8 +7,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Coroutine, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import asynccontextmanager
 from typing import Final
 
 from sluicegate.downstream.stdio import serve_stdio
@@ -16,12 +16,10 @@ from sluicegate.errors import ConfigError
 from sluicegate.exchange import Handler, chain
 from sluicegate.gate.admission import Admission
 from sluicegate.runtime.lifespan import opened
-from sluicegate.runtime.standard_streams import open_standard_streams, say_if_terminal, write_line
+from sluicegate.runtime.standard_streams import is_loading, open_standard_streams, say_if_terminal, write_line
 
 DRAIN: Final = 10.0
 """Seconds that requests in progress have to finish when the program is stopped (R29)."""
-
-_loading: Final[list[bool]] = []
 
 
 def run(
@@ -38,7 +36,7 @@ def run(
             is being loaded by a program that serves it.
         OSError: the address cannot be bound.
     """
-    if _loading:
+    if is_loading():
         raise ConfigError('put the call of sluicegate.run() under `if __name__ == "__main__":`.')
     if not callable(server):
         raise TypeError(f"run() serves a Server, not {type(server).__name__}")
@@ -55,21 +53,13 @@ def run(
 
         run_in_loop(serve())
     else:
+        from sluicegate.config.self_reference import is_loopback  # Imported late: a server over stdio needs none of it.
+
         if not is_loopback(host):
             raise ConfigError(
                 f"{host} can be reached by others, and this server does not authenticate clients; use 127.0.0.1."
             )
         run_in_loop(serve_http(server, host, port))
-
-
-@contextmanager
-def only_loaded() -> Generator[None]:
-    """Make `run` raise while a file is loaded: it would wait for a client in the middle of an import."""
-    _loading.append(True)
-    try:
-        yield
-    finally:
-        _loading.pop()
 
 
 async def serve_http(server: Handler, host: str, port: int) -> None:
@@ -132,16 +122,6 @@ def client_lines(url: str, name: str = "") -> list[str]:
         f"  Claude Code:   claude mcp add -t http {name} {url}",
         f"  other clients: {json.dumps(entry)}",
     ]
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only programs on this machine can reach the host."""
-    import ipaddress  # Imported late: a server over stdio does not need it.
-
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _leave() -> None:

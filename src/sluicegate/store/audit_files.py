@@ -105,7 +105,7 @@ def open_database(file: LogFile, sync: str = "normal") -> sqlite3.Connection:
         database.execute("PRAGMA wal_autocheckpoint = 0")
         database.execute("PRAGMA secure_delete = ON")
         read_start(database)
-    except BaseException:
+    except BaseException:  # Raised again; the file would stay open.
         database.close()
         raise
     return database

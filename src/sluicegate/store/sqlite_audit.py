@@ -326,7 +326,7 @@ class SqliteAudit:
                 rows = [*([self._gap(len(self._missed))] if self._missed_count else ()), *self._missed, *rows]
                 self._journal.open()
             note = self._journal.close(rows)
-        except Exception as problem:
+        except Exception as problem:  # Whatever it is, callers wait for these rows.
             log.error("The end of the audit log could not be written: %s.", problem)
             failure, note = AuditUnavailable("The audit log cannot be written."), ""
         else:

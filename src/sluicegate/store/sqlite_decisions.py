@@ -130,7 +130,7 @@ class SqliteDecisions:
                     self._lock = try_lock(os.path.join(self._runs, self.run))
             self._void_stopped()
             self._version = self._data_version()
-        except BaseException:
+        except BaseException:  # Raised again; the file would stay open.
             self._db.close()
             raise
 
@@ -417,7 +417,7 @@ class SqliteDecisions:
             try:
                 yield self._db
                 self._db.execute("COMMIT")
-            except BaseException:
+            except BaseException:  # Raised again; the transaction must not stay open.
                 with suppress(sqlite3.Error):
                     self._db.execute("ROLLBACK")
                 raise

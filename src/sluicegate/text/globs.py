@@ -5,10 +5,9 @@ compared first, and what is left between them is read once, with all possible po
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from os.path import commonprefix
-from typing import Final
+from typing import Final, NamedTuple
 
 MAX_SIZE: Final = 1024
 """Characters of a glob."""
@@ -28,22 +27,16 @@ class BadGlob(ValueError):
     """A glob that cannot be read; the message is the end of a sentence: "... is not closed"."""
 
 
-class Chars:
+class Chars(NamedTuple):
     """One character of several: `?`, `[a-z]` or `[!a]`, as ranges of code points, the end of each exclusive."""
 
-    __slots__ = ("ranges",)
-
-    def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
-        self.ranges = tuple(ranges)
+    ranges: Sequence[tuple[int, int]]
 
 
-class Star:
+class Star(NamedTuple):
     """Any number of characters; without the separator unless it `crosses` it."""
 
-    __slots__ = ("crosses",)
-
-    def __init__(self, crosses: bool) -> None:
-        self.crosses = crosses
+    crosses: bool
 
 
 Token = str | Chars | Star
@@ -53,23 +46,29 @@ Token = str | Chars | Star
 class Glob:
     """A compiled glob."""
 
-    __slots__ = ("_automaton", "_exact", "_heads", "_simple", "head", "matches_all", "separator", "source")
+    __slots__ = ("_automaton", "_exact", "_head", "_heads", "_simple", "matches_all", "separator", "source")
 
     def __init__(self, source: str, separator: str = "/") -> None:
         """Raises BadGlob if the source cannot be read."""
         self.source = source
         self.separator = separator
-        alternatives = [_joined(each) for each in _Parser(source, separator).parse()]
-        self._exact = frozenset("".join(map(str, each)) for each in alternatives if _is_text(each))
-        simple = [_around_star(each) for each in alternatives]
-        self._simple = tuple(each for each in simple if each is not None)
-        rest = [each for each, is_simple in zip(alternatives, simple, strict=True) if not is_simple]
-        rest = [each for each in rest if not _is_text(each)]
+        exact: set[str] = set()
+        simple: list[tuple[str, Star, str]] = []
+        rest: list[_Ends] = []
+        for alternative in _Parser(source, separator).parse():
+            head, inner, tail = ends = _ends(_joined(alternative))
+            if not inner:
+                exact.add(head)
+            elif len(inner) == 1 and isinstance(inner[0], Star):
+                simple.append((head, inner[0], tail))
+            else:
+                rest.append(ends)
+        self._exact = frozenset(exact)
+        self._simple = tuple(simple)
         self._automaton = _Automaton(rest, separator) if rest else None
-        self._heads = tuple(head for head, star, tail in self._simple if star.crosses and not tail)
+        self._heads = tuple(head for head, star, tail in simple if star.crosses and not tail)
         """It matches everything that begins with one of these."""
-        wild = [self._automaton.head] if self._automaton is not None else []
-        self.head = commonprefix([*self._exact, *(head for head, _, _ in self._simple), *wild])
+        self._head = _common_prefix([*exact, *(head for head, _, _ in simple), *(head for head, _, _ in rest)])
         """The text that everything it matches begins with."""
         self.matches_all = "" in self._heads
 
@@ -95,10 +94,7 @@ class Glob:
             return True
         if not other._simple and other._automaton is None:
             return all(self.matches(text) for text in other._exact)
-        return other.head.startswith(self._heads)
-
-    def __repr__(self) -> str:
-        return f"Glob({self.source!r}, {self.separator!r})"
+        return other._head.startswith(self._heads)
 
 
 @lru_cache(maxsize=4096)
@@ -132,7 +128,7 @@ class _Parser:
         if len(source) > MAX_SIZE:
             raise BadGlob(f"is longer than {MAX_SIZE} characters")
         self._source = source
-        self._separator = separator
+        self._separators = [(ord(separator), ord(separator) + 1)] if separator else []
         self._place = 0
 
     def parse(self) -> list[list[Token]]:
@@ -180,9 +176,9 @@ class _Parser:
             case "*":
                 stars = len(self._source[self._place :]) - len(self._source[self._place :].lstrip("*"))
                 self._place += stars
-                return Star(bool(stars) or not self._separator)
+                return Star(bool(stars) or not self._separators)
             case "?":
-                return Chars(self._without_separator([(0, _END)]))
+                return Chars(_others(self._separators))
             case "[":
                 return self._class()
             case "]":
@@ -213,7 +209,8 @@ class _Parser:
                 raise BadGlob(f"has the empty range {first}-{last}")
             ranges.append((ord(first), ord(last) + 1))
         self._place += 1
-        return Chars(self._without_separator(_others(ranges) if is_negated else ranges))
+        others = ranges if is_negated else _others(ranges)
+        return Chars(_others([*others, *self._separators]))
 
     def _class_char(self) -> str:
         char = self._peek()
@@ -224,12 +221,6 @@ class _Parser:
         if self._place + ahead >= len(self._source):
             raise BadGlob(r"has a [ that is not closed; write \[ for the character")
         return self._source[self._place + ahead]
-
-    def _without_separator(self, ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        point = ord(self._separator) if self._separator else -1
-        for first, end in ranges:
-            pieces = [(first, point), (point + 1, end)] if first <= point < end else [(first, end)]
-            yield from (piece for piece in pieces if piece[0] < piece[1])
 
 
 def _others(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -257,17 +248,10 @@ def _joined(tokens: Sequence[Token]) -> list[Token]:
     return found
 
 
-def _is_text(tokens: Sequence[Token]) -> bool:
-    return all(isinstance(token, str) for token in tokens)
+_Ends = tuple[str, Sequence[Token], str]
 
 
-def _around_star(tokens: Sequence[Token]) -> tuple[str, Star, str] | None:
-    """The texts around a star, if that is all there is."""
-    head, inner, tail = _ends(tokens)
-    return (head, inner[0], tail) if len(inner) == 1 and isinstance(inner[0], Star) else None
-
-
-def _ends(tokens: Sequence[Token]) -> tuple[str, Sequence[Token], str]:
+def _ends(tokens: Sequence[Token]) -> _Ends:
     """The text at the beginning, what is between, and the text at the end."""
     head = tail = ""
     if tokens and isinstance(tokens[0], str):
@@ -275,6 +259,14 @@ def _ends(tokens: Sequence[Token]) -> tuple[str, Sequence[Token], str]:
     if tokens and isinstance(tokens[-1], str):
         tail, tokens = tokens[-1], tokens[:-1]
     return head, tokens, tail
+
+
+def _common_prefix(texts: Iterable[str]) -> str:
+    """The longest text that all begin with."""
+    first, *others = texts
+    while not all(text.startswith(first) for text in others):
+        first = first[:-1]
+    return first
 
 
 # --------------------------------------------------------------------------------------------------------- matching
@@ -302,24 +294,24 @@ class _Moves(dict[str, int]):
 class _Automaton:
     """Several alternatives as one nondeterministic automaton. Bit n of a number says that position n can be reached."""
 
-    __slots__ = ("_cross", "_final", "_first", "_moves", "_needed", "_separator", "_stay", "_tail", "head")
+    __slots__ = ("_cross", "_final", "_first", "_head", "_moves", "_needed", "_separator", "_stay", "_tail")
 
-    def __init__(self, alternatives: Sequence[Sequence[Token]], separator: str) -> None:
-        ends = [_ends(each) for each in alternatives]
-        self.head = commonprefix([head for head, _, _ in ends])
-        self._tail = commonprefix([tail[::-1] for _, _, tail in ends])[::-1]
+    def __init__(self, alternatives: Sequence[_Ends], separator: str) -> None:
+        self._head = _common_prefix(head for head, _, _ in alternatives)
+        self._tail = _common_prefix(tail[::-1] for _, _, tail in alternatives)[::-1]
         # The longest text of each alternative. Without one of them nothing matches, and a search is faster than steps.
         longest = [
-            max((token for token in each if isinstance(token, str)), key=len, default="") for each in alternatives
+            max((token for token in (head, *inner, tail) if isinstance(token, str)), key=len)
+            for head, inner, tail in alternatives
         ]
         self._needed = tuple(longest) if all(longest) else ("",)
         self._separator = separator
         self._first = self._final = self._stay = self._cross = 0
         moves: list[tuple[int, int, int]] = []
         place = 0
-        for head, inner, tail in ends:
+        for head, inner, tail in alternatives:
             self._first |= 1 << place
-            for token in (head[len(self.head) :], *inner, tail[: len(tail) - len(self._tail)]):
+            for token in (head[len(self._head) :], *inner, tail[: len(tail) - len(self._tail)]):
                 match token:
                     case Star():
                         self._stay |= 1 << place
@@ -337,10 +329,10 @@ class _Automaton:
         self._moves = _Moves(moves)
 
     def accepts(self, text: str) -> bool:
-        head, tail = self.head, self._tail
+        head, tail = self._head, self._tail
         if not (text.startswith(head) and text.endswith(tail) and len(text) >= len(head) + len(tail)):
             return False
-        for needed in self._needed:
+        for needed in self._needed:  # A generator would take as long as the match itself.
             if needed in text:
                 break
         else:

@@ -18,6 +18,7 @@ from sluicegate.exchange import Exchange
 from sluicegate.gate.approval_text import as_lines
 from sluicegate.gate.rules import Permission, full_name, to_toml
 from sluicegate.protocol.message import Params, as_object
+from sluicegate.runtime.terminal import Keyboard
 from sluicegate.store.base import Approval, ApprovalAnswer, Decisions
 from sluicegate.text.globs import escape
 
@@ -262,25 +263,16 @@ async def ask_on_terminal(ask: PermissionRequest) -> Allow | Deny:
     console = Console(stderr=True, highlight=False)
     title = f"May {ask.agent} call {ask.tool}?" if ask.agent else f"Call {ask.tool}?"
     console.print(Panel(Text("\n".join(ask.lines or (ask.reason,))), title=Text(title), title_align="left"))
+    keyboard = Keyboard()
     while True:
         console.print("[bold]y[/]es, for this [bold]s[/]ession, [bold]a[/]lways, [bold]n[/]o, [bold]q[/]uit: ", end="")
-        line = await read_line()
-        key = line.strip().lower()[:1]
+        try:
+            key = (await keyboard.line("")).strip().lower()[:1]
+        except EOFError:
+            key = "q"
         if key in _KEYS:
             return Allow(remember=_KEYS[key])
         if key == "n":
             return Deny("The user did not allow this call; nothing was run.")
-        if key == "q" or not line:
+        if key == "q":
             return Deny("The user stopped the agent; nothing was run.", stop=True)
-
-
-async def read_line() -> str:
-    """The next line of stdin; empty at its end. Cancelling it leaves no thread behind."""
-    loop = asyncio.get_running_loop()
-    ready = loop.create_future()
-    loop.add_reader(sys.stdin.fileno(), lambda: ready.done() or ready.set_result(None))
-    try:
-        await ready
-    finally:
-        loop.remove_reader(sys.stdin.fileno())
-    return sys.stdin.readline()

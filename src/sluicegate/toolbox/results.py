@@ -12,9 +12,11 @@ from msgspec import UNSET
 
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.types import TextContent, ToolResult
-from sluicegate.schemas.apis import blocks
 from sluicegate.schemas.apis.messages import Keep, cannot_show, text_of
+from sluicegate.toolbox.definitions import blocks
 
+MAX_RESULT: Final = 100_000
+"""Characters of a result that a model is shown at once."""
 MAX_KEPT: Final = 32 * 1024 * 1024
 """Characters of all long results that are kept; the oldest are dropped."""
 

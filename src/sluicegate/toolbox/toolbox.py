@@ -15,15 +15,15 @@ from msgspec.structs import replace
 
 from sluicegate.client.in_process import LocalHub, as_upstream, is_local_hub
 from sluicegate.config.load import Loaded, load
-from sluicegate.config.management import MANAGED_AS
 from sluicegate.config.model import GatewayConfig, PythonFile, ServerConfig, Stdio
 from sluicegate.config.paths import Places
 from sluicegate.config.problems import Problem
+from sluicegate.config.resource_tools import NAMES, resource_tools_server, with_resource_tools
 from sluicegate.exchange import Caller, Upstream
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.gateway.gateway import Gateway
 from sluicegate.gateway.governance import open_stores
-from sluicegate.gateway.load_file import load_server
+from sluicegate.gateway.loading import load_server
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountState
 from sluicegate.protocol.message import Params
@@ -31,10 +31,10 @@ from sluicegate.protocol.versions import MODERN_VERSIONS
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.serve.reload import Reloader
 from sluicegate.server import Server
-from sluicegate.toolbox.management_tools import MAX_RESULT, ManagementTools
 from sluicegate.toolbox.narrowing import Narrowing, NarrowingGovernor
 from sluicegate.toolbox.permission import OnPermission, Permissions
-from sluicegate.toolbox.view import SharedByViews, View
+from sluicegate.toolbox.results import MAX_RESULT
+from sluicegate.toolbox.view import ManagementTools, SharedByViews, View
 
 log = logging.getLogger("sluicegate")
 
@@ -71,7 +71,7 @@ class Toolbox(View):
         max_result: int,
     ) -> None:
         super().__init__("", Caller(), on_permission)
-        self._places = replace(places, added=(*added, *MANAGED_AS))
+        self._places = replace(places, added=(*added, *NAMES))
         self._added = added
         self._ready = ready
         self._search_mode: bool | Literal["auto"] = search
@@ -146,13 +146,11 @@ class Toolbox(View):
             gateway.hub.govern(NarrowingGovernor(gateway.governance, self._narrowing_of, self._own))
             stack.callback(self._closed)
             await stack.enter_async_context(gateway)
-            management = cast(ManagementTools, gateway.management)
-            management.texts.longest = self._max_result
             await self._open(
                 SharedByViews(
                     gateway.hub.router(""),
                     gateway.handler(),
-                    management,
+                    lambda: cast(ManagementTools, gateway.activation(self._own())),
                     {self.caller.id: self},
                     self._search_mode,
                     self._pinned,
@@ -198,7 +196,7 @@ class Toolbox(View):
             catalog=replace(config.catalog, instructions=longest, resource_tools=True),
             is_controlled=False,
         )
-        return replace(loaded, config=config)
+        return replace(loaded, config=with_resource_tools(config, {"max_result": self._max_result}))
 
     # ---------------------------------------------------------------------------------------------------- permission
 
@@ -211,8 +209,7 @@ class Toolbox(View):
         return None if view is None else view.narrowing
 
     def _own(self) -> str:
-        management = self.gateway.management
-        return "" if management is None else management.server.name
+        return resource_tools_server(self.gateway.config)
 
     def _about(self, name: str) -> Params:
         entry = self._shared.router.catalog.tools.get(name)

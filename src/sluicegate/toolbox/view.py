@@ -2,29 +2,39 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from typing import Final, Literal, Self
+from typing import Final, Literal, Protocol, Self
 
 import msgspec
 
 from sluicegate.client.client import Client, StreamEvent
 from sluicegate.client.events import OnProgress
-from sluicegate.config.problems import did_you_mean
+from sluicegate.client.in_process import CallerConnection
 from sluicegate.errors import InvalidParams, SluicegateError
 from sluicegate.exchange import Caller, Handler
 from sluicegate.hub.catalog import Catalog
-from sluicegate.hub.router import Router
+from sluicegate.hub.router import CAPABILITIES, Router
 from sluicegate.hub.search import ToolSearch
 from sluicegate.hub.search_step import CALL, SEARCH, TOOLS, read_called, read_query
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.read_types import read_tool
 from sluicegate.protocol.types import TextContent, Tool, ToolResult
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.schemas.apis import APIS, Defined, answers, api_named, define, news, read_calls, tokens, tool_list
 from sluicegate.schemas.apis.messages import ModelCall, read_call
 from sluicegate.text.globs import name_matches
-from sluicegate.toolbox.management_tools import NO_LIMIT, CallerConnection, ManagementTools
+from sluicegate.text.similar import did_you_mean
+from sluicegate.toolbox.definitions import (
+    APIS,
+    Defined,
+    answers,
+    api_named,
+    define,
+    news,
+    read_calls,
+    tokens,
+    tool_list,
+)
 from sluicegate.toolbox.narrowing import Narrowing
 from sluicegate.toolbox.permission import (
     MAX_CHANGES,
@@ -36,13 +46,16 @@ from sluicegate.toolbox.permission import (
     batch,
     with_changes,
 )
-from sluicegate.toolbox.results import Answers, Outcome, error, outcome
-from sluicegate.toolbox.updates import Update
+from sluicegate.toolbox.results import Answers, Files, LongTexts, Outcome, error, outcome
+from sluicegate.toolbox.updates import Update, Watches
 
 SEARCHED_TOOLS: Final = 30
 """Tools from which on models search."""
 SEARCHED_TOKENS: Final = 10_000
 """Tokens of definitions from which on models search."""
+
+NO_LIMIT: Final = 7 * 86_400.0
+"""Seconds. Servers have their own limits, which do not count the time that a person takes to answer."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -61,17 +74,35 @@ def _own_batch() -> Generator[Batch]:
         batch.reset(token)
 
 
+class ManagementTools(Protocol):
+    """The resource tools of the gateway, which also keep what the calls of an agent leave behind."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def texts(self) -> LongTexts: ...
+    @property
+    def files(self) -> Files: ...
+    @property
+    def watches(self) -> Watches: ...
+
+
 class SharedByViews(msgspec.Struct, eq=False):
     """What all views of a toolbox have in common."""
 
     router: Router
     handler: Handler
-    management: ManagementTools
+    find_management: Callable[[], ManagementTools]
+    """A reload may replace them, when a server of the files takes their name."""
     views: "dict[str, View]"
     """By the ids of their callers."""
     search: bool | Literal["auto"] = "auto"
     pinned: Sequence[str] = ()
     """Globs on tools that the model need not search for."""
+
+    @property
+    def management(self) -> ManagementTools:
+        return self.find_management()
 
 
 class View:
@@ -153,7 +184,7 @@ class View:
     async def _open(self, shared: SharedByViews) -> None:
         self._shared_parts = shared
         self._tasks = await TaskScope().__aenter__()
-        connection = CallerConnection(shared.handler, self.caller)
+        connection = CallerConnection(shared.handler, self.caller, CAPABILITIES)
         self._client = Client(connection, self._tasks, timeout=NO_LIMIT, max_timeout=NO_LIMIT)
 
     async def _close(self) -> None:
@@ -241,7 +272,7 @@ class View:
 
     def _is_pinned(self, tool: Tool) -> bool:
         entry = self._catalog().tools.get(tool.name)
-        if entry is not None and entry.mount == self._shared.management.server.name:
+        if entry is not None and entry.mount == self._shared.management.name:
             return True
         names = {tool.name} if entry is None else {tool.name, entry.own}
         return any(name_matches(name, glob) for glob in self._shared.pinned for name in names)
@@ -430,7 +461,7 @@ class View:
         entry = self._catalog().tools.get(name)
         management, current = self._shared.management, batch.get()
         # Our own are short, and lead to the rest of long ones.
-        if entry is None or entry.mount != management.server.name:
+        if entry is None or entry.mount != management.name:
             result = management.texts.shortened(result, self.caller.id)
         found = outcome(result, management.files.save)
         is_stopped = result.is_error and current is not None and current.is_stopped

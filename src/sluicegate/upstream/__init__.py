@@ -1,1 +1,1 @@
-"""What answers, elsewhere: our client side. Thin shells that move bytes; what a message means is protocol/'s."""
+"""Connections to servers: child processes and URLs. Thin shells that move bytes; `protocol/` interprets messages."""

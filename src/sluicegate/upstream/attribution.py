@@ -1,4 +1,4 @@
-"""Which call caused what a session-era server asks or reports, where the transport does not say (protocol §3.4).
+"""Finds the call that caused a question or notification of a session-era server, if the transport does not show it.
 
 The one rule: callers are never guessed. Among several calls of one caller the likeliest is asked, and the guess is
 counted; the answer goes back under the question's own id, so that it reaches the call that asked.
@@ -263,7 +263,7 @@ class Attribution:
                 inbox.since = monotonic()
 
     def _likeliest(self, unanswered: OpenQuestion) -> Exchange | None:
-        """Of the calls that may have asked, the likeliest one that is still pending."""
+        """The most likely pending call, among those that may have caused the question."""
         since = {**{id(call): 0.0 for call in self.task_calls}, **{id(i.exchange): i.since for i in self._pending}}
         left = [cause for cause in unanswered.causes if id(cause) in since]
         # A call that has asked mostly waits for its answer and asks nothing else.
@@ -276,7 +276,7 @@ class Attribution:
         able = [cause for cause in among if lacking_capability(unanswered.question, cause.profile.capabilities) is None]
         able = able or among
         if not quiet:
-            # Every caller has a form open; that of the oldest call may never be answered.
+            # Every caller has a form open; the form of the oldest call may never be answered.
             return min(reversed(able), key=lambda cause: asked[id(cause.sink)], default=None)
         free = sorted(able, key=lambda cause: since[id(cause)])
         # Tools that ask mostly do so at once, and again as soon as they are answered. So the call that was written to
@@ -321,7 +321,7 @@ class Pages:
         return shown_id
 
     def add_reply(self, cause: Exchange, reply: Reply) -> None:
-        """Note the pages that an error reply names. It is passed on with the server's own ids (§3.5b)."""
+        """Note the pages that an error reply names. It is passed on with the server's own ids."""
         if not isinstance(reply, ErrorObject) or reply.code != URL_ELICITATION_REQUIRED:
             return
         for entry in as_array((as_object(reply.data) or {}).get("elicitations")) or []:
@@ -335,7 +335,7 @@ class Pages:
         self._pages.pop(elicitation, None)
 
     def visited(self, elicitation: object) -> Coroutine[object, object, None] | None:
-        """Work that tells the caller of a visit; None if there is nothing to do."""
+        """Work that notifies the caller of a visit; None if there is nothing to do."""
         if not isinstance(elicitation, str):
             return None
         page = self._pages.pop(elicitation, None)
@@ -370,7 +370,7 @@ class Pages:
 
     async def _notify(self, page: SentPage) -> None:
         if page.sink is not None:
-            with suppress(SluicegateError):  # A caller that cannot be told is not the server's fault.
+            with suppress(SluicegateError):  # A caller that cannot be notified is not the server's fault.
                 await page.sink.emit(Notification(VISITED, {"elicitationId": page.shown_id}))
         elif not page.is_awaited:
             self._host.on_loss(UNTOLD)

@@ -64,7 +64,7 @@ class DualEra:
     ) -> None:
         """`starts_within` is set if a session is a process: the seconds that it may take to start.
 
-        Calls wait that long for it, and one that has ended is not restarted at once: it may have crashed (R7).
+        Calls wait that long for a session. A session that has ended is not restarted at once: it may have crashed (R7).
         """
         self.transport = transport
         self._is_process = starts_within is not None
@@ -77,9 +77,9 @@ class DualEra:
         self._tasks = tasks
         self._session: ClosableSession | None = None
         self._tools: frozenset[str] = frozenset()
-        """Those of the session."""
+        """The tools that the session offers."""
         self._is_decided = False
-        """Whether it is known if there is a session, or not worth waiting for."""
+        """Whether calls need not wait: it is known whether there is a session, or finding out takes too long."""
         self._deciding: asyncio.Event | None = None
         self._doubts = 0
         self._asking_again: asyncio.TimerHandle | None = None
@@ -87,7 +87,7 @@ class DualEra:
 
     @property
     def discovery(self) -> Discovery:
-        """What the server offers in 2026-07-28."""
+        """The capabilities of the server in 2026-07-28."""
         return self._modern.discovery
 
     @property
@@ -115,7 +115,7 @@ class DualEra:
         if session is None or exchange.params.get("name") not in self._tools:
             return await self._modern(exchange)
         try:
-            # Clients do not learn that a tool can be a task, so `task` in a call is ignored (§3.8).
+            # Clients do not learn that a tool can be a task, so `task` in a call is ignored.
             return await session(exchange.again(without(exchange.params, ("task",))))
         except UpstreamClosed as problem:
             if problem.delivered != "no":

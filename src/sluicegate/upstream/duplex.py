@@ -76,7 +76,7 @@ class DuplexConnection:
         *,
         ceiling: int = DEFAULT_CEILING,
     ) -> None:
-        """`skipped` logs lines that are no messages, over all connections to the server.
+        """`skipped` logs lines that are not messages, over all connections to the server.
 
         `ceiling` is the maximum size of a message of the server, in bytes.
         """
@@ -168,7 +168,7 @@ class DuplexConnection:
         """The server's reply to an exchange, as the server sent it."""
         inbox = Inbox(exchange)
         request_id = await self.enter(inbox)
-        sent = False
+        sent = is_answered = False
         try:
             token = request_id if exchange.profile.progress_token is not None else None
             self._write(Request(request_id, exchange.method, self._stamped(exchange.profile, params, token)))
@@ -182,11 +182,12 @@ class DuplexConnection:
                 elif isinstance(item, UpstreamError):
                     raise item
                 else:
+                    is_answered = True
                     return item
-        except BaseException:  # Re-raised, mostly a cancellation, which the server must learn of.
-            if self.leave(request_id, inbox) and sent:
+        finally:
+            # Mostly a cancellation, which the server must learn of.
+            if not is_answered and self.leave(request_id, inbox) and sent:
                 self._send_cancelled(request_id)
-            raise
 
     def _stamped(self, profile: ClientProfile, params: Params, token: RequestId | None) -> Params:
         """The params with what the server's era needs, and our own progress token."""
@@ -332,7 +333,7 @@ class DuplexConnection:
         """Take no more exchanges: we are closing the connection."""
         self._close(lambda: f"The connection to {self.name} is closed.")
         if self._wire is not None:
-            # What comes now is dropped. But a server that is blocked in a write does not see the end of its input.
+            # Further output is read and dropped: a server that is blocked in a write does not see its input end.
             self._wire.resume_reading()
 
     def _close(self, problem: Callable[[], str]) -> None:

@@ -66,7 +66,7 @@ def find_prctl() -> "Callable[[int, int], bool]":
 
 
 def proc_is_ours() -> bool:
-    """Whether /proc is that of our PID namespace: otherwise its ids are those of other processes."""
+    """Whether /proc belongs to our PID namespace: otherwise its ids mean other processes."""
     try:
         return os.readlink("/proc/self") == str(os.getpid())
     except OSError:

@@ -1,4 +1,4 @@
-"""A command that is no server: its output goes to a receiver, and its whole process tree ends with it."""
+"""Runs a command that is not a server: its output goes to a receiver, and its whole process tree ends with it."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ SETTLE: Final = 0.05
 
 
 class OutputReceiver(Protocol):
-    """Gets the output and the end of a command, in the event loop."""
+    """Receives the output and the end of a command, in the event loop."""
 
     def received(self, stream: Literal["stdout", "stderr"], data: bytes) -> None: ...
 
@@ -46,7 +46,7 @@ class GuardedCommand:
         self._loop = asyncio.get_running_loop()
         self._receiver = receiver
         self._status: int | OSError = -9
-        """Of a command whose guardian was killed, and the command with it."""
+        """How the command ended. The first value is for a command that was killed together with its guardian."""
         self._is_gone = self._is_reaped = self._has_ended = False
         self._is_killed = False
         process.stdin.close()
@@ -80,18 +80,18 @@ class GuardedCommand:
     # Callbacks of the guardian.
 
     def started(self, error: int) -> None:
-        """It runs (0), or could not be executed (errno)."""
+        """The command runs (0), or could not be executed (errno)."""
         if error and not self._is_killed and self._guardian.pid == 0:
             self._status = OSError(error, os.strerror(error))
 
     def exited(self, status: int) -> None:
-        """It has ended; what it started in the background is ended, too."""
+        """The command has ended; processes that it left in the background are ended, too."""
         if not isinstance(self._status, OSError):
             self._status = status
         self.kill()
 
     def all_gone(self) -> None:
-        """None of its processes is left."""
+        """No process of the command is left."""
         self._is_gone = True
         self._loop.call_later(SETTLE, self._read_rest)
 

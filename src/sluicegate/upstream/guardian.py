@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class GuardedServer(Protocol):
-    """Gets the events of a guarded server, in the event loop."""
+    """Receives the events of a guarded server, in the event loop."""
 
     def started(self, error: int) -> None:
         """The server runs (0), or could not be executed (errno)."""
@@ -48,16 +48,16 @@ class Guardian:
 
     @property
     def is_there(self) -> bool:
-        """Whether it can still get orders."""
+        """Whether the guardian can still get orders."""
         return self._control.fileno() >= 0
 
     def order(self, order: bytes) -> None:
-        """Order it to stop the server: `T` by SIGTERM, `K` by SIGKILL."""
+        """Order the guardian to stop the server: `T` by SIGTERM, `K` by SIGKILL."""
         with contextlib.suppress(OSError):  # If it is gone, `_ready` is about to be called.
             self._control.send(order)
 
     def abandon(self) -> None:
-        """Kill it: it hangs, or a process of the server survives SIGKILL."""
+        """Kill the guardian: it hangs, or a process of the server survives SIGKILL."""
         self._process.kill()
         self._lost()
 

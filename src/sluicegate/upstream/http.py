@@ -1,9 +1,9 @@
-"""A server at a URL. Its era and transport are detected once and remembered (protocol §2.2)."""
+"""A server at a URL. Its era and transport are detected once and remembered."""
 
 import asyncio
 import ssl as tls
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final, Literal
 
@@ -166,11 +166,10 @@ class HttpUpstream:
                 return await self._probe(modern)
             case "session":
                 connection = SessionHttp(endpoint, host, tasks)
-                try:
+                async with AsyncExitStack() as on_failure:
+                    on_failure.push_async_callback(connection.aclose)  # A session may have begun.
                     seen = await connection.open()
-                except BaseException:  # Re-raised, after ending a session that may have begun.
-                    await connection.aclose()
-                    raise
+                    on_failure.pop_all()
                 says.append(connection.says)
                 return seen or connection
             case "sse":

@@ -139,7 +139,7 @@ class UpstreamEndpoint:
         self.timeouts = timeouts
         self._fields = fields
         self.send_once = pool.send
-        """As `send`, without following redirects: the caller passes other answers than a plain result to `followed`."""
+        """Send without following redirects: the caller passes other answers than a plain result to `followed`."""
 
     def request_template(self, method: str, fields: Fields, url: str | None = None) -> RequestTemplate:
         """A request without its body, with the configured headers; to be kept for many requests."""
@@ -154,7 +154,7 @@ class UpstreamEndpoint:
         url: str | None = None,
         first_byte: float | None = None,
     ) -> Answer:
-        """As `send`, for requests that are rare."""
+        """Send a request without a kept template; otherwise as `send`."""
         return await self.send(self.request_template(method, fields, url), body, first_byte=first_byte)
 
     async def send(
@@ -177,7 +177,7 @@ class UpstreamEndpoint:
         first_byte: float | None = None,
         resend: bool = False,
     ) -> Answer:
-        """As `send`, given the first answer."""
+        """Follow the redirects of a first answer; otherwise as `send`."""
         for left in reversed(range(MAX_REDIRECTS + 1)):
             status = answer.head.status
             if not 300 <= status < 400:
@@ -217,7 +217,7 @@ class UpstreamEndpoint:
         return (await self.read_refusal(answer)).reply()
 
     async def read_refusal(self, answer: Answer, *, within_session: bool = False) -> ErrorAnswer:
-        """As `refusal_of`, but raises nothing. `within_session`: also find out whether the session was lost."""
+        """The error in a response with an error status. `within_session`: also whether the session was lost."""
         status = answer.status
         if within_session and status == 404:
             answer.close()  # The body does not matter.
@@ -236,7 +236,7 @@ class UpstreamEndpoint:
         return ErrorAnswer(self.status_error(answer), may_be_lost and _lost_text.fullmatch(body.strip()) is not None)
 
     def status_error(self, answer: Answer) -> UpstreamError:
-        """The error for a response of which only the status is known; `retryAfter` says when to retry."""
+        """The error for a response, made from its status alone; `retryAfter` is the time to wait before a retry."""
         status = answer.status
         data: dict[str, object] = {"status": status}
         if status in (401, 403):

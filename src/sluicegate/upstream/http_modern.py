@@ -334,7 +334,7 @@ class ModernHttp:
 
 
 def _may_be_marked(data: object) -> bool:
-    """Whether it contains header marks, perhaps with JSON escapes."""
+    """Whether a definition may contain header marks, perhaps with JSON escapes."""
     found = bytes(as_raw(data))
     return b"x-mcp-header" in found or b"\\u" in found
 

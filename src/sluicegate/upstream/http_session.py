@@ -132,7 +132,7 @@ class SessionHttp:
         except Truncated:
             raise  # An outage, which says nothing about the transport.
         except UpstreamProtocolError as problem:
-            # The answer was no message: this may be a server of the older transport.
+            # The answer was not a message: this may be a server of the older transport.
             return problem.message.rstrip(".")
         if isinstance(reply, ErrorObject) and answer.status in (400, 404, 405):
             self.says = f" It says: {reply.message[:500]}"
@@ -159,11 +159,13 @@ class SessionHttp:
             # Without the headers of the last session, which all other requests use until there is a new one.
             request = Request(request_id, "initialize", params)
             answer = await self._endpoint.ask("POST", _opening_fields(request.method), encode(request))
+            reply: Reply | None = None
             try:
-                return answer, await self._streams.read_reply(answer, request_id, None)
-            except BaseException:  # Re-raised, mostly a cancellation; the answer may have begun a session.
-                await self._end_session(self._session_id_of(answer))
-                raise
+                reply = await self._streams.read_reply(answer, request_id, None)
+                return answer, reply
+            finally:
+                if reply is None:  # The answer may have begun a session.
+                    await self._end_session(self._session_id_of(answer))
         finally:
             self.pending.claim(request_id)
 
@@ -223,7 +225,7 @@ class SessionHttp:
         await self._begin_again(lost)
 
     async def _begin_again(self, lost: str | None) -> None:
-        """Wait for a new session in place of one that the server has lost.
+        """Wait for a new session in place of a session that the server has lost.
 
         Raises:
             UpstreamClosed: the server gives none.
@@ -252,7 +254,7 @@ class SessionHttp:
                 problem = None
                 self._report_renewal()
             else:
-                # What it speaks now is found out when the hub connects again.
+                # The hub detects the server's era when it connects again.
                 self._end = f"{self._endpoint.name} no longer speaks Streamable HTTP with sessions: {seen}."
                 self._leave()
                 problem = self._gone()

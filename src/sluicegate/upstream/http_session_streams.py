@@ -1,4 +1,4 @@
-"""What a session-era server sends over HTTP: the streams that answer calls, and the GET stream that belongs to none.
+"""The streams of a session-era server over HTTP: one for each call, and the GET stream, which belongs to no call.
 
 The one rule: a message on the stream of a call belongs to that call. Only what the stream cannot tell is looked up.
 """
@@ -169,7 +169,7 @@ class SessionStreams:
     # ------------------------------------------------------------------------------------------------- the GET stream
 
     def listen(self) -> None:
-        """Open the GET stream of the current session, and close that of the last one."""
+        """Open the GET stream of the current session, and close the one of the previous session."""
         self._tasks.cancel(self)
         self._settled.clear()
         self._tasks.start(self._listen(), key=self)
@@ -221,7 +221,7 @@ class SessionStreams:
         if was_open and status in (400, 404) and await self._lost_session(answer):
             await self._session.replace(unless_busy=False)
         elif status == 409 and was_open and failures > MAX_GET_FAILURES:
-            # The server still holds a stream of ours that has long ended, and gives us no other (protocol §6.39).
+            # The server still holds a stream of ours that has long ended, and gives us no other.
             await self._session.replace(unless_busy=True)
         elif status in (409, 429) or status >= 500:
             return was_open or failures < MAX_GET_FAILURES
@@ -235,7 +235,7 @@ class SessionStreams:
     async def _read_events(self, events: AnswerEvents) -> None:
         while (chunk := await events.next_chunk()) is not None:
             for event in events.read(chunk):
-                # A message that is too long or unreadable here was no answer to a call, so it is skipped.
+                # On this stream, a message that is too long or unreadable does not answer a call, so it is skipped.
                 if isinstance(event, SseEvent) and event.data and event.event == "message":
                     for message in decoded(event.data):
                         if isinstance(message, Unreadable | Response):
@@ -246,7 +246,7 @@ class SessionStreams:
     # ------------------------------------------------------------------------------------------------------- messages
 
     def _receive(self, message: Request | Notification, exchange: Exchange | None) -> Awaitable[None] | None:
-        """Work that passes on what came on the stream of an exchange, or on the GET stream; None if there is none."""
+        """Work that passes on a message of an exchange's stream or the GET stream; None if nothing is to be done."""
         if isinstance(message, Request):
             return self._receive_request(message, exchange)
         match message.method:

@@ -1,4 +1,4 @@
-"""What a server sent for one request, and backpressure when its caller takes it too slowly."""
+"""The messages of a server for one request, and backpressure if its caller takes them too slowly."""
 
 import asyncio
 from collections import deque
@@ -17,7 +17,7 @@ MAX_ITEMS: Final = 4096
 """Notifications that wait for one slow client before we stop reading from the server."""
 
 MAX_BYTES: Final = 1 << 20
-"""The same in bytes, because a thousand notifications can be a gigabyte."""
+"""The limit in bytes, because a thousand notifications can be a gigabyte."""
 
 MAX_READ_STOP: Final = 0.5
 """Seconds that other calls wait for a slow client. Then its notifications are dropped (threats R24)."""
@@ -138,7 +138,7 @@ class Backpressure:
         self._check = asyncio.get_running_loop().call_later(self._patience, self._drop_slow)
 
     def _drop_slow(self) -> None:
-        """Go on without inboxes of which nothing was taken for long, if other calls wait."""
+        """If other calls wait, drop notifications for inboxes from which nothing was taken for long."""
         self._check = None
         now, others_wait = monotonic(), any(_is_call(inbox) and not inbox.is_pausing for inbox in self._pending)
         latest = now - self._patience + _CLOCK_STEP
@@ -173,7 +173,7 @@ class Backpressure:
             self._check = None
 
     async def wait_drained(self) -> None:
-        """Return when the server has read enough of what was written to it, or is gone."""
+        """Return when the server has read enough of the data that was written to it, or is gone."""
         if self._wire is not None:
             with suppress(UpstreamClosed):
                 await self._wire.drain()

@@ -1,4 +1,4 @@
-"""Version negotiation over a wire: which era a server is of, and what it offers (protocol §2.1)."""
+"""Version negotiation over a wire: which era a server is of, and what it offers."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -42,7 +42,7 @@ class Negotiable(Protocol):
 
 
 async def negotiate(server: Negotiable, era: Era, probe_timeout: float) -> Discovery:
-    """What the server offers, in its own era.
+    """The capabilities of the server, in its own era.
 
     Raises:
         UpstreamUnavailable: the server supports no revision that we do.
@@ -67,7 +67,7 @@ Outcome = asyncio.Future[Discovery | UpstreamError | None]
 
 
 async def _detect(server: Negotiable, probe_timeout: float, tasks: TaskScope) -> Discovery:
-    """What a server of unknown era offers.
+    """The capabilities of a server of unknown era.
 
     If it does not answer the probe in time, it gets `initialize`, too. It may just be slow, because its package is
     being downloaded, say. Then it reads both requests, and its first answer counts.
@@ -104,7 +104,7 @@ async def _set_outcome(outcome: Outcome, work: Coroutine[object, object, Discove
 
 
 async def _probe(server: Negotiable, *, must_be_modern: bool = False) -> Discovery | None:
-    """What a server of 2026-07-28 offers; None if its answer to `server/discover` shows that it is older.
+    """The capabilities of a server of 2026-07-28; None if its answer to `server/discover` shows that it is older.
 
     Raises:
         UpstreamUnavailable: it is older and `must_be_modern`, or it supports no revision that we do.

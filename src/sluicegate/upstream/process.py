@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import IO, Final
 
 from sluicegate.errors import UpstreamClosed
@@ -30,13 +30,13 @@ PORTION: Final = 16 * 1024  # Read from a pipe per turn of the event loop, so th
 CAPACITY: Final = 256 * 1024
 STDERR_KEPT: Final = 64 * 1024
 WRITE_HIGH: Final = 64 * 1024
-MAX_AT_END: Final = 1024 * 1024  # Read from each pipe after the exit; a descendant may write for ever.
+MAX_AT_END: Final = 1024 * 1024  # Bytes to read from each pipe after the exit; a descendant may never stop writing.
 EXIT_SETTLE: Final = 0.25  # From the first sign of an exit until it is certain; output and exit status may follow.
 KILL_LIMIT: Final = 3.0  # KILL takes milliseconds, but longer on an overloaded machine.
 
 
 class PipeReader:
-    """Passes what comes out of a pipe to `on_data`, then calls `on_end` once."""
+    """Passes the output of a pipe to `on_data`, then calls `on_end` once."""
 
     def __init__(
         self, pipe: IO[bytes], on_data: Callable[[bytes], None], on_end: Callable[[], None], *, is_log: bool = False
@@ -154,17 +154,16 @@ class Child:
         child = cls(launched, receiver, stop_grace)
         child.on_stderr = on_stderr
         try:
-            async with asyncio.timeout(START_LIMIT):
-                error = await child._started
-            if error:
-                raise OSError(error, os.strerror(error), argv[0])
+            async with AsyncExitStack() as on_failure:
+                on_failure.push_async_callback(child._discard)
+                async with asyncio.timeout(START_LIMIT):
+                    error = await child._started
+                if error:
+                    raise OSError(error, os.strerror(error), argv[0])
+                on_failure.pop_all()
         except OSError as cause:  # TimeoutError is one, too.
-            await child._discard()
             cause.add_note(child.stderr_tail)  # If the guardian failed, its traceback is here.
             raise cannot_start(argv, cause) from cause
-        except BaseException:  # Re-raised, mostly a cancellation, after the child has been stopped.
-            await child._discard()
-            raise
         child.on_gone = on_gone  # Not before: a program that could not be executed has not ended.
         return child
 
@@ -175,7 +174,7 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs, has its pipes open, and is not being stopped."""
+        """Whether the process runs, has its pipes open, and is not being stopped."""
         return self._settling is None and not self._stopping
 
     @property
@@ -184,7 +183,7 @@ class Child:
         return visible(self._tail)[-STDERR_KEPT:]
 
     def describe_exit(self) -> str:
-        """How it ended, as a predicate: "exited with status 3"."""
+        """The end of the process as a predicate: "exited with status 3"."""
         return self._cause or self._exit_so_far()
 
     def write(self, data: bytes) -> None:
@@ -333,7 +332,7 @@ class Child:
             self._end()
 
     def _read_rest(self) -> bool:
-        """Read a portion of what is left in each pipe; whether there may be more."""
+        """Read a part of the remaining output of each pipe; returns whether there may be more."""
         has_more = False
         for (
             reader,

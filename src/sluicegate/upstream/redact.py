@@ -1,4 +1,4 @@
-"""Redaction of a server's secrets in what it says: servers often repeat an invalid key in their complaint about it.
+"""Redaction of a server's secrets in its output: servers often repeat an invalid key in their complaint about it.
 
 The one rule: what answers a caller's own call passes unchanged. Everything else, which we log or show, is redacted.
 """
@@ -42,7 +42,7 @@ class Redactor:
         return "".join(pieces) + text[end:]
 
     def redact_cut(self, text: str) -> str:
-        """As the call, of a text that may end in the middle of a secret."""
+        """Redact a text that may end in the middle of a secret."""
         text = self(text)
         cut = max((_beginning_at_end(secret, text) for secret in self.spellings), default=0)
         return f"{text[:-cut]}***" if cut else text
@@ -57,7 +57,7 @@ class Redactor:
 
 
 def _beginning_at_end(secret: str, text: str) -> int:
-    """How many characters of the secret the text ends with; 0 if they are too few to tell."""
+    """The number of characters of the secret at the end of the text; 0 if they are too few to recognise it."""
     sizes = range(min(len(secret), len(text)), MIN_SECRET - 1, -1)
     return next((size for size in sizes if text.endswith(secret[:size])), 0)
 

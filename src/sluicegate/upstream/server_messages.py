@@ -1,6 +1,6 @@
-"""What a server sends over a shared wire besides answers: notifications and requests.
+"""The messages of a server on a shared wire that are not answers: notifications and requests.
 
-The one rule: what cannot be attributed to one caller goes to no caller, but to the connection's own sink.
+The one rule: a message that cannot be attributed to one caller goes to the connection's own sink, never to a caller.
 """
 
 import logging
@@ -68,7 +68,7 @@ class RateCounter:
 
 
 class NotificationRouter:
-    """Where the notifications of one server go."""
+    """Passes the notifications of one server on."""
 
     def __init__(self, pending: Pending[Inbox], host: Host, backpressure: Backpressure) -> None:
         self.one_level_for_all = False
@@ -154,7 +154,7 @@ class NotificationRouter:
             self._unattributed.put(notification, size)
 
     async def relay_unattributed(self) -> None:
-        """Pass what belongs to no exchange to the connection's own sink, until cancelled."""
+        """Pass notifications that belong to no exchange to the connection's own sink, until cancelled."""
         while True:
             item = await self._unattributed.get()
             if isinstance(item, Notification):

@@ -6,7 +6,7 @@ Inside we use the shape of 2026-07-28, where servers keep no such state.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from types import CoroutineType
 from typing import Any, Final, Protocol, cast
@@ -56,7 +56,7 @@ CONTEXT: Final = "context that a server wanted its question to have"
 JOINED: Final = "blocks of a model's answer joined into one text"
 
 QUIETS_AFTER: Final = 1.0
-"""Seconds until the level is lowered after the last listener left: one that changes its level leaves and comes back."""
+"""Seconds until the level is lowered after the last listener left: to change its level, a listener comes back."""
 
 RESTORES_WITHIN: Final = 10.0
 """Seconds for repeating our settings in a new session. All calls wait for it."""
@@ -136,14 +136,13 @@ class SessionServer:
         return reply_from_session(exchange.method, exchange.params, reply)
 
     async def _relay_task(self, exchange: Exchange, params: Params) -> Reply:
-        """The reply to a call that becomes a task, or to what is asked about one."""
+        """The reply to a call that becomes a task, or to a request about a task."""
         if "task" in params:
             call = self.task_calls.begin(exchange)
-            try:
+            with ExitStack() as on_failure:
+                on_failure.callback(self.task_calls.drop, call)
                 reply = await self._relay(exchange, params)
-            except BaseException:  # Re-raised; there will be no task.
-                self.task_calls.drop(call)
-                raise
+                on_failure.pop_all()
             self.task_calls.set_reply(call, reply)
             return reply
         is_over = exchange.method != "tasks/get"
@@ -219,11 +218,13 @@ class SessionServer:
         if wanted != self._level:
             # Set before the request, so that calls meanwhile do not repeat it. A refusal counts as set, too.
             self._level = wanted
+            is_answered = False
             try:
                 await self._line.request("logging/setLevel", {"level": wanted})
-            except BaseException:  # Re-raised, mostly a cancellation; the server may not have got the request.
-                self._level = None
-                raise
+                is_answered = True
+            finally:
+                if not is_answered:  # The server may not have received the request.
+                    self._level = None
 
     # ----------------------------------------------------------------------------------------------- questions
 
@@ -246,7 +247,7 @@ class SessionServer:
         self._line.respond(request.id, reply)
 
     def asker_of(self, request: Request, cause: Exchange | None = None) -> "Asker":
-        """A function that asks the caller whose call caused the question, never another caller (§3.4).
+        """A function that asks the caller whose call caused the question, never another caller (T11).
 
         Args:
             cause: the call that caused it, if the transport knows; otherwise it is found among the pending calls.
@@ -293,11 +294,11 @@ class SessionServer:
         if page is None:
             return await cause.request_input({"question": question})
         question = msgspec.structs.replace(question, elicitation=self._pages.add_question(page, cause))
-        try:
-            return await cause.request_input({"question": question})
-        except BaseException:  # Re-raised; the caller has not seen the page.
-            self._pages.forget(page)
-            raise
+        with ExitStack() as on_failure:
+            on_failure.callback(self._pages.forget, page)  # The caller has not seen the page.
+            answers = await cause.request_input({"question": question})
+            on_failure.pop_all()
+        return answers
 
 
 Asker = Callable[[], Awaitable[Params]]

@@ -1,4 +1,4 @@
-"""Lines of a server that are no messages: counted, and logged at a limited rate."""
+"""Lines of a server that are not messages: counted, and logged at a limited rate."""
 
 import logging
 from collections.abc import Callable
@@ -20,7 +20,7 @@ class SkippedLines:
         on_printed: Callable[[bytes], object] | None = None,
         redact: Callable[[str], str] | None = None,
     ) -> None:
-        """`on_printed` gets lines that are no JSON-RPC at all, instead of the log; `redact` masks secrets in others."""
+        """`on_printed` gets lines that are not JSON-RPC at all; others are logged, with secrets masked by `redact`."""
         self._name = name
         self._on_printed = on_printed
         self._redact = redact or str

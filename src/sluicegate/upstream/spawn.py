@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Final
 
 from sluicegate.errors import UpstreamUnavailable
@@ -18,7 +18,7 @@ from sluicegate.errors import UpstreamUnavailable
 GUARD: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guard_main.py")
 START_LIMIT: Final = 10.0
 
-# What a program needs to run as its user. None of these names holds a credential.
+# Variables that a program needs to run as its user. None of them holds a credential.
 INHERITED: Final = frozenset(
     "HOME LOGNAME PATH SHELL TERM USER LANG LANGUAGE TZ TMPDIR "
     # These name files. Without them, no server is reachable in a company with its own certificates.
@@ -41,7 +41,7 @@ _NOT_FOR_INSTALLING: Final = ("UV_PUBLISH_",)
 
 
 def is_inherited(name: str, value: str, program: str = "") -> bool:
-    """Whether a server gets a variable of this process; `program` is the one that its command names."""
+    """Whether a server gets a variable of this process. `program` is the program in the server's command."""
     if value.startswith("()"):
         return False  # Functions that old shells export are code.
     if name in INHERITED or name.startswith(INHERITED_FAMILIES):
@@ -53,7 +53,7 @@ def is_inherited(name: str, value: str, program: str = "") -> bool:
 
 
 def child_environment(extra: Mapping[str, str] | None, program: str = "") -> dict[str, str]:
-    """The environment of a server: the part of ours that it needs, and what is configured for it."""
+    """The environment of a server: the variables of this process that it needs, and its configured ones."""
     inherited = {name: value for name, value in os.environ.items() if is_inherited(name, value, program)}
     return inherited | dict(extra or {})
 
@@ -155,23 +155,21 @@ def launch(
     argv = executable(command, environment, cwd)
     try:
         ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                # Takes a quarter of a millisecond (vfork), so it needs no thread.
-                process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", GUARD, str(theirs.fileno()), "--", *argv],
-                    bufsize=0,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    cwd=cwd,
-                    env=environment,
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,
-                )
-            except BaseException:  # Re-raised; the socket would leak.
-                ours.close()
-                raise
+        with theirs, ExitStack() as on_failure:
+            on_failure.callback(ours.close)
+            # Takes a quarter of a millisecond (vfork), so it needs no thread.
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", GUARD, str(theirs.fileno()), "--", *argv],
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=cwd,
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+            on_failure.pop_all()
     except (OSError, ValueError) as cause:
         raise cannot_start(argv, cause) from cause
     return Launched(argv, process, ours)

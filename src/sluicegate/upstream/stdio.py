@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final, Literal
 
@@ -31,7 +31,7 @@ PRINTED_IN_LOG: Final = 200
 """Characters of a line that was printed to stdout, in the log."""
 CRASH_COUNTS: Final = 600.0
 """Seconds for which a server that ended during the probe is taken for one of the session era. Some of these always end;
-but any server may crash, and one of 2026-07-28 must not be taken for an older one for ever."""
+but any server may crash, and a server of 2026-07-28 must not be treated as an older one for good."""
 
 _verdicts: Final[dict[bytes, tuple[Era, float]]] = {}
 """The era of every command that was probed, and until when that holds (monotonic clock). A second probe would cost a
@@ -70,7 +70,7 @@ class StdioUpstream:
             ceiling: the maximum size of a message of the server, in bytes.
             secrets: redacted in stderr and in every error, as are the values of `env`.
             on_lines: gets the lines of stderr; of a flood only some.
-            on_printed: gets lines on stdout that are no messages.
+            on_printed: gets lines on stdout that are not messages.
             launched: a process of this command that was started before. The first connection takes it.
             missing: the message for a program that does not exist.
         """
@@ -186,14 +186,14 @@ class StdioUpstream:
         link.describe_end = child.describe_exit
         link.last_words = lambda: stderr.last_words(child.stderr_tail)
         try:
-            await link.open(child, era, probe_timeout=self._probe_timeout, open_timeout=self._open_timeout)
-        except BaseException as problem:  # Re-raised after the child was stopped.
-            tasks.cancel(link)
-            await child.aclose()
-            if isinstance(problem, UpstreamClosed):
-                details = link.last_words() or "; run its command in a shell to see why"
-                raise UpstreamClosed(problem.message, details=details, delivered="no") from None
-            raise
+            async with AsyncExitStack() as on_failure:
+                on_failure.push_async_callback(child.aclose)
+                on_failure.callback(tasks.cancel, link)
+                await link.open(child, era, probe_timeout=self._probe_timeout, open_timeout=self._open_timeout)
+                on_failure.pop_all()
+        except UpstreamClosed as problem:
+            details = link.last_words() or "; run its command in a shell to see why"
+            raise UpstreamClosed(problem.message, details=details, delivered="no") from None
         if era == "auto" and link.era == "session":
             stderr.explain_probe()
         return link, child

@@ -1,4 +1,4 @@
-"""Ids of tasks as clients see them, `SERVER.SEALED`, and the owner of each task (§3.8, T12)."""
+"""Ids of tasks as clients see them, `SERVER.SEALED`, and the owner of each task (T12)."""
 
 from hashlib import sha256
 from typing import Final

@@ -1,4 +1,4 @@
-"""Tasks of 2026-07-28, passed through between a client and a server that both declare the extension (§3.8, T12).
+"""Tasks of 2026-07-28, passed through between a client and a server that both declare the extension (T12).
 
 Nothing is stored here but the owner of each task. Results in a task carry the URIs of this endpoint, and questions the
 name of their server, as they would without a task.

@@ -1,4 +1,4 @@
-"""Tools that servers of 2025-11-25 run only as tasks, called like any other tool (§3.8).
+"""Tools that servers of 2025-11-25 run only as tasks, called like any other tool.
 
 Such a tool answers a call at once, with a ticket, and its result is fetched with `tasks/result`, which waits until
 the task ends. What the server asks meanwhile comes while that request is open, so it belongs to this call. A caller
@@ -92,7 +92,7 @@ class LegacyTasks:
             if "content" not in value:  # An error; or an empty result, as some servers give for a failed task.
                 return _explained(reply, await _state(connection, exchange, ticket), self._name)
             return _unrelated(reply, value)
-        except BaseException as problem:
+        except BaseException as problem:  # Raised again, mostly a cancellation: the task has to end.
             if isinstance(problem, UpstreamError) and problem.delivered == "no":
                 problem.delivered = "unknown"  # That is about the result. The call itself was delivered.
             if self._scope is not None:

@@ -1,10 +1,9 @@
-"""Translation of what is inside results: content blocks, definitions, and the schemas in them.
+"""Translation of the parts of results: content blocks, definitions, and the schemas in them.
 
 The one rule: a value may be raw JSON at any level. It is decoded one level at a time and only where needed, so that a
 long text is never decoded. A value that need not change is returned as the same object.
 """
 
-import re
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from operator import attrgetter
@@ -12,6 +11,7 @@ from typing import Final, cast
 
 import msgspec
 
+from sluicegate.protocol.headers import MARK, NESTED_SCHEMAS, SCHEMAS_BY_NAME, is_mark
 from sluicegate.protocol.json_limits import has_many_marks
 from sluicegate.protocol.message import Params, ToolText, as_object
 from sluicegate.protocol.versions import Revision
@@ -62,7 +62,7 @@ _MAX_COMPARED: Final = 1024 * 1024
 
 
 def _values(structured: bytes) -> list[object]:
-    """The value, and what is under `result`, where servers put a value that is no object; their text is that value.
+    """The value, and the value under `result`: servers wrap values that are not objects, and show the inner as text.
 
     Nothing if there is too much to compare.
     """
@@ -139,7 +139,7 @@ def tool_from_session(tool: Params) -> Params:
     `execution` stays, although only 2025-11-25 has it: the hub must know that a call has to be a task.
     """
     schema = tool.get("inputSchema")
-    if isinstance(schema, msgspec.Raw) and _MARK.encode() not in bytes(schema):
+    if isinstance(schema, msgspec.Raw) and MARK.encode() not in bytes(schema):
         return tool
     schema = plain(schema)
     marked = _marked(schema, set())
@@ -173,7 +173,7 @@ def _annotated(value: Params, revision: Revision) -> Params:
 
 
 def _without_booleans(schema: Params) -> Params:
-    """A schema whose properties are all objects: in the session era `true` and `false` are no schemas."""
+    """A schema whose properties are all objects: in the session era `true` and `false` are not schemas."""
     properties = members_of(schema.get("properties")) or {}
     flags = {name: plain(value) for name, value in properties.items() if not _is_object(value)}
     instead: Params = {name: {} if flag else {"not": {}} for name, flag in flags.items() if isinstance(flag, bool)}
@@ -182,41 +182,28 @@ def _without_booleans(schema: Params) -> Params:
 
 # --------------------------------------------------------------------------------------------- header marks in a schema
 
-_MARK: Final = "x-mcp-header"
-_token: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_SCHEMAS_BY_NAME: Final = frozenset("properties patternProperties dependentSchemas $defs definitions".split())
-_SCHEMAS: Final = frozenset(
-    "items prefixItems contains additionalItems unevaluatedItems additionalProperties unevaluatedProperties"
-    " propertyNames allOf anyOf oneOf not if then else contentSchema".split()
-)
-
 
 def _marked(schema: object, names: set[str] | None) -> object:
-    """The schema with only the valid `x-mcp-header` marks (protocol §1.6), or with none if `names` is None."""
+    """The schema with only the valid `x-mcp-header` marks, or with none if `names` is None."""
     # A mark is valid only if it is reachable by `properties` alone, so `names` is passed down only there. A property of
-    # that name, or such a member of a default value, is no mark.
+    # that name, or such a member of a default value, is not a mark.
     if isinstance(schema, list):
         return [_marked(item, None) for item in cast(list[object], schema)]
     if not isinstance(schema, dict):
         return schema
     members, kept = cast(Params, schema), cast(Params, {})
     for key, value in members.items():
-        if key == _MARK:
-            if names is None or not _is_header(value, members.get("type"), names):
+        if key == MARK:
+            if names is None or not is_mark(value, members.get("type"), names):
                 continue
-            names.add(cast(str, value).lower())
-        elif key in _SCHEMAS_BY_NAME and isinstance(value, dict):
+            names.add(value.lower())
+        elif (key == "properties" or key in SCHEMAS_BY_NAME) and isinstance(value, dict):
             below = names if key == "properties" else None
             value = {name: _marked(item, below) for name, item in cast(Params, value).items()}
-        elif key in _SCHEMAS:
+        elif key in NESTED_SCHEMAS:
             value = _marked(value, None)
         kept[key] = value
     return kept
-
-
-def _is_header(name: object, kind: object, taken: Collection[str]) -> bool:
-    usable = isinstance(name, str) and _token.fullmatch(name) is not None and name.lower() not in taken
-    return usable and kind in ("string", "integer", "boolean")
 
 
 # ---------------------------------------------------------------------------------------------- decoding level by level

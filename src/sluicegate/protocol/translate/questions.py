@@ -1,4 +1,4 @@
-"""Translation of questions to a client and of their answers, to and from the session era (protocol §3.3, §3.4)."""
+"""Translation of questions to a client and of their answers, to and from the session era."""
 
 from collections.abc import Iterator
 from operator import attrgetter

@@ -17,7 +17,7 @@ from sluicegate.schemas.apis.messages import (
     read_call,
     text_field,
 )
-from sluicegate.schemas.apis.schema import SchemaRules, Translation
+from sluicegate.schemas.apis.rules import SchemaRules, Translation
 
 
 def _define(name: str, description: str, translation: Translation) -> Params:

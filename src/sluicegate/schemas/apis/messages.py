@@ -20,7 +20,7 @@ from sluicegate.protocol.types import (
     TextContent,
     ToolResult,
 )
-from sluicegate.schemas.apis.schema import SchemaRules, Translation
+from sluicegate.schemas.apis.rules import SchemaRules, Translation
 
 MAX_IMAGE: Final = 5 * 1024 * 1024
 """Bytes in base64; Anthropic refuses more, the others accept more."""

@@ -6,7 +6,7 @@ OpenAI generates arguments that fit such a schema exactly. A schema for which th
 from typing import Final
 
 from sluicegate.protocol.message import Params, as_array, as_object
-from sluicegate.schemas.apis.merge import types_of
+from sluicegate.schemas.document import types_of
 from sluicegate.schemas.normalize import ordered
 
 MAX_PROPERTIES: Final = 5_000

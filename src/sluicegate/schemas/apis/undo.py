@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from sluicegate.protocol.message import Params, as_array, as_object
-from sluicegate.schemas.apis.merge import choices_of, types_of
-from sluicegate.schemas.normalize import MAX_DEPTH, Budget, TooComplex, target
+from sluicegate.schemas.document import MAX_DEPTH, Budget, TooComplex, choices_of, types_of
+from sluicegate.schemas.normalize import MAX_TRANSLATED, target
 
 _MAX_NESTED: Final = 12
 
@@ -53,7 +53,7 @@ def _has_null(value: object, depth: int) -> bool:
 class _Nulls:
     def __init__(self, definitions: Params) -> None:
         self._definitions = definitions
-        self._budget = Budget()
+        self._budget = Budget(MAX_TRANSLATED)
 
     def dropped(self, value: object, schema: Params, depth: int) -> object:
         inner, array = as_object(value), as_array(value)

@@ -1,0 +1,12 @@
+"""Services of a gateway without servers, for activations that are tested alone."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from sluicegate.gateway.loading import Services
+from sluicegate.hub.hub import Hub
+
+
+def services_in(folder: Path | str, *, servers: Callable[[], Mapping[str, int]] = dict, since: float = 0.0) -> Services:
+    hub = Hub()
+    return Services("alone", servers, since, str(folder), hub, lambda: hub)
