@@ -56,13 +56,14 @@ def main() -> None:
         digests = [hashlib.sha256(content).digest(), *map(base64.b64decode, row["following"])]
         for digest in digests:
             head = hashlib.sha256(head + digest).digest()
-        seq, at, kind, request, caller, server, name, verdict, body = json.loads(content)
+        entry = json.loads(content)
+        seq = entry["seq"]
         if (seq + len(row["following"]), head) != signed_head(row["checkpoint"], key):
             sys.exit(f"Row {seq} does not lead to the checkpoint.")
-        if request != proof["request"]:
+        if entry["request"] != proof["request"]:
             sys.exit(f"Row {seq} is about another request.")
-        check_values(row, body)
-        print(f"row {seq}: {kind} {verdict} {server} {name} of {caller} at {at}")
+        check_values(row, entry["body"])
+        print("row {seq}: {kind} {verdict} {server} {name} of {caller} at {at}".format(**entry))
     print(f"signed with {key}")
 
 

@@ -138,7 +138,7 @@ async def test_the_mounted_server_and_the_app_around_it_share_one_state(mounted:
 def test_every_example_is_run_by_a_test() -> None:
     named = {
         *("demo.py", "notes.py", "first_client.py", "client.py", "tour.py", "test_notes.py", "everything.py"),
-        *("mounted.py", "hub.py", "state.py", "verify_proof.py", "agent.py"),
+        *("mounted.py", "hub.py", "state.py", "verify_proof.py", "verify_log.py", "agent.py"),
         *("counter.py", "follow_log.py", "nested.py"),
     }
     assert {example.name for example in EXAMPLES} == named, (

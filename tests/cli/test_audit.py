@@ -3,10 +3,8 @@
 import asyncio
 import json
 import re
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ import pytest
 from sluicegate.exchange import NOBODY, Caller, Exchange, Target, Verdict
 from sluicegate.gate.audit import Audit
 from sluicegate.protocol.message import Reply, Result
-from sluicegate.store.sqlite_audit import open_audit_log
+from sluicegate.store.audit_log import open_audit_log
 from tests.cli.folders import ROOT, Folder
 
 CANARY = "canary-5f2a-XyZ"
@@ -181,21 +179,34 @@ def test_calls_are_counted(folder: Folder, requests: list[str]) -> None:
 def test_a_log_is_verified_and_the_first_bad_row_named(folder: Folder, requests: list[str]) -> None:
     good = folder.invoke("audit", "verify")
     assert good.returncode == 0 and "10 rows in 1 file" in good.stderr
-    (path,) = (folder.path / "log").glob("*.db")
-    with closing(sqlite3.connect(path, isolation_level=None)) as rows:
-        rows.execute("UPDATE rows SET caller = 'eve' WHERE seq = 4")
+    (path,) = (folder.path / "log").glob("*.jsonl")
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[3] = lines[3].replace(b'"caller":"ada"', b'"caller":"eve"')
+    path.write_bytes(b"".join(lines))
     bad = folder.invoke("audit", "verify")
     assert bad.returncode == 1 and f"{path.name}: row 4 has been changed" in bad.stdout
     report = json.loads(folder.invoke("audit", "verify", "--json").stdout)
     assert report["faults"][0]["row"] == 4
 
 
+def test_the_hashes_of_a_log_are_checked_without_sluicegate(folder: Folder, requests: list[str]) -> None:
+    def checked() -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, str(ROOT / "examples" / "verify_log.py"), str(folder.path / "log")]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+
+    assert not re.search("(from|import) sluicegate", (ROOT / "examples" / "verify_log.py").read_text())
+    assert checked().stdout == "writer1: 10 rows\n"
+    (path,) = (folder.path / "log").glob("*.jsonl")
+    path.write_bytes(path.read_bytes().replace(b'"caller":"bob"', b'"caller":"eve"'))
+    assert "row 6 is not as it was written" in checked().stderr
+
+
 def test_the_anchor_of_the_settings_is_compared(folder: Folder, requests: list[str]) -> None:
     log = folder.path / "log"
-    for path in [*log.glob("*.db*"), log / "writer1.checkpoints"]:
+    for path in [*log.glob("*.jsonl"), log / "writer1.checkpoints"]:
         path.unlink()
     asyncio.run(record(folder.path / "elsewhere"))
-    (path,) = (folder.path / "elsewhere" / "log").glob("*.db")
+    (path,) = (folder.path / "elsewhere" / "log").glob("*.jsonl")
     path.rename(log / path.name)
     assert folder.invoke("audit", "verify").returncode == 1
     assert folder.invoke("audit", "verify", "--key", "nonsense").returncode == 1
@@ -238,12 +249,12 @@ def test_values_are_erased_when_that_is_confirmed(folder: Folder, requests: list
 
 
 def test_a_file_that_cannot_be_read_is_named_and_the_rest_is_shown(folder: Folder, requests: list[str]) -> None:
-    (folder.path / "log" / "2020-01-writer9.db").write_bytes(b"x" * 5000)
+    (folder.path / "log" / "2020-01-writer9.jsonl").write_bytes(b"x" * 5000 + b"\n")
     done = folder.invoke("audit", "list", "--json")
     assert (
         done.returncode == 1
         and len(done.stdout.splitlines()) == 10
-        and "2020-01-writer9.db cannot be read" in done.stderr
+        and "2020-01-writer9.jsonl cannot be read" in done.stderr
     )
 
 

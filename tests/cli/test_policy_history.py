@@ -9,7 +9,7 @@ import pytest
 from sluicegate.exchange import NOBODY, Action, Caller, Exchange, Target, Verdict
 from sluicegate.gate.audit import Audit
 from sluicegate.protocol.message import Reply, Result
-from sluicegate.store.sqlite_audit import open_audit_log
+from sluicegate.store.audit_log import open_audit_log
 from tests.cli.folders import NOTES, Folder
 
 CALLS: list[tuple[str, str, Action, bool]] = [

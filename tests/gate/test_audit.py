@@ -14,11 +14,11 @@ from sluicegate.exchange import NOBODY, Caller, Exchange, Target, Verdict
 from sluicegate.gate.audit import Audit, RequestIds
 from sluicegate.protocol.message import Reply, Result, ToolText, read_tool_text
 from sluicegate.protocol.modern_era import ClientProfile
-from sluicegate.store.audit_files import read_rows
+from sluicegate.store.audit_log import Sync, open_audit_log
 from sluicegate.store.base import Row
 from sluicegate.store.chain import StoredRow
 from sluicegate.store.memory import MemoryAudit
-from sluicegate.store.sqlite_audit import Sync, open_audit_log
+from tests.store.stage import rows_in
 
 CANARY = "canary-5f2a-XyZ"
 TOOL = Target("files", "tool", "read", definition="ab" * 32)
@@ -208,7 +208,7 @@ async def test_a3_a_call_that_is_cancelled_while_its_decision_is_written_has_an_
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-    rows = [row for row in read_rows(str(tmp_path)) if row.request]
+    rows = [row for row in rows_in(tmp_path) if row.request]
     assert [(row.kind, row.verdict) for row in rows] == [("decision", "allow"), ("outcome", "cancelled")]
     assert rows[1].body["delivered"] == "no" and rows[0].request == rows[1].request
 
@@ -268,14 +268,14 @@ async def test_t31_without_a_rule_that_says_so_no_value_is_recorded() -> None:
     log = MemoryAudit()
     await Audit(log)(exchange(SECRETS), answering(Result({"content": [{"type": "text", "text": CANARY}]})))
     record = b"".join(row.body for row in log.rows)
-    assert CANARY.encode() not in record and b"kept" not in record and not log.values
+    assert CANARY.encode() not in record and b"kept" not in record and not log.recorded_values
     assert b'"password"' in record, "names are recorded"
 
 
 async def test_t31_recorded_values_have_their_secrets_masked() -> None:
     log = MemoryAudit()
     await Audit(log)(exchange(SECRETS, verdict=Verdict("allow", records_values=True)), answering(OK))
-    (values,) = log.values.values()
+    values = bytes(log.recorded_values[0].values)
     assert CANARY.encode() not in values and all(f"kept-{n}".encode() in values for n in (1, 2, 3, 5))
     assert json.loads(values)["nested"][0] == {"client_secret": "***", "n": 4}
     assert CANARY.encode() not in b"".join(row.body for row in log.rows)

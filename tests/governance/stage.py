@@ -4,11 +4,10 @@ import asyncio
 import base64
 import hashlib
 import json
-import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
@@ -67,13 +66,12 @@ class Governed(Folder):
     def rows(self, *kinds: str, after: int = 0) -> list[Recorded]:
         """The rows of all files of the audit log, in their order: of these kinds, and after a number."""
         found: list[Recorded] = []
-        for path in sorted(self.audit.glob("*.db")):
-            with closing(sqlite3.connect(path)) as database:
-                for seq, kind, request, name, verdict, body in database.execute(
-                    "SELECT seq, kind, request, name, verdict, body FROM rows WHERE seq > ? ORDER BY seq", (after,)
-                ):
-                    if not kinds or kind in kinds:
-                        found.append(Recorded(seq, kind, request, name, verdict, json.loads(body)))
+        for path in sorted(self.audit.glob("*.jsonl")):
+            # The gateway may be writing the last line.
+            for line in path.read_bytes().split(b"\n")[:-1]:
+                row = json.loads(line)
+                if row["seq"] > after and (not kinds or row["kind"] in kinds):
+                    found.append(Recorded(*(row[field] for field in Recorded._fields)))
         return found
 
     def digest(self, arguments: object) -> str:

@@ -9,8 +9,8 @@ import random
 import signal
 import sys
 
+from sluicegate.store.audit_log import open_audit_log
 from sluicegate.store.base import Row
-from sluicegate.store.sqlite_audit import open_audit_log
 
 
 async def write(folder: str, name: str, acknowledged: int) -> None:

@@ -1,13 +1,19 @@
-"""What tests of the audit log share: rows, a clock that is set by hand, and reading the files as they are."""
+"""What tests of the audit log share: rows, a clock that is set by hand, failures, and the files as they are."""
 
-import sqlite3
+import heapq
+import os
+import resource
+from collections import defaultdict
 from collections.abc import Generator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from sluicegate.store.audit_check import Fault, verify
-from sluicegate.store.audit_files import AuditRow, read_rows
-from sluicegate.store.base import Row
+from sluicegate.store.audit_files import log_files, read_rows
+from sluicegate.store.base import AuditRow, Row
 
 NOVEMBER = 1_794_960_000_000_000_000
 """18 November 2026."""
@@ -36,10 +42,18 @@ def outcome(request: str, verdict: str = "ok") -> Row:
 
 
 def rows_in(folder: Path, kind: str | None = None) -> list[AuditRow]:
-    return list(read_rows(str(folder), kind=kind))
+    """The rows of all files, by time, without an index."""
+    chains: dict[int, list[AuditRow]] = defaultdict(list)
+    for file in log_files(str(folder)):
+        for row in read_rows(file):
+            members: dict[str, Any] = {**row._asdict(), "body": msgspec.json.decode(row.body), "hash": row.hash.hex()}
+            del members["content"]
+            chains[file.writer].append(AuditRow(writer=file.writer, **members))
+    rows = heapq.merge(*chains.values(), key=lambda row: row.at)
+    return [row for row in rows if kind is None or row.kind == kind]
 
 
-def said(rows: Sequence[AuditRow]) -> list[tuple[str, str, str]]:
+def verdicts(rows: Sequence[AuditRow]) -> list[tuple[str, str, str]]:
     return [(row.kind, row.request, row.verdict) for row in rows]
 
 
@@ -47,9 +61,25 @@ def faults(folder: Path, *anchors: Path) -> list[Fault]:
     return verify(str(folder), anchors=[str(anchor) for anchor in anchors]).faults
 
 
-@contextmanager
-def database(folder: Path, name: str = "*.db") -> Generator[sqlite3.Connection]:
+def log_path(folder: Path) -> Path:
     """The one file of a log, to look into it or to tamper with it."""
-    (path,) = folder.glob(name)
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        yield connection
+    (path,) = folder.glob("*.jsonl")
+    return path
+
+
+@contextmanager
+def full_after(size: int) -> Generator[None]:
+    """No file of this process can grow beyond a size: a write that crosses it is short, and the next one fails."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextmanager
+def unwritable(folder: Path) -> Generator[None]:
+    """No row can be written to the one file of a log. Half of a row can: it has to be cut off again."""
+    with full_after(os.stat(log_path(folder)).st_size + 100):
+        yield

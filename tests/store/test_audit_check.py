@@ -1,22 +1,22 @@
 """What was done to a log afterwards is found, and a single row can be proven (T30, A6)."""
 
 import asyncio
+import base64
 import hashlib
 import json
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from sluicegate.store.audit_check import erase, prove, read_values, verify
-from sluicegate.store.audit_files import LogFile, Where, create_database, load_keys, log_files, stored_rows
+from sluicegate.store.audit_check import erase, prove, verify
+from sluicegate.store.audit_files import load_keys, log_files, read_rows, read_values
+from sluicegate.store.audit_log import open_audit_log
 from sluicegate.store.base import Row
-from sluicegate.store.chain import Head, Signer, StoredRow, Verifier, beginning, row_content, row_hash
-from sluicegate.store.sqlite_audit import open_audit_log
-from tests.store.stage import database, decision, faults, outcome, rows_in
+from sluicegate.store.chain import Head, Signer, Verifier, beginning, encode_row
+from tests.store.stage import decision, faults, log_path, outcome, rows_in
 
 CALLS = 20
 LAST = 2 * CALLS + 2
@@ -29,82 +29,105 @@ async def folder(tmp_path: Path) -> Path:
     async with open_audit_log(str(tmp_path / "log")) as log:
         for number in range(CALLS):
             values = {"path": "/srv/a"} if number == 7 else None
-            await log.append(msgspec.structs.replace(decision(f"r{number}"), values=values))
+            await log.append(replace(decision(f"r{number}"), values=values))
             await log.append(outcome(f"r{number}"))
     return tmp_path / "log"
 
 
 # --------------------------------------------------------------------------------------------------------- tampering
 
-
-def flip(rows: sqlite3.Connection) -> None:
-    rows.execute("UPDATE rows SET verdict = 'deny' WHERE seq = 12")
-
-
-def flip_a_byte_of_the_body(rows: sqlite3.Connection) -> None:
-    rows.execute("UPDATE rows SET body = CAST(replace(CAST(body AS TEXT), '1.5', '1.6') AS BLOB) WHERE seq = 13")
+Lines = list[bytes]
+"""The lines of a log; row 12 is at index 11."""
 
 
-def delete(rows: sqlite3.Connection) -> None:
-    rows.execute("DELETE FROM rows WHERE seq = 12")
+def flip(lines: Lines) -> None:
+    lines[11] = lines[11].replace(b'"verdict":"allow"', b'"verdict":"deny"')
 
 
-def reorder(rows: sqlite3.Connection) -> None:
-    rows.executescript("UPDATE rows SET seq = -1 WHERE seq = 12; UPDATE rows SET seq = 12 WHERE seq = 13;")
-    rows.execute("UPDATE rows SET seq = 13 WHERE seq = -1")
+def flip_a_byte_of_the_body(lines: Lines) -> None:
+    lines[12] = lines[12].replace(b"1.5", b"1.6")
 
 
-def insert(rows: sqlite3.Connection) -> None:
-    rows.execute("UPDATE rows SET seq = -seq WHERE seq >= 12")
-    rows.execute("UPDATE rows SET seq = 1 - seq WHERE seq < 0")
-    rows.execute("INSERT INTO rows SELECT 12, at, kind, 'forged', caller, server, name, verdict, body, hash FROM rows"
-                 " WHERE seq = 11")  # fmt: skip
+def flip_a_bit(lines: Lines) -> None:
+    lines[11] = bytes([lines[11][0] ^ 1]) + lines[11][1:]
 
 
-def cut(rows: sqlite3.Connection) -> None:
-    rows.execute("DELETE FROM rows WHERE seq >= 12")
+def delete(lines: Lines) -> None:
+    del lines[11]
 
 
-def empty(rows: sqlite3.Connection) -> None:
-    rows.execute("DELETE FROM rows")
+def reorder(lines: Lines) -> None:
+    lines[11], lines[12] = lines[12], lines[11]
+
+
+def renumber(lines: Lines) -> None:
+    lines[11], lines[12] = lines[12].replace(b":13,", b":12,", 1), lines[11].replace(b":12,", b":13,", 1)
+
+
+def insert(lines: Lines) -> None:
+    lines.insert(11, lines[10].replace(b":11,", b":12,", 1).replace(b'"request":"r', b'"request":"forged'))
+
+
+def cut(lines: Lines) -> None:
+    del lines[11:]
+
+
+def cut_within_a_row(lines: Lines) -> None:
+    lines[11:] = [lines[11][:50]]
+
+
+def empty(lines: Lines) -> None:
+    lines.clear()
 
 
 @pytest.mark.parametrize(
     ("tamper", "row"),
-    [(flip, 12), (flip_a_byte_of_the_body, 13), (delete, 12), (reorder, 12), (insert, 12), (cut, 12), (empty, 1)],
+    [
+        (flip, 12),
+        (flip_a_byte_of_the_body, 13),
+        (flip_a_bit, 12),
+        (delete, 12),
+        (reorder, 12),
+        (renumber, 12),
+        (insert, 12),
+        (cut, 12),
+        (cut_within_a_row, 12),
+        (empty, 1),
+    ],
 )
-def test_t30_the_first_bad_row_is_named(folder: Path, tamper: Callable[[sqlite3.Connection], None], row: int) -> None:
+def test_t30_the_first_bad_row_is_named(folder: Path, tamper: Callable[[Lines], None], row: int) -> None:
     assert faults(folder) == []
-    with database(folder) as rows:
-        tamper(rows)
+    lines = log_path(folder).read_bytes().splitlines(keepends=True)
+    tamper(lines)
+    log_path(folder).write_bytes(b"".join(lines))
     (fault,) = faults(folder)
     assert (fault.row, fault.writer) == (row, 1)
-    assert str(fault).startswith(f"{log_files(str(folder))[0].name}: row {row} ")
+    assert str(fault).startswith(f"{log_path(folder).name}: row {row} ")
 
 
-def rewrite(file: LogFile, change: Callable[[StoredRow], StoredRow | None]) -> None:
-    """Write a file anew with some rows changed or left out, and with hashes that fit: what its owner could do."""
-    with closing(sqlite3.connect(file.path)) as old:
-        rows = list(stored_rows(old))
-    origin = load_keys(file.folder).signer.origin("writer1")
-    head = beginning(origin)
-    for ending in ("", "-wal", "-shm"):
-        Path(file.path + ending).unlink(missing_ok=True)
-    create_database(file, head)
-    with closing(sqlite3.connect(file.path)) as new:
-        for row in filter(None, map(change, rows)):
-            columns = (head.seq + 1, *row[1:-1])
-            head = Head(head.seq + 1, row_hash(head.hash, row_content(*columns)))
-            new.execute(f"INSERT INTO rows VALUES ({','.join('?' * 10)})", (*columns, head.hash))
-        new.commit()
+def rewrite(folder: Path, change: Callable[[Row, int], Row | None]) -> None:
+    """Write a file again with some rows changed or left out, and with hashes that fit, as its owner could."""
+    (file,) = log_files(str(folder))
+    head, lines = beginning(load_keys(str(folder)).signer.origin("writer1")), list[bytes]()
+    for stored in list(read_rows(file)):
+        members = {**stored._asdict(), "body": msgspec.json.decode(stored.body)}
+        row = change(msgspec.convert(members, Row), stored.seq)
+        if row is not None:
+            line, digest, _ = encode_row(head.seq + 1, head.hash, row, stored.at)
+            head = Head(head.seq + 1, digest)
+            lines.append(line)
+    Path(file.path).write_bytes(b"".join(lines))
+
+
+def denied(row: Row, seq: int) -> Row:
+    return replace(row, verdict="deny") if seq == 12 else row
 
 
 def test_t30_a_rewritten_chain_differs_from_the_signed_checkpoint(folder: Path) -> None:
-    (file,) = log_files(str(folder))
-    rewrite(file, lambda row: row._replace(verdict="deny") if row.seq == 12 else row)
+    rewrite(folder, denied)
     (fault,) = faults(folder)
     assert fault.row == LAST and "checkpoint" in fault.problem
-    rewrite(file, lambda row: None if row.seq in (12, 13) else row)
+    rewrite(folder, lambda row, seq: None if seq in (12, 13) else row)
     (fault,) = faults(folder)
     assert fault.row == LAST - 1, "two rows fewer than were signed"
 
@@ -113,8 +136,8 @@ async def test_a_history_that_was_signed_again_is_found_with_a_copy_from_elsewhe
     copy = folder.parent / "copy"
     copy.write_bytes((folder / "writer1.checkpoints").read_bytes())
     (folder / "writer1.checkpoints").unlink()
-    (file,) = log_files(str(folder))
-    rewrite(file, lambda row: row._replace(verdict="deny") if row.seq == 12 else row._replace(body=b"{}"))
+    rewrite(folder, lambda row, seq: replace(denied(row, seq), body={}))
+    (folder / log_path(folder).name.replace("jsonl", "values")).unlink()
     async with open_audit_log(str(folder)):
         pass
     assert faults(folder) == [], "the owner of the machine can do that"
@@ -130,15 +153,27 @@ async def test_another_signing_key_is_noticed_by_a_check_with_the_right_one(fold
 
 
 def test_a_file_that_is_not_readable_any_more_is_named(folder: Path) -> None:
-    (file,) = log_files(str(folder))
-    Path(file.path).write_bytes(b"x" * 10_000)
+    path = log_path(folder)
+    path.write_bytes(b"x" * 10_000 + b"\n")
     (fault,) = faults(folder)
-    assert fault.file == file.name and "cannot be read" in fault.problem
+    assert (fault.file, fault.row) == (path.name, 1) and "cannot be read" in fault.problem
+    path.unlink()
+    path.mkdir()
+    (fault,) = faults(folder)
+    assert (fault.file, fault.row) == (path.name, 0) and "cannot be read" in fault.problem
+
+
+def test_files_of_earlier_versions_are_named_and_not_read(folder: Path) -> None:
+    (folder / "2026-10-writer1.db").write_bytes(b"SQLite format 3")
+    report = verify(str(folder))
+    assert report.faults == [] and report.rows == LAST
+    assert report.notes == [
+        "2026-10-writer1.db is a log of an earlier development version, which this version does not read."
+    ]
 
 
 def test_a_removed_file_is_missed(folder: Path) -> None:
-    for path in folder.glob("*.db*"):
-        path.unlink()
+    log_path(folder).unlink()
     (fault,) = faults(folder)
     assert fault.row == 1 and f"{LAST} rows" in fault.problem
 
@@ -146,41 +181,68 @@ def test_a_removed_file_is_missed(folder: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------- values
 
 
+VALUES = (1, 16)
+"""The writer and the number of the row that has values."""
+
+
+def values_in(folder: Path) -> list[bytes]:
+    (file,) = log_files(str(folder))
+    return [bytes(recorded.values) for _, _, recorded in read_values(file) if recorded is not None and recorded.salt]
+
+
 def test_a6_erased_values_leave_a_valid_chain_and_a_row_about_it(folder: Path) -> None:
-    assert read_values(str(folder), "r7") == [{"path": "/srv/a"}]
-    assert erase(str(folder), Where(request="r7")) == 1
-    assert read_values(str(folder), "r7") == [] and faults(folder) == []
+    assert values_in(folder) == [b'{"path":"/srv/a"}']
+    assert erase(str(folder), [VALUES, (1, 17), (2, 16)]) == 1
+    assert values_in(folder) == [] and faults(folder) == []
     (row,) = [row for row in rows_in(folder, "audit") if row.verdict == "erased"]
-    assert row.body == {"file": log_files(str(folder))[0].name, "rows": [16]}
-    assert b"/srv/a" not in b"".join(path.read_bytes() for path in folder.iterdir()), "not even in free pages"
-    assert erase(str(folder), Where(request="r7")) == 0
+    assert row.body == {"file": log_path(folder).name, "rows": [16]}
+    assert b"/srv/a" not in b"".join(path.read_bytes() for path in folder.iterdir())
+    assert erase(str(folder), [VALUES]) == 0
 
 
 async def test_a6_values_can_be_erased_while_the_gateway_runs(folder: Path) -> None:
     async with asyncio.timeout(20), open_audit_log(str(folder)) as log:
-        await log.append(decision("open"))
-        assert await asyncio.to_thread(erase, str(folder), Where(caller="a*")) == 1
+        await log.append(replace(decision("open"), values={"path": "/srv/b"}))
+        assert await asyncio.to_thread(erase, str(folder), [VALUES]) == 1
         await log.append(outcome("open"))
-    assert faults(folder) == [] and read_values(str(folder), "r7") == []
-    assert [row.verdict for row in rows_in(folder, "outcome") if row.request == "open"] == ["ok"]
+        await log.append(replace(decision("later"), values={"path": "/srv/c"}))
+    assert [file.writer for file in log_files(str(folder))] == [1, 2], "the command is a writer of its own"
+    assert faults(folder) == []
+    recorded = [bytes(each.values) for _, _, each in read_values(log_files(str(folder))[0]) if each is not None]
+    assert recorded == [b"", b'{"path":"/srv/b"}', b'{"path":"/srv/c"}']
+
+
+def test_a6_values_that_a_crash_left_half_erased_are_erased_again(folder: Path) -> None:
+    assert erase(str(folder), [VALUES]) == 1
+    path = folder / log_path(folder).name.replace("jsonl", "values")
+    path.write_bytes(path.read_bytes().replace(b'{"seq":16} ', b'{"seq":16,s'))
+    assert faults(folder) == []
+    assert erase(str(folder), [VALUES]) == 1 and path.read_bytes().split() == [b'{"seq":16}']
 
 
 @pytest.mark.parametrize(
-    ("statement", "problem"),
+    ("old", "new", "problem"),
     [
-        ("UPDATE row_values SET value = CAST('{}' AS BLOB)", "other recorded values"),
-        ("DELETE FROM row_values", "no row says that they were erased"),
-        ("UPDATE row_values SET seq = 17", "lost its recorded values"),
-        ("INSERT INTO row_values SELECT 17, salt, value FROM row_values", "does not know of"),
+        (b"/srv/a", b"/srv/b", "other recorded values"),
+        (b'"salt":"', b'"salt":"x', "other recorded values"),
+        (b'{"seq":16', b'{"seq":17', "does not know of"),
+        (b'{"seq":16', b'{"seq":x', "no row says that they were erased"),
+        (b'{"seq":16', b'{"seq":16}\n{"seq":99', "does not know of"),
     ],
 )
 def test_a6_values_that_were_changed_or_removed_in_silence_are_found(
-    folder: Path, statement: str, problem: str
+    folder: Path, old: bytes, new: bytes, problem: str
 ) -> None:
-    with database(folder) as rows:
-        rows.execute(statement)
+    path = folder / log_path(folder).name.replace("jsonl", "values")
+    path.write_bytes(path.read_bytes().replace(old, new))
     (fault,) = faults(folder)
-    assert problem in fault.problem and fault.row in (16, 17)
+    assert problem in fault.problem and fault.row in (16, 17, 99)
+
+
+def test_a6_a_missing_file_of_values_is_found(folder: Path) -> None:
+    (folder / log_path(folder).name.replace("jsonl", "values")).unlink()
+    (fault,) = faults(folder)
+    assert fault.row == 16 and "no row says that they were erased" in fault.problem
 
 
 # ------------------------------------------------------------------------------------------------------------- proofs
@@ -188,10 +250,10 @@ def test_a6_values_that_were_changed_or_removed_in_silence_are_found(
 
 def test_a_proof_shows_the_rows_of_one_request_and_of_no_other(folder: Path) -> None:
     proof = prove(str(folder), "r7")
-    assert [json.loads(row.content)[2] for row in proof.rows] == ["decision", "outcome"]
+    assert [json.loads(row.content)["kind"] for row in proof.rows] == ["decision", "outcome"]
     assert [len(row.following) for row in proof.rows] == [LAST - 16, LAST - 17]
-    assert {json.loads(row.content)[3] for row in proof.rows} == {"r7"}
-    digest = json.loads(proof.rows[0].content)[-1]["values"]
+    assert {json.loads(row.content)["request"] for row in proof.rows} == {"r7"}
+    digest = json.loads(proof.rows[0].content)["body"]["values"]
     salt = bytes.fromhex(proof.rows[0].salt)
     assert hashlib.blake2b(proof.rows[0].values.encode(), key=salt, digest_size=32).hexdigest() == digest
 
@@ -219,4 +281,8 @@ async def test_a_chain_over_two_months_is_proven_across_their_files(tmp_path: Pa
             await log.append(Row(kind="decision", request=f"r{number}"))
     assert len(log_files(str(tmp_path))) == 2
     for number in range(4):
-        assert prove(str(tmp_path), f"r{number}").rows
+        for row in prove(str(tmp_path), f"r{number}").rows:
+            head = base64.b64decode(row.previous)
+            for digest in [hashlib.sha256(row.content.encode()).digest(), *map(base64.b64decode, row.following)]:
+                head = hashlib.sha256(head + digest).digest()
+            assert base64.b64encode(head).decode() == row.checkpoint.splitlines()[2]

@@ -1,31 +1,29 @@
 """R26: a log that cannot be written refuses calls or counts them, loses nothing else, and returns by itself."""
 
 import asyncio
+import errno
 import os
-import sqlite3
 import subprocess
 from collections.abc import Generator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from sluicegate.errors import AuditUnavailable
-from sluicegate.store import sqlite_audit
-from sluicegate.store.audit_files import log_files
+from sluicegate.store import audit_log
+from sluicegate.store.audit_files import log_files, read_rows
+from sluicegate.store.audit_log import FileAudit, Sync, open_audit_log
 from sluicegate.store.base import Row
-from sluicegate.store.sqlite_audit import SqliteAudit, Sync, open_audit_log
 from tests.polling import until
-from tests.store.stage import database, decision, faults, outcome, rows_in, said
+from tests.store.stage import decision, faults, full_after, log_path, outcome, rows_in, unwritable, verdicts
 
 SYNCS: list[Sync] = ["normal", "full"]
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log that gives up a lock soon, and tries again soon."""
-    monkeypatch.setattr(sqlite_audit, "_MAX_LOCK", 0.05)
-    monkeypatch.setattr(sqlite_audit, "_RETRY", 0.05)
+    """A log that tries again soon after a failure."""
+    monkeypatch.setattr(audit_log, "_RETRY", 0.05)
 
 
 @pytest.fixture
@@ -44,7 +42,7 @@ def mount(*words: str) -> bool:
     return subprocess.run(["mount", *words], check=False, capture_output=True).returncode != 0
 
 
-async def until_written(log: SqliteAudit, request: str) -> None:
+async def until_written(log: FileAudit, request: str) -> None:
     """Append a row again and again until it is taken."""
     while True:
         try:
@@ -54,7 +52,7 @@ async def until_written(log: SqliteAudit, request: str) -> None:
             await asyncio.sleep(0.01)  # The log tries again at its own pace.
 
 
-async def until_unavailable(log: SqliteAudit) -> list[str]:
+async def until_unavailable(log: FileAudit) -> list[str]:
     """Append rows until one is refused; the requests of those that were not."""
     taken: list[str] = []
     while True:
@@ -66,7 +64,7 @@ async def until_unavailable(log: SqliteAudit) -> list[str]:
         taken.append(request)
 
 
-async def until_available(log: SqliteAudit) -> None:
+async def until_available(log: FileAudit) -> None:
     await until(lambda: not log.problem)
 
 
@@ -78,17 +76,6 @@ def total(folder: Path, count: str) -> int:
     """What all gaps together say: rows that come while the log returns are in a gap of their own."""
     counts = [body.get(count, 0) for body in gaps(folder)]
     return sum(each for each in counts if isinstance(each, int))
-
-
-def damage(path: str, offset: int, size: int) -> None:
-    with open(path, "r+b") as raw:
-        raw.seek(offset)
-        raw.write(b"\xff" * size)
-
-
-def remove(folder: Path, glob: str) -> None:
-    for path in folder.glob(glob):
-        path.unlink()
 
 
 @pytest.mark.parametrize("sync", SYNCS)
@@ -108,7 +95,7 @@ async def test_r26_with_a_full_disk_calls_are_refused_until_there_is_space(small
     assert requests == [*taken, "after"], "what was acknowledged is there, what was refused is not"
     assert (taken[-1], "ok") in [(row.request, row.verdict) for row in rows_in(folder, "outcome")], "it had happened"
     assert total(folder, "late") == 1 and total(folder, "lost") == 0
-    assert "full" in str(gaps(folder)[0]["reason"])
+    assert "No space left" in str(gaps(folder)[0]["reason"])
     assert faults(folder) == []
 
 
@@ -136,45 +123,59 @@ async def test_r26_a_folder_that_cannot_be_created_is_used_when_it_can(tmp_path:
 
 
 @pytest.mark.parametrize("sync", SYNCS)
-async def test_r26_rows_wait_for_a_lock_that_is_held_for_a_moment(
-    tmp_path: Path, sync: Sync, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sqlite_audit, "_MAX_LOCK", 30.0)
+async def test_r26_rows_that_are_written_in_part_are_cut_off_and_refused(tmp_path: Path, sync: Sync) -> None:
     async with asyncio.timeout(40), open_audit_log(str(tmp_path), sync=sync) as log:
-        with database(tmp_path) as other:
-            other.execute("BEGIN IMMEDIATE")
-            waits = asyncio.gather(*(log.append(decision(f"r{number}")) for number in range(5)))
-            done, _ = await asyncio.wait([waits], timeout=0.05)
-            assert not done
-            other.execute("ROLLBACK")
-        await waits
-    assert [row.request for row in rows_in(tmp_path, "decision")] == [f"r{number}" for number in range(5)]
-    assert gaps(tmp_path) == [] and faults(tmp_path) == []
+        await log.append(decision("r0"))
+        whole = log_path(tmp_path).read_bytes()
+        with full_after(len(whole) + len(whole.splitlines()[-1]) + 100):  # Room for one row and a part of the next.
+            ends = await asyncio.gather(*(log.append(decision(f"r{n}")) for n in range(1, 4)), return_exceptions=True)
+            assert {type(end) for end in ends} == {AuditUnavailable} and "too large" in log.problem
+            assert log_path(tmp_path).read_bytes() == whole
+        await until_written(log, "after")
+    assert [row.request for row in rows_in(tmp_path, "decision")] == ["r0", "after"]
+    assert total(tmp_path, "refused") == total(tmp_path, "rows") >= 3 and faults(tmp_path) == []
 
 
 @pytest.mark.parametrize("sync", SYNCS)
-async def test_r26_a_lock_that_is_held_for_long_stops_calls_until_it_is_released(tmp_path: Path, sync: Sync) -> None:
+async def test_r26_values_of_rows_that_cannot_be_written_are_cut_off(tmp_path: Path, sync: Sync) -> None:
     async with asyncio.timeout(40), open_audit_log(str(tmp_path), sync=sync) as log:
-        with database(tmp_path) as other:
-            other.execute("BEGIN IMMEDIATE")
-            with pytest.raises(AuditUnavailable) as refused:
-                await log.append(decision("r1"))
-            assert refused.value.reason == "audit_unavailable" and "locked" in log.problem
-        await until_written(log, "r2")
-    assert [row.request for row in rows_in(tmp_path, "decision")] == ["r2"]
-    assert total(tmp_path, "refused") == total(tmp_path, "rows") > 0 and faults(tmp_path) == []
+        await log.append(Row(kind="decision", request="r1", values={"a": 1}))
+        values = log_path(tmp_path).with_suffix(".values").read_bytes()
+        with unwritable(tmp_path), pytest.raises(AuditUnavailable):
+            await log.append(Row(kind="decision", request="r2", values={"a": 2}))
+        assert log_path(tmp_path).with_suffix(".values").read_bytes() == values
+        await until_written(log, "after")
+    assert faults(tmp_path) == []
+
+
+async def test_r26_after_a_failed_flush_another_file_continues_the_chain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush = os.fdatasync
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    async with asyncio.timeout(40), open_audit_log(str(tmp_path), sync="full") as log:
+        await log.append(decision("r1"))
+        monkeypatch.setattr(os, "fdatasync", fail)
+        with pytest.raises(AuditUnavailable):
+            await log.append(decision("r2"))
+        monkeypatch.setattr(os, "fdatasync", flush)
+        await until_written(log, "after")
+    assert [file.part for file in log_files(str(tmp_path))] == [1, 2] and faults(tmp_path) == []
+    assert [row.request for row in rows_in(tmp_path, "decision")] == ["r1", "after"]
 
 
 async def test_r26_open_lets_calls_pass_and_writes_their_number_first(tmp_path: Path) -> None:
     async with asyncio.timeout(40), open_audit_log(str(tmp_path), on_failure="open") as log:
-        with database(tmp_path) as other:
-            other.execute("BEGIN IMMEDIATE")
+        with unwritable(tmp_path):
             for number in range(5):
                 await log.append(decision(f"r{number}"))
             assert log.problem
         await until_available(log)
         await log.append(decision("after"))
-    assert said(rows_in(tmp_path))[1][2] == "gap"
+    assert verdicts(rows_in(tmp_path))[1][2] == "gap"
     assert total(tmp_path, "rows") == total(tmp_path, "late") == 5 and faults(tmp_path) == []
     assert [row.request for row in rows_in(tmp_path, "decision")] == [*(f"r{number}" for number in range(5)), "after"]
 
@@ -182,7 +183,7 @@ async def test_r26_open_lets_calls_pass_and_writes_their_number_first(tmp_path: 
 async def test_a7_rows_that_do_not_fit_into_the_queue_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_audit, "MAX_ROWS", 10)
+    monkeypatch.setattr(audit_log, "MAX_ROWS", 10)
     async with asyncio.timeout(40), open_audit_log(str(tmp_path), on_failure="open") as log:
         for number in range(25):
             log.note(Row(kind="backend", name=f"b{number}"))
@@ -193,7 +194,7 @@ async def test_a7_rows_that_do_not_fit_into_the_queue_are_counted(
 
 
 async def test_a7_a_full_queue_refuses_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_audit, "MAX_ROWS", 10)
+    monkeypatch.setattr(audit_log, "MAX_ROWS", 10)
     async with asyncio.timeout(40), open_audit_log(str(tmp_path)) as log:
         ends = await asyncio.gather(*(log.append(decision(f"r{n}")) for n in range(25)), return_exceptions=True)
         assert {type(end) for end in ends} == {AuditUnavailable}
@@ -203,8 +204,7 @@ async def test_a7_a_full_queue_refuses_calls(tmp_path: Path, monkeypatch: pytest
 
 async def test_r26_values_of_rows_that_are_held_are_not_kept_in_memory(tmp_path: Path) -> None:
     async with asyncio.timeout(40), open_audit_log(str(tmp_path), on_failure="open") as log:
-        with database(tmp_path) as other:
-            other.execute("BEGIN IMMEDIATE")
+        with unwritable(tmp_path):
             await log.append(Row(kind="decision", request="r1", values={"a": "x" * 1000}))
         await until_available(log)
     assert rows_in(tmp_path, "decision")[0].body == {"values_lost": True} and faults(tmp_path) == []
@@ -227,15 +227,15 @@ async def test_checkpoints_that_cannot_be_written_stop_no_calls(
 async def test_a_log_that_fails_until_it_is_closed_is_closed_without_a_fuss(tmp_path: Path) -> None:
     async with asyncio.timeout(40), open_audit_log(str(tmp_path)) as log:
         await log.append(decision("r1"))
-        other = sqlite3.connect(log_files(str(tmp_path))[0].path, isolation_level=None)
-        other.execute("BEGIN IMMEDIATE")
+        failing = unwritable(tmp_path)
+        failing.__enter__()
         with pytest.raises(AuditUnavailable):
             await log.append(outcome("r1"))
     with pytest.raises(AuditUnavailable):
         await log.append(decision("r2"))
-    other.close()
+    failing.__exit__(None, None, None)
     async with open_audit_log(str(tmp_path)):
-        assert said(rows_in(tmp_path, "outcome")) == [("outcome", "r1", "unknown")]
+        assert verdicts(rows_in(tmp_path, "outcome")) == [("outcome", "r1", "unknown")]
     assert faults(tmp_path) == []
 
 
@@ -246,41 +246,48 @@ async def test_r26_a_broken_file_is_left_alone_and_a_new_one_continues_the_chain
     async with open_audit_log(str(tmp_path)) as log:
         await log.append(decision("r1"))
     (broken,) = log_files(str(tmp_path))
-    remove(tmp_path, f"{broken.name}-*")
-    damage(broken.path, 0, 5000)
+    log_path(tmp_path).write_bytes(b"\xff\n" * 5000)
     async with open_audit_log(str(tmp_path)) as log:
         await log.append(decision("r2"))
     assert [file.part for file in log_files(str(tmp_path))] == [1, 2]
     (fault,) = faults(tmp_path)
     assert fault.file == broken.name
-    remove(tmp_path, f"{broken.name}*")
+    (tmp_path / broken.name).unlink()
     assert faults(tmp_path) == [], "the new file begins where the last checkpoint ended"
     assert broken.name in str(gaps(tmp_path)[0]["reason"])
 
 
-async def test_r26_a_file_that_breaks_while_it_is_written_is_replaced(tmp_path: Path) -> None:
-    async with asyncio.timeout(40), open_audit_log(str(tmp_path)) as log:
-        for number in range(100):
-            await log.append(decision(f"r{number}", filling="x" * 500))
-        (file,) = log_files(str(tmp_path))
-        with closing(sqlite3.connect(file.path, isolation_level=None)) as other:
-            other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            (root,) = other.execute("SELECT rootpage FROM sqlite_master WHERE name = 'rows'").fetchone()
-            (size,) = other.execute("PRAGMA page_size").fetchone()
-        damage(file.path, (root - 1) * size, size)
-        # Another writer makes ours read its pages again.
-        with closing(sqlite3.connect(file.path, isolation_level=None)) as other:
-            other.execute("CREATE TABLE other(x)")
+def change_file(path: Path, change: str) -> None:
+    data = path.read_bytes()
+    if change == "replaced":
+        path.rename(path.with_suffix(".away"))
+    path.write_bytes({"cut": data[:500], "grown": data + b"x\n", "replaced": data}[change])
+
+
+@pytest.mark.parametrize("change", ["cut", "grown", "replaced"])
+async def test_r26_a_file_that_another_program_changes_is_left_as_it_is_and_another_continues(
+    tmp_path: Path, change: str
+) -> None:
+    async with asyncio.timeout(40), open_audit_log(str(tmp_path), rows_per_checkpoint=1) as log:
+        for number in range(10):
+            await log.append(decision(f"r{number}"))
+        changed = log_path(tmp_path)
+        change_file(changed, change)
+        number = 0
+        while len(log_files(str(tmp_path))) == 1:
+            number += 1
+            await until_written(log, f"later-{number}")
         await until_written(log, "after")
     assert [each.part for each in log_files(str(tmp_path))] == [1, 2]
     (fault,) = faults(tmp_path)
-    assert fault.file == file.name and fault.row == 0
+    assert fault.file == changed.name or change == "replaced"
+    assert "after" in [row.request for row in read_rows(log_files(str(tmp_path))[1])]
 
 
 async def test_r26_a_file_that_is_removed_while_it_is_written_is_noticed(tmp_path: Path) -> None:
     async with asyncio.timeout(40), open_audit_log(str(tmp_path), rows_per_checkpoint=1) as log:
         await log.append(decision("r1"))
-        remove(tmp_path, "*.db*")
+        log_path(tmp_path).unlink()
         number = 0
         while not log_files(str(tmp_path)):
             number += 1

@@ -1,121 +1,267 @@
-"""What every audit log does, whatever it keeps its rows in."""
+"""The audit log in files: its folder, its months, its writers, and what is left after a crash."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import os
+import stat
+from contextlib import AsyncExitStack
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from sluicegate.store.audit_files import log_files, read_start, reading, stored_rows
-from sluicegate.store.base import AuditLog, Row
-from sluicegate.store.chain import Head, StoredRow, check_rows
-from sluicegate.store.memory import MemoryAudit
-from sluicegate.store.sqlite_audit import open_audit_log
-from tests.store.stage import Clock, decision, outcome
-
-Contents = Callable[[], tuple[Head, list[StoredRow], list[bytes]]]
-Opened = tuple[AuditLog, Contents, Clock]
-"""A log, what is in it (the head before its first row, its rows, the values beside them), and its clock."""
+from sluicegate.http1 import Request, serve
+from sluicegate.store.audit_check import verify
+from sluicegate.store.audit_files import log_files
+from sluicegate.store.audit_log import open_audit_log
+from sluicegate.store.audit_writer import Journal
+from sluicegate.store.base import Row
+from sluicegate.store.chain import split_notes
+from tests.store.stage import DAY, NOVEMBER, Clock, decision, faults, log_path, outcome, rows_in, verdicts
 
 
-@asynccontextmanager
-async def in_memory(folder: Path) -> AsyncGenerator[Opened]:
+def names(folder: Path) -> list[str]:
+    return [file.name for file in log_files(str(folder))]
+
+
+async def test_only_its_owner_can_read_the_log(tmp_path: Path) -> None:
+    folder = tmp_path / "audit"
+    async with open_audit_log(str(folder)) as log:
+        await log.append(Row(kind="decision", request="r1", values={"path": "/srv/a"}))
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in [folder, *folder.iterdir()]}
+    assert modes.pop("audit") == 0o700 and set(modes.values()) == {0o600}
+
+
+async def test_a_restarted_gateway_continues_the_chain(tmp_path: Path) -> None:
+    digests: set[str] = set()
+    for number in range(3):
+        async with open_audit_log(str(tmp_path)) as log:
+            await log.append(decision(f"r{number}"))
+            await log.append(outcome(f"r{number}"))
+            digests.add(log.digest(b"x"))
+    assert [row.seq for row in rows_in(tmp_path)] == list(range(1, 13)) and len(names(tmp_path)) == 1
+    assert faults(tmp_path) == [] and len(digests) == 1
+
+
+async def test_two_gateways_of_one_folder_write_two_chains(tmp_path: Path) -> None:
+    async with open_audit_log(str(tmp_path)) as one, open_audit_log(str(tmp_path)) as other:
+        await one.append(decision("r1"))
+        await other.append(decision("r2"))
+        await other.append(outcome("r2"))
+        await one.append(outcome("r1"))
+    assert {(row.writer, row.request) for row in rows_in(tmp_path, "outcome")} == {(1, "r1"), (2, "r2")}
+    assert faults(tmp_path) == [] and len(names(tmp_path)) == 2
+
+
+async def test_a_new_month_is_a_new_file_that_continues_the_chain(tmp_path: Path) -> None:
     clock = Clock()
-    log = MemoryAudit(clock)
-    yield log, lambda: (log.beginning, log.rows, list(log.values.values())), clock
-
-
-@asynccontextmanager
-async def in_files(folder: Path) -> AsyncGenerator[Opened]:
-    clock = Clock()
-    async with open_audit_log(str(folder), clock=clock) as log:
-        yield log, lambda: contents(folder), clock
-
-
-@asynccontextmanager
-async def in_synced_files(folder: Path) -> AsyncGenerator[Opened]:
-    clock = Clock()
-    async with open_audit_log(str(folder), sync="full", clock=clock) as log:
-        yield log, lambda: contents(folder), clock
-
-
-def contents(folder: Path) -> tuple[Head, list[StoredRow], list[bytes]]:
-    (file,) = log_files(str(folder))
-    with reading(file) as database:
-        values = [value for (value,) in database.execute("SELECT value FROM row_values ORDER BY seq")]
-        return read_start(database), list(stored_rows(database)), values
-
-
-Make = Callable[[Path], AbstractAsyncContextManager[Opened]]
-every_log = pytest.mark.parametrize("make", [in_memory, in_files, in_synced_files])
-
-
-@every_log
-async def test_a_row_is_there_when_append_returns(make: Make, tmp_path: Path) -> None:
-    async with asyncio.timeout(20), make(tmp_path) as (log, seen, _):
-        await log.append(decision("r1", rule="a.toml:3"))
-        row = seen()[1][-1]
-        assert row[2:8] == ("decision", "r1", "ada", "files", "read", "allow")
-        assert msgspec.json.decode(row.body) == {"rule": "a.toml:3"}
-        log.note(Row(kind="config", verdict="rejected"))
+    async with open_audit_log(str(tmp_path), clock=clock) as log:
+        await log.append(decision("r1"))
+        clock.now += 20 * DAY
         await log.append(outcome("r1"))
-        assert [each.kind for each in seen()[1][-2:]] == ["config", "outcome"], "a note comes with the next rows"
+        clock.now -= 40 * DAY  # A clock that is set back begins no other file.
+        await log.append(decision("r2"))
+    assert names(tmp_path) == ["2026-11-writer1.jsonl", "2026-12-writer1.jsonl"]
+    assert faults(tmp_path) == [] and [row.seq for row in rows_in(tmp_path, "decision")] == [2, 4]
 
 
-@every_log
-async def test_rows_of_many_callers_form_one_chain_without_gaps(make: Make, tmp_path: Path) -> None:
-    async def call(number: int) -> None:
-        await log.append(decision(f"r{number}"))
-        await log.append(outcome(f"r{number}"))
-
-    async with asyncio.timeout(20), make(tmp_path) as (log, seen, _):
-        await asyncio.gather(*(call(number) for number in range(50)))
-        start, rows, _values = seen()
-    assert check_rows(start, rows)[1] is None and [row.seq for row in rows] == list(range(1, len(rows) + 1))
-    calls = [(row.request, row.kind) for row in rows if row.kind != "audit"]
-    assert sorted(calls) == sorted((f"r{n}", kind) for n in range(50) for kind in ("decision", "outcome"))
-    assert all(calls.index((f"r{n}", "decision")) < calls.index((f"r{n}", "outcome")) for n in range(50))
-
-
-@every_log
-async def test_values_are_kept_beside_the_row_which_has_only_their_digest(make: Make, tmp_path: Path) -> None:
-    async with asyncio.timeout(20), make(tmp_path) as (log, seen, _):
-        await log.append(Row(kind="decision", request="r1", values={"b": 1, "a": "x"}))
-        _start, rows, values = seen()
-    assert values == [b'{"a":"x","b":1}']
-    digest = msgspec.json.decode(rows[-1].body)["values"]
-    assert len(digest) == 64 and b'"x"' not in rows[-1].body
+async def test_old_months_are_removed_and_their_last_checkpoint_vouches_for_the_rest(tmp_path: Path) -> None:
+    clock = Clock()
+    for month in range(6):
+        clock.now = NOVEMBER + month * 30 * DAY
+        async with open_audit_log(str(tmp_path), clock=clock, keep=2) as log:
+            await log.append(decision(f"r{month}"))
+    assert names(tmp_path) == ["2027-03-writer1.jsonl", "2027-04-writer1.jsonl"]
+    assert faults(tmp_path) == []
+    removed = [row.body["files"] for row in rows_in(tmp_path, "audit") if row.verdict == "removed"]
+    assert removed[-1] == ["2027-02-writer1.jsonl"]
+    (tmp_path / "writer1.checkpoints").unlink()
+    (fault,) = faults(tmp_path)
+    assert "no checkpoint vouches" in fault.problem
 
 
-@every_log
-async def test_a_cancelled_wait_does_not_disturb_the_others(make: Make, tmp_path: Path) -> None:
-    async with asyncio.timeout(20), make(tmp_path) as (log, seen, _):
-        waits = [asyncio.ensure_future(log.append(decision(f"r{number}"))) for number in range(3)]
-        waits[1].cancel()
-        await asyncio.wait(waits)
-        assert waits[0].result() is None and waits[2].result() is None
-        assert {"r0", "r2"} <= {row.request for row in seen()[1]}
+async def test_all_months_are_kept_if_asked(tmp_path: Path) -> None:
+    clock = Clock()
+    for month in range(0, 40, 13):
+        clock.now = NOVEMBER + month * 30 * DAY
+        async with open_audit_log(str(tmp_path), clock=clock, keep=0) as log:
+            await log.append(decision("r"))
+    assert len(names(tmp_path)) == 4 and faults(tmp_path) == []
 
 
-@every_log
-async def test_a_digest_is_the_same_for_the_same_data_only(make: Make, tmp_path: Path) -> None:
-    async with asyncio.timeout(20), make(tmp_path) as (log, _seen, _):
-        assert log.digest(b"a") == log.digest(b"a") != log.digest(b"b") and len(log.digest(b"a")) == 32
+# ----------------------------------------------------------------------------------------------------- after a crash
 
 
-@every_log
-async def test_t31_a_flood_of_refusals_is_counted_and_ten_rows_a_second_are_written(make: Make, tmp_path: Path) -> None:
-    def refusal(source: str) -> Row:
-        return Row(kind="reject", verdict="parse_error", body={"source": source})
+def crashed(folder: Path, *rows: Row) -> Journal:
+    """A writer that has written rows and then does nothing any more; `died` makes it dead."""
+    journal = Journal(str(folder))
+    journal.open([(row, NOVEMBER) for row in rows])
+    return journal
 
-    async with asyncio.timeout(20), make(tmp_path) as (log, seen, clock):
-        for _ in range(100):
-            await log.append(refusal("10.0.0.1"))
-        await log.append(refusal("10.0.0.2"))
-        clock.now += 2_000_000_000
-        await log.append(refusal("10.0.0.1"))
-        bodies = [msgspec.json.decode(row.body) for row in seen()[1] if row.kind == "reject"]
-    assert len(bodies) == 12 and bodies[10] == {"source": "10.0.0.2"}
-    assert bodies[-1] == {"source": "10.0.0.1", "suppressed": 90}
+
+def died(journal: Journal) -> None:
+    """Release what the kernel releases when a process dies."""
+    assert journal.writer is not None and journal._lock is not None  # pyright: ignore[reportPrivateUsage]
+    journal.writer.close_file()
+    os.close(journal._lock)  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_a3_calls_that_a_crash_has_cut_get_an_unknown_outcome_at_the_next_start(tmp_path: Path) -> None:
+    died(crashed(tmp_path, decision("r1"), decision("r2"), outcome("r1"), decision("r3")))
+    async with open_audit_log(str(tmp_path)) as log:
+        await log.append(decision("r4"))
+        unknown = [row for row in rows_in(tmp_path, "outcome") if row.verdict == "unknown"]
+        assert [row.request for row in unknown] == ["r2", "r3"] and all("recovered" in row.body for row in unknown)
+        await log.append(outcome("r4"))
+    async with open_audit_log(str(tmp_path)):
+        pass
+    assert len(rows_in(tmp_path, "outcome")) == 4, "each is closed once"
+    assert faults(tmp_path) == []
+
+
+async def test_a3_calls_of_a_live_gateway_are_not_closed_by_another(tmp_path: Path) -> None:
+    live = crashed(tmp_path, decision("r1"))
+    async with open_audit_log(str(tmp_path)):
+        assert rows_in(tmp_path, "outcome") == []
+    died(live)
+    async with open_audit_log(str(tmp_path)):
+        assert verdicts(rows_in(tmp_path, "outcome")) == [("outcome", "r1", "unknown")]
+    assert faults(tmp_path) == []
+
+
+async def test_a3_calls_of_a_dead_gateway_are_closed_by_one_that_takes_another_writer(tmp_path: Path) -> None:
+    first, second = crashed(tmp_path, decision("r1")), crashed(tmp_path, decision("r2"))
+    died(second)
+    async with open_audit_log(str(tmp_path)), open_audit_log(str(tmp_path)):
+        assert verdicts(rows_in(tmp_path, "outcome")) == [("outcome", "r2", "unknown")]
+    died(first)
+    async with open_audit_log(str(tmp_path)) as log:
+        await log.append(decision("r3"))
+    assert {row.request: row.writer for row in rows_in(tmp_path, "outcome")} == {"r1": 1, "r2": 2, "r3": 1}
+    assert faults(tmp_path) == []
+
+
+async def test_a3_a_dead_second_writer_is_closed_while_the_first_one_is_taken(tmp_path: Path) -> None:
+    first, second = crashed(tmp_path), crashed(tmp_path, decision("r2"))
+    died(first)
+    died(second)
+    async with open_audit_log(str(tmp_path)):
+        assert [(row.writer, row.request) for row in rows_in(tmp_path, "outcome")] == [(2, "r2")]
+    assert faults(tmp_path) == []
+
+
+async def test_calls_that_are_open_when_the_log_is_closed_are_closed_with_it(tmp_path: Path) -> None:
+    async with open_audit_log(str(tmp_path)) as log:
+        await log.append(decision("r1"))
+        log.note(outcome("r1", "cancelled"))
+        await log.append(decision("r2"))
+        log.note(Row(kind="config", verdict="reloaded"))
+    assert verdicts(rows_in(tmp_path))[-3:] == [
+        ("config", "", "reloaded"),
+        ("outcome", "r2", "unknown"),
+        ("audit", "", "closed"),
+    ]
+
+
+# ------------------------------------------------------------------------------------------------- after a power loss
+
+
+def torn(folder: Path, *rows: Row, rest: bytes) -> Path:
+    """The file of a writer that lost its power: its rows, and what the disk got of the next one."""
+    died(crashed(folder, *rows))
+    with log_path(folder).open("ab") as file:
+        file.write(rest)
+    return log_path(folder)
+
+
+@pytest.mark.parametrize("rest", [b'{"seq":4,"at":"2026', b"{", b'{"seq":4' + bytes(4096), bytes(4096)])
+async def test_a4_an_unfinished_last_line_is_set_aside_recorded_and_named(tmp_path: Path, rest: bytes) -> None:
+    path = torn(tmp_path, decision("r1"), outcome("r1"), rest=rest)
+    report = verify(str(tmp_path))
+    assert report.faults == [] and "ends with an unfinished line" in report.notes[0]
+    async with open_audit_log(str(tmp_path)) as log:
+        await log.append(decision("r2"))
+    kept = path.with_suffix(".torn")
+    assert kept.read_bytes() == rest + b"\n" and kept.stat().st_mode & 0o777 == 0o600
+    (row,) = [row for row in rows_in(tmp_path, "audit") if row.verdict == "torn"]
+    assert row.body == {"file": path.name, "bytes": len(rest), "kept": kept.name} and row.seq == 4
+    report = verify(str(tmp_path))
+    assert report.faults == [] and report.notes == [
+        f"{path.name}: a power loss left an unfinished line of {len(rest)} bytes before row 4; "
+        f"it is kept in {kept.name}."
+    ]
+
+
+async def test_a4_a_first_line_that_is_not_finished_is_set_aside(tmp_path: Path) -> None:
+    path = torn(tmp_path, rest=b"")
+    path.write_bytes(b'{"seq":1,"at"')
+    async with open_audit_log(str(tmp_path)) as log:
+        await log.append(decision("r1"))
+    assert [row.verdict for row in rows_in(tmp_path, "audit")] == ["torn", "opened", "closed"]
+    assert faults(tmp_path) == [] and names(tmp_path) == [path.name]
+
+
+async def test_a4_values_whose_rows_were_lost_are_cut_off(tmp_path: Path) -> None:
+    path = torn(tmp_path, Row(kind="decision", request="r1", values={"n": 1}), rest=b"")
+    values = path.with_suffix(".values")
+    complete = values.read_bytes()
+    values.write_bytes(complete + complete.replace(b'"seq":2', b'"seq":3') + b'{"seq":4,"sa')
+    async with open_audit_log(str(tmp_path)) as log:
+        assert values.read_bytes() == complete
+        await log.append(Row(kind="decision", request="r2", values={"n": 2}))
+    assert faults(tmp_path) == [] and len(values.read_bytes().splitlines()) == 2
+
+
+async def test_a4_rows_whose_values_were_lost_are_recorded_and_named(tmp_path: Path) -> None:
+    path = torn(tmp_path, Row(kind="decision", request="r1", values={"n": 1}), rest=b"")
+    path.with_suffix(".values").write_bytes(b"")
+    assert len(faults(tmp_path)) == 1
+    async with open_audit_log(str(tmp_path)):
+        pass
+    (row,) = [row for row in rows_in(tmp_path, "audit") if row.verdict == "values_lost"]
+    assert row.body == {"file": path.name, "rows": [2]}
+    report = verify(str(tmp_path))
+    assert report.faults == []
+    assert report.notes == [f"{path.name}: a power loss took the recorded values of row 2."]
+
+
+# ------------------------------------------------------------------------------------------------------- checkpoints
+
+
+async def test_checkpoints_go_to_files_and_urls_elsewhere(tmp_path: Path) -> None:
+    posted: asyncio.Queue[str] = asyncio.Queue()
+
+    async def take(request: Request) -> None:
+        posted.put_nowait(request.body.decode())
+        request.respond(204)
+
+    elsewhere = tmp_path / "elsewhere" / "copy"
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(asyncio.timeout(20))
+        listener = await stack.enter_async_context(serve(take))
+        url = f"http://127.0.0.1:{listener.addresses[0][1]}/checkpoints"
+        places = (str(elsewhere), url)
+        log = await stack.enter_async_context(
+            open_audit_log(str(tmp_path / "log"), anchors=places, rows_per_checkpoint=2)
+        )
+        for number in range(4):
+            await log.append(decision(f"r{number}"))
+        note = await posted.get()
+    assert note in split_notes(elsewhere.read_text())
+    assert faults(tmp_path / "log", elsewhere) == []
+
+
+async def test_an_anchor_that_does_not_answer_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    places = ("http://127.0.0.1:9/x?token=canary", str(tmp_path / "signing.key" / "file"))
+    async with asyncio.timeout(20), open_audit_log(str(tmp_path), anchors=places, rows_per_checkpoint=1) as log:
+        while "could not be sent to a URL" not in caplog.text:
+            await log.append(decision("r1"))
+            await log.append(outcome("r1"))
+    assert faults(tmp_path) == []
+    assert caplog.text.count("could not be sent to a URL") == 1 and "canary" not in caplog.text
+
+
+async def test_rows_that_json_cannot_express_do_not_keep_the_others_out(tmp_path: Path) -> None:
+    async with open_audit_log(str(tmp_path)) as log:
+        bad = Row(kind="config", name="\ud800", body={"x": object()})
+        await asyncio.gather(log.append(decision("r1")), log.append(bad), log.append(decision("r2")))
+        assert [row.request for row in rows_in(tmp_path, "decision")] == ["r1", "r2"]
+    assert [row.verdict for row in rows_in(tmp_path, "audit")][1] == "unreadable"

@@ -1,13 +1,14 @@
 """The pure part of the audit log: chains, checkpoints and what they cannot be fooled with."""
 
+import hashlib
+import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sluicegate.protocol.canonical_json import canonical_json
-from sluicegate.store.audit_writer import encoded
 from sluicegate.store.base import Row
 from sluicegate.store.chain import (
     Checkpoint,
@@ -17,6 +18,10 @@ from sluicegate.store.chain import (
     Verifier,
     beginning,
     check_rows,
+    encode_row,
+    format_time,
+    parse_time,
+    read_row,
     split_notes,
 )
 
@@ -25,57 +30,85 @@ SIGNER = Signer(bytes(range(32)))
 CHECKPOINT = Checkpoint(SIGNER.origin("writer1"), Head(7, bytes(32)), 1)
 
 
-def chain(length: int) -> list[StoredRow]:
-    head, rows = START, list[StoredRow]()
+def chain(length: int) -> list[bytes]:
+    """The lines of rows that form a chain."""
+    head, lines = START, list[bytes]()
     for number in range(length):
-        columns, _ = encoded(
-            head.seq + 1, head.hash, Row(kind="decision", request=f"r{number}", body={"n": number}), number
-        )
-        rows.append(StoredRow(*columns))
-        head = Head(rows[-1].seq, rows[-1].hash)
-    return rows
+        row = Row(kind="decision", request=f"r{number}", body={"n": number})
+        line, digest, _ = encode_row(head.seq + 1, head.hash, row, number)
+        lines.append(line)
+        head = Head(head.seq + 1, digest)
+    return lines
 
 
-def first_bad(rows: list[StoredRow]) -> int | None:
-    bad = check_rows(START, rows)[1]
+def first_bad(lines: list[bytes]) -> int | None:
+    bad = check_rows(START, map(read_row, lines))[1]
     return bad.seq if bad is not None else None
 
 
+def last_good(lines: list[bytes]) -> int:
+    """The number of the last row before one that is bad, or a line that is not a row."""
+    rows: list[StoredRow] = []
+    for line in lines:
+        try:
+            rows.append(read_row(line))
+        except ValueError:
+            break
+    return check_rows(START, rows)[0].seq
+
+
 def test_an_unchanged_chain_is_good() -> None:
-    rows = chain(20)
-    assert check_rows(START, rows) == (Head(20, rows[-1].hash), None)
+    assert first_bad(chain(20)) is None
+
+
+def test_a_line_is_json_from_which_the_hash_can_be_checked_with_a_few_lines_of_code() -> None:
+    line = chain(1)[0]
+    row = json.loads(line)
+    assert list(row) == ["seq", "at", "kind", "request", "caller", "server", "name", "verdict", "body", "hash"]
+    content = line[: line.rindex(b',"hash":')] + b"}"
+    assert hashlib.sha256(START.hash + hashlib.sha256(content).digest()).hexdigest() == row["hash"]
 
 
 @given(st.integers(0, 19), st.data())
-def test_t30_any_change_of_any_column_names_the_row(place: int, data: st.DataObject) -> None:
-    rows = chain(20)
-    column = data.draw(
-        st.sampled_from(["at", "kind", "request", "caller", "server", "name", "verdict", "body", "hash"])
-    )
-    old = getattr(rows[place], column)
-    new = {int: old + 1 if isinstance(old, int) else 0, str: f"{old}x", bytes: b'{"n":99}'}[type(old)]
-    rows[place] = rows[place]._replace(**{column: new})
-    assert first_bad(rows) == place + 1
+def test_t30_any_other_byte_names_the_row(place: int, data: st.DataObject) -> None:
+    lines = chain(20)
+    line = bytearray(lines[place])
+    offset = data.draw(st.integers(0, len(line) - 2))
+    line[offset] = data.draw(st.integers(0, 255).filter(lambda byte: byte not in (line[offset], 10)))
+    # The hash is written in small letters; capitals are the same digest.
+    assume(bytes(line).lower() != lines[place])
+    lines[place] = bytes(line)
+    assert last_good(lines) == place
 
 
 @given(st.integers(1, 18))
 def test_t30_rows_deleted_swapped_or_inserted_are_found(place: int) -> None:
-    rows = chain(20)
-    assert first_bad(rows[:place] + rows[place + 1 :]) == place + 1
-    assert first_bad([*rows[:place], rows[place + 1], rows[place], *rows[place + 2 :]]) == place + 1
-    assert first_bad([*rows[:place], rows[0], *rows[place:]]) == 1, "an old row does not belong there"
-    forged = rows[place]._replace(request="forged")
-    assert first_bad([*rows[:place], forged, *rows[place:]]) == place + 1
+    lines = chain(20)
+    assert first_bad(lines[:place] + lines[place + 1 :]) == place + 1
+    assert first_bad([*lines[:place], lines[place + 1], lines[place], *lines[place + 2 :]]) == place + 1
+    assert first_bad([*lines[:place], lines[0], *lines[place:]]) == 1, "an old row does not belong there"
+    forged = lines[place].replace(b'"request":"r', b'"request":"forged')
+    assert first_bad([*lines[:place], forged, *lines[place:]]) == place + 1
 
 
 def test_rows_of_one_chain_do_not_fit_into_another() -> None:
-    assert check_rows(beginning("other"), chain(1))[1] is not None
+    assert check_rows(beginning("other"), map(read_row, chain(1)))[1] is not None
 
 
-def test_columns_cannot_be_shifted_into_each_other() -> None:
-    rows = chain(1)
-    shifted = rows[0]._replace(request="", caller=rows[0].request)
-    assert first_bad([shifted]) == 1
+def test_a_second_member_of_the_same_name_is_a_change() -> None:
+    assert first_bad([chain(1)[0].replace(b'{"seq"', b'{"verdict":"deny","seq"')]) == 1
+
+
+@given(st.integers(0, 4_000_000_000_000_000_000))
+def test_times_keep_their_nanoseconds_and_sort_as_text(at: int) -> None:
+    assert parse_time(format_time(at)) == at
+    assert format_time(at) < format_time(at + 1)
+
+
+@pytest.mark.parametrize("text", ["", "2026-11-18T13:14:44Z", "2026-11-18T13:14:44.12345678xZ", "x" * 30])
+def test_other_times_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="."):
+        parse_time(text)
 
 
 # -------------------------------------------------------------------------------------------------------- checkpoints

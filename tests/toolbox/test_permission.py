@@ -16,10 +16,10 @@ from sluicegate import Allow, Deny
 from sluicegate.gate.judge import Rules
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.protocol.message import Params
-from sluicegate.store.audit_files import read_rows
 from sluicegate.store.sqlite_decisions import SqliteDecisions
 from sluicegate.toolbox.permission import PermissionRequest, ask_on_terminal
 from sluicegate.toolbox.results import Outcome
+from tests.store.stage import rows_in
 from tests.toolbox.box import Folder, folder, said, used
 
 __all__ = ["folder"]
@@ -168,7 +168,7 @@ async def test_answers_leave_a_row_in_the_audit_log_and_nothing_else(
             assert not (await box.execute(NAME, {"path": "/a"})).is_error
         with closing(sqlite3.connect(state_folder(tmp_path) / "state.db")) as state:
             assert state.execute("SELECT COUNT(*) FROM approvals").fetchone() == (0,)
-    rows = list(read_rows(str(state_folder(tmp_path) / "audit"), kind="approval"))
+    rows = rows_in(state_folder(tmp_path) / "audit", "approval")
     assert [(row.verdict, row.server, row.name) for row in rows] == [("approved", "functions", "write")] * 3
 
 
@@ -177,7 +177,7 @@ async def test_a_refusal_of_the_program_is_on_record(
 ) -> None:
     async with folder.load(write, on_permission="deny") as box:
         await box.execute(NAME, {"path": "/a"})
-    rows = read_rows(str(state_folder(tmp_path) / "audit"), kind="approval")
+    rows = rows_in(state_folder(tmp_path) / "audit", "approval")
     assert [row.verdict for row in rows] == ["declined"]
 
 

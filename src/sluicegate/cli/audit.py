@@ -1,13 +1,12 @@
 """`sluicegate audit`: reads, verifies and exports the record of all calls. It needs no running gateway."""
 
+import asyncio
 import re
-import sqlite3
 import time
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import wraps
-from typing import Any, Concatenate, Final, ParamSpec
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import click
 import msgspec
@@ -18,14 +17,17 @@ from sluicegate.cli.output import counted, say, show_json, show_json_line, show_
 from sluicegate.config.paths import audit_folder
 from sluicegate.store.audit_check import erase as erase_values
 from sluicegate.store.audit_check import prove as prove_request
-from sluicegate.store.audit_check import read_values
 from sluicegate.store.audit_check import verify as verify_log
-from sluicegate.store.audit_files import AuditRow, Where, heads, log_files, read_rows
+from sluicegate.store.audit_files import log_files
+from sluicegate.store.audit_index import open_audit_reader
+from sluicegate.store.base import AuditFilter, AuditReader, AuditRow
 from sluicegate.store.chain import Verifier
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 _POLL: Final = 0.5
+_PAGE: Final = 5000
 _SECOND: Final = 1_000_000_000
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _HEAD: Final = ("time", "kind", "caller", "server", "name", "verdict", "ms", "request")
@@ -39,7 +41,7 @@ class Log(msgspec.Struct, frozen=True):
     keys: Mapping[str, str] = {}
     """The keys of servers, under which they are recorded, by their keys, names and prefixes."""
 
-    def recorded(self, where: Where) -> Where:
+    def recorded(self, where: AuditFilter) -> AuditFilter:
         """The conditions with the keys of servers in place of their names and prefixes."""
         prefix, rest = (where.name or "").removeprefix("mcp__").partition("__")[::2]
         return msgspec.structs.replace(
@@ -76,13 +78,51 @@ _FILTERS: Final = (
 )
 
 
+class Reading:
+    """Reads a log in a command, which has no event loop of its own."""
+
+    def __init__(self, folder: str) -> None:
+        self._indexed = open_audit_reader(folder)
+        self.reader: AuditReader = self._indexed
+        self._runner = asyncio.Runner()
+
+    def __enter__(self) -> "Reading":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._runner.close()
+        self._indexed.close()
+
+    def wait(self, result: Awaitable[T]) -> T:
+        """A result of the reader; the command fails if the log cannot be read."""
+
+        async def awaited() -> T:
+            return await result
+
+        try:
+            return self._runner.run(awaited())
+        except OSError as problem:
+            raise Failure(f"the audit log cannot be read: {problem}.") from None
+
+
+def recorded_rows(folder: str, where: AuditFilter, problems: list[str]) -> Iterator[AuditRow]:
+    """The rows of a log that match, the oldest first. `problems` gets a sentence for each part that cannot be read."""
+    with Reading(folder) as log_rows:
+        page = log_rows.wait(log_rows.reader.rows(where, limit=_PAGE))
+        yield from page.rows
+        while page.has_more:
+            page = log_rows.wait(log_rows.reader.rows(where, after=page.position, limit=_PAGE))
+            yield from page.rows
+        problems += page.problems
+
+
 def _with_filters(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command a `Where`, made of its options."""
+    """Give a command an `AuditFilter`, made of its options."""
 
     @wraps(command)
     def filtered(**options: Any) -> object:
         names = ("since", "until", "caller", "server", "name", "verdict", "kind")
-        return command(where=Where(**{name: options.pop(name) for name in names}), **options)
+        return command(where=AuditFilter(**{name: options.pop(name) for name in names}), **options)
 
     for option in reversed(_FILTERS):
         filtered = option(filtered)
@@ -99,7 +139,7 @@ def _with_log(command: Callable[Concatenate[Log, P], object]) -> Callable[..., A
         log = Log(audit_folder_) if audit_folder_ is not None else _configured(config, folder)
         if not log_files(log.folder):
             raise Failure(f"there is no audit log in {log.folder}.")
-        if isinstance(where := kwargs.get("where"), Where):
+        if isinstance(where := kwargs.get("where"), AuditFilter):
             kwargs["where"] = log.recorded(where)
         return command(log, *args, **kwargs)
 
@@ -151,7 +191,7 @@ def audit() -> None:
 @click.option("--last", "-n", type=click.IntRange(0), default=None, metavar="N", help="Only the last N rows.")
 @_with_filters
 @_with_log
-def list_(log: Log, where: Where, as_json: bool, last: int | None) -> None:
+def list_(log: Log, where: AuditFilter, as_json: bool, last: int | None) -> None:
     """List rows, the oldest first.
 
     Without a terminal, a row is a line with tabs between time, kind, caller, server, name, verdict, milliseconds and
@@ -164,8 +204,13 @@ def list_(log: Log, where: Where, as_json: bool, last: int | None) -> None:
       sluicegate audit list --kind decision --verdict deny --json
     """
     with _reporting() as problems:
-        rows = read_rows(log.folder, where=where, problems=problems)
-        if not _show(rows if last is None else deque(rows, last), as_json=as_json) and last != 0:
+        if last is None:
+            rows = recorded_rows(log.folder, where, problems)
+        else:
+            with Reading(log.folder) as log_rows:
+                page = log_rows.wait(log_rows.reader.last(where, limit=last))
+            rows, problems[:] = page.rows, page.problems
+        if not _show(rows, as_json=as_json) and last != 0:
             say("no rows match.")
 
 
@@ -175,7 +220,7 @@ def list_(log: Log, where: Where, as_json: bool, last: int | None) -> None:
 @click.option("--last", "-n", type=click.IntRange(0), default=20, metavar="N", help="How many rows; 20 by default.")
 @_with_filters
 @_with_log
-def tail(log: Log, where: Where, as_json: bool, follow: bool, last: int) -> None:
+def tail(log: Log, where: AuditFilter, as_json: bool, follow: bool, last: int) -> None:
     """Print the last rows, and new ones as they come.
 
     \b
@@ -183,21 +228,18 @@ def tail(log: Log, where: Where, as_json: bool, follow: bool, last: int) -> None
       sluicegate audit tail --follow
       sluicegate audit tail -n 5 --verdict error
     """
-    # What is there now is looked at once: with a filter, most polls find nothing.
-    seen = heads(log.folder)
-    skipped = {writer: seq - last for writer, seq in seen.items()} if where == Where() else None
-    with _reporting() as problems:
-        rows = deque(read_rows(log.folder, where=where, after=skipped, problems=problems), last)
-        has_shown = _show(rows, as_json=as_json)
-        if not has_shown and last:
-            say("no rows match yet." if follow else "no rows match.")
-    while follow:
-        for row in rows:
-            seen[row.writer] = max(row.seq, seen.get(row.writer, 0))
-        time.sleep(_POLL)
-        known, seen = seen, heads(log.folder)
-        rows = deque(read_rows(log.folder, where=where, after=known, problems=[]))
-        has_shown |= _show(rows, as_json=as_json, is_continued=has_shown)
+    with Reading(log.folder) as log_rows:
+        with _reporting() as problems:
+            page = log_rows.wait(log_rows.reader.last(where, limit=last))
+            problems += page.problems
+            has_shown = _show(page.rows, as_json=as_json)
+            if not has_shown and last:
+                say("no rows match yet." if follow else "no rows match.")
+        while follow:
+            if not page.has_more:
+                time.sleep(_POLL)
+            page = log_rows.wait(log_rows.reader.rows(where, after=page.position))
+            has_shown |= _show(page.rows, as_json=as_json, is_continued=has_shown)
 
 
 @audit.command()
@@ -211,19 +253,21 @@ def show(log: Log, request: str) -> None:
       sluicegate audit show 1911f0a2b3c4d-0011223344
     """
     with _reporting() as problems:
-        rows = list(read_rows(log.folder, where=Where(request=_literal(request)), problems=problems))
-        if not rows:
+        with Reading(log.folder) as log_rows:
+            found = log_rows.wait(log_rows.reader.request(request))
+        problems += found.problems
+        if not found.rows:
             raise Failure(f"the log has no request {request}.")
-        shown: dict[str, object] = {"request": request, "rows": [_as_json(row) for row in rows]}
-        if values := read_values(log.folder, request):
-            shown["values"] = values[0] if len(values) == 1 else values
+        shown: dict[str, object] = {"request": request, "rows": [_as_json(row) for row in found.rows]}
+        if found.values:
+            shown["values"] = found.values[0] if len(found.values) == 1 else found.values
         show_json(shown)
 
 
 @audit.command()
 @_with_filters
 @_with_log
-def export(log: Log, where: Where) -> None:
+def export(log: Log, where: AuditFilter) -> None:
     """Print all rows as JSON, one per line, with their hashes.
 
     \b
@@ -231,14 +275,14 @@ def export(log: Log, where: Where) -> None:
       sluicegate audit export --since 2026-11-01 > november.jsonl
     """
     with _reporting() as problems:
-        _show(read_rows(log.folder, where=where, problems=problems), as_json=True)
+        _show(recorded_rows(log.folder, where, problems), as_json=True)
 
 
 @audit.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_with_filters
 @_with_log
-def stats(log: Log, where: Where, as_json: bool) -> None:
+def stats(log: Log, where: AuditFilter, as_json: bool) -> None:
     """Count the calls of each tool, how they ended and how long they took.
 
     \b
@@ -246,43 +290,27 @@ def stats(log: Log, where: Where, as_json: bool) -> None:
       sluicegate audit stats --since 24h
       sluicegate audit stats --server files --json
     """
-    verdicts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    times: dict[tuple[str, str], list[float]] = defaultdict(list)
     with _reporting() as problems:
-        for row in read_rows(log.folder, where=where, problems=problems):
-            if row.kind in ("decision", "outcome") and row.server:
-                verdicts[row.server, row.name][row.verdict] += 1
-                if isinstance(took := row.body.get("ms"), float | int):
-                    times[row.server, row.name].append(took)
-    table = [
-        {"server": server, "name": name, "verdicts": dict(sorted(seen.items())), **_times(times[server, name])}
-        for (server, name), seen in sorted(verdicts.items())
-    ]
-    if as_json:
-        show_json(table)
-        return
-    rows = [
-        [
-            str(row["server"]),
-            str(row["name"]),
-            ", ".join(f"{verdict} {count}" for verdict, count in sorted(verdicts[key].items())),
-            *(f"{value:.1f}" for value in _times(times[key]).values()),
+        with Reading(log.folder) as log_rows:
+            found = log_rows.wait(log_rows.reader.stats(where))
+        problems += found.problems
+        if as_json:
+            show_json(found.calls)
+            return
+        rows = [
+            [
+                call.server,
+                call.name,
+                ", ".join(f"{verdict} {count}" for verdict, count in call.verdicts.items()),
+                f"{call.p50_ms:.1f}",
+                f"{call.p95_ms:.1f}",
+            ]
+            for call in found.calls
         ]
-        for row, key in zip(table, sorted(verdicts), strict=True)
-    ]
-    if not rows:
-        say("no calls match.")
-        return
-    show_rows(("server", "name", "verdicts", "median ms", "95 % ms"), rows, numbers=("median ms", "95 % ms"))
-
-
-def _times(took: list[float]) -> dict[str, float]:
-    took.sort()
-    return (
-        {"p50_ms": took[len(took) // 2], "p95_ms": took[int(len(took) * 0.95)]}
-        if took
-        else dict[str, float](p50_ms=0.0, p95_ms=0.0)
-    )
+        if not rows:
+            say("no calls match.")
+            return
+        show_rows(("server", "name", "verdicts", "median ms", "95 % ms"), rows, numbers=("median ms", "95 % ms"))
 
 
 # -------------------------------------------------------------------------------------------------------------- proof
@@ -318,6 +346,9 @@ def verify(log: Log, anchors: tuple[str, ...], key: str | None, as_json: bool) -
         raise Failure(str(problem)) from None
     if as_json:
         show_json(report)
+    else:
+        for note in report.notes:
+            say(note)
     if report.faults:
         if not as_json:
             for fault in report.faults:
@@ -347,7 +378,7 @@ def prove(log: Log, request: str) -> None:
         show_json(prove_request(log.folder, request))
     except (LookupError, ValueError) as problem:
         raise Failure(str(problem.args[0])) from None
-    except sqlite3.Error as problem:
+    except OSError as problem:
         raise Failure(f"the log cannot be read: {problem}.") from None
 
 
@@ -356,7 +387,7 @@ def prove(log: Log, request: str) -> None:
 @click.option("--yes", "is_yes", is_flag=True, help="Do not ask.")
 @_with_filters
 @_with_log
-def erase(log: Log, where: Where, request: str | None, is_yes: bool) -> None:
+def erase(log: Log, where: AuditFilter, request: str | None, is_yes: bool) -> None:
     """Erase recorded values of a request, or of all rows that the options select.
 
     The rows stay, with a digest from which the values cannot be guessed, so that the log remains valid. A new row says
@@ -369,15 +400,19 @@ def erase(log: Log, where: Where, request: str | None, is_yes: bool) -> None:
     """
     if request is not None:
         where = msgspec.structs.replace(where, request=_literal(request))
-    elif where == Where():
+    elif where == AuditFilter():
         raise click.UsageError("Say which values: give a request, or options such as --caller or --until.")
     if not confirmed("Erase these values for good?", is_yes=is_yes):
         raise Failure("nothing was erased; confirm it, or give --yes.")
     try:
-        number = erase_values(log.folder, where)
-    except (sqlite3.Error, OSError) as problem:
+        problems: list[str] = []
+        rows = recorded_rows(log.folder, where, problems)
+        number = erase_values(log.folder, [(row.writer, row.seq) for row in rows if "values" in row.body])
+    except (OSError, ValueError) as problem:
         raise Failure(f"the values could not be erased: {problem}.") from None
     say(f"erased the values of {counted(number, 'row')}.")
+    if problems:
+        raise Failure(f"rows that cannot be read may have more: {' '.join(problems)}")
 
 
 # -------------------------------------------------------------------------------------------------------------- shown

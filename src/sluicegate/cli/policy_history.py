@@ -1,11 +1,10 @@
 """`sluicegate policy suggest` and `replay`: rules and the calls that the audit log has recorded."""
 
-import sqlite3
 from collections.abc import Iterator
 
 import click
 
-from sluicegate.cli.audit import moment
+from sluicegate.cli.audit import moment, recorded_rows
 from sluicegate.cli.command import Failure, NotStarted, places_of, with_places
 from sluicegate.cli.configuration import loaded_from, show_problems
 from sluicegate.cli.files import text_of
@@ -15,7 +14,8 @@ from sluicegate.config.settings_toml import read_settings, rules_of
 from sluicegate.gate.history import differences, suggestions
 from sluicegate.gate.judge import Rules
 from sluicegate.gate.rules import policy_of, to_toml
-from sluicegate.store.audit_files import AuditRow, log_files, read_rows
+from sluicegate.store.audit_files import log_files
+from sluicegate.store.base import AuditFilter, AuditRow
 
 _with_since = click.option(
     "--since", type=moment, default=None, metavar="TIME", help="Only calls not older than this: 2h, 7d, or a date."
@@ -93,10 +93,7 @@ def _recorded(config: str | None, folder: str | None, since: int | None) -> Iter
     if not log_files(log):
         raise Failure(f"there is no audit log in {log}.")
     problems: list[str] = []
-    try:
-        yield from read_rows(log, since=since, problems=problems)
-    except sqlite3.Error as problem:
-        raise Failure(f"the audit log cannot be read: {problem}.") from None
+    yield from recorded_rows(log, AuditFilter(since=since), problems)
     for problem in problems:
         say(problem)
 

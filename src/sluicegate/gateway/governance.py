@@ -57,7 +57,7 @@ async def open_stores(config: GatewayConfig, environ: Mapping[str, str]) -> Asyn
         audit: AuditLog = Unrecorded()
         if config.audit.enabled:
             # Imported late: a gateway that records nothing needs none of it.
-            from sluicegate.store.sqlite_audit import open_audit_log
+            from sluicegate.store.audit_log import open_audit_log
 
             settings = config.audit
             audit = await stack.enter_async_context(

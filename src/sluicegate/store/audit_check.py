@@ -1,26 +1,27 @@
-"""What can be done with an audit log besides writing it: verify it, prove a row, erase recorded values."""
+"""What can be done with an audit log besides writing and searching it: verify it, prove a row, erase recorded values.
+
+All of it reads the files of the log alone, never the index.
+"""
 
 import os
-import sqlite3
+import re
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from typing import Final
 
 import msgspec
 
 from sluicegate.store.anchors import is_url
 from sluicegate.store.audit_files import (
     LogFile,
-    Where,
     checkpoints_path,
+    earlier_files,
     load_verifier,
     log_files,
-    open_database,
     read_notes,
-    read_start,
-    reading,
-    stored_rows,
+    read_rows,
+    read_values,
     writers,
 )
 from sluicegate.store.audit_writer import Journal
@@ -30,12 +31,12 @@ from sluicegate.store.chain import (
     Head,
     Proof,
     ProvenRow,
+    RecordedValues,
     StoredRow,
     Verifier,
     beginning,
     check_rows,
     prove_row,
-    values_digest,
 )
 
 
@@ -61,6 +62,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     signed: int = 0
     """Rows up to the last checkpoint of each writer."""
     faults: list[Fault] = []
+    notes: list[str] = []
+    """Sentences about what is no fault: what a power loss left unfinished, and files that are not read."""
 
 
 def verify(folder: str, *, key: Verifier | None = None, anchors: Sequence[str] = ()) -> Report:
@@ -72,25 +75,31 @@ def verify(folder: str, *, key: Verifier | None = None, anchors: Sequence[str] =
     verifier = key or load_verifier(folder)
     if verifier is None:
         raise ValueError("There is no signing.pub in the folder, so its checkpoints cannot be verified.")
-    erased = _erased(folder)
-    reports = [_Check(folder, writer, verifier, anchors, erased).run() for writer in writers(folder)]
+    events = _Events(folder)
+    reports = [_Check(folder, writer, verifier, anchors, events).run() for writer in writers(folder)]
     return Report(
         rows=sum(each.rows for each in reports),
         files=sum(each.files for each in reports),
         checkpoints=sum(each.checkpoints for each in reports),
         signed=sum(each.signed for each in reports),
         faults=[fault for each in reports for fault in each.faults],
+        notes=[
+            *events.notes,
+            *(note for each in reports for note in each.notes),
+            *map(_not_read, earlier_files(folder)),
+        ],
     )
+
+
+def _not_read(name: str) -> str:
+    return f"{name} is a log of an earlier development version, which this version does not read."
 
 
 class _Check:
     """The check of one writer's chain."""
 
-    def __init__(
-        self, folder: str, writer: int, verifier: Verifier, anchors: Sequence[str], erased: dict[str, set[int]]
-    ) -> None:
+    def __init__(self, folder: str, writer: int, verifier: Verifier, anchors: Sequence[str], events: "_Events") -> None:
         self._files = log_files(folder, writer)
-        self._folder = folder
         self._writer = writer
         self._origin = f"{verifier.name}/writer{writer}"
         own = read_notes(checkpoints_path(folder, writer), verifier, self._origin)
@@ -99,8 +108,13 @@ class _Check:
         self._by_seq: dict[int, set[bytes]] = defaultdict(set)
         for head in self._checkpoints:
             self._by_seq[head.seq].add(head.hash)
-        self._erased = erased
+        self._events = events
+        self._digests: dict[str, dict[int, str]] = defaultdict(dict)
+        """The digests of values that rows have, by the name of the file and the number of the row."""
         self._rows = 0
+        self._last = 0
+        """The number of the last row that is as it was written."""
+        self._notes: list[str] = []
         self._file = f"writer{writer}"
 
     def run(self) -> Report:
@@ -108,14 +122,17 @@ class _Check:
             fault = self._chain() or self._values()
         except _Differs as differs:
             fault = self._fault(differs.seq, "differs from the signed checkpoint; it or a row before it was changed")
-        except (sqlite3.Error, ValueError) as problem:
+        except OSError as problem:
             fault = self._fault(0, f"cannot be read: {problem}")
+        except ValueError as problem:
+            fault = self._fault(self._last + 1, f"cannot be read: {problem}")
         return Report(
             rows=self._rows,
             files=len(self._files),
             checkpoints=len(self._checkpoints),
             signed=max(self._by_seq, default=0),
             faults=[fault] if fault is not None else [],
+            notes=self._notes,
         )
 
     def _fault(self, row: int, problem: str) -> Fault:
@@ -125,67 +142,102 @@ class _Check:
         head: Head | None = None
         for file in self._files:
             self._file = file.name
-            with reading(file) as database:
-                start = read_start(database)
-                fault = self._start(head, start)
-                if fault is not None:
-                    return fault
-                head, bad = check_rows(start, self._watched(stored_rows(database)))
+            rows = read_rows(file)
+            first = next(rows, None)
+            if first is not None:
+                start = self._start(head, first)
+                if isinstance(start, Fault):
+                    return start
+                self._last = start.seq
+                head, bad = check_rows(start, self._watched(first, rows))
                 if bad is not None:
                     return self._fault(*bad)
+            fault = self._unfinished(file)
+            if fault is not None:
+                return fault
         last, rows = max(self._by_seq, default=0), head.seq if head is not None else 0
         if last > rows:
             return self._fault(rows + 1, f"is missing: a checkpoint says that there are {last} rows")
         return None
 
-    def _start(self, before: Head | None, start: Head) -> Fault | None:
-        """What is wrong with where a file begins: after the one before it, or after a checkpoint of a removed one."""
-        if before is None:
-            if start in self._checkpoints or start == beginning(self._origin):
-                return None
-            problem = "is the first one, but no checkpoint vouches for the rows before it"
-        elif start == before:
-            return None
-        elif start.seq > before.seq:
-            problem = f"is missing: the next file begins after row {start.seq}"
-            return self._fault(before.seq + 1, problem)
-        else:
-            problem = "does not continue the file before it"
-        return self._fault(start.seq + 1, problem)
+    def _start(self, before: Head | None, first: StoredRow) -> Head | Fault:
+        """The head before the first row of a file: that of the file before it, or a checkpoint of a removed one."""
+        if before is not None:
+            return before
+        if first.seq == 1:
+            return beginning(self._origin)
+        signed = self._by_seq.get(first.seq - 1)
+        if signed is None:
+            return self._fault(first.seq, "is the first one, but no checkpoint vouches for the rows before it")
+        return Head(first.seq - 1, min(signed))
 
-    def _watched(self, rows: Iterable[StoredRow]) -> Iterator[StoredRow]:
+    def _unfinished(self, file: LogFile) -> Fault | None:
+        """What is wrong with a last line that is not finished: nothing, if the writer can still set it aside."""
+        with open(file.path, "rb") as lines:
+            lines.seek(max(0, os.fstat(lines.fileno()).st_size - 1))
+            if lines.read(1) in (b"", b"\n"):
+                return None
+        if file != self._files[-1]:
+            return self._fault(0, "ends with an unfinished line")
+        self._notes.append(
+            f"{file.name} ends with an unfinished line: it is being written now, or the power was lost. "
+            "The next gateway that uses the file sets the line aside."
+        )
+        return None
+
+    def _watched(self, first: StoredRow, others: Iterable[StoredRow]) -> Iterator[StoredRow]:
         """The rows, compared with the checkpoints on their way."""
-        for row in rows:
+        row: StoredRow | None = first
+        rows = iter(others)
+        while row is not None:
             yield row
             # Resumed only if the row fits into the chain.
             self._rows += 1
+            self._last = row.seq
             if any(row.hash != signed for signed in self._by_seq.get(row.seq, ())):
                 raise _Differs(row.seq)
+            if digest := _digest_of_values(row):
+                self._digests[self._file][row.seq] = digest
+            row = next(rows, None)
 
     def _values(self) -> Fault | None:
         """What is wrong with the recorded values: changed ones, and ones that were removed without a row about it."""
         for file in self._files:
             self._file = file.name
-            with reading(file) as database:
-                fault = self._values_in(database, self._erased.get(file.name, set()))
+            fault = self._values_of(file)
             if fault is not None:
                 return fault
         return None
 
-    def _values_in(self, database: sqlite3.Connection, erased: set[int]) -> Fault | None:
-        query = """
-            SELECT seq, body, salt, value FROM rows LEFT JOIN row_values USING (seq)
-            WHERE salt IS NOT NULL OR instr(body, CAST('"values":' AS BLOB))
-            UNION ALL SELECT seq, NULL, salt, value FROM row_values WHERE seq NOT IN (SELECT seq FROM rows)"""
-        for seq, body, salt, value in database.execute(query):
-            digest = msgspec.json.decode(body, type=dict[str, object]).get("values") if body is not None else None
-            if salt is None and digest is not None and seq not in erased:
-                return self._fault(seq, "has lost its recorded values, and no row says that they were erased")
-            if salt is not None and digest is None:
-                return self._fault(seq, "has recorded values that it does not know of")
-            if salt is not None and values_digest(salt, value) != digest:
-                return self._fault(seq, "has other recorded values than were written")
+    def _values_of(self, file: LogFile) -> Fault | None:
+        explained = self._events.without_values[file.name]
+        left = self._digests[file.name]
+        for _, _, recorded in read_values(file):
+            if recorded is None or not recorded.salt:
+                continue  # The row is without its values then.
+            digest = left.pop(recorded.seq, None)
+            if digest is None:
+                return self._fault(recorded.seq, "has recorded values that it does not know of")
+            if not _has_digest(recorded, digest):
+                return self._fault(recorded.seq, "has other recorded values than were written")
+        lost = sorted(left.keys() - explained)
+        if lost:
+            return self._fault(lost[0], "has lost its recorded values, and no row says that they were erased")
         return None
+
+
+def _digest_of_values(row: StoredRow) -> str:
+    if b'"values":"' not in row.body:
+        return ""
+    digest = msgspec.json.decode(row.body, type=dict[str, object]).get("values")
+    return digest if isinstance(digest, str) else ""
+
+
+def _has_digest(recorded: RecordedValues, digest: str) -> bool:
+    try:
+        return recorded.digest == digest
+    except ValueError:  # The salt is not hexadecimal.
+        return False
 
 
 class _Differs(Exception):
@@ -202,7 +254,8 @@ def prove(folder: str, request: str) -> Proof:
 
     Raises:
         LookupError: there is no such request, or no checkpoint after one of its rows yet.
-        ValueError: the folder has no public key.
+        ValueError: the folder has no public key, or a file cannot be read.
+        OSError: a file cannot be read.
     """
     verifier = load_verifier(folder)
     if verifier is None:
@@ -213,111 +266,148 @@ def prove(folder: str, request: str) -> Proof:
         notes = sorted(
             read_notes(checkpoints_path(folder, writer), verifier, origin), key=lambda each: each[1].head.seq
         )
-        for file in log_files(folder, writer):
-            with reading(file) as database:
-                for row in stored_rows(database, "request = ?", (request,)):
-                    proven.append((row.at, _proven(folder, writer, database, row, notes)))
+        proven += _proven(log_files(folder, writer), request, notes, beginning(origin))
     if not proven:
         raise LookupError(f"The log has no request {request}.")
     rows = [each for _, each in sorted(proven, key=lambda each: each[0])]
     return Proof(request=request, key=str(verifier), rows=rows)
 
 
+class _Started:
+    """A proof that lacks rows up to the next checkpoint."""
+
+    def __init__(self, file: LogFile, previous: bytes, row: StoredRow, note: str, last: int) -> None:
+        self.file = file
+        self.previous = previous
+        self.row = row
+        self.note = note
+        self.last = last
+        self.following: list[bytes] = []
+
+
 def _proven(
-    folder: str,
-    writer: int,
-    database: sqlite3.Connection,
-    row: StoredRow,
-    notes: Sequence[tuple[str, Checkpoint]],
-) -> ProvenRow:
-    found = next(((note, each.head.seq) for note, each in notes if each.head.seq >= row.seq), None)
-    if found is None:
-        raise LookupError("No checkpoint covers the request yet; one is written every 60 seconds.")
-    note, last = found
-    before = database.execute("SELECT hash FROM rows WHERE seq = ?", (row.seq - 1,)).fetchone()
-    previous: bytes = before[0] if before is not None else read_start(database).hash
-    following: list[StoredRow] = []
-    for file in log_files(folder, writer):
-        with reading(file) as other:
-            following += stored_rows(other, "seq > ? AND seq <= ?", (row.seq, last))
-    proven = prove_row(previous, row, following, note)
-    values = database.execute("SELECT salt, value FROM row_values WHERE seq = ?", (row.seq,)).fetchone()
-    if values is None:
-        return proven
-    return msgspec.structs.replace(proven, salt=values[0].hex(), values=values[1].decode())
+    files: Sequence[LogFile], request: str, notes: Sequence[tuple[str, Checkpoint]], start: Head
+) -> Iterator[tuple[int, ProvenRow]]:
+    """The proofs of the rows that one writer has of a request, with their times."""
+    started: list[_Started] = []
+    # The first file may begin after rows that were removed; a checkpoint has the hash of the last one.
+    hashes = {checkpoint.head.seq: checkpoint.head.hash for _, checkpoint in notes} | {start.seq: start.hash}
+    before = start
+    wanted = request.encode()
+    for file in files:
+        for row in read_rows(file):
+            for each in started:
+                if each.row.seq < row.seq <= each.last:
+                    each.following.append(row.content)
+            if wanted in row.content and row.request == request:
+                found = next(((note, each.head.seq) for note, each in notes if each.head.seq >= row.seq), None)
+                if found is None:
+                    raise LookupError("No checkpoint covers the request yet; one is written every 60 seconds.")
+                previous = before.hash if before.seq == row.seq - 1 else hashes.get(row.seq - 1, b"")
+                started.append(_Started(file, previous, row, *found))
+            before = Head(row.seq, row.hash)
+    for each in started:
+        yield each.row.at, _with_values(each, prove_row(each.previous, each.row, each.following, each.note))
+
+
+def _with_values(started: _Started, proven: ProvenRow) -> ProvenRow:
+    for _, _, recorded in read_values(started.file):
+        if recorded is not None and recorded.seq == started.row.seq and recorded.salt:
+            return msgspec.structs.replace(proven, salt=recorded.salt, values=bytes(recorded.values).decode())
+    return proven
 
 
 # ------------------------------------------------------------------------------------------------------------- values
 
 
-def read_values(folder: str, request: str) -> list[dict[str, object]]:
-    """The recorded values of a request; none if there are none or they were erased."""
-    found: list[dict[str, object]] = []
-    for file in log_files(folder):
-        with reading(file) as database:
-            query = "SELECT value FROM row_values WHERE seq IN (SELECT seq FROM rows WHERE request = ?)"
-            found += [
-                msgspec.json.decode(value, type=dict[str, object]) for (value,) in database.execute(query, (request,))
-            ]
-    return found
+def erase(folder: str, numbers: Iterable[tuple[int, int]]) -> int:
+    """Erase the recorded values of rows, each given by its writer and number. A row says which were erased.
 
-
-def erase(folder: str, where: Where) -> int:
-    """Erase the recorded values of rows; a row says which. Returns how many there were.
+    Returns how many there were.
 
     Raises:
-        sqlite3.Error, OSError: not all could be erased. Erasing again is safe.
+        OSError, ValueError: not all could be erased. Erasing again is safe.
     """
-    condition, values = where.clause()
-    chosen: list[tuple[LogFile, list[int]]] = []
-    query = f"SELECT seq FROM row_values WHERE seq IN (SELECT seq FROM rows WHERE {condition}) ORDER BY seq"
+    wanted = set(numbers)
+    chosen: list[tuple[LogFile, list[tuple[int, int, bytes]]]] = []
     for file in log_files(folder):
-        with reading(file) as database:
-            numbers = [seq for (seq,) in database.execute(query, values)]
-        if numbers:
-            chosen.append((file, numbers))
+        lines = [each for each in _lines_with_values(file) if (file.writer, each[0]) in wanted]
+        if lines:
+            chosen.append((file, lines))
     if not chosen:
         return 0
     journal = Journal(folder, sync="full", keep=0)
     now = time.time_ns()
     rows = [
-        (Row(kind="audit", verdict="erased", body={"file": file.name, "rows": numbers}), now)
-        for file, numbers in chosen
+        (Row(kind="audit", verdict="erased", body={"file": file.name, "rows": [seq for seq, _, _ in lines]}), now)
+        for file, lines in chosen
     ]
     try:
         # The row comes first: a crash in between leaves values that can be erased again, and nothing unexplained.
         journal.open(rows)
-        for file, numbers in chosen:
-            _erase(file, numbers)
+        for file, lines in chosen:
+            _overwrite(file, lines)
     finally:
         journal.close()
-    return sum(len(numbers) for _, numbers in chosen)
+    return sum(len(lines) for _, lines in chosen)
 
 
-def _erase(file: LogFile, numbers: list[int]) -> None:
-    with closing(open_database(file, "full")) as database:
-        database.execute("PRAGMA busy_timeout = 5000")
-        for begin in range(0, len(numbers), 100):  # In small steps, so that the gateway can write in between.
-            chosen = numbers[begin : begin + 100]
-            database.execute(f"DELETE FROM row_values WHERE seq IN ({','.join('?' * len(chosen))})", chosen)
-        # The old pages are in SQLite's log as well until it is emptied.
-        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+_HAS_VALUES: Final = re.compile(rb'\{"seq":(\d+),').match
+"""Matches also a line that a crash has left half erased."""
 
 
-def _erased(folder: str) -> dict[str, set[int]]:
-    """The rows of each file whose values were erased on record."""
-    found: dict[str, set[int]] = defaultdict(set)
-    for file in log_files(folder):
-        try:
-            with reading(file) as database:
-                for row in stored_rows(database, "kind = 'audit' AND verdict = 'erased'"):
-                    body = msgspec.json.decode(row.body, type=_Erased)
-                    found[os.path.basename(body.file)].update(body.rows)
-        except (sqlite3.Error, msgspec.DecodeError):
-            continue  # The check of its chain reports it.
-    return found
+def _lines_with_values(file: LogFile) -> Iterator[tuple[int, int, bytes]]:
+    """The row, the offset and the text of each line that has values."""
+    for offset, line, _ in read_values(file):
+        if match := _HAS_VALUES(line):
+            yield int(match[1]), offset, line
 
 
-class _Erased(msgspec.Struct):
+def _overwrite(file: LogFile, lines: Iterable[tuple[int, int, bytes]]) -> None:
+    """Overwrite lines in their place: the gateway may append to the file meanwhile."""
+    descriptor = os.open(file.values_path, os.O_WRONLY | os.O_NOFOLLOW)
+    try:
+        for seq, offset, line in lines:
+            rest = (b'{"seq":%d}' % seq).ljust(len(line) - 1)
+            while rest:
+                written = os.pwrite(descriptor, rest, offset)
+                rest, offset = rest[written:], offset + written
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class _Events:
+    """What rows of the log say about its files."""
+
+    def __init__(self, folder: str) -> None:
+        self.without_values: dict[str, set[int]] = defaultdict(set)
+        """The rows of each file whose values were erased or lost, on record."""
+        self.notes: list[str] = []
+        for file in log_files(folder):
+            try:
+                for row in read_rows(file, b'"kind":"audit"'):
+                    if row.kind == "audit" and row.verdict in ("erased", "values_lost", "torn"):
+                        self._add(row, msgspec.json.decode(row.body, type=_Event))
+            except (OSError, ValueError):
+                continue  # The check of its chain reports it.
+
+    def _add(self, row: StoredRow, event: "_Event") -> None:
+        name = os.path.basename(event.file)
+        if row.verdict == "torn":
+            self.notes.append(
+                f"{name}: a power loss left an unfinished line of {event.bytes} bytes before row {row.seq}; "
+                f"it is kept in {os.path.basename(event.kept)}."
+            )
+            return
+        self.without_values[name].update(event.rows)
+        if row.verdict == "values_lost":
+            rows = f"row{'s' if len(event.rows) > 1 else ''} {', '.join(map(str, event.rows))}"
+            self.notes.append(f"{name}: a power loss took the recorded values of {rows}.")
+
+
+class _Event(msgspec.Struct):
     file: str
-    rows: list[int]
+    rows: list[int] = []
+    bytes: int = 0
+    kept: str = ""

@@ -2,13 +2,11 @@
 
 import calendar
 import os
-import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, suppress
-from typing import Final
+from contextlib import ExitStack, closing, suppress
+from typing import BinaryIO, Final
 
-from sluicegate.protocol.canonical_json import canonical_json
 from sluicegate.runtime.lock import try_lock
 from sluicegate.store.audit_files import (
     MAX_WRITERS,
@@ -16,43 +14,80 @@ from sluicegate.store.audit_files import (
     LogFile,
     append_note,
     checkpoints_path,
-    create_database,
+    end_of_lines,
+    lines_backwards,
     load_keys,
     log_files,
-    open_database,
-    read_head,
     read_notes,
-    stored_rows,
+    read_values,
     writers,
 )
 from sluicegate.store.base import Row
-from sluicegate.store.chain import Checkpoint, Head, beginning, row_content, row_hash, values_digest
+from sluicegate.store.chain import Checkpoint, Head, StoredRow, beginning, encode_row, read_row
 
-_INSERT: Final = "INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_INSERT_VALUES: Final = "INSERT INTO row_values VALUES (?, ?, ?)"
-_LARGE_WAL: Final = 4 << 20
-_HUGE_WAL: Final = 64 << 20
-_BOUNDARIES: Final = "kind = 'audit' AND verdict IN ('opened', 'closed', 'recovered')"
-"""Rows before which no call is left open."""
+_BOUNDARIES: Final = ("opened", "closed", "recovered")
+"""Verdicts of rows about the log itself before which no call is left open."""
 _UNREADABLE: Final = Row(kind="audit", verdict="unreadable", body={"reason": "The row cannot be written as JSON."})
+_FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 Timed = tuple[Row, int]
 """A row and when it happened, in nanoseconds since 1970."""
-Columns = tuple[int, int, str, str, str, str, str, str, bytes, bytes]
-Values = tuple[int, bytes, bytes]
 
 
-def encoded(seq: int, previous: bytes, row: Row, at: int) -> tuple[Columns, Values | None]:
-    """The columns of a row, of which the last one is its hash, and those of its values if it has any."""
-    beside, body = None, row.body
-    if row.values is not None:
-        salt, values = os.urandom(16), canonical_json(row.values)
-        beside, body = (seq, salt, values), {**body, "values": values_digest(salt, values)}
-    kind, request, caller, server, name, verdict = row.kind, row.request, row.caller, row.server, row.name, row.verdict
-    data = canonical_json(body)
-    content = row_content(seq, at, kind, request, caller, server, name, verdict, data)
-    return (seq, at, kind, request, caller, server, name, verdict, data, row_hash(previous, content)), beside
+class AppendFile:
+    """A file that grows by whole groups of lines: a group that cannot be written is cut off again."""
+
+    def __init__(self, path: str, *, is_new: bool = False) -> None:
+        """Open a file.
+
+        Raises:
+            OSError: it cannot be opened or, with `is_new`, it exists.
+        """
+        self.path = path
+        self._descriptor = os.open(path, _FLAGS | (os.O_CREAT | os.O_EXCL if is_new else 0), 0o600)
+        status = os.fstat(self._descriptor)
+        self.size = status.st_size
+        self._identity = status.st_dev, status.st_ino
+
+    def append(self, data: bytes) -> None:
+        """Write data at the end, all or nothing.
+
+        Raises:
+            OSError: nothing was written.
+        """
+        written = os.write(self._descriptor, data)
+        if written < len(data):  # The disk is full, mostly. The next attempt finds out why.
+            try:
+                while written < len(data):
+                    written += os.write(self._descriptor, data[written:])
+            except OSError:
+                self.cut(self.size)
+                raise
+        self.size += len(data)
+
+    def cut(self, size: int) -> None:
+        """Shorten the file; raises OSError if that fails."""
+        self.size = size
+        os.ftruncate(self._descriptor, size)
+
+    def sync(self) -> None:
+        """Wait until the data is on the disk; raises OSError if that fails."""
+        os.fdatasync(self._descriptor)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the file at the path is still this one, and nothing else has changed its size."""
+        try:
+            status = os.stat(self.path)
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino, status.st_size) == (*self._identity, self.size)
+
+    def close(self) -> None:
+        """Close the file."""
+        with suppress(OSError):
+            os.close(self._descriptor)
 
 
 class Writer:
@@ -68,66 +103,78 @@ class Writer:
         self._folder = folder
         self._keys = keys
         self._origin = keys.signer.origin(f"writer{number}")
-        self._sync = sync
+        self._is_full = sync == "full"
         self._clock = clock
-        self._database: sqlite3.Connection | None = None
+        self._rows: AppendFile | None = None
+        self._values: AppendFile | None = None
+        """The file of recorded values; None until there is one."""
         self._file: LogFile | None = None
-        self._identity: tuple[int, int] | None = None
         self._month_end = 0
 
     # ----------------------------------------------------------------------------------------------------- opening
 
-    def open(self) -> str:
-        """Open the newest file, or a new one that continues the chain; returns why the newest one cannot be used.
+    def open(self) -> list[Row]:
+        """Open the newest file, or a new one that continues the chain; returns rows about what was wrong.
 
         Raises:
-            sqlite3.Error, OSError: neither can be opened.
+            OSError: neither can be opened.
         """
+        written = self._rows.size if self._rows is not None else None
         self.close_file()
         files = log_files(self._folder, self.number)
         newest = files[-1] if files else None
-        why = ""
+        notes: list[Row] = []
         if newest is not None:
-            why = self._open_newest(newest)
-            if not why:
-                return ""
-            why = f"{newest.name} {why}"
+            try:
+                self._open_newest(newest, written, notes)
+            except _Unusable as problem:
+                notes = [Row(kind="audit", verdict="gap", body={"reason": f"{newest.name} {problem}"})]
+            else:
+                return notes
         month = _month(self._clock())
         if newest is not None and newest.month >= month:
             file = newest._replace(part=newest.part + 1)
         else:
             file = LogFile(self.number, month, 1, self._folder)
         self.head = self.head or self._last_checkpoint() or beginning(self._origin)
-        create_database(file, self.head)
-        self._use(file, open_database(file, self._sync))
-        return why
+        self._use(file, _created(file.path))
+        return notes
 
-    def _open_newest(self, newest: LogFile) -> str:
+    def _open_newest(self, newest: LogFile, written: int | None, notes: list[Row]) -> None:
+        """Open a file at whose end the chain goes on. `written` is its size if this writer has written it."""
         if self.is_spoiled:
-            return "cannot be written any more"
-        try:
-            database = open_database(newest, self._sync)
-        except sqlite3.Error as problem:
-            if not is_corrupt(problem):
-                raise
-            return f"is broken: {problem}"
-        try:
-            head = read_head(database)
-        except sqlite3.Error as problem:
-            database.close()
-            if not is_corrupt(problem):
-                raise
-            return f"is broken: {problem}"
-        if self.head is not None and head != self.head:
-            database.close()
-            return f"ends with row {head.seq}, but the last one written is {self.head.seq}"
-        self.head = head
-        self._use(newest, database)
-        return ""
+            raise _Unusable("cannot be written any more")
+        with ExitStack() as opened:  # Closes the files if they cannot be used.
+            rows, values = opened.enter_context(closing(AppendFile(newest.path))), None
+            if written is not None and rows.size > written:
+                rows.cut(written)  # A group that could not be cut off when it failed.
+            with open(newest.path, "rb") as file:
+                last = _last_row(file, rows, newest, notes)
+            head = Head(last.seq, last.hash) if last is not None else self._head_before(newest)
+            if self.head is not None and head != self.head:
+                raise _Unusable(f"ends with row {head.seq}, but the last one written is {self.head.seq}")
+            if os.path.exists(newest.values_path):
+                values = opened.enter_context(closing(AppendFile(newest.values_path)))
+                _cut_values(newest, values, head.seq)
+            self.head = head
+            self._use(newest, rows, values)
+            opened.pop_all()
 
-    def _use(self, file: LogFile, database: sqlite3.Connection) -> None:
-        self._database, self._file = database, file
-        self._identity = _identity(file)
+    def _head_before(self, file: LogFile) -> Head:
+        """The head after which the first row of a file comes."""
+        for earlier in reversed([each for each in log_files(self._folder, self.number) if each < file]):
+            with open(earlier.path, "rb") as lines:
+                last = next(lines_backwards(lines, end_of_lines(lines)), None)
+            if last is not None:
+                try:
+                    row = read_row(last)
+                except ValueError:
+                    break
+                return Head(row.seq, row.hash)
+        return self.head or self._last_checkpoint() or beginning(self._origin)
+
+    def _use(self, file: LogFile, rows: AppendFile, values: AppendFile | None = None) -> None:
+        self._file, self._rows, self._values = file, rows, values
         self._month_end = _end_of(file.month)
         self.is_spoiled = False
 
@@ -136,17 +183,16 @@ class Writer:
         return max((checkpoint.head for _, checkpoint in notes), default=None)
 
     def close_file(self) -> None:
-        """Close the file; what is in its log of changes is moved into it, if possible."""
-        if self._database is not None:
-            with suppress(sqlite3.Error):
-                self._database.close()
-        self._database = None
+        """Close the files."""
+        for file in (self._rows, self._values):
+            if file is not None:
+                file.close()
+        self._rows = self._values = None
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the file that is written is still the one at its path."""
-        file = self._file
-        return file is None or _identity(file) == self._identity
+        """Whether the file that is written is still the one at its path, as it was written."""
+        return self._rows is None or self._rows.is_in_place
 
     @property
     def month(self) -> str:
@@ -156,44 +202,62 @@ class Writer:
     # ----------------------------------------------------------------------------------------------------- writing
 
     def write(self, rows: Sequence[Timed]) -> None:
-        """Commit rows, all or none.
+        """Write rows, all or none, with one system call. With `sync = "full"` they are on the disk when this returns.
 
         Raises:
-            sqlite3.Error, OSError: nothing was written.
+            OSError: nothing was written.
         """
         last = rows[-1][1]
         if last >= self._month_end:
             self._begin_month(last)
-        database = self._database
-        if database is None or self.head is None:
-            raise sqlite3.OperationalError("the file is not open")
-        seq, hash_ = self.head
-        columns: list[Columns] = []
-        values: list[Values] = []
+        file = self._rows
+        if file is None or self.head is None:
+            raise OSError("the file is not open")
+        seq, digest = self.head
+        lines: list[bytes] = []
+        values: list[bytes] = []
         for row, at in rows:
             seq += 1
             try:
-                written, beside = encoded(seq, hash_, row, at)
+                line, digest, beside = encode_row(seq, digest, row, at)
             except (TypeError, ValueError, RecursionError):  # It must not keep the others out.
-                written, beside = encoded(seq, hash_, _UNREADABLE, at)
-            hash_ = written[-1]
-            columns.append(written)
-            if beside is not None:
+                line, digest, beside = encode_row(seq, digest, _UNREADABLE, at)
+            lines.append(line)
+            if beside:
                 values.append(beside)
-        try:
-            database.execute("BEGIN IMMEDIATE")
-            database.executemany(_INSERT, columns)
-            if values:
-                database.executemany(_INSERT_VALUES, values)
-            database.execute("COMMIT")
-        except sqlite3.Error as problem:
-            self.is_spoiled = is_corrupt(problem)
-            with suppress(sqlite3.Error):
-                if database.in_transaction:
-                    database.execute("ROLLBACK")
-            raise
-        self.head = Head(seq, hash_)
+        if values:
+            self._write_with_values(file, b"".join(lines), b"".join(values))
+        else:
+            self._write(file, b"".join(lines))
+        self.head = Head(seq, digest)
         self._follow_calls(rows)
+
+    def _write(self, file: AppendFile, data: bytes) -> None:
+        before = file.size
+        file.append(data)
+        if self._is_full:
+            try:
+                file.sync()
+            except OSError:
+                # What the system has of the file in memory is not what is on the disk: it must not be used any more.
+                self.is_spoiled = True
+                with suppress(OSError):
+                    file.cut(before)
+                raise
+
+    def _write_with_values(self, file: AppendFile, data: bytes, values: bytes) -> None:
+        """Write values and then their rows: opening the log cuts off values that have no row, but not the reverse."""
+        if self._values is None and self._file is not None:
+            self._values = _created(self._file.values_path)
+        if self._values is None:
+            raise OSError("the file is not open")
+        before = self._values.size
+        self._write(self._values, values)
+        try:
+            self._write(file, data)
+        except OSError:
+            self._values.cut(before)
+            raise
 
     def _follow_calls(self, rows: Sequence[Timed]) -> None:
         open_calls = self.open_calls
@@ -207,32 +271,45 @@ class Writer:
         """Go on in a new file. The old one ends with a checkpoint, which stays when the file is removed one day."""
         if self.head is None or self._file is None:
             return
-        file = LogFile(self.number, _month(now), 1, self._folder)
         self.checkpoint(self.head)
-        create_database(file, self.head)
-        database = open_database(file, self._sync)
+        file = LogFile(self.number, _month(now), 1, self._folder)
+        rows = _created(file.path)
         self.close_file()
-        self._use(file, database)
+        self._use(file, rows)
 
     # ------------------------------------------------------------------------------------------- calls left open
 
-    def find_open_calls(self) -> None:
-        """Find the calls that a process left open which died."""
-        found: list[tuple[str, str]] = []
+    def find_open_calls(self) -> list[Row]:
+        """Find the calls that a process left open which died; returns rows about values that it lost.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        ended: set[str] = set()
+        notes: list[Row] = []
         for file in reversed(log_files(self._folder, self.number)):
-            try:
-                with closing(open_database(file)) as database:
-                    # From the end backwards: max(seq) would read the whole file.
-                    query = f"SELECT seq FROM rows WHERE {_BOUNDARIES} ORDER BY seq DESC LIMIT 1"
-                    last = database.execute(query).fetchone()
-                    rows = stored_rows(database, "seq > ? AND kind IN ('decision', 'outcome')", last or (0,))
-                    found = [*((row.kind, row.request) for row in rows), *found]
-            except sqlite3.Error:
-                last = None
-            if last is not None:
+            with_values: set[int] = set()
+            is_complete = False
+            with open(file.path, "rb") as lines:
+                for line in lines_backwards(lines, end_of_lines(lines)):
+                    try:
+                        row = read_row(line)
+                    except ValueError:
+                        continue  # `verify` names it.
+                    if row.kind == "outcome":
+                        ended.add(row.request)
+                    elif row.kind == "decision" and row.request not in ended:
+                        self.open_calls.add(row.request)
+                    if b'"values":"' in row.body:
+                        with_values.add(row.seq)
+                    if row.kind == "audit" and row.verdict in _BOUNDARIES:
+                        is_complete = True
+                        break
+            if with_values and (lost := sorted(with_values - _numbers_of_values(file))):
+                notes.append(Row(kind="audit", verdict="values_lost", body={"file": file.name, "rows": lost}))
+            if is_complete:
                 break
-        for kind, request in found:
-            (self.open_calls.add if kind == "decision" else self.open_calls.discard)(request)
+        return notes
 
     def close_open_calls(self) -> list[Timed]:
         """Rows that say of each open call that its outcome is unknown."""
@@ -244,7 +321,7 @@ class Writer:
     # ------------------------------------------------------------------------------------------------ maintenance
 
     def checkpoint(self, head: Head) -> str:
-        """Sign a row that is committed; the note is on the disk when this returns, and so are all rows up to it.
+        """Sign a row that is written; the note is on the disk when this returns, and so are all rows up to it.
 
         Another thread may write meanwhile.
 
@@ -253,50 +330,73 @@ class Writer:
         """
         note = self._keys.signer.sign(Checkpoint(self._origin, head, self._clock()))
         if self._file is not None:
-            # Otherwise rows could be lost with the power that the note vouches for.
-            with suppress(FileNotFoundError):
-                descriptor = os.open(f"{self._file.path}-wal", os.O_RDONLY)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
+            # Otherwise rows could be lost with the power that the note vouches for. The descriptors of the writer are
+            # not used: it may close them meanwhile.
+            for path in (self._file.values_path, self._file.path):
+                with suppress(FileNotFoundError):
+                    _sync(path)
         append_note(checkpoints_path(self._folder, self.number), note)
         return note
 
-    def fold_wal(self) -> None:
-        """Move changes from SQLite's log into the file if the log is large. Another thread may write meanwhile."""
-        file = self._file
-        if file is None:
-            return
-        with suppress(OSError, sqlite3.Error):
-            size = os.stat(f"{file.path}-wal").st_size
-            if size < _LARGE_WAL:
-                return
-            with closing(open_database(file)) as database:
-                database.execute("PRAGMA wal_checkpoint(PASSIVE)")
-                if size > _HUGE_WAL:  # The writer is so busy that the log was never free; let it wait (A7).
-                    database.execute("PRAGMA busy_timeout = 40")
-                    database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+class _Unusable(Exception):
+    """A file at whose end the chain cannot go on, and why."""
 
 
-def is_corrupt(problem: sqlite3.Error) -> bool:
-    """Whether a file cannot be used any more, as opposed to a disk that is full, read-only or locked."""
-    code = getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+def _created(path: str) -> AppendFile:
+    """A new file, whose name is on the disk."""
+    file = AppendFile(path, is_new=True)
+    _sync(os.path.dirname(path))
+    return file
 
 
-def is_locked(problem: BaseException) -> bool:
-    """Whether another process has locked the file for the moment."""
-    code = getattr(problem, "sqlite_errorcode", 0) & 0xFF
-    return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
-def _identity(file: LogFile) -> tuple[int, int] | None:
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        status = os.stat(file.path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _last_row(file: BinaryIO, rows: AppendFile, log_file: LogFile, notes: list[Row]) -> StoredRow | None:
+    """The last row of a file. An unfinished line after it, as a power loss leaves it, is set aside, with a note."""
+    end = end_of_lines(file)
+    line = next(lines_backwards(file, end), None)
+    try:
+        last = read_row(line) if line is not None else None
+    except ValueError as problem:
+        raise _Unusable(f"is broken: {problem}") from None
+    if end == rows.size:
+        return last
+    file.seek(end)
+    torn = file.read()
+    if last is None and not torn.startswith(b'{"seq":') and torn.strip(b"\0"):
+        raise _Unusable("is broken: it has no rows of an audit log")
+    descriptor = os.open(log_file.torn_path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_NOFOLLOW, 0o600)
+    with open(descriptor, "wb") as aside:
+        aside.write(torn + b"\n")
+        aside.flush()
+        os.fsync(descriptor)
+    rows.cut(end)
+    body = {"file": log_file.name, "bytes": len(torn), "kept": os.path.basename(log_file.torn_path)}
+    notes.append(Row(kind="audit", verdict="torn", body=body))
+    return last
+
+
+def _cut_values(file: LogFile, values: AppendFile, last: int) -> None:
+    """Cut off values whose rows were never written, and an unfinished line."""
+    end = 0
+    for offset, line, recorded in read_values(file):
+        if recorded is not None and recorded.seq > last:
+            break
+        end = offset + len(line)
+    if end < values.size:
+        values.cut(end)
+
+
+def _numbers_of_values(file: LogFile) -> set[int]:
+    """The rows of a file whose values were recorded, also if they have been erased."""
+    return {recorded.seq for _, _, recorded in read_values(file) if recorded is not None}
 
 
 def _month(now: int) -> str:
@@ -330,7 +430,7 @@ class Journal:
         """Open the log, for the first time or after a failure, and write rows.
 
         Raises:
-            sqlite3.Error, OSError, ValueError: it cannot be opened or written.
+            OSError, ValueError: it cannot be opened or written.
         """
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         if self.keys is None:
@@ -339,10 +439,9 @@ class Journal:
             number, self._lock = self._free_writer()
             self.writer = Writer(self._folder, number, self.keys, self._sync, self._clock)
         writer = self.writer
-        why = writer.open()
-        rows = [self._note("gap", {"reason": why})] if why else []
+        rows = self._timed(writer.open())
         if not self._was_opened:
-            writer.find_open_calls()
+            rows += self._timed(writer.find_open_calls())
             rows += [*writer.close_open_calls(), self._note("opened", {"process": os.getpid()})]
         rows += also
         if rows:
@@ -360,6 +459,9 @@ class Journal:
                 return number, lock
         raise OSError(f"More than {MAX_WRITERS} processes write this audit log")
 
+    def _timed(self, rows: Iterable[Row]) -> list[Timed]:
+        return [(row, self._clock()) for row in rows]
+
     def _note(self, verdict: str, body: dict[str, object]) -> Timed:
         return Row(kind="audit", verdict=verdict, body=body), self._clock()
 
@@ -373,13 +475,14 @@ class Journal:
                 continue
             dead = Writer(self._folder, number, self.keys, self._sync, self._clock)
             try:
-                dead.find_open_calls()
+                lost = dead.find_open_calls()
                 if dead.open_calls:
-                    dead.open()
-                    dead.write([*dead.close_open_calls(), self._note("recovered", {"process": os.getpid()})])
+                    notes = self._timed([*dead.open(), *lost])
+                    recovered = self._note("recovered", {"process": os.getpid()})
+                    dead.write([*notes, *dead.close_open_calls(), recovered])
                     if dead.head is not None:
                         dead.checkpoint(dead.head)
-            except (sqlite3.Error, OSError):
+            except OSError:
                 pass  # Its next start will do it, or say what is wrong.
             finally:
                 dead.close_file()
@@ -397,9 +500,9 @@ class Journal:
         for file, next_one in zip(files, files[1:], strict=False):
             # The newest one of a writer may be in use, however old it is.
             if file.month < limit and next_one.writer == file.writer:
-                for ending in ("", "-wal", "-shm"):
+                for path in (file.values_path, file.torn_path, file.path):
                     with suppress(FileNotFoundError):
-                        os.unlink(file.path + ending)
+                        os.unlink(path)
                 removed.append(file.name)
         return Row(kind="audit", verdict="removed", body={"files": removed, "keep": self._keep}) if removed else None
 
@@ -407,7 +510,7 @@ class Journal:
         """Write the last rows and a checkpoint, which is returned, and let go of the writer.
 
         Raises:
-            sqlite3.Error, OSError: not all of it could be written.
+            OSError: not all of it could be written.
         """
         writer, self.writer = self.writer, None
         try:

@@ -63,6 +63,108 @@ class AuditLog(Protocol):
         ...
 
 
+class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which rows to read. Times are nanoseconds since 1970. All texts but `kind` are globs with the rules of SQLite."""
+
+    since: int | None = None
+    until: int | None = None
+    kind: str | None = None
+    request: str | None = None
+    caller: str | None = None
+    server: str | None = None
+    name: str | None = None
+    """The server's own name of a tool, prompt or resource, or SERVER__NAME."""
+    verdict: str | None = None
+
+
+ALL_ROWS: Final = AuditFilter()
+
+
+class AuditRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A row as readers see it."""
+
+    writer: int
+    """Several gateways may write one log; each is a writer, with row numbers of its own."""
+    seq: int
+    at: int
+    """Nanoseconds since 1970."""
+    kind: str
+    request: str = ""
+    caller: str = ""
+    server: str = ""
+    name: str = ""
+    verdict: str = ""
+    body: dict[str, object] = {}
+    hash: str = ""
+
+
+class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows, the oldest first."""
+
+    rows: list[AuditRow]
+    position: str
+    """Where to read on: it stays valid when rows are added, and when the index is built again."""
+    has_more: bool = False
+    """Whether there may be more rows now, so that reading on pays."""
+    problems: list[str] = []
+    """A sentence for each part of the log that cannot be read."""
+
+
+class CallStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The calls of one tool, prompt or resource."""
+
+    server: str
+    name: str
+    verdicts: dict[str, int]
+    """How many rows have each verdict, of decisions and of outcomes."""
+    p50_ms: float = 0.0
+    p95_ms: float = 0.0
+
+
+class AuditStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls, by server and name."""
+
+    calls: list[CallStats]
+    problems: list[str] = []
+
+
+class AuditRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is recorded of one request."""
+
+    rows: list[AuditRow]
+    values: list[dict[str, object]] = []
+    """The recorded arguments of its rows; empty if none were recorded, or they were erased."""
+    problems: list[str] = []
+
+
+class AuditReader(Protocol):
+    """Reads an audit log, also while it is written. Rows of several writers are merged by time.
+
+    A list of all rows is `rows()` until a page has no more; a tail is `last()`, and then `rows(after=position)`.
+    All methods raise `OSError` if the log cannot be read at all.
+    """
+
+    def rows(self, where: AuditFilter = ALL_ROWS, *, after: str = "", limit: int = 1000) -> Awaitable[AuditPage]:
+        """The first rows that match, after a position of an earlier page.
+
+        Raises:
+            ValueError: the position is not one of this log.
+        """
+        ...
+
+    def last(self, where: AuditFilter = ALL_ROWS, *, limit: int = 20) -> Awaitable[AuditPage]:
+        """The newest rows that match. The position is the end of the log."""
+        ...
+
+    def stats(self, where: AuditFilter = ALL_ROWS) -> Awaitable[AuditStats]:
+        """Counts and times of the calls that match, ordered by server and name."""
+        ...
+
+    def request(self, request: str) -> Awaitable[AuditRequest]:
+        """The rows of one request; none if the log does not have it."""
+        ...
+
+
 # ------------------------------------------------------------------------------------------- approvals, grants, pins
 
 Scope = Literal["once", "minutes", "always"]

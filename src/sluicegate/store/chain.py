@@ -1,27 +1,72 @@
 """What makes an audit log tamper-evident: rows chained by hash, signed checkpoints, proofs for single rows. Pure.
 
-The hash of a row is SHA-256(hash of the row before ‖ SHA-256(content)); the content is a JSON array of all columns.
+A row is one line of JSON, an object whose last member is its hash. The content of a row is that object without the
+hash: `{"seq":1,…,"body":{…}}`, byte for byte as in the line, so that a check needs no JSON encoder. The hash is
+SHA-256(hash of the row before ‖ SHA-256(content)).
+
 A checkpoint signs the number and the hash of a row, and with it all rows before. It is a signed note as C2SP defines it
 (https://c2sp.org/signed-note): the lines of the text, an empty line, and one line for each signature.
 """
 
 import base64
 import binascii
+import calendar
 import hashlib
+import os
+import time
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-_encode: Final = msgspec.json.Encoder().encode
+from sluicegate.protocol.canonical_json import canonical_json
+from sluicegate.store.base import Row
+
 _ED25519: Final = b"\x01"
 _DASH: Final = "\N{EM DASH}"
+_HASH: Final = b',"hash":"'
+_END: Final = len(_HASH) + 64 + len(b'"}\n')
+_SECOND: Final = 1_000_000_000
+
+
+class _Content(msgspec.Struct, gc=False):
+    """The members of a line, in their order, without the hash."""
+
+    seq: int
+    at: str
+    kind: str
+    request: str
+    caller: str
+    server: str
+    name: str
+    verdict: str
+    body: object
+
+
+class _Line(msgspec.Struct, gc=False):
+    """The members of a line that is read."""
+
+    seq: int
+    at: str
+    kind: str
+    request: str
+    caller: str
+    server: str
+    name: str
+    verdict: str
+    body: msgspec.Raw
+    hash: str
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(_Line).decode
 
 
 class StoredRow(NamedTuple):
-    """A row as it is stored: the columns of the table `rows`."""
+    """A row that was read from its line."""
 
     seq: int
     at: int
@@ -33,8 +78,10 @@ class StoredRow(NamedTuple):
     name: str
     verdict: str
     body: bytes
-    """Canonical JSON."""
+    """JSON."""
     hash: bytes
+    content: bytes
+    """The bytes that the hash covers."""
 
 
 class Head(NamedTuple):
@@ -49,22 +96,111 @@ def beginning(origin: str) -> Head:
     return Head(0, hashlib.sha256(origin.encode()).digest())
 
 
-def row_content(
-    seq: int, at: int, kind: str, request: str, caller: str, server: str, name: str, verdict: str, body: bytes
-) -> bytes:
-    """The bytes that the hash of a row covers."""
-    return _encode((seq, at, kind, request, caller, server, name, verdict, msgspec.Raw(body)))
-
-
 def row_hash(previous: bytes, content: bytes) -> bytes:
     """The hash of a row."""
     sha256 = hashlib.sha256
     return sha256(previous + sha256(content).digest()).digest()
 
 
+# -------------------------------------------------------------------------------------------------------------- lines
+
+
+def encode_row(seq: int, previous: bytes, row: Row, at: int) -> tuple[bytes, bytes, bytes]:
+    """The line of a row, its hash, and the line of its values; the latter is empty if it has none.
+
+    Raises:
+        TypeError, ValueError, RecursionError: the row cannot be written as JSON.
+    """
+    body, values_line = row.body, b""
+    if row.values is not None:
+        salt, values = os.urandom(16), canonical_json(row.values)
+        body = {**body, "values": values_digest(salt, values)}
+        values_line = b'{"seq":%d,"salt":"%b","values":%b}\n' % (seq, salt.hex().encode(), values)
+    content = _encode(
+        _Content(seq, format_time(at), row.kind, row.request, row.caller, row.server, row.name, row.verdict, body)
+    )
+    digest = row_hash(previous, content)
+    return b'%b,"hash":"%b"}\n' % (content[:-1], digest.hex().encode()), digest, values_line
+
+
+def read_row(line: bytes) -> StoredRow:
+    """The row of a line, which ends with a newline.
+
+    Raises:
+        ValueError: the line is not a row.
+    """
+    try:
+        row = _decode(line)
+        at = parse_time(row.at)
+        if line[-_END : 9 - _END] != _HASH or line[-3:] != b'"}\n':
+            raise ValueError("its last member is not the hash")
+        digest = bytes.fromhex(row.hash)
+    except (msgspec.DecodeError, RecursionError, ValueError) as problem:
+        raise ValueError(f"it is not a row of an audit log: {problem}") from None
+    return StoredRow(
+        row.seq,
+        at,
+        row.kind,
+        row.request,
+        row.caller,
+        row.server,
+        row.name,
+        row.verdict,
+        bytes(row.body),
+        digest,
+        line[:-_END] + b"}",
+    )
+
+
+def format_time(at: int) -> str:
+    """A time as RFC 3339, in UTC, with nanoseconds.
+
+    Log shippers read it without a format of ours, it sorts as text, and programs that keep numbers as doubles, such as
+    jq, would round an integer of nanoseconds.
+    """
+    seconds, rest = divmod(at, _SECOND)
+    return f"{_format_second(seconds)}.{rest:09d}Z"
+
+
+def parse_time(text: str) -> int:
+    """The nanoseconds since 1970 of a time that `format_time` has written; raises ValueError if it has not."""
+    if len(text) != 30 or text[19] != "." or text[29] != "Z" or not text[20:29].isdecimal():
+        raise ValueError(f"{text!r} is not a time")
+    return _parse_second(text[:19]) * _SECOND + int(text[20:29])
+
+
+@lru_cache(maxsize=4)
+def _format_second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+
+
+@lru_cache(maxsize=64)
+def _parse_second(text: str) -> int:
+    return calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+
+
+# ------------------------------------------------------------------------------------------------------------- values
+
+
+class RecordedValues(msgspec.Struct):
+    """The line of a row's values, in a file beside the rows. Erasing them leaves only the number."""
+
+    seq: int
+    salt: str = ""
+    values: msgspec.Raw = msgspec.Raw(b"")
+
+    @property
+    def digest(self) -> str:
+        """The digest that the row should have; empty if the values were erased."""
+        return values_digest(bytes.fromhex(self.salt), bytes(self.values)) if self.salt else ""
+
+
 def values_digest(salt: bytes, values: bytes) -> str:
     """The digest that a row has of values beside it. With the salt erased as well, they cannot be guessed from it."""
     return hashlib.blake2b(values, key=salt, digest_size=32).hexdigest()
+
+
+# -------------------------------------------------------------------------------------------------------------- chain
 
 
 class BadRow(NamedTuple):
@@ -82,7 +218,7 @@ def check_rows(head: Head, rows: Iterable[StoredRow]) -> tuple[Head, BadRow | No
             return head, BadRow(expected, f"is missing; the next one is row {row.seq}")
         if row.seq < expected:
             return head, BadRow(row.seq, "does not belong here: the rows before it have been replaced")
-        if row_hash(head.hash, row_content(*row[:-1])) != row.hash:
+        if row_hash(head.hash, row.content) != row.hash:
             return head, BadRow(row.seq, "has been changed, or the row before it")
         head = Head(row.seq, row.hash)
     return head, None
@@ -200,7 +336,7 @@ class ProvenRow(msgspec.Struct, frozen=True):
     previous: str
     """Hash of the row before it, in base64."""
     content: str
-    """A JSON array: what the hash of the row covers."""
+    """A JSON object: what the hash of the row covers."""
     following: list[str]
     """SHA-256 of the content of each row after it, up to the one of the checkpoint, in base64."""
     checkpoint: str
@@ -220,12 +356,12 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[ProvenRow]
 
 
-def prove_row(previous: bytes, row: StoredRow, following: Sequence[StoredRow], note: str) -> ProvenRow:
-    """The proof that a row belongs to a checkpoint, which is that of the last one of the rows that follow it."""
+def prove_row(previous: bytes, row: StoredRow, following: Sequence[bytes], note: str) -> ProvenRow:
+    """The proof that a row belongs to a checkpoint. `following` are the contents of the rows up to the signed one."""
     return ProvenRow(
         previous=_base64(previous),
-        content=row_content(*row[:-1]).decode(),
-        following=[_base64(hashlib.sha256(row_content(*each[:-1])).digest()) for each in following],
+        content=row.content.decode(),
+        following=[_base64(hashlib.sha256(each).digest()) for each in following],
         checkpoint=note,
     )
 

@@ -1,8 +1,9 @@
-"""The audit log in SQLite files: `open_audit_log` opens it, `SqliteAudit` takes the rows.
+"""The audit log in files of JSON lines: `open_audit_log` opens it, `FileAudit` takes the rows.
 
-Rows of one turn of the event loop are committed together at the next turn, in the loop itself: a thread would fight
-with it for the interpreter on every row. With `sync = "full"` a thread commits and waits for the disk, and what comes
-meanwhile is the next commit. The one rule: a row that was not written is counted, and the count is written first.
+Rows of one turn of the event loop are written together at the next turn, with one system call, in the loop itself: a
+thread would fight with it for the interpreter on every row. With `sync = "full"` a thread writes and waits for the
+disk, and the rows that come meanwhile are the next group. The one rule: a row that was not written is counted, and the
+count is written first.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from msgspec.structs import replace
 from sluicegate.errors import AuditUnavailable
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.store.anchors import Anchors
-from sluicegate.store.audit_writer import Journal, Timed, is_locked
+from sluicegate.store.audit_writer import Journal, Timed
 from sluicegate.store.base import Row
 from sluicegate.store.floods import Floods
 
@@ -33,9 +34,6 @@ OnFailure = Literal["closed", "open"]
 MAX_ROWS: Final = 10_000
 """Rows that wait to be written."""
 _ROWS_AT_ONCE: Final = 1000
-_LOCK_RETRY: Final = 0.01
-_MAX_LOCK: Final = 1.0
-"""Seconds that rows wait for another process to release the file."""
 _RETRY: Final = 1.0
 """Seconds between two attempts to use a log again that has failed."""
 _CLOSING: Final = 2.0
@@ -45,7 +43,7 @@ _CLOSING: Final = 2.0
 Waiter = asyncio.Future[None]
 
 
-class SqliteAudit:
+class FileAudit:
     """An `AuditLog` in the files of a folder."""
 
     def __init__(
@@ -76,7 +74,6 @@ class SqliteAudit:
         self._job: tuple[Future[None], Callable[[BaseException | None], None]] | None = None
         """What the thread does, and what to call with its failure."""
         self._job_done = asyncio.Event()
-        self._locked_since = 0.0
         self._missed: list[Timed] = []
         """Rows that could not be written in time, and are written when that is possible again."""
         self._missed_count = self._missed_since = 0
@@ -149,7 +146,6 @@ class SqliteAudit:
 
     def _committed(self, rows: list[Timed], waiters: list[Waiter | None], problem: BaseException | None) -> None:
         if problem is None:
-            self._locked_since = 0.0
             for waiter in waiters:
                 if waiter is not None and not waiter.done():
                     waiter.set_result(None)
@@ -157,10 +153,6 @@ class SqliteAudit:
             if self._rows_since_checkpoint >= self._rows_per_checkpoint:
                 self._checkpoint_due.set()
             self._schedule()
-        elif is_locked(problem) and not self.problem and not self._is_locked_for_long():
-            self._queue[:0], self._waiters[:0] = rows, waiters
-            self._is_scheduled = True
-            self._loop.call_later(_LOCK_RETRY, self._commit)
         else:
             self._fail(_described(problem), rows, waiters)
 
@@ -169,16 +161,10 @@ class SqliteAudit:
             self._is_scheduled = True
             self._loop.call_soon(self._commit)
 
-    def _is_locked_for_long(self) -> bool:
-        now = self._loop.time()
-        self._locked_since = self._locked_since or now
-        return now - self._locked_since > _MAX_LOCK
-
     # ------------------------------------------------------------------------------------------- failure and return
 
     def _fail(self, problem: str, rows: Sequence[Timed], waiters: Sequence[Waiter | None]) -> None:
         """Refuse rows, or count them, until the log can be written again (R26)."""
-        self._locked_since = 0.0
         rows, waiters = [*rows, *self._queue], [*waiters, *self._waiters]
         self._queue, self._waiters = [], []
         if not self.problem:
@@ -302,15 +288,14 @@ class SqliteAudit:
         self._rows_since_checkpoint = 0
         in_keeper = partial(self._loop.run_in_executor, self._keeper)
         note = await in_keeper(writer.checkpoint, writer.head)
-        await in_keeper(writer.fold_wal)
         if writer.month != self._month:
             self._month = writer.month
             removed = await in_keeper(self._journal.remove_old)
             if removed is not None:
                 self.note(removed)
-        if not writer.is_in_place and not self.problem:
+        if self._job is None and not self.problem and not writer.is_in_place:
             writer.is_spoiled = True
-            self._fail("its file has been moved or removed", (), ())
+            self._fail("its file has been moved, removed or changed", (), ())
         await anchors.send(note)
 
     def close(self) -> str:
@@ -370,9 +355,9 @@ async def open_audit_log(
     clock: Callable[[], int] = time.time_ns,
     rows_per_checkpoint: int = 1000,
     seconds_per_checkpoint: float = 60.0,
-) -> AsyncGenerator[SqliteAudit]:
+) -> AsyncGenerator[FileAudit]:
     """An audit log in a folder. It opens even if the folder cannot be used: then it is unavailable until it can."""
-    audit = SqliteAudit(
+    audit = FileAudit(
         folder,
         sync=sync,
         on_failure=on_failure,
