@@ -13,14 +13,14 @@ from sluicegate.client.connect import connect
 from sluicegate.config.model import GatewayConfig, PythonFile, ServerConfig, ServerSettings
 from sluicegate.control.operations import Operations
 from sluicegate.control.socket_door import control_server
-from sluicegate.errors import UnknownTarget
+from sluicegate.errors import InvalidParams, UnknownTarget
 from sluicegate.exchange import NOBODY, Caller, Exchange
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.gateway.gateway import Gateway
 from sluicegate.gateway.governance import Stores
 from sluicegate.protocol.message import Result, opened
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.store.base import ApprovalAnswer, Pin
+from sluicegate.store.base import ApprovalAnswer, AuditFilter, AuditPage, Pin
 from sluicegate.store.memory import MemoryAudit
 from sluicegate.store.sqlite_decisions import SqliteDecisions
 from sluicegate.testing import MemoryUpstream
@@ -59,6 +59,7 @@ class Stage:
         }
         config = GatewayConfig(root="/", servers=servers, policy=RULES)
         stores = Stores(self.audit, self.decisions, is_recorded=True)
+        stores.open_audit_reader = self.audit.reader
         self.gateway = Gateway(config, load_file=lambda file: files(), stores=stores)
         self.operations = Operations(self.gateway, reload)
 
@@ -189,3 +190,38 @@ async def test_a_link_needs_a_page(tmp_path: Path) -> None:
         assert link is not None and link.startswith("http://127.0.0.1:1/approvals?key=")
         key = link.partition("=")[2]
         assert await here.operations.use_login(key) and not await here.operations.use_login(key)
+
+
+async def test_the_audit_log_is_read_by_page_by_request_and_in_numbers(tmp_path: Path) -> None:
+    async with stage(tmp_path) as (here, _):
+        params: dict[str, object] = {"name": "files__read", "arguments": {"path": "/a"}}
+        await here.gateway.handler()(Exchange("tools/call", params, NOBODY, caller=Caller("bob")))
+        only_calls = AuditFilter(caller="bob")
+        page = await here.operations.audit_last(only_calls)
+        assert [(row.kind, row.name) for row in page.rows] == [("decision", "read"), ("outcome", "read")]
+        first = await here.operations.audit_rows(only_calls, limit=1)
+        rest = await here.operations.audit_rows(only_calls, after=first.position)
+        assert [row.kind for row in (*first.rows, *rest.rows)] == ["decision", "outcome"]
+        request = await here.operations.audit_request(page.rows[0].request)
+        assert [row.seq for row in request.rows] == [row.seq for row in page.rows]
+        [calls] = (await here.operations.audit_stats(only_calls)).calls
+        assert (calls.server, calls.name) == ("files", "read")
+        with pytest.raises(InvalidParams, match="is not a position"):
+            await here.operations.audit_rows(only_calls, after="nowhere")
+
+
+async def test_the_audit_log_is_read_over_the_socket(tmp_path: Path) -> None:
+    async with stage(tmp_path) as (here, _), connect(control_server(here.operations)) as control:
+        page = await control.call("audit_last", {"where": {"kind": "tool_def"}}, returns=AuditPage)
+        assert {row.name for row in page.rows} == {"read", "write"}
+        refused = await control.call("audit_last", {"where": {"since": "yesterday"}})
+        assert refused.is_error and "The filter is not valid" in refused.text
+        here.gateway.stores.open_audit_reader = None
+        silent = await connected_answer(Operations(here.gateway, reload))
+        assert silent == "This gateway keeps no audit log."
+
+
+async def connected_answer(operations: Operations) -> str:
+    """The text of an answer about the audit log."""
+    async with connect(control_server(operations)) as control:
+        return (await control.call("audit_stats", {"where": {}})).text

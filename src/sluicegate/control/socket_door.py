@@ -9,12 +9,12 @@ from typing import TypeVar
 import msgspec
 
 from sluicegate.activations.values import Structured, ToolError
-from sluicegate.control.operations import Operations
+from sluicegate.control.operations import MAX_ROWS, Operations
 from sluicegate.control.reports import Kind
-from sluicegate.errors import StateUnavailable, UnknownTarget
+from sluicegate.errors import AuditUnavailable, InvalidParams, StateUnavailable, UnknownTarget
 from sluicegate.protocol.message import Params
 from sluicegate.server import Server
-from sluicegate.store.base import ApprovalAnswer, Scope
+from sluicegate.store.base import ApprovalAnswer, AuditFilter, Scope
 
 T = TypeVar("T")
 
@@ -135,7 +135,36 @@ def control_server(operations: Operations) -> Server:
         """Forget what is known of one definition; whether there was anything."""
         return Structured({"done": await _done(operations.forget_pin(server, kind, name, by=by))})
 
+    # ------------------------------------------------------------------------------------------------- audit log
+
+    @server.tool
+    async def audit_rows(where: Params, after: str = "", limit: int = MAX_ROWS) -> Structured:
+        """The first rows that match an `AuditFilter`, after a position of an earlier page."""
+        return _value(await _done(operations.audit_rows(_filter(where), after=after, limit=limit)))
+
+    @server.tool
+    async def audit_last(where: Params, limit: int = 20) -> Structured:
+        """The newest rows that match. The position is the end of the log."""
+        return _value(await _done(operations.audit_last(_filter(where), limit=limit)))
+
+    @server.tool
+    async def audit_stats(where: Params) -> Structured:
+        """Counts and times of the calls that match, by server and name."""
+        return _value(await _done(operations.audit_stats(_filter(where))))
+
+    @server.tool
+    async def audit_request(request: str) -> Structured:
+        """The rows of one request; none if the log does not have it."""
+        return _value(await _done(operations.audit_request(request)))
+
     return server
+
+
+def _filter(where: Params) -> AuditFilter:
+    try:
+        return msgspec.convert(where, AuditFilter)
+    except msgspec.ValidationError as problem:
+        raise ToolError(f"The filter is not valid: {problem}.") from None
 
 
 def _value(value: object) -> Structured:
@@ -150,5 +179,5 @@ async def _done(work: Awaitable[T]) -> T:
     """The result of an operation. What it refuses is a result that a command prints."""
     try:
         return await work
-    except (StateUnavailable, UnknownTarget) as problem:
+    except (AuditUnavailable, InvalidParams, StateUnavailable) as problem:
         raise ToolError(problem.message) from None

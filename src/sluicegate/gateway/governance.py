@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 
 from sluicegate.config.model import GatewayConfig, Http, Installed, PythonFile, ServerConfig, Stdio
 from sluicegate.config.paths import audit_folder, state_file
@@ -15,7 +16,7 @@ from sluicegate.gate.judge import Rules
 from sluicegate.gate.limits import Ceilings, RateLimits, parse_rate
 from sluicegate.gate.pins import Mode
 from sluicegate.runtime.task_scope import TaskScope, forever
-from sluicegate.store.base import Approval, AuditLog, Decisions
+from sluicegate.store.base import Approval, AuditLog, AuditReader, Decisions
 from sluicegate.store.memory import Unrecorded
 from sluicegate.store.memory_decisions import MemoryDecisions
 from sluicegate.store.sqlite_decisions import SqliteDecisions
@@ -39,6 +40,8 @@ class Stores:
         self.may_run_unrecorded = False
         """Whether calls go on while the audit log cannot be written."""
         self.ask: Ask | None = None
+        self.open_audit_reader: Callable[[], AuditReader] | None = None
+        """Opens a reader of the audit log, which is closed with the stores; None if there is no log to read."""
 
 
 def stores_in_memory() -> Stores:
@@ -55,6 +58,7 @@ async def open_stores(config: GatewayConfig, environ: Mapping[str, str]) -> Asyn
     """
     async with AsyncExitStack() as stack:
         audit: AuditLog = Unrecorded()
+        open_reader: Callable[[], AuditReader] | None = None
         if config.audit.enabled:
             # Imported late: a gateway that records nothing needs none of it.
             from sluicegate.store.audit_log import open_audit_log
@@ -69,11 +73,22 @@ async def open_stores(config: GatewayConfig, environ: Mapping[str, str]) -> Asyn
                     anchors=settings.anchors,
                 )
             )
+            open_reader = partial(_open_audit_reader, audit_folder(config, environ), stack)
         decisions = _open_decisions(config, environ)
         stack.push_async_callback(decisions.aclose)
         stores = Stores(audit, decisions, is_recorded=config.audit.enabled)
         stores.may_run_unrecorded = config.audit.on_failure == "open"
+        stores.open_audit_reader = open_reader
         yield stores
+
+
+def _open_audit_reader(folder: str, stack: AsyncExitStack) -> AuditReader:
+    # Imported late: few gateways are asked about their log.
+    from sluicegate.store.audit_index import open_audit_reader
+
+    reader = open_audit_reader(folder)
+    stack.callback(reader.close)
+    return reader
 
 
 def _open_decisions(config: GatewayConfig, environ: Mapping[str, str]) -> Decisions:
