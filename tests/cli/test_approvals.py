@@ -199,6 +199,18 @@ def test_a_call_through_a_gateway_waits_until_it_is_approved(folder: Folder) -> 
         assert folder.invoke("approvals", "--link").stdout.startswith("http://127.0.0.1:")
 
 
+def test_a_call_without_a_gateway_waits_until_another_command_approves_it(folder: Folder) -> None:
+    folder.servers(counting=COUNTING)
+    folder.write("sluicegate.toml", '[[permissions]]\ntool = "mcp__counting__*"\naction = "ask"\n[control]\nport = 0\n')
+    with folder.started("approvals", "--watch", "--json") as watch:
+        with folder.started("call", "counting__count", "to=2") as call:
+            assert watch.stdout is not None
+            question = json.loads(watch.stdout.readline())
+            assert folder.invoke("approve", question["id"]).returncode == 0
+            out, _ = call.communicate(timeout=30)
+            assert (call.returncode, out) == (0, "counted to 2\n")
+
+
 def test_the_question_on_a_terminal_ends_when_it_is_answered_elsewhere(folder: Folder) -> None:
     folder.servers(counting=COUNTING)
     folder.write("sluicegate.toml", '[[permissions]]\ntool = "mcp__counting__*"\naction = "ask"\n[control]\nport = 0\n')

@@ -26,6 +26,7 @@ from sluicegate.gateway.gateway import Gateway
 from sluicegate.gateway.governance import open_stores
 from sluicegate.gateway.loading import load_file
 from sluicegate.hub.mount import MountState
+from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.serve.catalog_cache import CatalogCache
 from sluicegate.serve.reload import blocking_problems
 
@@ -54,8 +55,11 @@ async def temporary_gateway(
     async with (
         open_stores(config, places.environ) as stores,
         Gateway(config, load_file=load_file, stores=stores) as gateway,
+        TaskScope() as tasks,
     ):
         seconds = await _wait_for_servers(gateway)
+        if config.policy.can_ask:
+            tasks.start(stores.decisions.follow())  # Another command may answer.
         CatalogCache(catalogs_folder(config.root, places.environ)).save_all(gateway)
         async with (
             connect(control_server(Operations(gateway, _nothing_to_reload))) as control,
@@ -64,6 +68,7 @@ async def temporary_gateway(
             ) as hub,
         ):
             yield GatewayClient(control, hub, is_running=False, seconds=seconds)
+        tasks.cancel_all()
 
 
 @asynccontextmanager
