@@ -5,7 +5,8 @@ from msgspec.structs import replace
 
 from sluicegate.errors import ConfigError, StateUnavailable
 from sluicegate.exchange import Target
-from sluicegate.gate.pins import Mode, PinnedDefinitions, read_lock, write_lock
+from sluicegate.gate.lock_file import read_lock, write_lock
+from sluicegate.gate.pins import Mode, PinnedDefinitions
 from sluicegate.hub.catalog import digest_of
 from sluicegate.protocol.message import Params
 from sluicegate.store.base import Pin, Row

@@ -14,7 +14,8 @@ from sluicegate.cli.output import counted, say, show_json, show_rows, show_text
 from sluicegate.config.paths import Places
 from sluicegate.control.folder_operations import FolderOperations
 from sluicegate.errors import ConfigError
-from sluicegate.gate.pins import LOCK_NAME, read_lock, scan, write_lock
+from sluicegate.gate.lock_file import LOCK_NAME, read_lock, write_lock
+from sluicegate.gate.pins import scan
 from sluicegate.store.base import Pin
 from sluicegate.text.visible_text import visible
 

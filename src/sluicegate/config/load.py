@@ -18,7 +18,7 @@ from sluicegate.config.problems import Problem, read_text
 from sluicegate.config.settings_toml import SettingsFile, Table, merged, read_settings, rules_of
 from sluicegate.config.variables import Variables
 from sluicegate.errors import ConfigError
-from sluicegate.gate.pins import read_lock
+from sluicegate.gate.lock_file import read_lock
 from sluicegate.gate.rules import (
     Action,
     Rule,

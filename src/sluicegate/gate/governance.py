@@ -10,7 +10,8 @@ from sluicegate.gate.approvals import ApprovalSettings, ApprovalStep
 from sluicegate.gate.audit import Audit
 from sluicegate.gate.judge import Rules, is_hidden
 from sluicegate.gate.limits import Ceilings, RateLimit, RateLimits, SizeLimit
-from sluicegate.gate.pins import Locked, Mode, PinnedDefinitions
+from sluicegate.gate.lock_file import Locked
+from sluicegate.gate.pins import Mode, PinnedDefinitions
 from sluicegate.gate.policy import Policy
 from sluicegate.protocol.message import Params, Reply
 from sluicegate.store.base import Approval, AuditLog, Decisions, Row

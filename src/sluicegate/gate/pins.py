@@ -16,8 +16,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from sluicegate.errors import ConfigError, StateUnavailable
+from sluicegate.errors import StateUnavailable
 from sluicegate.exchange import Target
+from sluicegate.gate.lock_file import LOCK_NAME, Locked
 from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.store.base import AuditLog, Pin, Pins, Row
 from sluicegate.text.visible_text import HIDDEN
@@ -31,52 +32,6 @@ MAX_DECIDED: Final = 50_000
 """Definitions that are remembered: a server may change its own all the time."""
 
 _STORE_FAILED: Final = "The record of approved definitions cannot be read."
-
-
-# -------------------------------------------------------------------------------------------------------- the lock file
-
-LOCK_NAME: Final = "sluicegate.lock"
-_LOCK_VERSION: Final = 1
-
-Locked = Mapping[tuple[str, str, str], str]
-"""Hashes by server, kind and name."""
-
-
-class _Locked(msgspec.Struct, forbid_unknown_fields=True):
-    version: int
-    definitions: dict[str, str]
-
-
-def write_lock(pins: Locked) -> str:
-    """The text of a lock file: JSON, one line for each definition, in order."""
-    lines = [
-        f"    {msgspec.json.encode(' '.join(place)).decode()}: {msgspec.json.encode(digest).decode()}"
-        for place, digest in sorted(pins.items())
-    ]
-    body = ",\n".join(lines)
-    return f'{{\n  "version": {_LOCK_VERSION},\n  "definitions": {{\n{body}\n  }}\n}}\n'
-
-
-def read_lock(text: str, file: str) -> dict[tuple[str, str, str], str]:
-    """The hashes in a lock file, by server, kind and name.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
-    try:
-        found = msgspec.json.decode(text, type=_Locked)
-    except (msgspec.DecodeError, msgspec.ValidationError) as problem:
-        raise ConfigError(
-            f"{file} is not a lock file: {problem}. Write it again with 'sluicegate pins lock'."
-        ) from None
-    if found.version != _LOCK_VERSION:
-        raise ConfigError(f"{file} was written by another version of sluicegate; write it again.")
-    places: dict[tuple[str, str, str], str] = {}
-    for place, digest in found.definitions.items():
-        server, _, rest = place.partition(" ")
-        kind, _, name = rest.partition(" ")
-        places[server, kind, name] = digest
-    return places
 
 
 # ---------------------------------------------------------------------------------------------------------- hidden text
