@@ -74,13 +74,13 @@ import sys, logging
 from sluicegate.config.load import load
 from sluicegate.config.model import HttpFront
 from sluicegate.config.paths import Places
-from sluicegate.serve.process import serve_gateway
+from sluicegate.serve.process import GatewayProcess
 from sluicegate.serve.run_server import run_in_loop
 
 logging.basicConfig(level=logging.CRITICAL)
 places = Places.here(root=sys.argv[1])
 tell = lambda running: print(running.address.split(":")[2].partition("/")[0], flush=True)
-run_in_loop(serve_gateway(load(places), places, http=HttpFront(port=0), opened=tell, say=lambda said: None))
+run_in_loop(GatewayProcess(load(places), places, http=HttpFront(port=0), opened=tell, say=lambda said: None).run())
 """
 
 SETTINGS: Final = """

@@ -15,7 +15,7 @@ import sluicegate
 from sluicegate.config.commands import fetching
 from sluicegate.config.model import GatewayConfig, ServerConfig, ServerSettings, Stdio
 from sluicegate.config.secrets import Secret
-from sluicegate.control.control_api import statuses
+from sluicegate.control.operations import statuses
 from sluicegate.errors import RpcError
 from sluicegate.gateway.gateway import Gateway, ServerStatus
 from sluicegate.hub import mount as mount_module

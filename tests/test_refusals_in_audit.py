@@ -15,7 +15,7 @@ from sluicegate.gateway.governance import Stores
 from sluicegate.serve.endpoints import Endpoints
 from sluicegate.server import Server
 from sluicegate.store.memory import MemoryAudit
-from sluicegate.store.state import SqliteState
+from sluicegate.store.memory_decisions import MemoryDecisions
 from sluicegate.testing import MemoryUpstream
 
 
@@ -43,7 +43,7 @@ def server() -> MemoryUpstream:
 async def recorded() -> AsyncGenerator[tuple[Gateway, MemoryAudit]]:
     audit = MemoryAudit()
     servers = {"demo": ServerConfig(name="demo", key="demo", source=PythonFile(file="demo.py"))}
-    stores = Stores(audit, SqliteState(), is_recorded=True)
+    stores = Stores(audit, MemoryDecisions(), is_recorded=True)
     gateway = Gateway(GatewayConfig(root="/", servers=servers), load_file=lambda file: server(), stores=stores)
     async with asyncio.timeout(10), gateway:
         await gateway.hub.settled()

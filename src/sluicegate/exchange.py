@@ -233,8 +233,12 @@ class Governor(Protocol):
         """Whether a caller may never use the target: then it is not listed, and unknown when called."""
         ...
 
-    def review(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
+    def review(self, definitions: Mapping[Target, Params]) -> Awaitable[Mapping[Target, str]]:
         """The definitions that may not be used until a person has approved them, each with the reason."""
+        ...
+
+    def reviewed(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str] | None:
+        """What `review` decided; None if it has not decided on all of them. Never waits."""
         ...
 
 

@@ -1,11 +1,11 @@
 """`sluicegate approvals`, `approve`, `deny` and `grants`: the answers of a person at a terminal."""
 
+import asyncio
 import json
 import re
 import time
 import tomllib
 from collections.abc import Generator
-from contextlib import closing
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
@@ -16,19 +16,24 @@ from sluicegate.exchange import Caller, Target
 from sluicegate.gate.policy import Rules, judge
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.store.base import Approval, ApprovalAnswer
-from sluicegate.store.state import SqliteState
+from sluicegate.store.sqlite_decisions import SqliteDecisions
 from tests.cli.folders import COUNTING, Folder, lines_until
 
 
 @pytest.fixture
-def state(folder: Folder) -> Generator[SqliteState]:
+def state(folder: Folder) -> Generator[SqliteDecisions]:
     """The record, as a gateway of the folder has it open."""
-    with closing(SqliteState(state_file(str(folder.path), folder.env))) as opened:
-        yield opened
+    opened = SqliteDecisions(state_file(str(folder.path), folder.env))
+    yield opened
+    asyncio.run(opened.aclose())
 
 
 def ask(
-    state: SqliteState, id: str = "abcdef", arguments: str = '{"path":"/a"}', name: str = "write", caller: str = "ada"
+    state: SqliteDecisions,
+    id: str = "abcdef",
+    arguments: str = '{"path":"/a"}',
+    name: str = "write",
+    caller: str = "ada",
 ) -> None:
     now = time.time_ns()
     question = Approval(
@@ -47,7 +52,7 @@ def ask(
         asked=now,
         deadline=now + 300 * 10**9,
     )
-    assert state.ask(question, 10) is not None
+    assert asyncio.run(state.ask(question, 10)) is not None
 
 
 def test_without_a_record_nothing_waits_and_none_is_made(folder: Folder) -> None:
@@ -57,7 +62,7 @@ def test_without_a_record_nothing_waits_and_none_is_made(folder: Folder) -> None
     assert not list(folder.home.iterdir())
 
 
-def test_t18_a_question_is_shown_in_full_with_hidden_characters_named(folder: Folder, state: SqliteState) -> None:
+def test_t18_a_question_is_shown_in_full_with_hidden_characters_named(folder: Folder, state: SqliteDecisions) -> None:
     arguments = {"path": "/a\u202eb\x1b[2J", "text": "one\nquestion zzzzzz, open for 1 s", "long": "x" * 9000}
     ask(state, arguments=json.dumps(arguments))
     done = folder.invoke("approvals")
@@ -72,15 +77,15 @@ def test_t18_a_question_is_shown_in_full_with_hidden_characters_named(folder: Fo
     assert "  answer: sluicegate approve abcdef | sluicegate deny abcdef" in lines
 
 
-def test_a_question_whose_client_has_given_up_says_so(folder: Folder, state: SqliteState) -> None:
+def test_a_question_whose_client_has_given_up_says_so(folder: Folder, state: SqliteDecisions) -> None:
     ask(state)
     assert "given up" not in folder.invoke("approvals").stdout
-    state.abandon("abcdef")
+    asyncio.run(state.abandon("abcdef"))
     assert "  note: no call waits now: its client has given up" in folder.invoke("approvals").stdout
     assert json.loads(folder.invoke("approvals", "--json").stdout)[0]["abandoned"] is True
 
 
-def test_questions_as_json(folder: Folder, state: SqliteState) -> None:
+def test_questions_as_json(folder: Folder, state: SqliteDecisions) -> None:
     ask(state)
     [question] = json.loads(folder.invoke("approvals", "--json").stdout)
     assert (question["id"], question["arguments"], question["server"]) == ("abcdef", {"path": "/a"}, "files")
@@ -97,38 +102,40 @@ def test_questions_as_json(folder: Folder, state: SqliteState) -> None:
     ],
 )
 def test_an_answer_decides_and_a_second_one_is_refused(
-    folder: Folder, state: SqliteState, words: list[str], decided: str, scope: str | None
+    folder: Folder, state: SqliteDecisions, words: list[str], decided: str, scope: str | None
 ) -> None:
     ask(state)
     done = folder.invoke(*words)
     assert done.returncode == 0 and "answered" in done.stderr
-    found = state.find("abcdef")
+    found = asyncio.run(state.find("abcdef"))
     assert found is not None and (found.state, found.scope, found.way) == (decided, scope, "command")
     assert found.by and found.reason == ("Not now." if scope is None else "")
     for late in (["approve", "abcdef", "--always"], ["deny", "abcdef"]):
         again = folder.invoke(*late)
         assert again.returncode == 1 and "too late" in again.stderr
-    assert state.find("abcdef") == found
-    assert len(state.grants()) == (scope in ("minutes", "always"))
+    assert asyncio.run(state.find("abcdef")) == found
+    assert len(asyncio.run(state.grants())) == (scope in ("minutes", "always"))
 
 
-def test_an_unknown_question_is_a_failure(folder: Folder, state: SqliteState) -> None:
+def test_an_unknown_question_is_a_failure(folder: Folder, state: SqliteDecisions) -> None:
     done = folder.invoke("approve", "nowhere")
     assert done.returncode == 1 and "there is no question nowhere" in done.stderr
 
 
-def test_t18_a_question_of_a_gateway_that_has_stopped_cannot_be_answered(folder: Folder, state: SqliteState) -> None:
+def test_t18_a_question_of_a_gateway_that_has_stopped_cannot_be_answered(
+    folder: Folder, state: SqliteDecisions
+) -> None:
     ask(state)
-    state.close()
+    asyncio.run(state.aclose())
     done = folder.invoke("approve", "abcdef", "--always")
     assert done.returncode == 1 and "was withdrawn" in done.stderr
     assert "nothing is granted" in folder.invoke("grants").stderr
 
 
-def test_grants_are_listed_revoked_and_written_as_rules(folder: Folder, state: SqliteState) -> None:
+def test_grants_are_listed_revoked_and_written_as_rules(folder: Folder, state: SqliteDecisions) -> None:
     for id, name, scope in (("aaaaaa", "wri*te", "always"), ("bbbbbb", "read", "minutes")):
         ask(state, id, name=name)
-        state.decide(id, ApprovalAnswer(scope=scope, by="ops", way="page"))  # type: ignore[arg-type]
+        asyncio.run(state.decide(id, ApprovalAnswer(scope=scope, by="ops", way="page")))  # type: ignore[arg-type]
     rows = [line.split("\t") for line in folder.invoke("grants").stdout.splitlines()]
     assert [(row[1], row[2], row[4]) for row in rows] == [
         ("ada", "mcp__files__wri*te", "ops (page)"),
@@ -138,16 +145,16 @@ def test_grants_are_listed_revoked_and_written_as_rules(folder: Folder, state: S
     assert len(json.loads(folder.invoke("grants", "--json").stdout)) == 2
     assert folder.invoke("grants", "revoke", rows[0][0]).returncode == 0
     assert folder.invoke("grants", "revoke", rows[0][0]).returncode == 1
-    assert len(state.grants()) == 1
+    assert len(asyncio.run(state.grants())) == 1
 
 
 @pytest.mark.parametrize("caller", ["ada", "a*a", "group:ops"])
 def test_a_grant_as_a_rule_allows_what_was_granted_and_nothing_else(
-    folder: Folder, state: SqliteState, caller: str
+    folder: Folder, state: SqliteDecisions, caller: str
 ) -> None:
     name = 'wri*te"\u202e'
     ask(state, name=name, caller=caller)
-    state.decide("abcdef", ApprovalAnswer(scope="always", by="ops", way="page"))
+    asyncio.run(state.decide("abcdef", ApprovalAnswer(scope="always", by="ops", way="page")))
     [written] = tomllib.loads(folder.invoke("grants", "toml").stdout)["permissions"]
     rule = Rule(msgspec.convert(written, Permission))
     rules = Rules(PolicyConfig((rule,), "ask"))
@@ -159,17 +166,17 @@ def test_a_grant_as_a_rule_allows_what_was_granted_and_nothing_else(
     assert action(caller, 'wriXte"\u202e') == action("aXa", name) == action("ops", name) == "ask"
 
 
-def test_a_link_opens_the_page_once(folder: Folder, state: SqliteState) -> None:
+def test_a_link_opens_the_page_once(folder: Folder, state: SqliteDecisions) -> None:
     done = folder.invoke("approvals", "--link")
     assert done.returncode == 1 and "has a page" in done.stderr
-    state.set_page("http://127.0.0.1:4748/approvals")
+    asyncio.run(state.set_page("http://127.0.0.1:4748/approvals"))
     link = urlsplit(folder.invoke("approvals", "--link").stdout.strip())
     assert (link.netloc, link.path) == ("127.0.0.1:4748", "/approvals")
     [key] = parse_qs(link.query)["key"]
-    assert len(key) > 40 and state.use_login(key) and not state.use_login(key)
+    assert len(key) > 40 and asyncio.run(state.use_login(key)) and not asyncio.run(state.use_login(key))
 
 
-def test_watch_prints_each_question_when_it_comes(folder: Folder, state: SqliteState) -> None:
+def test_watch_prints_each_question_when_it_comes(folder: Folder, state: SqliteDecisions) -> None:
     ask(state)
     with folder.started("approvals", "--watch", "--json") as process:
         assert process.stdout is not None
@@ -190,6 +197,18 @@ def test_a_call_through_a_gateway_waits_until_it_is_approved(folder: Folder) -> 
             out, _ = call.communicate(timeout=30)
             assert (call.returncode, out) == (0, "counted to 2\n")
         assert folder.invoke("approvals", "--link").stdout.startswith("http://127.0.0.1:")
+
+
+def test_a_call_without_a_gateway_waits_until_another_command_approves_it(folder: Folder) -> None:
+    folder.servers(counting=COUNTING)
+    folder.write("sluicegate.toml", '[[permissions]]\ntool = "mcp__counting__*"\naction = "ask"\n[control]\nport = 0\n')
+    with folder.started("approvals", "--watch", "--json") as watch:
+        with folder.started("call", "counting__count", "to=2") as call:
+            assert watch.stdout is not None
+            question = json.loads(watch.stdout.readline())
+            assert folder.invoke("approve", question["id"]).returncode == 0
+            out, _ = call.communicate(timeout=30)
+            assert (call.returncode, out) == (0, "counted to 2\n")
 
 
 def test_the_question_on_a_terminal_ends_when_it_is_answered_elsewhere(folder: Folder) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from sluicegate.cli.doctor import Finding, check_rules, check_servers, check_tools
 from sluicegate.config.model import GatewayConfig, Naming, ServerConfig
-from sluicegate.control.control_protocol import GatewayReport, OfferedItem
+from sluicegate.control.reports import GatewayReport, OfferedItem
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.gateway.status import ServerStatus
 from sluicegate.hub.naming import names_for

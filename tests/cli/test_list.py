@@ -6,7 +6,7 @@ import re
 import pytest
 
 from sluicegate.cli.list import tool_page
-from sluicegate.control.control_protocol import OfferedItem
+from sluicegate.control.reports import OfferedItem
 from sluicegate.schemas.fields import MAX_DESCRIBED
 from tests.cli.folders import COUNTING, NO_GATEWAY, NOTES, Folder
 

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from sluicegate.cli.gateway_client import GatewayClient, explain_missing
-from sluicegate.control.control_protocol import GatewayReport, OfferedItem, OwnTools
+from sluicegate.control.reports import GatewayReport, OfferedItem, OwnTools
 from sluicegate.gateway.status import ServerStatus
 from tests.cli.folders import COUNTING, NOTES, Folder, folder_in
 

@@ -1,5 +1,6 @@
 """`sluicegate pins`: what was approved, what has changed, and the lock file."""
 
+import asyncio
 import json
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from sluicegate.config.paths import state_file
 from sluicegate.hub.catalog import digest_of
 from sluicegate.store.base import Pin
-from sluicegate.store.state import SqliteState
+from sluicegate.store.sqlite_decisions import SqliteDecisions
 from tests.cli.folders import Folder
 
 READ: dict[str, object] = {"name": "read", "description": "Reads."}
@@ -18,19 +19,21 @@ CHANGED: dict[str, object] = {"name": "read", "description": "Reads, and sends a
 
 
 @contextmanager
-def state_of(folder: Folder) -> Generator[SqliteState]:
-    state = SqliteState(state_file(str(folder.path), folder.env), asks=False)
+def state_of(folder: Folder) -> Generator[SqliteDecisions]:
+    state = SqliteDecisions(state_file(str(folder.path), folder.env), asks=False)
     try:
         yield state
     finally:
-        state.close()
+        asyncio.run(state.aclose())
 
 
 def see(folder: Folder, *definitions: dict[str, object]) -> None:
     with state_of(folder) as state:
         for definition in definitions:
             text = json.dumps(definition)
-            state.see([Pin(server="files", kind="tool", name="read", hash=digest_of(definition), definition=text)])
+            asyncio.run(
+                state.see([Pin(server="files", kind="tool", name="read", hash=digest_of(definition), definition=text)])
+            )
 
 
 def test_without_any_run_there_is_nothing_and_no_file_is_made(folder: Folder) -> None:
@@ -50,7 +53,7 @@ def test_a_change_is_listed_shown_and_approved(folder: Folder) -> None:
     refused = folder.invoke("pins", "approve", "files")
     assert refused.returncode == 1 and "nothing was approved" in refused.stderr
     done = folder.invoke("pins", "approve", "files", "--yes")
-    assert done.returncode == 0 and "approved 1 definition; a running gateway offers it within a second" in done.stderr
+    assert done.returncode == 0 and "approved 1 definition; running gateways offer it now" in done.stderr
     assert [line.split("\t")[3] for line in folder.invoke("pins").stdout.splitlines()] == ["approved"]
     assert folder.invoke("pins", "approve").returncode == 1
 
@@ -60,18 +63,18 @@ def test_the_sentence_about_approved_definitions_fits_their_number(
 ) -> None:
     pin = Pin(server="files", kind="tool", name="read", hash="x", definition=json.dumps(READ), state="pending")
     with state_of(folder) as state:
-        state.see([pin, replace(pin, name="list")])
+        asyncio.run(state.see([pin, replace(pin, name="list")]))
 
-    def changed_again(*place: object) -> bool:
+    async def changed_again(*place: object) -> bool:
         return False
 
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(SqliteState, "approve_pin", changed_again)
+        meanwhile.setattr(SqliteDecisions, "approve_pin", changed_again)
         done = folder.invoke("pins", "approve", "--yes")
         assert done.returncode == 1 and "nothing was approved: what waited has changed again" in done.stderr
-        assert "offers" not in done.stderr
+        assert "offer" not in done.stderr
     done = folder.invoke("pins", "approve", "--yes")
-    assert done.returncode == 0 and "approved 2 definitions; a running gateway offers them within" in done.stderr
+    assert done.returncode == 0 and "approved 2 definitions; running gateways offer them now" in done.stderr
 
 
 def test_a_lock_file_is_written_and_compared(folder: Folder) -> None:

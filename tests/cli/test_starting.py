@@ -18,7 +18,7 @@ import pytest
 
 from sluicegate.config.model import GatewayConfig, Secret, ServerConfig, ServerSettings, Stdio
 from sluicegate.config.paths import control_socket
-from sluicegate.control.control_api import statuses
+from sluicegate.control.operations import statuses
 from sluicegate.gateway.gateway import Gateway, ServerStatus
 from sluicegate.runtime.lock import locked
 from tests.cli.folders import COUNTING, NOTES, PROMPTLY, Folder, lines_until
@@ -47,7 +47,7 @@ FOR_LATER = {
     "uvloop",
     "sluicegate.activations.definitions",
     "sluicegate.client.client",
-    "sluicegate.control.control_api",
+    "sluicegate.control.socket_door",
     "sluicegate.downstream.duplex",
     "sluicegate.downstream.http",
     "sluicegate.exchange",
@@ -267,7 +267,7 @@ async def starting(gateway: Gateway) -> ServerStatus:
 
 
 async def test_a_silent_server_is_reported_as_doubtful(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluicegate.control.control_api.SLOW_START", 0.0)
+    monkeypatch.setattr("sluicegate.control.operations.SLOW_START", 0.0)
     async with Gateway(silent()) as gateway:
         (server,) = statuses(gateway)
     assert re.fullmatch(r"mute has not answered for \d+ s; is it an MCP server on stdio\?", server.sentence)

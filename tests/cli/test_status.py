@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from sluicegate.cli.status import StatusLines
-from sluicegate.control.control_protocol import GatewayReport
+from sluicegate.control.reports import GatewayReport
 from sluicegate.gateway.status import ServerStatus
 from sluicegate.hub.supervise import tried_singly
 from tests.cli.folders import COUNTING, ENDED, ENDING, NO_GATEWAY, NOTES, PROMPTLY, Folder, lines_until

@@ -6,7 +6,8 @@ import sys
 from sluicegate.config.load import load
 from sluicegate.config.model import HttpFront
 from sluicegate.config.paths import Places
-from sluicegate.serve.process import Running, serve_gateway
+from sluicegate.serve.listeners import Running
+from sluicegate.serve.process import GatewayProcess
 from sluicegate.serve.run_server import run_in_loop
 
 
@@ -29,4 +30,4 @@ if __name__ == "__main__":
     loaded = load(places)
     for problem in loaded.problems:
         say(str(problem))
-    run_in_loop(serve_gateway(loaded, places, http=HttpFront(port=0), say=say, opened=opened))
+    run_in_loop(GatewayProcess(loaded, places, http=HttpFront(port=0), say=say, opened=opened).run())

@@ -52,7 +52,8 @@ def main(folder: str) -> None:
     from sluicegate.config.paths import Places
     from sluicegate.downstream import http_sessions
     from sluicegate.gateway.loading import load_server
-    from sluicegate.serve.process import Running, serve_gateway
+    from sluicegate.serve.listeners import Running
+    from sluicegate.serve.process import GatewayProcess
     from sluicegate.serve.run_server import run_in_loop
 
     def opened(running: Running) -> None:
@@ -62,9 +63,10 @@ def main(folder: str) -> None:
     http_sessions._EXPIRY_INTERVAL = 0.05  # pyright: ignore[reportPrivateUsage, reportConstantRedefinition]
     places = Places.here(root=folder)
     front = HttpFront(port=0)
-    run_in_loop(
-        serve_gateway(load(places), places, http=front, opened=opened, say=lambda sentence: None, load_file=load_server)
+    process = GatewayProcess(
+        load(places), places, http=front, opened=opened, say=lambda sentence: None, load_file=load_server
     )
+    run_in_loop(process.run())
 
 
 if __name__ == "__main__":

@@ -187,7 +187,7 @@ import sys, logging
 from sluicegate.config.load import load
 from sluicegate.config.model import HttpFront
 from sluicegate.config.paths import Places
-from sluicegate.serve.process import serve_gateway
+from sluicegate.serve.process import GatewayProcess
 from sluicegate.serve.run_server import run_in_loop
 
 logging.basicConfig(level=logging.ERROR)
@@ -195,7 +195,8 @@ root, stdio = sys.argv[1:]
 places = Places.here(root=root)
 front = None if stdio else HttpFront(port=0)
 tell = lambda running: print(running.address, flush=True, file=sys.stderr if stdio else sys.stdout)
-run_in_loop(serve_gateway(load(places), places, http=front, stdio=bool(stdio), opened=tell, say=lambda said: None))
+quiet = lambda said: None
+run_in_loop(GatewayProcess(load(places), places, http=front, stdio=bool(stdio), opened=tell, say=quiet).run())
 """
 
 

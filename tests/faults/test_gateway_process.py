@@ -14,7 +14,7 @@ from typing import cast
 import pytest
 
 import sluicegate
-from sluicegate.control.control_protocol import hub_socket
+from sluicegate.control.reports import hub_socket
 from sluicegate.protocol.types import ProgressEvent, ToolResult
 from sluicegate.upstream.duplex import SocketUpstream
 from tests.config import test_broken_files

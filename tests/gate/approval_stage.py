@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
-from contextlib import asynccontextmanager, closing
+from contextlib import aclosing, asynccontextmanager
 
 import sluicegate
 from sluicegate.exchange import NOBODY, Caller, Exchange, Handler, Sink, Target, Verdict, behind, send
@@ -11,8 +11,10 @@ from sluicegate.hub.hub import Hub
 from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_array, as_object, opened
 from sluicegate.protocol.modern_era import ClientProfile
+from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.store.base import Approval, ApprovalAnswer, Row
-from sluicegate.store.state import SqliteState
+from sluicegate.store.memory_decisions import MemoryDecisions
+from sluicegate.store.sqlite_decisions import SqliteDecisions
 from sluicegate.testing import MemoryUpstream
 
 ASK = Verdict("ask", "sluicegate.toml:7", "Ask ops first.")
@@ -40,32 +42,24 @@ class Rows:
         return f"digest of {data.decode()}"
 
 
-class CountedState(SqliteState):
-    """A store that counts the calls that have come to wait for an answer."""
-
-    def __init__(self, path: str | None, news: asyncio.Event) -> None:
-        super().__init__(path, locked_for=20.0)
-        self.waiting = 0
-        self._news = news
-
-    def ask(self, question: Approval, most: int) -> Approval | None:
-        self.waiting += 1
-        self._news.set()
-        return super().ask(question, most)
-
-
 class Stage:
     """A hub with one server, and a governor whose rules a test sets."""
 
     def __init__(self, path: str | None, settings: ApprovalSettings) -> None:
         self._news = asyncio.Event()
-        self.state = state = CountedState(path, self._news)
+        self.decisions = MemoryDecisions() if path is None else SqliteDecisions(path, locked_for=20.0)
+        self.waiting = 0
+        """Calls that have come to wait for an answer."""
+        self._put_question = self.decisions.ask
+        setattr(self.decisions, "ask", self._ask)  # noqa: B010 - a method is replaced
         self.audit = Rows(self._news)
         self.rules = "r1"
         self.verdicts: dict[str, Verdict] = {}
         self.ran: list[Params] = []
         self.told: list[Approval] = []
-        self.step = ApprovalStep(state, self.audit, settings, rules_version=lambda: self.rules, notify=self._tell)
+        self.step = ApprovalStep(
+            self.decisions, self.audit, settings, rules_version=lambda: self.rules, notify=self._tell
+        )
         self.hub = Hub()
         self.hub.mount("files", MemoryUpstream(self._server()))
         self.hub.govern(self)
@@ -92,6 +86,12 @@ class Stage:
     def _run(self, **arguments: object) -> None:
         self.ran.append(arguments)
         self._news.set()
+
+    async def _ask(self, question: Approval, most: int) -> Approval | None:
+        found = await self._put_question(question, most)
+        self.waiting += 1
+        self._news.set()
+        return found
 
     async def _tell(self, question: Approval) -> None:
         self.told.append(question)
@@ -122,7 +122,10 @@ class Stage:
     def hides(self, caller: Caller, target: Target) -> bool:
         return False
 
-    def review(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
+    async def review(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
+        return {}
+
+    def reviewed(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
         return {}
 
     # --------------------------------------------------------------------------------------------------- the test
@@ -143,8 +146,11 @@ class Stage:
 
     async def question(self) -> Approval:
         """The open question, as soon as there is one."""
-        await self.until(lambda: bool(self.state.open_questions()))
-        return self.state.open_questions()[0]
+        async with asyncio.timeout(10):
+            while not (found := await self.decisions.open_questions()):
+                self._news.clear()
+                await self._news.wait()
+        return found[0]
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for something that a call, a question or a row of the audit log brings about."""
@@ -157,10 +163,11 @@ class Stage:
 @asynccontextmanager
 async def stage(path: str | None = None, **settings: object) -> AsyncGenerator[Stage]:
     made = Stage(path, ApprovalSettings(**settings))  # pyright: ignore[reportArgumentType]
-    with closing(made.state):
-        async with asyncio.timeout(50), made.hub:
-            await made.hub.settled()
-            yield made
+    async with aclosing(made.decisions), asyncio.timeout(50), TaskScope() as tasks, made.hub:
+        tasks.start(made.decisions.follow())
+        await made.hub.settled()
+        yield made
+        tasks.cancel_all()
 
 
 def text(result: Params) -> str:

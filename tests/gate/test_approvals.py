@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import aclosing
 from pathlib import Path
 
 import msgspec
@@ -12,13 +12,12 @@ import pytest
 from sluicegate.errors import ApprovalDeclined, AuditUnavailable, RateLimited, Refused, StateUnavailable
 from sluicegate.exchange import NOBODY, Caller, Exchange, Sink, Target, Verdict
 from sluicegate.gate import approvals
-from sluicegate.gate.approval_question import bind
-from sluicegate.gate.approval_text import as_lines
+from sluicegate.gate.approval_text import as_lines, bind
 from sluicegate.protocol.message import Params, Result
 from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.store.base import Row
-from sluicegate.store.state import SqliteState
+from sluicegate.store.sqlite_decisions import SqliteDecisions
 from tests.gate.approval_stage import FORMS, NO, YES, AskedClient, reason, stage, text
 
 
@@ -79,7 +78,7 @@ async def test_other_methods_are_refused_with_an_error() -> None:
         async with TaskScope() as tasks:
 
             async def decline() -> None:
-                here.state.decide((await here.question()).id, NO)
+                await here.decisions.decide((await here.question()).id, NO)
 
             tasks.start(decline())
             with pytest.raises(ApprovalDeclined) as declined:
@@ -98,7 +97,7 @@ async def test_an_approved_call_runs_once_after_a_row_of_the_approval() -> None:
         call = Calling(tasks, lambda: here.call(path="/a"))
         question = await here.question()
         assert here.ran == []
-        assert here.state.decide(question.id, YES)
+        assert await here.decisions.decide(question.id, YES)
         assert text(await call.result()) == "wrote /a"
         assert here.ran == [{"path": "/a", "text": ""}]
         [row] = here.audit.rows
@@ -119,7 +118,7 @@ async def test_an_approved_call_runs_once_after_a_row_of_the_approval() -> None:
 async def test_a_declined_call_gets_the_reason() -> None:
     async with stage() as here, TaskScope() as tasks:
         call = Calling(tasks, lambda: here.call(path="/a"))
-        here.state.decide((await here.question()).id, NO)
+        await here.decisions.decide((await here.question()).id, NO)
         result = await call.result()
         assert reason(result) == "approval_declined"
         assert text(result).endswith("said no; nothing was run. The reason: Not on a Friday.")
@@ -132,16 +131,16 @@ async def test_t18_without_an_answer_in_time_nothing_runs() -> None:
         assert reason(result) == "approval_expired"
         assert "did not answer within 0.05 s" in text(result)
         assert here.ran == [] and [row.verdict for row in here.audit.rows] == ["expired"]
-        assert list(here.state.open_questions()) == []
+        assert list(await here.decisions.open_questions()) == []
 
 
 async def test_a_call_that_cannot_wait_longer_says_so_and_the_same_call_again_uses_the_answer() -> None:
     async with stage(hold=0.05) as here:
         result = await here.call(path="/a")
-        [question] = here.state.open_questions()
+        [question] = await here.decisions.open_questions()
         assert reason(result) == "approval_expired"
         assert f"Question {question.id} stays open" in text(result)
-        here.state.decide(question.id, YES)
+        await here.decisions.decide(question.id, YES)
         assert text(await here.call(path="/a")) == "wrote /a"
         again = await here.call(path="/a")
         assert again["isError"] is True  # The answer was good for one call.
@@ -153,7 +152,7 @@ async def test_t18_a_client_that_leaves_and_calls_again_gets_exactly_one_run() -
         first = Calling(tasks, lambda: here.call(path="/a"))
         question = await here.question()
         await first.give_up()
-        assert here.state.decide(question.id, YES)
+        assert await here.decisions.decide(question.id, YES)
         assert here.ran == []  # Nothing runs for a client that is gone.
         assert text(await here.call(path="/a")) == "wrote /a"
         third = Calling(tasks, lambda: here.call(path="/a"))
@@ -168,8 +167,8 @@ async def test_a_client_that_calls_again_before_the_answer_waits_on() -> None:
         question = await here.question()
         await first.give_up()
         second = Calling(tasks, lambda: here.call(path="/a"))
-        await here.until(lambda: here.state.waiting == 2)
-        here.state.decide(question.id, YES)
+        await here.until(lambda: here.waiting == 2)
+        await here.decisions.decide(question.id, YES)
         assert text(await second.result()) == "wrote /a"
         assert len(here.ran) == 1 and len(here.told) == 1
 
@@ -179,7 +178,7 @@ async def test_a_question_whose_clients_have_all_given_up_says_so() -> None:
         first = Calling(tasks, lambda: here.call(path="/a"))
         second = Calling(tasks, lambda: here.call(path="/a"))
         question = await here.question()
-        await here.until(lambda: here.state.waiting == 2)
+        await here.until(lambda: here.waiting == 2)
         await first.give_up()
         assert not (await here.question()).abandoned, "the second call waits"
         await second.give_up()
@@ -193,7 +192,7 @@ async def test_a_question_whose_clients_have_all_given_up_says_so() -> None:
         client.is_asked.clear()
         await client.is_asked.wait()
         assert not any("no call waits" in str(asked["message"]) for asked in client.asked)
-        assert [found.abandoned for found in here.state.open_questions()] == [True, False]
+        assert [found.abandoned for found in await here.decisions.open_questions()] == [True, False]
         tasks.cancel_all()
 
 
@@ -202,27 +201,27 @@ async def test_a_late_answer_is_void_where_that_is_configured() -> None:
         first = Calling(tasks, lambda: here.call(path="/a"))
         question = await here.question()
         await first.give_up()
-        assert not here.state.decide(question.id, YES)
-        assert list(here.state.open_questions()) == []
+        assert not await here.decisions.decide(question.id, YES)
+        assert list(await here.decisions.open_questions()) == []
 
 
 async def test_t18_of_two_equal_calls_one_answer_lets_one_run() -> None:
     async with stage() as here, TaskScope() as tasks:
         calls = [Calling(tasks, lambda: here.call(path="/a")) for _ in range(2)]
         question = await here.question()
-        await here.until(lambda: here.state.waiting == 2)
-        here.state.decide(question.id, YES)
+        await here.until(lambda: here.waiting == 2)
+        await here.decisions.decide(question.id, YES)
         first, second = [await call.result() for call in calls]
         assert "was made again" in str(first["content"]) and first["isError"] is True
         assert "isError" not in second and len(here.ran) == 1
-        assert not here.state.open_questions()
+        assert not await here.decisions.open_questions()
 
 
 async def test_t18_what_was_approved_lets_nothing_else_run() -> None:
     async with stage(hold=0.05) as here:
         await here.call(path="/a", text="1")
-        [question] = here.state.open_questions()
-        here.state.decide(question.id, YES)
+        [question] = await here.decisions.open_questions()
+        await here.decisions.decide(question.id, YES)
         others = [
             await here.call(path="/b", text="1"),
             await here.call(path="/a", text="1 "),
@@ -271,16 +270,17 @@ async def test_rules_that_change_while_a_call_waits_void_its_question() -> None:
         call = Calling(tasks, lambda: here.call(path="/a"))
         question = await here.question()
         here.rules = "r2"
+        here.step.wake()
         assert "The rules changed" in text(await call.result())
-        assert not here.state.decide(question.id, YES)
+        assert not await here.decisions.decide(question.id, YES)
         assert here.ran == []
 
 
 async def test_an_answer_from_before_a_change_of_the_rules_is_not_used() -> None:
     async with stage(hold=0.05) as here:
         await here.call(path="/a")
-        [question] = here.state.open_questions()
-        here.state.decide(question.id, YES)
+        [question] = await here.decisions.open_questions()
+        await here.decisions.decide(question.id, YES)
         here.rules = "r2"
         assert reason(await here.call(path="/a")) == "approval_expired"
         assert here.ran == []
@@ -290,8 +290,8 @@ async def test_t18_a_restart_between_question_and_answer_runs_nothing(tmp_path: 
     path = str(tmp_path / "state.db")
     async with stage(path, hold=0.05) as before:
         await before.call(path="/a")
-        [question] = before.state.open_questions()
-        before.state.decide(question.id, YES)
+        [question] = await before.decisions.open_questions()
+        await before.decisions.decide(question.id, YES)
     async with stage(path, hold=0.05) as after:
         assert reason(await after.call(path="/a")) == "approval_expired"
         assert after.ran == [] and before.ran == []
@@ -302,25 +302,27 @@ async def test_another_process_answers(tmp_path: Path) -> None:
     async with stage(path) as here, TaskScope() as tasks:
         call = Calling(tasks, lambda: here.call(path="/a"))
         question = await here.question()
-        command = SqliteState(path, asks=False)
-        assert command.decide(question.id, YES)
-        command.close()
+        command = SqliteDecisions(path, asks=False)
+        assert await command.decide(question.id, YES)
+        await command.aclose()
         assert text(await call.result()) == "wrote /a"
 
 
 async def test_t18_fifty_racing_approvers_have_one_effect(tmp_path: Path) -> None:
     path = str(tmp_path / "state.db")
 
-    def answer(question_id: str) -> bool:
-        with closing(SqliteState(path, locked_for=30.0, asks=False)) as approver:
-            return approver.decide(question_id, YES)
+    async def answer(question_id: str) -> bool:
+        async with aclosing(SqliteDecisions(path, locked_for=30.0, asks=False)) as approver:
+            return await approver.decide(question_id, YES)
 
     async with stage(path) as here, TaskScope() as tasks:
         call = Calling(tasks, lambda: here.call(path="/a"))
         question = await here.question()
         with ThreadPoolExecutor(50) as pool:
             loop = asyncio.get_running_loop()
-            won = await asyncio.gather(*(loop.run_in_executor(pool, answer, question.id) for _ in range(50)))
+            won = await asyncio.gather(
+                *(loop.run_in_executor(pool, asyncio.run, answer(question.id)) for _ in range(50))
+            )
         assert sum(won) == 1
         assert text(await call.result()) == "wrote /a"
         assert len(here.ran) == 1
@@ -330,38 +332,40 @@ async def test_t18_fifty_racing_approvers_have_one_effect(tmp_path: Path) -> Non
 async def test_an_answer_is_not_lost_to_another_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     async with stage(hold=0.05) as here:
         await here.call(path="/a")
-        here.state.decide(next(iter(here.state.open_questions())).id, YES)
-        take, busy = here.state.take, [True, True]
+        await here.decisions.decide(next(iter(await here.decisions.open_questions())).id, YES)
+        take, busy = here.decisions.take, [True, True]
 
-        def taken(approval_id: str) -> bool:
+        async def taken(approval_id: str) -> bool:
             if busy:
                 busy.pop()
                 raise StateUnavailable("database is locked")
-            return take(approval_id)
+            return await take(approval_id)
 
-        monkeypatch.setattr(here.state, "take", taken)
+        monkeypatch.setattr(here.decisions, "take", taken)
         assert text(await here.call(path="/a")) == "wrote /a"
 
 
 async def test_a_wider_yes_lets_further_calls_of_this_tool_pass() -> None:
     async with stage(hold=0.05) as here:
         await here.call(path="/a")
-        [question] = here.state.open_questions()
-        here.state.decide(question.id, msgspec.structs.replace(YES, scope="minutes"))
+        [question] = await here.decisions.open_questions()
+        await here.decisions.decide(question.id, msgspec.structs.replace(YES, scope="minutes"))
         for path in ("/a", "/b", "/c"):
             assert text(await here.call(path=path)) == f"wrote {path}"
         assert "granted" in {row.verdict for row in here.audit.rows}
         assert (await here.call("remove", path="/a"))["isError"] is True
         assert (await here.call(caller="eve", path="/a"))["isError"] is True
-        [grant] = here.state.grants()
-        here.state.revoke(grant.id)
+        [grant] = await here.decisions.grants()
+        await here.decisions.revoke(grant.id)
         assert (await here.call(path="/d"))["isError"] is True
 
 
 async def test_a_denying_rule_counts_more_than_a_grant() -> None:
     async with stage(hold=0.05) as here:
         await here.call(path="/a")
-        here.state.decide(next(iter(here.state.open_questions())).id, msgspec.structs.replace(YES, scope="always"))
+        await here.decisions.decide(
+            next(iter(await here.decisions.open_questions())).id, msgspec.structs.replace(YES, scope="always")
+        )
         here.verdicts["write"] = Verdict("deny")
         assert reason(await here.call(path="/a")) == "policy_denied"
 
@@ -380,7 +384,7 @@ async def test_nothing_runs_if_the_approval_cannot_be_recorded() -> None:
 
     async with stage(hold=0.05) as here:
         await here.call(path="/a")
-        here.state.decide(next(iter(here.state.open_questions())).id, YES)
+        await here.decisions.decide(next(iter(await here.decisions.open_questions())).id, YES)
         here.step._audit = Broken()  # pyright: ignore[reportPrivateUsage]
         with pytest.raises(AuditUnavailable):
             await here.call(path="/a")
@@ -407,9 +411,9 @@ async def test_t18_other_members_of_a_request_are_shown_and_bound() -> None:
     async with stage(hold=0.05) as here:
         params: Params = {"name": "files__write", "arguments": {"path": "/a"}, "odd\u200b": {"n": 1}}
         await here.hub(Exchange("tools/call", params, NOBODY, caller=Caller("ada")))
-        [question] = here.state.open_questions()
+        [question] = await here.decisions.open_questions()
         assert 'member "odd<U+200B>": {"n":1}' in as_lines(question)
-        here.state.decide(question.id, YES)
+        await here.decisions.decide(question.id, YES)
         assert (await here.call(path="/a"))["isError"] is True
         assert here.ran == []
 
@@ -424,7 +428,7 @@ async def test_progress_says_what_is_awaited_and_grows(monkeypatch: pytest.Monke
         while len(client.notified) < 3:
             client.is_notified.clear()
             await client.is_notified.wait()
-        here.state.decide(question.id, YES)
+        await here.decisions.decide(question.id, YES)
         await call.result()
         numbers = [params["progress"] for params in client.notified]
         assert numbers == sorted(set(numbers)) and all(number < -1 for number in numbers)  # type: ignore[type-var,operator]
@@ -477,7 +481,7 @@ async def test_a_no_of_the_client_ends_the_call(answer: Params) -> None:
     async with stage() as here:
         result = await here.call(caller="local", sink=answering(answer), profile=FORMS, path="/a")
         assert reason(result) == "approval_declined"
-        assert here.ran == [] and list(here.state.open_questions()) == []
+        assert here.ran == [] and list(await here.decisions.open_questions()) == []
 
 
 @pytest.mark.parametrize(
@@ -491,7 +495,7 @@ async def test_what_is_no_clear_answer_of_the_client_leaves_the_question_to_othe
         await client.is_asked.wait()
         question = await here.question()
         assert here.ran == []
-        here.state.decide(question.id, YES)
+        await here.decisions.decide(question.id, YES)
         assert text(await call.result()) == "wrote /a"
         assert [row.body["way"] for row in here.audit.rows] == ["command"]
 
@@ -503,7 +507,7 @@ async def test_the_client_can_give_a_wider_yes(chosen: str, until: bool) -> None
         await here.call(caller="local", sink=client, profile=FORMS, path="/a")
         await here.call(caller="local", sink=client, profile=FORMS, path="/b")
         assert len(client.asked) == 1 and len(here.ran) == 2
-        [grant] = here.state.grants()
+        [grant] = await here.decisions.grants()
         assert (grant.until is not None, grant.caller, grant.by) == (until, "local", "local")
 
 
@@ -538,7 +542,7 @@ async def test_the_first_answer_wins_while_the_client_is_still_asked() -> None:
     async with stage() as here, TaskScope() as tasks:
         call = Calling(tasks, lambda: here.call(caller="local", sink=client, profile=FORMS, path="/a"))
         await client.is_asked.wait()
-        here.state.decide((await here.question()).id, YES)
+        await here.decisions.decide((await here.question()).id, YES)
         assert text(await call.result()) == "wrote /a"
 
 
@@ -546,7 +550,7 @@ async def test_a_client_that_refuses_the_form_leaves_the_question_to_others() ->
     async with stage() as here, TaskScope() as tasks:
         # NOBODY raises InputRefused.
         call = Calling(tasks, lambda: here.call(caller="local", profile=FORMS, path="/a"))
-        here.state.decide((await here.question()).id, YES)
+        await here.decisions.decide((await here.question()).id, YES)
         assert text(await call.result()) == "wrote /a"
 
 
@@ -559,7 +563,7 @@ async def test_a_call_that_is_up_to_its_client_ends_with_what_became_of_the_ques
         client = answering({"action": "cancel"}) if sink is None else sink
         result = await here.call(caller="local", sink=client, profile=FORMS, path="/a")
         assert said in text(result) and "It runs without a question if a rule allows it" in text(result)
-        assert not here.state.open_questions()
+        assert not await here.decisions.open_questions()
 
 
 # ------------------------------------------------------------------------------------------------------- continued
@@ -580,7 +584,7 @@ async def test_t12_a_retry_belongs_to_one_call_that_ran_and_is_not_asked_about()
 
     async with stage(hold=0.05) as here:
         await here.step(exchange(), server)
-        here.state.decide(next(iter(here.state.open_questions())).id, YES)
+        await here.decisions.decide(next(iter(await here.decisions.open_questions())).id, YES)
         assert await here.step(exchange(), server) is asks
         retry = exchange(requestState="s", inputResponses={})
         retry.is_continued = True

@@ -41,7 +41,7 @@ async def test_a_session_era_client_is_told_when_another_way_was_faster() -> Non
     async with stage() as here, raw_client(here.hub) as client:
         await client.initialize(elicitation={})
         await session_call(client, 1)
-        here.state.decide((await here.question()).id, YES)
+        await here.decisions.decide((await here.question()).id, YES)
         told = [await client.next(), await client.next()]
         methods = [message.get("method", "answer") for message in told]
         assert methods == ["notifications/cancelled", "answer"]
@@ -68,7 +68,7 @@ async def test_a_session_era_client_without_forms_waits_for_others() -> None:
     async with stage() as here, raw_client(here.hub) as client:
         await client.initialize()
         client.send(id=1, method="tools/call", params=CALL)
-        here.state.decide((await here.question()).id, YES)
+        await here.decisions.decide((await here.question()).id, YES)
         assert text(result_of(await client.next())) == "wrote /a"
 
 
@@ -121,7 +121,7 @@ async def test_t18_an_answer_before_the_question_is_no_answer() -> None:
 async def test_a_modern_client_gets_the_reply_with_its_retry_when_another_way_was_faster() -> None:
     async with stage() as here, raw_client(here.hub) as client:
         asked = await modern_call(client, 1)
-        here.state.decide((await here.question()).id, YES)
+        await here.decisions.decide((await here.question()).id, YES)
         await here.until(lambda: bool(here.ran))
         answer = result_of(await client.request(2, "tools/call", retry(asked, {"action": "decline"})))
         assert text(answer) == "wrote /a"
@@ -147,7 +147,7 @@ async def test_t18_nothing_runs_for_a_modern_client_that_did_not_come_back() -> 
         await modern_call(client, 1)
         question = await here.question()
         await here.until(lambda: bool(here.audit.rows))
-        assert here.state.decide(question.id, YES)  # The question stays open for the same call.
+        assert await here.decisions.decide(question.id, YES)  # The question stays open for the same call.
         answer = result_of(await client.request(2, "tools/call", modern(CALL, capabilities=FORMS)))
         assert text(answer) == "wrote /a"
         assert len(here.ran) == 1

@@ -10,7 +10,7 @@ from sluicegate.exchange import NOBODY, Caller, Exchange, Target
 from sluicegate.gate.approvals import ApprovalSettings, ApprovalStep
 from sluicegate.protocol.message import Params, Reply, Result, opened
 from sluicegate.store.base import Approval, ApprovalAnswer, Row
-from sluicegate.store.state import SqliteState
+from sluicegate.store.memory_decisions import MemoryDecisions
 from tests.gate.approval_stage import ASK, Rows, reason, text
 
 Ask = Callable[[Exchange, Approval], Awaitable[ApprovalAnswer | Refused]]
@@ -20,12 +20,12 @@ class Stage:
     """A step whose questions a function answers before the call reaches it."""
 
     def __init__(self, ask: Ask, **settings: float) -> None:
-        self.state = SqliteState()
+        self.decisions = MemoryDecisions()
         self.audit = Rows(asyncio.Event())
         self.has_run = False
         given = ApprovalSettings(**settings)  # pyright: ignore[reportArgumentType]
         self._ask = ask
-        self._step = ApprovalStep(self.state, self.audit, given, rules_version=lambda: "r1")
+        self._step = ApprovalStep(self.decisions, self.audit, given, rules_version=lambda: "r1")
 
     async def call(self) -> Params:
         target = Target("files", "tool", "write", "d1")
@@ -58,9 +58,9 @@ async def test_a_wider_yes_is_kept_only_if_it_is_on_record(monkeypatch: pytest.M
         broken.setattr(here.audit, "append", fail)
         with pytest.raises(AuditUnavailable):
             await here.call()
-    assert here.state.grants() == [] and not here.has_run
+    assert await here.decisions.grants() == [] and not here.has_run
     await here.call()
-    assert [grant.by for grant in here.state.grants()] == ["ada"] and here.has_run
+    assert [grant.by for grant in await here.decisions.grants()] == ["ada"] and here.has_run
 
 
 async def test_a_program_that_does_not_answer_in_time_refuses_the_call() -> None:

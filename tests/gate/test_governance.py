@@ -8,7 +8,7 @@ import pytest
 
 from sluicegate.errors import RateLimited, Refused, UnknownTarget, UpstreamProtocolError
 from sluicegate.exchange import NOBODY, Caller, Exchange, Host, Target
-from sluicegate.gate.approval_question import bind
+from sluicegate.gate.approval_text import bind
 from sluicegate.gate.approvals import ApprovalSettings
 from sluicegate.gate.governance import Governance
 from sluicegate.gate.limits import Ceilings, Rate, RateLimits
@@ -19,7 +19,7 @@ from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.message import Params, Reply, Result, as_object, opened
 from sluicegate.protocol.modern_era import ClientProfile, Discovery, complete
 from sluicegate.store.memory import MemoryAudit
-from sluicegate.store.state import SqliteState
+from sluicegate.store.memory_decisions import MemoryDecisions
 from tests.hub.scripted import Connected, Scripted
 
 TOOLS = ("read", "delete_file")
@@ -31,7 +31,7 @@ class Stage:
     def __init__(self, *rules: Mapping[str, object], prefix: str = "files") -> None:
         self.received: list[tuple[str, Params]] = []
         self.audit = MemoryAudit()
-        self.state = SqliteState()
+        self.decisions = MemoryDecisions()
         written = [msgspec.convert(rule, Permission) for rule in rules]
         policy = PolicyConfig(
             tuple(Rule(rule, f"sluicegate.toml:{number}", number) for number, rule in enumerate(written)),
@@ -39,7 +39,7 @@ class Stage:
         self.governance = Governance(
             Rules(policy),
             self.audit,
-            self.state,
+            self.decisions,
             mode=lambda key: "pin",
             secrets=lambda key: (),
             approvals=ApprovalSettings(wait=0.05, hold=0.05),
@@ -50,6 +50,12 @@ class Stage:
         self.server = Instructed(self._answer, {"tools": {}, "extensions": {"com.example/runner": {}}})
         self.hub.mount("files", self.server, MountSettings(prefix=prefix, key="files"))
         self.hub.govern(self.governance)
+
+    async def review_again(self) -> None:
+        """Let the governance decide on all definitions again, as after a change of a file."""
+        self.governance.pins.forget()
+        self.hub.review()
+        await self.hub.wait_reviewed()
 
     async def _answer(self, exchange: Exchange) -> Reply:
         if exchange.method == "tools/list":
@@ -209,22 +215,21 @@ async def test_t12_a_state_that_is_used_again_counts_as_another_call() -> None:
             await here.ask("tools/call", name="files__read", arguments={}, requestState=state)
 
 
-async def test_t21_approved_instructions_are_shown_again_and_looking_writes_nothing() -> None:
+async def test_t21_approved_instructions_are_shown_again_and_looking_changes_nothing() -> None:
     async with stage() as here:
         assert "Handle with care" in str(await here.ask("server/discover"))
-        pin = next(pin for pin in here.state.pins() if pin.kind == "instructions")
-        here.state.forget_pin("files", "instructions", "")
-        here.state.see([msgspec.structs.replace(pin, hash="other")])
-        here.governance.pins.forget()
+        pin = next(pin for pin in await here.decisions.pins() if pin.kind == "instructions")
+        await here.decisions.forget_pin("files", "instructions", "")
+        await here.decisions.see([msgspec.structs.replace(pin, hash="other")])
+        await here.review_again()
         assert "Handle with care" not in str(await here.ask("server/discover"))
-        waiting = next(pin for pin in here.state.pins() if pin.state == "pending")
-        assert here.state.approve_pin("files", "instructions", "", waiting.hash)
-        assert here.governance.pins.forget_quarantined()
+        waiting = next(pin for pin in await here.decisions.pins() if pin.state == "pending")
+        assert await here.decisions.approve_pin("files", "instructions", "", waiting.hash)
+        await here.review_again()
         assert "Handle with care" in str(await here.ask("server/discover"))
-        before = here.state.version()
-        here.governance.pins.forget()
-        here.hub.review()
-        assert here.state.version() == before
+        before = await here.decisions.pins()
+        await here.review_again()
+        assert await here.decisions.pins() == before
 
 
 async def test_a_call_of_a_hidden_tool_is_on_record_as_denied() -> None:

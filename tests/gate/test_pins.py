@@ -9,7 +9,7 @@ from sluicegate.gate.pins import Mode, PinnedDefinitions
 from sluicegate.hub.catalog import digest_of
 from sluicegate.protocol.message import Params
 from sluicegate.store.base import Pin, Row
-from sluicegate.store.state import SqliteState
+from sluicegate.store.memory_decisions import MemoryDecisions
 
 PLAIN: Params = {"name": "read", "description": "Reads.", "inputSchema": {"type": "object"}}
 
@@ -34,7 +34,7 @@ def entry(definition: Params, server: str = "files") -> dict[Target, Params]:
     return {Target(server, "tool", str(definition["name"]), digest_of(definition)): definition}
 
 
-def pinned(store: SqliteState, mode: Mode = "pin", audit: Notes | None = None) -> PinnedDefinitions:
+def pinned(store: MemoryDecisions, mode: Mode = "pin", audit: Notes | None = None) -> PinnedDefinitions:
     return PinnedDefinitions(store, lambda server: mode, audit=audit)
 
 
@@ -48,57 +48,57 @@ CHANGES: dict[str, Params] = {
 
 
 @pytest.mark.parametrize("changed", CHANGES.values(), ids=CHANGES.keys())
-def test_t21_each_change_quarantines_that_tool_alone_also_after_a_restart(changed: Params) -> None:
-    store = SqliteState()
+async def test_t21_each_change_quarantines_that_tool_alone_also_after_a_restart(changed: Params) -> None:
+    store = MemoryDecisions()
     other: Params = {**PLAIN, "name": "list"}
-    assert pinned(store).review({**entry(PLAIN), **entry(other)}) == {}
+    assert await pinned(store).review({**entry(PLAIN), **entry(other)}) == {}
     after_restart = pinned(store)
-    refused = after_restart.review({**entry(changed), **entry(other)})
+    refused = await after_restart.review({**entry(changed), **entry(other)})
     assert [target.name for target in refused] == ["read"]
     assert "sluicegate pins diff" in next(iter(refused.values()))
-    assert after_restart.review(entry(PLAIN)) == {}  # Back to what was approved.
+    assert await after_restart.review(entry(PLAIN)) == {}  # Back to what was approved.
 
 
-def test_members_that_a_model_does_not_see_may_change() -> None:
-    store = SqliteState()
-    pinned(store).review(entry(PLAIN))
-    assert pinned(store).review(entry({**PLAIN, "_meta": {"a": 1}, "icons": []})) == {}
+async def test_members_that_a_model_does_not_see_may_change() -> None:
+    store = MemoryDecisions()
+    await pinned(store).review(entry(PLAIN))
+    assert await pinned(store).review(entry({**PLAIN, "_meta": {"a": 1}, "icons": []})) == {}
 
 
-def test_an_approved_change_is_usable() -> None:
-    store = SqliteState()
+async def test_an_approved_change_is_usable() -> None:
+    store = MemoryDecisions()
     pins = pinned(store)
     changed = CHANGES["title"]
-    pins.review(entry(PLAIN))
-    assert pins.review(entry(changed))
-    assert store.approve_pin("files", "tool", "read", digest_of(changed))
+    await pins.review(entry(PLAIN))
+    assert await pins.review(entry(changed))
+    assert await store.approve_pin("files", "tool", "read", digest_of(changed))
     pins.forget()
-    assert pins.review(entry(changed)) == {}
+    assert await pins.review(entry(changed)) == {}
 
 
-def test_t20_what_hides_something_waits_at_first_sight() -> None:
-    store = SqliteState()
+async def test_t20_what_hides_something_waits_at_first_sight() -> None:
+    store = MemoryDecisions()
     hiding: Params = {**PLAIN, "description": "Reads.\u202e"}
     pins = pinned(store)
-    assert "invisible character U+202E" in next(iter(pins.review(entry(hiding)).values()))
-    assert store.approve_pin("files", "tool", "read", digest_of(hiding))
+    assert "invisible character U+202E" in next(iter((await pins.review(entry(hiding))).values()))
+    assert await store.approve_pin("files", "tool", "read", digest_of(hiding))
     pins.forget()
-    assert pins.review(entry(hiding)) == {}  # A person has seen it.
+    assert await pins.review(entry(hiding)) == {}  # A person has seen it.
 
 
-def test_warn_reports_and_off_looks_at_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    store = SqliteState()
-    pinned(store).review(entry(PLAIN))
-    assert pinned(store, "warn").review(entry(CHANGES["title"])) == {}
+async def test_warn_reports_and_off_looks_at_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryDecisions()
+    await pinned(store).review(entry(PLAIN))
+    assert await pinned(store, "warn").review(entry(CHANGES["title"])) == {}
     assert "Its definition changed" in caplog.text
-    assert pinned(store, "off").review(entry({**PLAIN, "description": "\u202e"})) == {}
+    assert await pinned(store, "off").review(entry({**PLAIN, "description": "\u202e"})) == {}
 
 
-def test_each_first_sight_and_change_is_one_row() -> None:
-    store, audit = SqliteState(), Notes()
+async def test_each_first_sight_and_change_is_one_row() -> None:
+    store, audit = MemoryDecisions(), Notes()
     pins = pinned(store, audit=audit)
     for definition in (PLAIN, PLAIN, CHANGES["title"], CHANGES["title"]):
-        pins.review(entry(definition))
+        await pins.review(entry(definition))
         pins.forget()
     assert [(row.kind, row.name, row.verdict) for row in audit.rows] == [
         ("tool_def", "read", "first"),
@@ -106,40 +106,42 @@ def test_each_first_sight_and_change_is_one_row() -> None:
     ]
 
 
-def test_without_its_record_nothing_counts_as_approved(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = SqliteState()
+async def test_without_its_record_nothing_counts_as_approved(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryDecisions()
 
-    def fail(pins: object) -> None:
+    async def fail(pins: object) -> None:
         raise StateUnavailable("The disk is full.")
 
     monkeypatch.setattr(store, "see", fail)
-    assert list(pinned(store).review(entry(PLAIN)).values()) == ["The record of approved definitions cannot be read."]
+    assert list((await pinned(store).review(entry(PLAIN))).values()) == [
+        "The record of approved definitions cannot be read."
+    ]
 
 
-def test_t21_a_store_that_fails_for_a_moment_approves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = SqliteState()
+async def test_t21_a_store_that_fails_for_a_moment_approves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryDecisions()
     pins = pinned(store)
-    pins.review(entry(PLAIN))
+    await pins.review(entry(PLAIN))
     read, problems = store.pins, [StateUnavailable("Another process writes.")]
 
-    def fail_once(server: str | None = None) -> list[Pin]:
+    async def fail_once(server: str | None = None) -> list[Pin]:
         if problems:
             raise problems.pop()
-        return read(server)
+        return await read(server)
 
     monkeypatch.setattr(store, "pins", fail_once)
     changed = entry(CHANGES["title"])
-    assert list(pins.review(changed).values()) == ["The record of approved definitions cannot be read."]
-    assert pins.forget_quarantined() and "changed since it was approved" in str(pins.review(changed))
+    assert list((await pins.review(changed)).values()) == ["The record of approved definitions cannot be read."]
+    assert pins.forget_quarantined() and "changed since it was approved" in str(await pins.review(changed))
 
 
-def test_a_lock_file_decides_alone() -> None:
-    store = SqliteState()
+async def test_a_lock_file_decides_alone() -> None:
+    store = MemoryDecisions()
     locked = {("files", "tool", "read"): digest_of(CHANGES["title"])}
     pins = PinnedDefinitions(store, lambda server: "pin", locked=locked)
-    assert "is listed with another definition" in next(iter(pins.review(entry(PLAIN)).values()))
-    assert pins.review(entry(CHANGES["title"])) == {}
-    assert "is not listed" in next(iter(pins.review(entry({**PLAIN, "name": "new"})).values()))
+    assert "is listed with another definition" in next(iter((await pins.review(entry(PLAIN))).values()))
+    assert await pins.review(entry(CHANGES["title"])) == {}
+    assert "is not listed" in next(iter((await pins.review(entry({**PLAIN, "name": "new"}))).values()))
 
 
 def test_a_lock_file_has_a_line_for_each_definition_and_is_read_back() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluicegate.gate.scan import hidden_character, lookalike, scan
+from sluicegate.gate.pins import hidden_character, lookalike, scan
 from tests.public_tools import public_tools
 
 HIDDEN = {

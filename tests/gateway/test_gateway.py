@@ -130,6 +130,7 @@ async def test_hidden_tools_are_not_counted() -> None:
         assert len(await client.tools()) == 3
         for settings, tools in (({"tools": ("wh*",)}, 1), ({"tools": ()}, 0), ({}, 2)):
             gateway.apply(config(hiding(**settings), server("b", "b.py")))
+            await gateway.hub.wait_reviewed()
             assert [(one.name, one.tools) for one in gateway.status()] == [("a", tools), ("b", 2)]
             assert len(await client.tools()) == tools + 2
 

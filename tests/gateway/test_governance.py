@@ -2,41 +2,28 @@
 
 import asyncio
 import errno
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, closing
-from pathlib import Path
-
-import pytest
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 from sluicegate.config.model import GatewayConfig
 from sluicegate.gate.rules import PolicyConfig
 from sluicegate.gateway.governance import ApprovalsPage
-from sluicegate.store.base import State
-from sluicegate.store.state import SqliteState
 
 QUIET = GatewayConfig(root="/")
 ASKS = GatewayConfig(root="/", policy=PolicyConfig(default="ask"))
 
 
-@pytest.fixture
-def state(tmp_path: Path) -> Generator[SqliteState]:
-    with closing(SqliteState(str(tmp_path / "state" / "state.db"))) as opened:
-        yield opened
-
-
-async def test_a_page_that_cannot_be_opened_is_reported_and_tried_again_with_the_next_reload(
-    state: SqliteState,
-) -> None:
-    attempts: list[State] = []
+async def test_a_page_that_cannot_be_opened_is_reported_and_tried_again_with_the_next_reload() -> None:
+    attempts: list[None] = []
 
     @asynccontextmanager
-    async def page(state: State) -> AsyncGenerator[str]:
-        attempts.append(state)
+    async def page() -> AsyncGenerator[str]:
+        attempts.append(None)
         if len(attempts) == 1:
             raise OSError(errno.EMFILE, "Too many open files")
         yield "http://127.0.0.1:1/approvals"
 
-    async with asyncio.timeout(10), ApprovalsPage(state, page) as kept:
+    async with asyncio.timeout(10), ApprovalsPage(page, is_shared=True) as kept:
         assert await kept.follow(QUIET) == [] and attempts == []
         [said] = await kept.follow(ASKS)
         assert said.startswith("The page for approvals cannot be opened: Too many open files.") and kept.url == ""
@@ -45,17 +32,17 @@ async def test_a_page_that_cannot_be_opened_is_reported_and_tried_again_with_the
         assert await kept.follow(ASKS) == [] and len(attempts) == 2
 
 
-async def test_a_reload_that_is_cancelled_while_the_page_opens_ends_nothing_else(state: SqliteState) -> None:
+async def test_a_reload_that_is_cancelled_while_the_page_opens_ends_nothing_else() -> None:
     begun, may_open, opened = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @asynccontextmanager
-    async def page(state: State) -> AsyncGenerator[str]:
+    async def page() -> AsyncGenerator[str]:
         begun.set()
         await may_open.wait()
         opened.set()
         yield "http://127.0.0.1:1/approvals"
 
-    async with asyncio.timeout(10), ApprovalsPage(state, page) as kept:
+    async with asyncio.timeout(10), ApprovalsPage(page, is_shared=True) as kept:
         reload = asyncio.ensure_future(kept.follow(ASKS))
         await begun.wait()
         reload.cancel()
@@ -65,18 +52,18 @@ async def test_a_reload_that_is_cancelled_while_the_page_opens_ends_nothing_else
         assert kept.url.endswith("/approvals") and await kept.follow(ASKS) == []
 
 
-async def test_a_reload_after_one_that_was_cancelled_waits_for_the_same_page(state: SqliteState) -> None:
+async def test_a_reload_after_one_that_was_cancelled_waits_for_the_same_page() -> None:
     begun, may_open = asyncio.Event(), asyncio.Event()
-    attempts: list[State] = []
+    attempts: list[None] = []
 
     @asynccontextmanager
-    async def page(state: State) -> AsyncGenerator[str]:
-        attempts.append(state)
+    async def page() -> AsyncGenerator[str]:
+        attempts.append(None)
         begun.set()
         await may_open.wait()
         yield "http://127.0.0.1:1/approvals"
 
-    async with asyncio.timeout(10), ApprovalsPage(state, page) as kept:
+    async with asyncio.timeout(10), ApprovalsPage(page, is_shared=True) as kept:
         first = asyncio.ensure_future(kept.follow(ASKS))
         await begun.wait()
         first.cancel()
@@ -88,11 +75,11 @@ async def test_a_reload_after_one_that_was_cancelled_waits_for_the_same_page(sta
 
 async def test_without_a_record_that_others_see_no_page_is_opened_and_the_reload_says_so() -> None:
     @asynccontextmanager
-    async def page(state: State) -> AsyncGenerator[str]:
+    async def page() -> AsyncGenerator[str]:
         raise AssertionError("a page that nobody can log in to")
         yield ""
 
-    async with asyncio.timeout(10), ApprovalsPage(SqliteState(), page) as kept:
+    async with asyncio.timeout(10), ApprovalsPage(page, is_shared=False) as kept:
         assert await kept.follow(QUIET) == []
         [said] = await kept.follow(ASKS)
         assert "only the client itself can be asked" in said and kept.url == ""

@@ -18,7 +18,7 @@ from sluicegate import http1
 from sluicegate.config.load import load
 from sluicegate.config.model import HttpFront
 from sluicegate.config.paths import Places, control_socket
-from sluicegate.control.control_protocol import hub_socket
+from sluicegate.control.reports import hub_socket
 from sluicegate.downstream.http import HttpEndpoint
 from sluicegate.errors import InputRefused, SluicegateError
 from sluicegate.exchange import Exchange

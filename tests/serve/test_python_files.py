@@ -11,7 +11,7 @@ import pytest
 import sluicegate
 from sluicegate.config.load import load
 from sluicegate.config.paths import Places
-from sluicegate.control.control_api import statuses
+from sluicegate.control.operations import statuses
 from sluicegate.gateway.gateway import Gateway
 from sluicegate.gateway.loading import load_server
 from sluicegate.runtime.task_scope import TaskScope

@@ -55,7 +55,7 @@ async def test_a_client_is_asked_and_one_that_gives_up_and_calls_again_gets_one_
             process.stdin.write(json.dumps([first, second]).encode() + b"\n")
             assert await process.stdout.readline() == b"gave up\n"
             assert others.ran == []
-            others.state.decide((await others.question()).id, YES)
+            await others.decisions.decide((await others.question()).id, YES)
             process.stdin.write(b"go on\n")
             saw = json.loads(await process.stdout.readline())
     assert saw["version"] == client.version

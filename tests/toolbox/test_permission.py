@@ -17,7 +17,7 @@ from sluicegate.gate.policy import Rules
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.protocol.canonical_json import canonical_json
 from sluicegate.protocol.message import Params
-from sluicegate.store.state import SqliteState
+from sluicegate.store.sqlite_decisions import SqliteDecisions
 from sluicegate.toolbox.permission import PermissionRequest, ask_on_terminal
 from sluicegate.toolbox.results import Outcome
 from tests.store.stage import rows_in
@@ -187,9 +187,9 @@ async def test_an_answer_reaches_as_far_as_it_says(
     async with folder.load(write, on_permission=decide) as box:
         await box.execute(NAME, {"path": "/a"})
         await box.execute(NAME, {"path": "/b"})
-        state = box.gateway.stores.state
-        assert isinstance(state, SqliteState)
-        assert [grant.name for grant in state.grants()] == (["write"] if remember == "always" else [])
+        state = box.gateway.stores.decisions
+        assert isinstance(state, SqliteDecisions)
+        assert [grant.name for grant in await state.grants()] == (["write"] if remember == "always" else [])
     async with folder.load(write, on_permission=decide) as box:
         await box.execute(NAME, {"path": "/c"})
     assert len(asked) == times
@@ -230,7 +230,7 @@ async def test_rules_that_change_during_the_question_void_the_answer(
 
     async with folder.load(write, on_permission=decide) as box:
         assert "rules changed" in (await box.execute(NAME, {"path": "/a"})).text
-        assert box.gateway.stores.state.grants() == []
+        assert await box.gateway.stores.decisions.grants() == []
     assert written == []
 
 
@@ -299,7 +299,7 @@ async def test_a_cancelled_question_leaves_nothing_open(folder: Folder, write: C
         await asked.wait()
         call.cancel()
         await asyncio.wait([call])
-        assert box.gateway.stores.state.open_questions() == []
+        assert await box.gateway.stores.decisions.open_questions() == []
 
 
 async def test_an_invalid_callback_is_misuse(folder: Folder) -> None:

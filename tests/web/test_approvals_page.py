@@ -11,10 +11,11 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 
+from sluicegate.control.folder_operations import FolderOperations
 from sluicegate.http1 import Pool
 from sluicegate.store.base import Approval
-from sluicegate.store.state import SqliteState
-from sluicegate.web.approvals_page import approvals_page, login_link
+from sluicegate.store.memory_decisions import MemoryDecisions
+from sluicegate.web.approvals_page import approvals_page
 
 PAYLOAD = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u202e&amp;"
 
@@ -28,7 +29,7 @@ class Answer(NamedTuple):
 class Browser:
     """Sends what a browser would, with the cookie it was given."""
 
-    def __init__(self, state: SqliteState, url: str, pool: Pool) -> None:
+    def __init__(self, state: MemoryDecisions, url: str, pool: Pool) -> None:
         self.state = state
         self.url = url
         self.cookie = ""
@@ -46,8 +47,7 @@ class Browser:
         return Answer(sent.status, found, (await sent.read()).decode())
 
     async def log_in(self) -> Answer:
-        self.state.add_login("the key", 60.0)
-        link = urlsplit(login_link(self.url, "the key"))
+        link = urlsplit(await FolderOperations(self.state).login_link(by="ada"))
         answer = await self.send("GET", f"{link.path}?{link.query}")
         self.cookie = answer.headers["set-cookie"].split(";")[0]
         return answer
@@ -63,13 +63,12 @@ class Browser:
 
 @asynccontextmanager
 async def browser() -> AsyncGenerator[Browser]:
-    state, pool = SqliteState(), Pool()
-    async with asyncio.timeout(20), approvals_page(state, port=0, by="ada") as url:
+    state, pool = MemoryDecisions(), Pool()
+    async with asyncio.timeout(20), approvals_page(FolderOperations(state), port=0, by="ada") as url:
         try:
             yield Browser(state, url, pool)
         finally:
             await pool.aclose()
-            state.close()
 
 
 async def status_line(url: str, host: str) -> bytes:
@@ -83,7 +82,7 @@ async def status_line(url: str, host: str) -> bytes:
         await writer.wait_closed()
 
 
-def ask(state: SqliteState, id: str = "abcdef", text: str = "hello", seconds: int = 300) -> Approval:
+async def ask(state: MemoryDecisions, id: str = "abcdef", text: str = "hello", seconds: int = 300) -> Approval:
     now = time.time_ns()
     question = Approval(
         id=id,
@@ -101,33 +100,33 @@ def ask(state: SqliteState, id: str = "abcdef", text: str = "hello", seconds: in
         asked=now,
         deadline=now + seconds * 10**9,
     )
-    state.ask(question, 10)
+    await state.ask(question, 10)
     return question
 
 
 async def test_the_address_is_noted_for_the_command() -> None:
     async with browser() as page:
-        assert page.url.startswith("http://127.0.0.1:") and page.state.page() == page.url
+        assert page.url.startswith("http://127.0.0.1:") and await page.state.page() == page.url
 
 
 async def test_a_port_in_use_is_replaced_by_a_free_one() -> None:
     async with browser() as page:
         port = urlsplit(page.url).port
         assert port is not None
-        async with approvals_page(page.state, port=port, by="ada") as second:
+        async with approvals_page(FolderOperations(page.state), port=port, by="ada") as second:
             assert second != page.url
 
 
 async def test_t29_nothing_is_shown_without_a_login() -> None:
     async with browser() as page:
-        ask(page.state)
+        await ask(page.state)
         for cookie in ("", "sluicegate_approvals=guess", "other=1; sluicegate_approvals="):
             answer = await page.send("GET", Cookie=cookie) if cookie else await page.send("GET")
             assert answer.status == 401
             assert "sluicegate approvals --link" in answer.text and "hello" not in answer.text
         posted = await page.send("POST", body="csrf=x&id=abcdef&answer=once")
         assert posted.status == 401
-        assert page.state.open_questions()
+        assert await page.state.open_questions()
 
 
 async def test_a_link_logs_in_once() -> None:
@@ -144,7 +143,7 @@ async def test_a_link_logs_in_once() -> None:
 async def test_t18_everything_is_shown_in_full_and_hidden_characters_are_marked() -> None:
     async with browser() as page:
         await page.log_in()
-        ask(page.state, text="a\u202eb\u200b")
+        await ask(page.state, text="a\u202eb\u200b")
         text = (await page.send("GET")).text
         assert text.count("a<mark>U+202E</mark>b<mark>U+200B</mark>") >= 7
         assert "x" * 5000 in text and "5,000 characters" in text
@@ -154,7 +153,7 @@ async def test_t18_everything_is_shown_in_full_and_hidden_characters_are_marked(
 async def test_t29_what_others_wrote_is_inert() -> None:
     async with browser() as page:
         await page.log_in()
-        ask(page.state, text=PAYLOAD)
+        await ask(page.state, text=PAYLOAD)
         answer = await page.send("GET")
         assert "<script" not in answer.text and "<img" not in answer.text
         assert "&lt;script&gt;alert(1)" in answer.text
@@ -176,10 +175,10 @@ async def test_t29_what_others_wrote_is_inert() -> None:
 async def test_an_answer_decides(said: str, state: str, scope: str | None) -> None:
     async with browser() as page:
         await page.log_in()
-        ask(page.state)
+        await ask(page.state)
         answer = await page.answer(id="abcdef", answer=said, reason="Because.")
         assert answer.status == 303
-        found = page.state.find("abcdef")
+        found = await page.state.find("abcdef")
         assert found is not None and (found.state, found.scope, found.by, found.way) == (state, scope, "ada", "page")
         assert found.reason == ("Because." if said == "no" else "")
         following = await page.send("GET", answer.headers["location"])
@@ -189,12 +188,12 @@ async def test_an_answer_decides(said: str, state: str, scope: str | None) -> No
 async def test_a_second_answer_gets_the_first_one() -> None:
     async with browser() as page:
         await page.log_in()
-        ask(page.state)
+        await ask(page.state)
         token = await page.csrf()
         body = {"csrf": token, "id": "abcdef"}
         await page.send("POST", body=urlencode({**body, "answer": "no"}))
         late = await page.send("POST", body=urlencode({**body, "answer": "once"}))
-        found = page.state.find("abcdef")
+        found = await page.state.find("abcdef")
         assert found is not None and found.state == "declined"
         assert "answered “no”" in (await page.send("GET", late.headers["location"])).text
 
@@ -203,23 +202,23 @@ async def test_a_second_answer_gets_the_first_one() -> None:
 async def test_t29_a_change_needs_the_token_of_the_page(token: str) -> None:
     async with browser() as page:
         await page.log_in()
-        ask(page.state)
+        await ask(page.state)
         answer = await page.send("POST", body=urlencode({"csrf": token, "id": "abcdef", "answer": "once"}))
         assert answer.status == 403
-        assert page.state.open_questions()
+        assert await page.state.open_questions()
 
 
 async def test_t29_other_sites_and_names_are_refused() -> None:
     async with browser() as page:
         await page.log_in()
-        ask(page.state)
+        await ask(page.state)
         body = urlencode({"csrf": await page.csrf(), "id": "abcdef", "answer": "once"})
         assert (await page.send("POST", body=body, Origin="http://evil.example")).status == 403
         assert (await page.send("POST", body=body, Origin="null")).status == 403
         port = urlsplit(page.url).port
         assert (await page.send("POST", body=body, Origin=f"http://127.0.0.1:{(port or 0) - 1}")).status == 403
         assert (await status_line(page.url, "evil.example")).startswith(b"HTTP/1.1 421 ")
-        assert page.state.open_questions()
+        assert await page.state.open_questions()
         assert (await page.send("POST", body=body, Origin=f"http://127.0.0.1:{port}")).status == 303
 
 
@@ -243,20 +242,20 @@ async def test_odd_requests_get_an_answer(method: str, path: str, body: str, sta
 async def test_an_answer_that_is_none_is_refused() -> None:
     async with browser() as page:
         await page.log_in()
-        ask(page.state)
+        await ask(page.state)
         assert (await page.answer(id="abcdef", answer="yes")).status == 400
         odd = await page.send("POST", body="{}", Content_Type="application/json")
         assert odd.status == 415
         assert (await page.answer(id="unknown", answer="once")).status == 303
-        assert page.state.open_questions()
+        assert await page.state.open_questions()
 
 
 async def test_a_question_that_has_expired_cannot_be_answered() -> None:
     async with browser() as page:
         await page.log_in()
-        ask(page.state)
+        await ask(page.state)
         token = await page.csrf()
-        page.state.void("abcdef")
+        await page.state.void("abcdef")
         late = await page.send("POST", body=urlencode({"csrf": token, "id": "abcdef", "answer": "once"}))
         assert "was withdrawn" in (await page.send("GET", late.headers["location"])).text
 
@@ -265,5 +264,5 @@ async def test_a_page_without_questions_looks_again_by_itself() -> None:
     async with browser() as page:
         await page.log_in()
         assert 'http-equiv="refresh"' in (await page.send("GET")).text
-        ask(page.state)
+        await ask(page.state)
         assert 'http-equiv="refresh"' not in (await page.send("GET")).text

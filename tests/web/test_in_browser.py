@@ -4,23 +4,23 @@ from pathlib import Path
 
 import pytest
 
-from sluicegate.store.state import SqliteState
-from sluicegate.web.approvals_page import approvals_page, login_link
+from sluicegate.control.folder_operations import FolderOperations
+from sluicegate.store.memory_decisions import MemoryDecisions
+from sluicegate.web.approvals_page import approvals_page
 from tests.web.browser import chromium
 from tests.web.test_approvals_page import PAYLOAD, ask
 
 
 @pytest.mark.timeout(120)
 async def test_t29_a_person_logs_in_sees_everything_and_answers(tmp_path: Path) -> None:
-    state = SqliteState()
+    state = MemoryDecisions()
     try:
-        async with chromium(tmp_path) as tab, approvals_page(state, port=0, by="ada") as url:
-            ask(state, "abcdef", PAYLOAD)
-            ask(state, "ghjkmn", "plain")
+        async with chromium(tmp_path) as tab, approvals_page(FolderOperations(state), port=0, by="ada") as url:
+            await ask(state, "abcdef", PAYLOAD)
+            await ask(state, "ghjkmn", "plain")
             await tab.open(url)
             assert "sluicegate approvals --link" in str(await tab.value("document.body.innerText"))
-            state.add_login("key", 60.0)
-            await tab.open(login_link(url, "key"))
+            await tab.open(str(await FolderOperations(state).login_link(by="ada")))
             assert await tab.value("location.href") == url
             text = str(await tab.value("document.body.innerText"))
             assert "<script>alert(1)</script>" in text and "U+202E" in text and "x" * 5000 in text
@@ -30,7 +30,7 @@ async def test_t29_a_person_logs_in_sees_everything_and_answers(tmp_path: Path) 
             await tab.value("document.querySelector('#abcdef input[name=reason]').value = 'No scripts.'")
             await tab.click("#abcdef button[value=no]")
             assert "Nothing waits for approval" in str(await tab.value("document.body.innerText"))
-            yes, no = state.find("ghjkmn"), state.find("abcdef")
+            yes, no = await state.find("ghjkmn"), await state.find("abcdef")
             assert yes is not None and no is not None
             assert (yes.state, no.state, no.reason) == ("approved", "declined", "No scripts.")
             events = [event["method"] for event in tab.events]
@@ -42,4 +42,4 @@ async def test_t29_a_person_logs_in_sees_everything_and_answers(tmp_path: Path) 
             ]
             assert not refused
     finally:
-        state.close()
+        await state.aclose()

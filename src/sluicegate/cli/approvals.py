@@ -1,32 +1,32 @@
 """`sluicegate approvals`, `approve`, `deny` and `grants`: what waits for a person, the answers, and what they allow.
 
-They use the record of the folder, so they need no connection to the gateway that asks.
+The gateway that runs for the folder is asked; without one, its record is used, for gateways that clients have started
+for themselves.
 """
 
-import getpass
-import secrets
+import asyncio
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 import msgspec
 
-from sluicegate.cli.command import INTERRUPTED, Failure, Group, places_of, with_folder
+from sluicegate.cli.command import Failure, Group, places_of, with_folder
+from sluicegate.cli.gateway_client import NotNow, result_of
+from sluicegate.cli.operations import acting_person, ask, operations_of
 from sluicegate.cli.output import say, show_json, show_json_line, show_rows, show_text
-from sluicegate.cli.state import opened_state
 from sluicegate.config.paths import Places
 from sluicegate.gate.approval_text import MAX_REASON, as_lines, outcome
 from sluicegate.gate.rules import GROUP
 from sluicegate.store.base import Approval, ApprovalAnswer, Grant, Scope
-from sluicegate.store.state import SqliteState
 from sluicegate.text.globs import escape
 from sluicegate.text.visible_text import HIDDEN
 
-_POLL: Final = 0.3
-_LOGIN: Final = 300.0
-"""Seconds within which a link must be opened."""
+RETRY_AFTER: Final = 0.2
+"""Seconds until a gateway that has just stopped is looked for again."""
 
 
 @click.command()
@@ -50,35 +50,33 @@ def approvals(watch: bool, link: bool, as_json: bool, folder: str | None) -> Non
 
     Exit status: 0 printed, 1 the record cannot be read, or there is no page to link to
     """
-    with opened_state(places_of(None, folder)) as state:
-        if link:
-            click.echo(_login_link(state))
-        elif watch:
-            _watch(state, as_json)
-        elif as_json:
-            show_json([_as_json(question) for question in state.open_questions()])
-        else:
-            found = state.open_questions()
-            for question in found:
-                _show(question)
-            if not found:
-                say("nothing waits for approval.")
+    places = places_of(None, folder)
+    if link:
+        click.echo(_login_link(places))
+        return
+    if watch:
+        result_of(_watch(places, as_json))
+    found = ask(places, lambda operations: operations.approvals())
+    if as_json:
+        show_json([_as_json(question) for question in found])
+        return
+    for question in found:
+        _show(question)
+    if not found:
+        say("nothing waits for approval.")
 
 
-def _watch(state: SqliteState, as_json: bool) -> None:
+async def _watch(places: Places, as_json: bool) -> NoReturn:
+    """Print each new question. A gateway that starts or stops meanwhile changes nothing."""
     known: set[str] = set()
-    seen: object = None
-    try:
-        while True:
-            if (version := state.version()) != seen:
-                seen = version
-                for question in state.open_questions():
-                    if question.id not in known:
+    while True:
+        with suppress(NotNow):  # The gateway stops; its successor, or the record, is asked.
+            async with operations_of(places, waits=True) as operations:
+                while True:
+                    for question in await operations.wait_approvals(known):
                         known.add(question.id)
                         show_json_line(_as_json(question)) if as_json else _show(question)
-            time.sleep(_POLL)
-    except KeyboardInterrupt:
-        raise SystemExit(INTERRUPTED) from None
+        await asyncio.sleep(RETRY_AFTER)
 
 
 def _show(question: Approval) -> None:
@@ -93,15 +91,11 @@ def _as_json(question: Approval) -> dict[str, object]:
     return {**shown, "arguments": msgspec.Raw(question.arguments.encode())}
 
 
-def _login_link(state: SqliteState) -> str:
-    page = state.page()
-    if page is None:
+def _login_link(places: Places) -> str:
+    link = ask(places, lambda operations: operations.login_link(by=acting_person()))
+    if link is None:
         raise Failure("no gateway of this folder has a page now; it is there while one runs with rules that ask.")
-    from sluicegate.web.approvals_page import login_link  # Only here: it loads the HTTP server.
-
-    key = secrets.token_urlsafe(32)
-    state.add_login(key, _LOGIN)
-    return login_link(page, key)
+    return link
 
 
 # ----------------------------------------------------------------------------------------------------------- answers
@@ -129,7 +123,7 @@ def approve(question: str, is_short: bool, is_lasting: bool, folder: str | None)
     if is_short and is_lasting:
         raise click.UsageError("--ten-minutes and --always exclude each other.")
     scope: Scope = "always" if is_lasting else "minutes" if is_short else "once"
-    _decide(places_of(None, folder), question, ApprovalAnswer(scope=scope, by=getpass.getuser(), way="command"))
+    _decide(places_of(None, folder), question, ApprovalAnswer(scope=scope, by=acting_person(), way="command"))
 
 
 @click.command()
@@ -146,19 +140,17 @@ def deny(question: str, why: str, folder: str | None) -> None:
 
     Exit status: 0 this was the first answer, 1 it was not, or there is no such question
     """
-    answer = ApprovalAnswer(scope=None, by=getpass.getuser(), way="command", reason=why[:MAX_REASON])
+    answer = ApprovalAnswer(scope=None, by=acting_person(), way="command", reason=why[:MAX_REASON])
     _decide(places_of(None, folder), question, answer)
 
 
 def _decide(places: Places, question_id: str, answer: ApprovalAnswer) -> None:
-    with opened_state(places) as state:
-        is_first = state.decide(question_id, answer)
-        found = state.find(question_id)
-    if found is None:
+    decided = ask(places, lambda operations: operations.decide(question_id, answer))
+    if decided.question is None:
         raise Failure(f"there is no question {question_id}; `sluicegate approvals` shows those that are open.")
-    if not is_first:
-        raise Failure(f"too late: {outcome(found)}")
-    say(outcome(found))
+    if not decided.is_first:
+        raise Failure(f"too late: {outcome(decided.question)}")
+    say(outcome(decided.question))
 
 
 # ------------------------------------------------------------------------------------------------------------ grants
@@ -185,8 +177,7 @@ def grants(context: click.Context, as_json: bool, folder: str | None) -> None:
     context.obj = places_of(None, folder)
     if context.invoked_subcommand is not None:
         return
-    with opened_state(context.obj) as state:
-        found = state.grants()
+    found = ask(context.obj, lambda operations: operations.grants())
     if as_json:
         show_json(found)
         return
@@ -202,9 +193,8 @@ def grants(context: click.Context, as_json: bool, folder: str | None) -> None:
 @click.pass_obj
 def revoke(places: Places, grant: str) -> None:
     """End a grant. The next call is asked about again."""
-    with opened_state(places) as state:
-        if not state.revoke(grant):
-            raise Failure(f"there is no grant {grant}; `sluicegate grants` lists them.")
+    if not ask(places, lambda operations: operations.revoke_grant(grant, by=acting_person())):
+        raise Failure(f"there is no grant {grant}; `sluicegate grants` lists them.")
     say(f"revoked {grant}.")
 
 
@@ -212,8 +202,7 @@ def revoke(places: Places, grant: str) -> None:
 @click.pass_obj
 def toml(places: Places) -> None:
     """Print rules for sluicegate.toml that allow what is granted without an end."""
-    with opened_state(places) as state:
-        found = [each for each in state.grants() if each.until is None]
+    found = [each for each in ask(places, lambda operations: operations.grants()) if each.until is None]
     click.echo("\n".join(_permissions(found)), nl=bool(found))
     if not found:
         say("nothing is granted without an end.")

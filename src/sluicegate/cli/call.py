@@ -4,7 +4,6 @@ import asyncio
 import re
 import shlex
 import sys
-import threading
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -50,7 +49,7 @@ from sluicegate.protocol.types import (
     Tool,
     ToolResult,
 )
-from sluicegate.runtime.task_scope import TaskScope, in_thread
+from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.schemas.fields import Wrong
 
 _KINDS: Final[Mapping[type, str]] = {
@@ -146,17 +145,12 @@ async def _answered_elsewhere(places: Places, request: ElicitRequest) -> None:
     A client of 2026-07-28 is not notified: its call is open again only when it sends an answer itself.
     """
     # Imported late: few calls ask.
-    from sluicegate.cli.state import wait_decided
+    from sluicegate.cli.operations import wait_decided
     from sluicegate.gate.approval_text import ASKS
 
     if not request.message.startswith(ASKS):
         await asyncio.Event().wait()  # Never set.
-    question = request.message.removeprefix(ASKS).partition(")")[0]
-    is_over = threading.Event()
-    try:
-        await in_thread(partial(wait_decided, places, question, is_over))
-    finally:
-        is_over.set()
+    await wait_decided(places, request.message.removeprefix(ASKS).partition(")")[0])
 
 
 async def _find(gateway: GatewayClient, name: str) -> Tool:

@@ -31,7 +31,7 @@ from sluicegate.config.load import Loaded
 from sluicegate.config.model import GatewayConfig, HttpFront, ServerConfig
 from sluicegate.config.paths import Places
 from sluicegate.config.problems import Problem
-from sluicegate.control.control_protocol import GatewayReport, OfferedItem
+from sluicegate.control.reports import GatewayReport, OfferedItem
 from sluicegate.errors import UpstreamError
 from sluicegate.gate.rules import unknown_names
 from sluicegate.gateway.status import LAST_OUTPUT_MARK, ServerStatus

@@ -5,13 +5,14 @@ imported when no gateway runs.
 """
 
 import asyncio
+import getpass
 import glob
 import json
 import logging
 import os
 import socket
 import struct
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import Final, TypeVar
 
@@ -24,7 +25,7 @@ from sluicegate.client.events import OnLog
 from sluicegate.client.handlers import Elicit
 from sluicegate.config.model import GatewayConfig
 from sluicegate.config.paths import Places, control_socket
-from sluicegate.control.control_protocol import GatewayReport, Kind, OfferedItem, OwnTools, hub_socket
+from sluicegate.control.reports import DecidedQuestion, GatewayReport, Kind, OfferedItem, OwnTools, hub_socket
 from sluicegate.errors import (
     RpcError,
     SluicegateError,
@@ -35,8 +36,9 @@ from sluicegate.errors import (
 )
 from sluicegate.gateway.server_logs import LogLine
 from sluicegate.gateway.status import ServerStatus
-from sluicegate.protocol.message import Params
+from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.protocol.types import ToolResult
+from sluicegate.store.base import Approval, ApprovalAnswer, Grant, Pin
 from sluicegate.text.globs import name_matches
 from sluicegate.text.similar import close_matches
 from sluicegate.upstream.duplex import SocketUpstream
@@ -107,8 +109,7 @@ class GatewayClient:
     async def offers(self, kind: Kind, server: str = "") -> list[OfferedItem]:
         """What all servers offer, or one of them; also what the rules deny."""
         name = (await self.server(server)).name if server else ""
-        answer = await self._ask("offers", {"kind": kind, "server": name}, dict[str, list[OfferedItem]])
-        return answer["items"]
+        return await self._items("offers", {"kind": kind, "server": name}, OfferedItem)
 
     async def own_tools(self) -> dict[str, OwnTools]:
         """All tools of each server that is ready, hidden ones too."""
@@ -119,10 +120,10 @@ class GatewayClient:
 
     async def logs(self, server: str = "", *, after: int = 0) -> list[LogLine]:
         """The last lines that a server wrote, or all servers; only those after the line of this number."""
-        return (await self._ask("logs", {"name": server, "after": after}, dict[str, list[LogLine]]))["lines"]
+        return await self._items("logs", {"name": server, "after": after}, LogLine)
 
     async def restart(self, server: str) -> None:
-        await self._call("restart", {"name": server})
+        await self._call("restart", {"name": server, "by": getpass.getuser()})
 
     async def seek(self, server: str) -> None:
         """Retry a server that is not ready, if that starts no process; returns when the attempt ends, or soon."""
@@ -130,6 +131,39 @@ class GatewayClient:
             await self._call("seek", {"name": server})
         except (RpcError, Failure):
             pass  # A gateway of an older version lacks this tool, and a disabled server cannot be retried.
+
+    # ------------------------------------------------------------------- decisions, named as in `FolderOperations`
+
+    async def approvals(self) -> list[Approval]:
+        return await self._items("approvals", {}, Approval)
+
+    async def wait_approvals(self, known: Collection[str]) -> list[Approval]:
+        return await self._items("wait_approvals", {"known": list(known)}, Approval, timeout=MAX_CALL)
+
+    async def decide(self, approval_id: str, answer: ApprovalAnswer) -> DecidedQuestion:
+        arguments: Params = {"id": approval_id, "scope": answer.scope, "by": answer.by, "reason": answer.reason}
+        return await self._ask("decide", arguments, DecidedQuestion)
+
+    async def wait_decided(self, approval_id: str) -> None:
+        await self._call("wait_decided", {"id": approval_id}, timeout=MAX_CALL)
+
+    async def login_link(self, *, by: str) -> str | None:
+        return (await self._ask("login_link", {"by": by}, dict[str, str | None]))["link"]
+
+    async def grants(self) -> list[Grant]:
+        return await self._items("grants", {}, Grant)
+
+    async def revoke_grant(self, grant_id: str, *, by: str) -> bool:
+        return (await self._ask("revoke_grant", {"id": grant_id, "by": by}, dict[str, bool]))["done"]
+
+    async def pins(self, server: str | None = None) -> list[Pin]:
+        return await self._items("pins", {"server": server}, Pin)
+
+    async def approve_pin(self, server: str, kind: str, name: str, hash: str, *, by: str) -> bool:
+        arguments: Params = {"server": server, "kind": kind, "name": name, "hash": hash, "by": by}
+        return (await self._ask("approve_pin", arguments, dict[str, bool]))["done"]
+
+    # ---------------------------------------------------------------------------------------------------- servers
 
     async def server(self, name: str) -> ServerStatus:
         """The server with this name, prefix or key.
@@ -147,9 +181,24 @@ class GatewayClient:
     async def _ask(self, tool: str, arguments: Params, kind: type[T]) -> T:
         return msgspec.convert((await self._call(tool, arguments)).structured_content, kind)
 
-    async def _call(self, tool: str, arguments: Params) -> ToolResult:
+    async def _items(
+        self,
+        tool: str,
+        arguments: Params,
+        kind: type[T],
+        timeout: float = CONTROL_TIMEOUT,  # noqa: ASYNC109
+    ) -> list[T]:
+        content = as_object((await self._call(tool, arguments, timeout)).structured_content) or {}
+        return [msgspec.convert(item, kind) for item in as_array(content.get("items")) or ()]
+
+    async def _call(
+        self,
+        tool: str,
+        arguments: Params,
+        timeout: float = CONTROL_TIMEOUT,  # noqa: ASYNC109 - of the client
+    ) -> ToolResult:
         try:
-            result = await self._control.call(tool, arguments)
+            result = await self._control.call(tool, arguments, timeout=timeout)
         except UpstreamTimeout:
             raise NoAnswer(self._process) from None
         if result.is_error:
@@ -158,7 +207,13 @@ class GatewayClient:
 
 
 def run(work: Coroutine[object, object, int]) -> None:
-    """Run a command's coroutine, and exit with the status that it returns.
+    """Run a command's coroutine, and exit with the status that it returns. Raises as `result_of` does."""
+    if status := result_of(work):
+        raise SystemExit(status)
+
+
+def result_of(work: Coroutine[object, object, T]) -> T:
+    """What a command's coroutine returns.
 
     Raises:
         Failure: it failed.
@@ -166,13 +221,11 @@ def run(work: Coroutine[object, object, int]) -> None:
     # The command itself reports what matters.
     logging.getLogger("sluicegate").addHandler(logging.NullHandler())
     try:
-        status = asyncio.run(work)
+        return asyncio.run(work)
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
     except SluicegateError as problem:
         raise Failure(problem.message) from None
-    if status:
-        raise SystemExit(status)
 
 
 def unknown(what: str, name: str, known: Sequence[str]) -> str:
@@ -188,9 +241,9 @@ def unknown(what: str, name: str, known: Sequence[str]) -> str:
 
 @asynccontextmanager
 async def running_gateway(
-    places: Places, *, elicit: Elicit | None = None, on_log: OnLog | None = None
+    places: Places, *, elicit: Elicit | None = None, on_log: OnLog | None = None, has_hub: bool = True
 ) -> AsyncGenerator[GatewayClient]:
-    """The gateway that runs for the folder.
+    """The gateway that runs for the folder; without `has_hub` only its control server.
 
     Raises:
         UpstreamUnavailable: none runs.
@@ -203,10 +256,12 @@ async def running_gateway(
     try:
         async with AsyncExitStack() as stack:
             try:
-                control = await stack.enter_async_context(_connect(path, CONTROL_TIMEOUT))
-                hub = await stack.enter_async_context(
-                    _connect(hub_socket(path), MAX_CALL, elicit=elicit, on_log=on_log)
-                )
+                control = await stack.enter_async_context(_connect(path, MAX_CALL))
+                hub = None
+                if has_hub:
+                    hub = await stack.enter_async_context(
+                        _connect(hub_socket(path), MAX_CALL, elicit=elicit, on_log=on_log)
+                    )
             except UpstreamUnavailable:
                 if listening_process(path) is None:
                     raise
@@ -283,7 +338,7 @@ async def other_gateways(places: Places) -> list[GatewayReport]:
         if path == own or path.endswith(hub_socket(".sock")) or listening_process(path) is None:
             continue
         with suppress(UpstreamError, Failure, RpcError):  # It has just stopped, or hangs.
-            async with _connect(path, CONTROL_TIMEOUT) as control:
+            async with _connect(path, MAX_CALL) as control:
                 found.append(await GatewayClient(control, None, is_running=True, seconds={}).report())
     return found
 

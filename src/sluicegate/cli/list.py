@@ -19,7 +19,7 @@ from sluicegate.cli.output import (
     show_rows,
 )
 from sluicegate.config.paths import Places
-from sluicegate.control.control_protocol import Kind, OfferedItem
+from sluicegate.control.reports import Kind, OfferedItem
 from sluicegate.protocol.message import as_array, as_object
 from sluicegate.runtime.standard_streams import columns_of, wrapped
 from sluicegate.schemas.fields import description_lines, whole

@@ -8,12 +8,14 @@ import click
 import msgspec
 
 from sluicegate.cli.command import Failure, Group, NotStarted, confirmed, places_of, with_folder
+from sluicegate.cli.gateway_client import GatewayClient
+from sluicegate.cli.operations import acting_person, ask
 from sluicegate.cli.output import counted, say, show_json, show_rows, show_text
-from sluicegate.cli.state import opened_state
 from sluicegate.config.paths import Places
+from sluicegate.control.folder_operations import FolderOperations
 from sluicegate.errors import ConfigError
 from sluicegate.gate.lock_file import LOCK_NAME, read_lock, write_lock
-from sluicegate.gate.scan import scan
+from sluicegate.gate.pins import scan
 from sluicegate.store.base import Pin
 from sluicegate.text.visible_text import visible
 
@@ -40,8 +42,7 @@ def pins(context: click.Context, as_json: bool, folder: str | None) -> None:
     """
     context.obj = places_of(None, folder)
     if context.invoked_subcommand is None:
-        with opened_state(context.obj) as state:
-            found = state.pins()
+        found = ask(context.obj, lambda operations: operations.pins())
         if as_json:
             show_json(
                 [{"server": p.server, "kind": p.kind, "name": p.name, "state": p.state, "hash": p.hash} for p in found]
@@ -60,8 +61,7 @@ def pins(context: click.Context, as_json: bool, folder: str | None) -> None:
 @click.pass_obj
 def diff(places: Places, server: str | None) -> None:
     """Show what has changed since it was approved, with invisible characters named."""
-    with opened_state(places) as state:
-        found = state.pins(server)
+    found = ask(places, lambda operations: operations.pins(server))
     waiting = [pin for pin in found if pin.state == "pending"]
     for pin in waiting:
         before = _approved(pin, found)
@@ -76,25 +76,31 @@ def diff(places: Places, server: str | None) -> None:
 @click.option("--yes", "is_yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def approve(places: Places, server: str | None, name: str | None, is_yes: bool) -> None:
-    """Approve what has changed: of all servers, of one, or one tool. Running gateways offer it within a second."""
-    with opened_state(places) as state:
-        waiting = [pin for pin in state.pins(server) if pin.state == "pending" and name in (None, pin.name)]
-        if not waiting:
-            raise Failure("nothing waits for approval; see `sluicegate pins`.")
-        if not is_yes:
-            for pin in waiting:
-                say(f"{pin.server}: {pin.kind} {pin.name} {_reason(pin)}")
-            if not confirmed(f"Approve {counted(len(waiting), 'definition')}?", is_yes=False):
-                raise Failure("nothing was approved; look at the changes with `sluicegate pins diff`, then use --yes.")
-        done = [pin for pin in waiting if state.approve_pin(pin.server, pin.kind, pin.name, pin.hash)]
+    """Approve what has changed: of all servers, of one, or one tool. Running gateways offer it at once."""
+    found = ask(places, lambda operations: operations.pins(server))
+    waiting = [pin for pin in found if pin.state == "pending" and name in (None, pin.name)]
+    if not waiting:
+        raise Failure("nothing waits for approval; see `sluicegate pins`.")
+    if not is_yes:
+        for pin in waiting:
+            say(f"{pin.server}: {pin.kind} {pin.name} {_reason(pin)}")
+        if not confirmed(f"Approve {counted(len(waiting), 'definition')}?", is_yes=False):
+            raise Failure("nothing was approved; look at the changes with `sluicegate pins diff`, then use --yes.")
+    done = ask(places, lambda operations: _approve(operations, waiting))
     if done:
-        offered = f"a running gateway offers {'it' if len(done) == 1 else 'them'} within a second"
+        offered = f"running gateways offer {'it' if len(done) == 1 else 'them'} now"
         if os.path.exists(os.path.join(places.root, LOCK_NAME)):
             offered = f"{LOCK_NAME} decides what is offered; write it again with `sluicegate pins lock`"
         say(f"approved {counted(len(done), 'definition')}; {offered}.")
     if len(done) < len(waiting):
         others = "the others have" if done else "nothing was approved: what waited has"
         raise Failure(f"{others} changed again; look once more with `sluicegate pins diff`.")
+
+
+async def _approve(operations: GatewayClient | FolderOperations, waiting: Sequence[Pin]) -> list[Pin]:
+    """Approve definitions as they were shown; returns those that had not changed again."""
+    by = acting_person()
+    return [pin for pin in waiting if await operations.approve_pin(pin.server, pin.kind, pin.name, pin.hash, by=by)]
 
 
 @pins.command()
@@ -105,8 +111,7 @@ def lock(places: Places) -> None:
     Where this file exists it alone decides: what it does not list, or lists with another hash, is not offered. Keep it
     in the repository, so that a change of a tool is a change that people review.
     """
-    with opened_state(places) as state:
-        pins_ = state.pins()
+    pins_ = ask(places, lambda operations: operations.pins())
     found = {_place(pin): pin.hash for pin in pins_ if pin.state == "approved"}
     waiting = [pin for pin in pins_ if pin.state == "pending"]
     if not found:
@@ -132,9 +137,9 @@ def check(places: Places) -> None:
         raise NotStarted(f"there is no {file}; write it with `sluicegate pins lock`.") from None
     except ConfigError as problem:
         raise NotStarted(problem.message) from None
-    with opened_state(places) as state:
-        # What waits was seen last, else what is approved.
-        latest = {_place(pin): pin.hash for pin in sorted(state.pins(), key=lambda pin: pin.state)}
+    found = ask(places, lambda operations: operations.pins())
+    # What waits was seen last, else what is approved.
+    latest = {_place(pin): pin.hash for pin in sorted(found, key=lambda pin: pin.state)}
     rows = [(*place, "missing in the lock file") for place in sorted(latest.keys() - locked.keys())]
     rows += [(*place, "not offered any more") for place in sorted(locked.keys() - latest.keys())]
     rows += [(*place, "changed") for place in sorted(latest.keys() & locked.keys()) if latest[place] != locked[place]]

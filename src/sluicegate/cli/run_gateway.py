@@ -14,16 +14,17 @@ from sluicegate.cli.output import about, clean, counted, one_line, say, tell
 from sluicegate.cli.serve import Overrides, ServeOptions, cannot_listen
 from sluicegate.config.load import Loaded
 from sluicegate.config.paths import Places
-from sluicegate.control.control_api import statuses
+from sluicegate.control.folder_operations import FolderOperations
+from sluicegate.control.operations import statuses
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Upstream
 from sluicegate.gateway.status import ServerStatus
 from sluicegate.hub.hub import Hub
 from sluicegate.runtime.standard_streams import drawn
 from sluicegate.serve.early_start import Launches
-from sluicegate.serve.process import Running, serve_gateway
+from sluicegate.serve.listeners import Running
+from sluicegate.serve.process import GatewayProcess
 from sluicegate.serve.run_server import LABEL, client_lines, run_in_loop
-from sluicegate.store.base import State
 
 if TYPE_CHECKING:
     from sluicegate.gateway.loading import FoundActivation
@@ -66,7 +67,7 @@ def run_gateway(
         if isinstance(log, StartLog):
             log.report_servers()
 
-    work = serve_gateway(
+    process = GatewayProcess(
         loaded,
         places,
         http=http if options.http else None,
@@ -75,13 +76,14 @@ def run_gateway(
         profile=options.profile,
         say=say,
         opened=on_opened,
-        settled=on_settled if options.http else None,
+        settled=on_settled if options.http else _ignore,
         load_file=_load_file,
         adjust=overrides.apply,
         launches=launches,
         has_commands=has_commands,
         page=partial(_approvals_page, loaded.config.control.port),
     )
+    work = process.run()
     try:
         run_in_loop(work)
     except ConfigError as problem:
@@ -94,11 +96,15 @@ def run_gateway(
             log.open()  # What was logged before it could serve.
 
 
-def _approvals_page(port: int, state: State) -> AbstractAsyncContextManager[str]:
+def _ignore(running: Running, is_all: bool) -> None:
+    """A client on stdin does not need to know."""
+
+
+def _approvals_page(port: int, operations: FolderOperations) -> AbstractAsyncContextManager[str]:
     # Imported late: only a gateway with rules has the page.
     from sluicegate.web.approvals_page import approvals_page
 
-    return approvals_page(state, port=port, by=getpass.getuser())
+    return approvals_page(operations, port=port, by=getpass.getuser())
 
 
 def _explained_servers(loaded: Loaded) -> set[str]:

@@ -26,7 +26,7 @@ from sluicegate.cli.output import (
     times,
 )
 from sluicegate.config.paths import Places
-from sluicegate.control.control_protocol import GatewayReport
+from sluicegate.control.reports import GatewayReport
 from sluicegate.errors import UpstreamUnavailable
 from sluicegate.gateway.status import ServerStatus
 from sluicegate.protocol.versions import MODERN_VERSIONS

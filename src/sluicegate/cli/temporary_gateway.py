@@ -18,13 +18,15 @@ from sluicegate.client.handlers import Elicit
 from sluicegate.client.in_process import InProcess
 from sluicegate.config.model import GatewayConfig
 from sluicegate.config.paths import Places, catalogs_folder
-from sluicegate.control.control_api import SLOW_START, control_server
+from sluicegate.control.operations import SLOW_START, Operations
+from sluicegate.control.socket_door import control_server
 from sluicegate.errors import UpstreamUnavailable
 from sluicegate.exchange import Connection, Host
 from sluicegate.gateway.gateway import Gateway
 from sluicegate.gateway.governance import open_stores
 from sluicegate.gateway.loading import load_file
 from sluicegate.hub.mount import MountState
+from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.serve.catalog_cache import CatalogCache
 from sluicegate.serve.reload import blocking_problems
 
@@ -53,16 +55,20 @@ async def temporary_gateway(
     async with (
         open_stores(config, places.environ) as stores,
         Gateway(config, load_file=load_file, stores=stores) as gateway,
+        TaskScope() as tasks,
     ):
         seconds = await _wait_for_servers(gateway)
+        if config.policy.can_ask:
+            tasks.start(stores.decisions.follow())  # Another command may answer.
         CatalogCache(catalogs_folder(config.root, places.environ)).save_all(gateway)
         async with (
-            connect(control_server(gateway, "", _nothing_to_reload)) as control,
+            connect(control_server(Operations(gateway, _nothing_to_reload))) as control,
             connect(
                 InProcess(gateway.hub), timeout=MAX_CALL, max_timeout=MAX_CALL, elicit=elicit, on_log=on_log
             ) as hub,
         ):
             yield GatewayClient(control, hub, is_running=False, seconds=seconds)
+        tasks.cancel_all()
 
 
 @asynccontextmanager
@@ -76,8 +82,9 @@ async def unstarted_gateway(places: Places) -> AsyncGenerator[GatewayClient]:
     say("no gateway runs for this folder; start one with `sluicegate serve`.")
     cache = CatalogCache(catalogs_folder(config.root, places.environ))
     gateway = Gateway(config, load_file=_Unstarted, remembered=cache.load)
+    await gateway.hub.wait_reviewed()
     unknown = [mount.name for mount in gateway.hub.mounts if mount.offer is None]
-    async with connect(control_server(gateway, "", _nothing_to_reload)) as control:
+    async with connect(control_server(Operations(gateway, _nothing_to_reload))) as control:
         yield GatewayClient(control, None, is_running=False, seconds={}, unknown=unknown)
 
 
@@ -127,9 +134,7 @@ async def _wait_for_servers(gateway: Gateway) -> dict[str, float]:
             say("not every server started in time; the result does not include them.")
         finally:
             timer.cancel()
-    # The catalog takes in the last server's lists in the next round of the event loop.
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await gateway.hub.wait_reviewed()
     return seconds
 
 

@@ -2,7 +2,7 @@
 
 A call that a person must approve is held. The question is in the store, where the commands and the page answer it; the
 client itself is asked, too, if it may be. The first answer wins, is used by one call, and only by a call that is equal
-in all that the person saw (T18).
+in all that the person saw (T18). The store reports each change to the step, which wakes the held calls.
 """
 
 import asyncio
@@ -24,19 +24,21 @@ from sluicegate.errors import (
     UpstreamError,
 )
 from sluicegate.exchange import Exchange, Handler, Target, Verdict
-from sluicegate.gate.approval_question import bind, question_of, with_answer
 from sluicegate.gate.approval_rows import covered_row, decided_row, granted_row
 from sluicegate.gate.approval_text import (
     Unanswered,
+    bind,
     declined,
     form,
     name_of,
     not_allowed,
+    question_of,
     read_answer,
     rules_changed,
     too_late,
     unanswered,
     unaskable,
+    with_answer,
 )
 from sluicegate.gate.audit import REFUSAL
 from sluicegate.protocol.canonical_json import canonical_json
@@ -47,12 +49,12 @@ from sluicegate.protocol.modern_era import complete
 from sluicegate.protocol.tasks import REQUESTS as TASK_REQUESTS
 from sluicegate.protocol.versions import MODERN_VERSIONS
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.store.base import Approval, ApprovalAnswer, AuditLog, Row, State
+from sluicegate.store.base import Approval, ApprovalAnswer, AuditLog, Change, Decisions, Row
 
 T = TypeVar("T")
 
-POLL: Final = 0.3
-"""Seconds between two looks at the store: other processes answer there."""
+RETRY_AFTER: Final = 0.3
+"""Seconds until an answer is tried to be used again."""
 TRIES: Final = 5
 """Attempts to use an answer while another process writes to the store."""
 PROGRESS_EVERY: float = 10.0
@@ -60,6 +62,8 @@ PROGRESS_EVERY: float = 10.0
 MAX_QUESTIONS: Final = 50
 """Open questions of one caller."""
 MAX_CONTINUED: Final = 1000
+LEAVE_WITHIN: Final = 1.0
+"""Seconds to note that a cancelled call no longer waits."""
 _SECOND: Final = 10**9
 _FORM: Final = Question("elicitation/create", {})
 
@@ -101,7 +105,7 @@ class ApprovalStep:
 
     def __init__(
         self,
-        state: State,
+        decisions: Decisions,
         audit: AuditLog,
         settings: ApprovalSettings = DEFAULTS,
         *,
@@ -115,15 +119,16 @@ class ApprovalStep:
         refused.
         """
         self.settings = settings
-        self._state = state
+        self._decisions = decisions
+        decisions.observe(self._on_change)
         self._audit = audit
         self._rules_version = rules_version
         self._notify = notify
         self._is_shared = is_shared
         self._ends: dict[str, float] = {}
         """When the questions of this process expire, on the clock that nobody can set (R31)."""
-        self._untold: set[str] = set()
-        """New questions of which nobody was told."""
+        self._unannounced: set[str] = set()
+        """Questions that have not been announced yet."""
         self._holds: dict[str, list[_Hold]] = {}
         """The calls that wait for each question. The last one gets the answer: a client that gives up calls again, and
         may not say that it gave up."""
@@ -161,7 +166,7 @@ class ApprovalStep:
             return await self._run(exchange, binding, proceed)
         ends = time.monotonic() + self.settings.hold
         while True:
-            grant = self._state.find_grant(
+            grant = await self._decisions.find_grant(
                 exchange.caller.id, target.server, target.kind, target.name, target.definition
             )
             if grant is not None:
@@ -176,13 +181,13 @@ class ApprovalStep:
             is_up_to_client = verdict.needs_client or not self._is_shared
             if is_up_to_client and not self._may_ask(exchange):
                 return await _refusal(exchange, unaskable(target))
-            question = self._question(exchange, target, verdict, binding)
+            question = await self._question(exchange, target, verdict, binding)
             hold = _Hold(question, asyncio.Event(), is_up_to_client)
             refusal = await self._decision(exchange, hold, rules, ends)
             if refusal is not None:
-                found = self._state.find(question.id) or question
+                found = await self._decisions.find(question.id) or question
                 return await self._record_and_run(exchange, target, found, refusal, proceed)
-            decided = self._state.find(question.id)
+            decided = await self._decisions.find(question.id)
             if decided is None or not await self._take(question.id):
                 continue  # An equal call has used the answer, which is good for one.
             self._ends.pop(question.id, None)
@@ -214,12 +219,12 @@ class ApprovalStep:
         if exchange.is_continued and binding in self._continued:
             return None
         place = (target.server, target.kind, target.name, target.definition)
-        if self._state.find_grant(exchange.caller.id, *place) is not None:
+        if await self._decisions.find_grant(exchange.caller.id, *place) is not None:
             return None
         return self._question_for_program(exchange, target, verdict, binding)
 
     def _question_for_program(self, exchange: Exchange, target: Target, verdict: Verdict, binding: str) -> Approval:
-        return question_of(exchange, target, verdict, binding, self._state.run, self.settings.program_wait)
+        return question_of(exchange, target, verdict, binding, self._decisions.run, self.settings.program_wait)
 
     async def in_time(self, question: Approval, answer: Awaitable[T]) -> T | Refused:
         """The answer to a question, unless it takes too long or the rules change meanwhile."""
@@ -243,7 +248,7 @@ class ApprovalStep:
         """Record what became of a question, and let the call run if it may; `answer` if the store does not have it."""
         await self._record(exchange, decided_row(exchange, target, question, refusal))
         if answer is not None and answer.scope in ("minutes", "always"):
-            self._state.add_grant(question, answer)
+            await self._decisions.add_grant(question, answer)
         if refusal is not None:
             return await _refusal(exchange, refusal)
         return await self._run(exchange, question.binding, proceed)
@@ -252,9 +257,9 @@ class ApprovalStep:
         """Use the answer; tried a few times, since it would be a pity to lose it to another writer."""
         for _ in range(TRIES - 1):
             with suppress(StateUnavailable):
-                return self._state.take(question_id)
-            await asyncio.sleep(POLL)
-        return self._state.take(question_id)
+                return await self._decisions.take(question_id)
+            await asyncio.sleep(RETRY_AFTER)
+        return await self._decisions.take(question_id)
 
     async def _record(self, exchange: Exchange, row: Row) -> None:
         """Write a row with the digest of the arguments, which is that of the decision's row."""
@@ -280,10 +285,10 @@ class ApprovalStep:
 
     # ------------------------------------------------------------------------------------------------- the question
 
-    def _question(self, exchange: Exchange, target: Target, verdict: Verdict, binding: str) -> Approval:
-        """The open question about this call, or a new one, of which people are told."""
-        new = question_of(exchange, target, verdict, binding, self._state.run, self.settings.wait)
-        found = self._state.ask(new, MAX_QUESTIONS)
+    async def _question(self, exchange: Exchange, target: Target, verdict: Verdict, binding: str) -> Approval:
+        """The open question about this call, or a new one, which is announced."""
+        new = question_of(exchange, target, verdict, binding, self._decisions.run, self.settings.wait)
+        found = await self._decisions.ask(new, MAX_QUESTIONS)
         if found is None:
             raise RateLimited(f"{MAX_QUESTIONS} of your calls wait for approval already; try again later.")
         if found.id == new.id:
@@ -291,11 +296,11 @@ class ApprovalStep:
             for id in ended:
                 del self._ends[id]
             self._ends[new.id] = time.monotonic() + self.settings.wait
-            self._untold.add(new.id)
+            self._unannounced.add(new.id)
         return found
 
     async def _decision(self, exchange: Exchange, hold: _Hold, rules: str, ends: float) -> Refused | None:
-        """Wait for an answer in the store; what the caller is told if there is none for this call."""
+        """Ask, and wait for the decision. Returns the refusal to send, or None if there is an answer for this call."""
         question = hold.question
         before = self._asked_in_rounds.pop(question.binding, None)
         if before is not None:
@@ -310,8 +315,9 @@ class ApprovalStep:
                 finally:
                     tasks.cancel_all()
         except asyncio.CancelledError:
-            with suppress(StateUnavailable):
-                self._left(question)
+            with suppress(StateUnavailable, TimeoutError):
+                async with asyncio.timeout(LEAVE_WITHIN):
+                    await self._left(question)
             raise
         finally:
             self._holds[question.id].remove(hold)
@@ -320,21 +326,21 @@ class ApprovalStep:
             if self._asked_in_rounds.get(question.binding) is hold:
                 del self._asked_in_rounds[question.binding]
 
-    def _left(self, question: Approval, why: Unanswered = "gone") -> bool:
+    async def _left(self, question: Approval, why: Unanswered = "gone") -> bool:
         """Note that a call ends without an answer; whether its question ends with it."""
         if len(self._holds[question.id]) > 1:
             return False
         if self.settings.late == "void" or why in ("closed", "failed", "unseen"):
-            return self._state.void(question.id)
+            return await self._decisions.void(question.id)
         with suppress(StateUnavailable):
-            self._state.abandon(question.id)
+            await self._decisions.abandon(question.id)
         return False
 
     def _ask_everyone(self, tasks: TaskScope, exchange: Exchange, hold: _Hold) -> None:
         if exchange.profile.progress_token is not None:
             tasks.start(_report(exchange, hold.question))
-        is_new = hold.question.id in self._untold
-        self._untold.discard(hold.question.id)
+        is_new = hold.question.id in self._unannounced
+        self._unannounced.discard(hold.question.id)
         if self._notify is not None and is_new:
             tasks.start(_notified(self._notify, hold.question))
         if self._may_ask(exchange):
@@ -352,35 +358,42 @@ class ApprovalStep:
         return is_trusted and lacking_capability(_FORM, exchange.profile.capabilities) is None
 
     async def _until_decided(self, hold: _Hold, rules: str, ends: float) -> Refused | None:
-        question, state, name = hold.question, self._state, name_of(hold.question.server, hold.question.name)
+        """Wait for the decision. Returns the refusal to send, or None if there is an answer for this call."""
+        question, decisions, name = hold.question, self._decisions, name_of(hold.question.server, hold.question.name)
         end = self._end_of(question)
-        seen: object = None
         while True:
             said, hold.said = hold.said, None
             hold.wake.clear()
             if isinstance(said, ApprovalAnswer):
-                state.decide(question.id, said)  # If it is not the first, the first one counts.
-            version = state.version()
-            if version != seen:
-                seen = version
-                found = state.find(question.id)
-                if found is None or found.state == "void":
-                    return ApprovalExpired(f"The question about {name} was withdrawn; nothing was run.")
-                if found.state != "pending":
-                    is_last = self._holds[question.id][-1] is hold
-                    return None if is_last else unanswered("replaced", question, is_open=False)
+                await decisions.decide(question.id, said)  # If it is not the first, the first one counts.
+            found = await decisions.find(question.id)
+            if found is None or found.state == "void":
+                return ApprovalExpired(f"The question about {name} was withdrawn; nothing was run.")
+            if found.state != "pending":
+                is_last = self._holds[question.id][-1] is hold
+                return None if is_last else unanswered("replaced", question, is_open=False)
             if said is not None and not isinstance(said, ApprovalAnswer):
-                return unanswered(said, question, is_open=not self._left(question, said))
+                return unanswered(said, question, is_open=not await self._left(question, said))
             now = time.monotonic()
             if now >= end:
-                state.void(question.id)
+                await decisions.void(question.id)
                 return too_late(question, self.settings.wait)
             if self._rules_version() != rules:
-                state.void(question.id)
+                await decisions.void(question.id)
                 return rules_changed(question)
             if now >= ends:
-                return unanswered("waits", question, is_open=not self._left(question))
-            await _pause(hold.wake, min(POLL, end - now, ends - now))
+                return unanswered("waits", question, is_open=not await self._left(question))
+            await _pause(hold.wake, min(end, ends) - now)
+
+    def _on_change(self, change: Change) -> None:
+        if change == "approvals":
+            self.wake()
+
+    def wake(self) -> None:
+        """Let every held call look again: an answer is in the store, or other rules are in force."""
+        for holds in self._holds.values():
+            for hold in holds:
+                hold.wake.set()
 
     def _end_of(self, question: Approval) -> float:
         """When a question expires, on the monotonic clock. A clock that was set forward ends it earlier."""

@@ -12,7 +12,7 @@ from sluicegate.gate.lock_file import Locked
 from sluicegate.gate.pins import Mode, PinnedDefinitions
 from sluicegate.gate.policy import Policy, Rules, is_hidden
 from sluicegate.protocol.message import Params
-from sluicegate.store.base import Approval, AuditLog, Row, State
+from sluicegate.store.base import Approval, AuditLog, Decisions, Row
 
 MAX_NOTED: Final = 200
 """Characters of a text that a client or a server chose, in a row."""
@@ -32,7 +32,7 @@ class Governance:
         self,
         rules: Rules,
         audit: AuditLog,
-        state: State,
+        decisions: Decisions,
         *,
         mode: Callable[[str], Mode],
         secrets: Callable[[str], Collection[str]],
@@ -50,12 +50,12 @@ class Governance:
         can answer questions.
         """
         self.audit = audit
-        self.state = state
+        self.decisions = decisions
         self.limits = RateLimit()
         self.policy = Policy(rules)
-        self.pins = PinnedDefinitions(state, mode, secrets=secrets, audit=audit)
+        self.pins = PinnedDefinitions(decisions, mode, secrets=secrets, audit=audit)
         self.approvals = ApprovalStep(
-            state,
+            decisions,
             audit,
             approvals,
             rules_version=lambda: self.policy.rules.version,
@@ -81,6 +81,7 @@ class Governance:
         self.limits.rates = rates
         self.sizes.ceilings = ceilings
         self.approvals.settings = approvals
+        self.approvals.wake()  # Questions end with the rules that asked them.
         self.pins.locked = locked
         self.pins.forget()
 
@@ -103,9 +104,13 @@ class Governance:
         """Whether the rules deny the target to the caller outright."""
         return is_hidden(self.policy.rules, caller, target)
 
-    def review(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
+    def review(self, definitions: Mapping[Target, Params]) -> Awaitable[Mapping[Target, str]]:
         """Which definitions may not be used until a person has approved them, and why."""
         return self.pins.review(definitions)
+
+    def reviewed(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str] | None:
+        """What `review` decided; None if it has not decided on all of them."""
+        return self.pins.reviewed(definitions)
 
     def note_refusal(self, exchange: Exchange, problem: SluicegateError) -> None:
         """Record a request that was refused before it was decided on."""

@@ -1,4 +1,7 @@
-"""`sluicegate.lock`: the approved definitions of tools, as hashes, for the repository."""
+"""`sluicegate.lock`: the approved definitions of tools, as hashes, for the repository.
+
+Apart from `pins`: the configuration reads it before servers are started, and must not load more than it needs.
+"""
 
 from collections.abc import Mapping
 from typing import Final

@@ -9,7 +9,9 @@ A tool that was seen for some clients is not seen for the first time when it is 
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+import re
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -17,9 +19,9 @@ import msgspec
 from sluicegate.errors import StateUnavailable
 from sluicegate.exchange import Target
 from sluicegate.gate.lock_file import LOCK_NAME, Locked
-from sluicegate.gate.scan import scan
-from sluicegate.protocol.message import Params
+from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.store.base import AuditLog, Pin, Pins, Row
+from sluicegate.text.visible_text import HIDDEN
 
 log = logging.getLogger("sluicegate")
 
@@ -30,6 +32,110 @@ MAX_DECIDED: Final = 50_000
 """Definitions that are remembered: a server may change its own all the time."""
 
 _STORE_FAILED: Final = "The record of approved definitions cannot be read."
+
+
+# ---------------------------------------------------------------------------------------------------------- hidden text
+
+# What a definition hides from people: characters that are not visible, and names that look like others (T20). Text that
+# reads like an instruction to a model is only pointed out: no list of phrases tells an attack from a manual.
+
+_JOINERS: Final = frozenset("\u200c\u200d\u2800") | {chr(code) for code in range(0xFE00, 0xFE10)}
+"""Needed in emoji and in some scripts, so only suspicious behind ASCII."""
+
+_INSTRUCTION: Final = re.compile(
+    r"<\s*/?\s*(important|system|secret|instructions?)\s*>"
+    r"|\bignore (all|any|the|previous|prior)\b[^.]{0,40}\binstructions?\b"
+    r"|\bdo not (tell|mention|inform|reveal)\b[^.]{0,30}\b(the )?user\b",
+    re.IGNORECASE,
+)
+
+_ALIKE: Final = frozenset({"Latin", "Greek", "Cyrillic", "Armenian", "Cherokee", "Coptic", "Lisu"})
+"""Scripts whose letters are easily confused."""
+
+MAX_FINDINGS: Final = 5
+"""Findings about one definition."""
+
+
+class Findings(msgspec.Struct, frozen=True):
+    """What was found: `hidden` calls for approval, `hints` are only reported."""
+
+    hidden: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+
+
+def scan(name: str, definition: Params) -> Findings:
+    """What a definition hides. `name` is the server's own name of it."""
+    hidden: list[str] = []
+    hints: list[str] = []
+    if not name.isascii() and (odd := lookalike(name)):
+        hidden.append(odd)
+    for place, text in _texts(definition):
+        if len(hidden) < MAX_FINDINGS and (char := hidden_character(text)):
+            hidden.append(f"its {place} contains the invisible character {_named(char)}")
+        if len(hints) < MAX_FINDINGS and _INSTRUCTION.search(text):
+            hints.append(f"its {place} reads like an instruction to a model")
+    return Findings(tuple(hidden), tuple(hints))
+
+
+def hidden_character(text: str) -> str:
+    """The first character that people do not see; empty if there is none."""
+    if text.isascii() and text.isprintable():
+        return ""
+    for found in HIDDEN.finditer(text):
+        char, start = found[0], found.start()
+        is_joined = char in _JOINERS and (not text[max(0, start - 1) : start].isascii() or _is_keycap(text, start))
+        if char not in "\t\r" and not is_joined:
+            return char
+    return ""
+
+
+def _is_keycap(text: str, start: int) -> bool:
+    # "1️⃣" is a digit with a variation selector.
+    return text[start] == "\ufe0f" and text[start - 1 : start] in "0123456789#*©®" and start > 0
+
+
+def lookalike(name: str) -> str:
+    """Why a name may be taken for another one; empty if it is plainly itself."""
+    folded = unicodedata.normalize("NFKC", name)
+    if folded != name and folded.isascii():
+        return f"its name looks like {folded!r} and is another"
+    scripts = {_script(char) for char in name if char.isalpha()} & _ALIKE
+    if len(scripts) > 1:
+        return f"its name mixes letters of several scripts ({', '.join(sorted(scripts))})"
+    return ""
+
+
+def _script(char: str) -> str:
+    return unicodedata.name(char, "UNKNOWN").split()[0].capitalize()
+
+
+def _named(char: str) -> str:
+    name = unicodedata.name(char, "")
+    return f"U+{ord(char):04X}" + (f" ({name.lower()})" if name else "")
+
+
+def _texts(definition: Params) -> Iterator[tuple[str, str]]:
+    """All strings of a definition, names of members included, with the member of the definition they are in."""
+    for member, value in definition.items():
+        plain = msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
+        for text in _strings(plain):
+            yield member, text
+
+
+def _strings(value: object) -> Iterator[str]:
+    # Not recursive: definitions are nested as deeply as a server likes, within the limits of parsing.
+    waiting: list[object] = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, str):
+            yield each
+        elif (members := as_object(each)) is not None:
+            waiting += [*members.values(), *members]
+        elif (items := as_array(each)) is not None:
+            waiting += items
+
+
+# ----------------------------------------------------------------------------------------------------------------- pins
 
 
 class PinnedDefinitions:
@@ -57,20 +163,29 @@ class PinnedDefinitions:
         self._hinted: set[Target] = set()
         """Definitions whose hints were reported."""
 
-    def review(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
-        """Which of these may not be used, and why."""
-        if len(self._decided) > MAX_DECIDED:
-            self._decided.clear()
-            self._hinted.clear()
-        new = {target: definition for target, definition in definitions.items() if target not in self._decided}
-        if new:
-            self._decide(new)
+    def reviewed(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str] | None:
+        """Which of these may not be used, and why; None if `review` has to decide on some of them first."""
         decided = self._decided
+        if not all(target in decided for target in definitions):
+            return None
         return {target: why for target in definitions if (why := decided[target])}
+
+    async def review(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
+        """Which of these may not be used, and why. It waits for the store."""
+        if len(self._decided) > MAX_DECIDED:
+            self._decided = {}
+            self._hinted.clear()
+        while (found := self.reviewed(definitions)) is None:
+            known = self._decided
+            new = {target: definition for target, definition in definitions.items() if target not in known}
+            whys = await self._decide(new)
+            if self._decided is known:  # Else something was approved meanwhile, or the lock file has changed.
+                known.update(whys)
+        return found
 
     def forget(self) -> None:
         """Decide again: a definition was approved, or the lock file has changed."""
-        self._decided.clear()
+        self._decided = {}
 
     def forget_quarantined(self) -> bool:
         """Decide again on what may not be used; whether there is anything."""
@@ -78,15 +193,15 @@ class PinnedDefinitions:
         self._decided = {target: why for target, why in self._decided.items() if not why}
         return len(self._decided) < before
 
-    def _decide(self, definitions: Mapping[Target, Params]) -> None:
+    async def _decide(self, definitions: Mapping[Target, Params]) -> dict[Target, str]:
+        """Why each definition may not be used; an empty reason if it may."""
         pinned: dict[Target, Pin] = {}
-        self._decided |= dict.fromkeys(definitions, "")
+        whys = dict.fromkeys(definitions, "")
         watched = [target for target in definitions if self._mode(target.server) != "off"]
         try:
-            known = {(pin.server, pin.kind, pin.name) for pin in self._store.pins()}
+            known = {(pin.server, pin.kind, pin.name) for pin in await self._store.pins()}
         except StateUnavailable as problem:
-            self._fail(watched, problem)
-            return
+            return whys | _failed(watched, problem)
         for target in watched:
             definition = definitions[target]
             findings = scan(target.name, definition)
@@ -105,22 +220,18 @@ class PinnedDefinitions:
                 state="pending" if findings.hidden or is_known else "approved",
             )
             if findings.hidden:
-                self._decided[target] = f"{_sentence(findings.hidden[0])} {_remedy(target)}"
-        self._compare(pinned)
+                whys[target] = f"{_sentence(findings.hidden[0])} {_remedy(target)}"
+        return whys | await self._compare(pinned, whys)
 
-    def _fail(self, targets: Iterable[Target], problem: StateUnavailable) -> None:
-        """Refuse definitions that cannot be compared: they may have changed."""
-        log.error("%s %s", _STORE_FAILED, problem.message)
-        self._decided |= dict.fromkeys(targets, _STORE_FAILED)
-
-    def _compare(self, pinned: Mapping[Target, Pin]) -> None:
+    async def _compare(self, pinned: Mapping[Target, Pin], findings: Mapping[Target, str]) -> dict[Target, str]:
+        """Why each definition may not be used, compared with the store; `findings` say what it hides."""
+        whys: dict[Target, str] = {}
         try:
-            seen = self._store.see(list(pinned.values()))
+            seen = await self._store.see(list(pinned.values()))
         except StateUnavailable as problem:
-            self._fail(pinned, problem)
-            return
+            return _failed(pinned, problem)
         for (target, pin), found in zip(pinned.items(), seen, strict=True):
-            why = self._decided[target]
+            why = findings[target]
             if found.pin.state == "approved":
                 why = ""  # Also if it hides something: a person has seen it.
             elif not why:
@@ -129,9 +240,10 @@ class PinnedDefinitions:
             if self._mode(target.server) == "warn" and why:
                 log.warning("%s: %s: %s", target.server, _title(target), why)
                 why = ""
-            self._decided[target] = why
+            whys[target] = why
             if found.news:
                 self._report(target, pin, found.news, why)
+        return whys
 
     def _by_lock(self, target: Target) -> str:
         assert self.locked is not None
@@ -152,6 +264,12 @@ class PinnedDefinitions:
             body: Params = {"hash": pin.hash, "quarantined": why}
             row = Row(kind="tool_def", server=target.server, name=target.name, verdict=news, body=body)
             self._audit.note(row)
+
+
+def _failed(targets: Iterable[Target], problem: StateUnavailable) -> dict[Target, str]:
+    """Refuse definitions that cannot be compared: they may have changed."""
+    log.error("%s %s", _STORE_FAILED, problem.message)
+    return dict.fromkeys(targets, _STORE_FAILED)
 
 
 def _title(target: Target) -> str:

@@ -26,6 +26,7 @@ from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount
 from sluicegate.protocol.message import Reply
 from sluicegate.protocol.types import HEALTH
+from sluicegate.store.base import Change
 from sluicegate.upstream.spawn import Launched
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Gateway:
         self.config = config = with_resource_tools(config)
         self.stores = stores or stores_in_memory()
         self.governance = governance_of(lambda: self.config, self.stores)
+        self.stores.decisions.observe(self._on_decision)
         self.hub = Hub()
         self.hub.govern(self.governance)
         self._configure_hub()
@@ -220,9 +222,9 @@ class Gateway:
             raise KeyError(name)
         return mount
 
-    def on_state_change(self) -> None:
-        """Offer what was approved: another process may have approved a changed definition."""
-        if self.governance.pins.forget_quarantined():
+    def _on_decision(self, change: Change) -> None:
+        """Offer what was approved: a person may have approved a changed definition."""
+        if change == "pins" and self.governance.pins.forget_quarantined():
             self.hub.review()
 
     def renew(self, name: str) -> None:

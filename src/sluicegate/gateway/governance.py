@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 
 from sluicegate.config.model import GatewayConfig, Http, Installed, PythonFile, ServerConfig, Stdio
 from sluicegate.config.paths import audit_folder, state_file
@@ -14,34 +15,37 @@ from sluicegate.gate.limits import Ceilings, RateLimits, parse_rate
 from sluicegate.gate.pins import Mode
 from sluicegate.gate.policy import Rules
 from sluicegate.runtime.task_scope import TaskScope, forever
-from sluicegate.store.base import Approval, AuditLog, State
+from sluicegate.store.base import Approval, AuditLog, AuditReader, Decisions
 from sluicegate.store.memory import Unrecorded
-from sluicegate.store.state import SqliteState
+from sluicegate.store.memory_decisions import MemoryDecisions
+from sluicegate.store.sqlite_decisions import SqliteDecisions
 from sluicegate.text.globs import name_glob
 
 log = logging.getLogger("sluicegate")
 
 Notify = Callable[[Approval], Awaitable[None]]
-Page = Callable[[State], AbstractAsyncContextManager[str]]
+Page = Callable[[], AbstractAsyncContextManager[str]]
 """Serves the page for approvals, and gives its address."""
 
 
 class Stores:
     """What a gateway remembers beyond its end, and how people learn that they are asked."""
 
-    def __init__(self, audit: AuditLog, state: State, *, is_recorded: bool) -> None:
+    def __init__(self, audit: AuditLog, decisions: Decisions, *, is_recorded: bool) -> None:
         self.audit = audit
-        self.state = state
+        self.decisions = decisions
         self.is_recorded = is_recorded
         self.notify: Notify | None = None
         self.may_run_unrecorded = False
         """Whether calls go on while the audit log cannot be written."""
         self.permission: MakePermission | None = None
+        self.open_audit_reader: Callable[[], AuditReader] | None = None
+        """Opens a reader of the audit log, which is closed with the stores; None if there is no log to read."""
 
 
 def stores_in_memory() -> Stores:
     """For a gateway inside another program, and for one that nothing is called through: nothing is kept."""
-    return Stores(Unrecorded(), SqliteState(), is_recorded=False)
+    return Stores(Unrecorded(), MemoryDecisions(), is_recorded=False)
 
 
 @asynccontextmanager
@@ -53,6 +57,7 @@ async def open_stores(config: GatewayConfig, environ: Mapping[str, str]) -> Asyn
     """
     async with AsyncExitStack() as stack:
         audit: AuditLog = Unrecorded()
+        open_reader: Callable[[], AuditReader] | None = None
         if config.audit.enabled:
             # Imported late: a gateway that records nothing needs none of it.
             from sluicegate.store.audit_log import open_audit_log
@@ -67,30 +72,42 @@ async def open_stores(config: GatewayConfig, environ: Mapping[str, str]) -> Asyn
                     anchors=settings.anchors,
                 )
             )
-        state = _open_state(config, environ)
-        stack.callback(state.close)
-        stores = Stores(audit, state, is_recorded=config.audit.enabled)
+            open_reader = partial(_open_audit_reader, audit_folder(config, environ), stack)
+        decisions = _open_decisions(config, environ)
+        stack.push_async_callback(decisions.aclose)
+        stores = Stores(audit, decisions, is_recorded=config.audit.enabled)
         stores.may_run_unrecorded = config.audit.on_failure == "open"
+        stores.open_audit_reader = open_reader
         yield stores
 
 
-def _open_state(config: GatewayConfig, environ: Mapping[str, str]) -> SqliteState:
+def _open_audit_reader(folder: str, stack: AsyncExitStack) -> AuditReader:
+    # Imported late: few gateways are asked about their log.
+    from sluicegate.store.audit_index import open_audit_reader
+
+    reader = open_audit_reader(folder)
+    stack.callback(reader.close)
+    return reader
+
+
+def _open_decisions(config: GatewayConfig, environ: Mapping[str, str]) -> Decisions:
     try:
-        return SqliteState(state_file(config.root, environ))
+        return SqliteDecisions(state_file(config.root, environ))
     except StateUnavailable as problem:
         if config.policy.rules or config.policy.can_ask or config.locked is not None:
             raise ConfigError(f"{problem.message} Rules cannot be enforced without it.") from None
         log.warning("%s Changed definitions of tools are noticed only while this gateway runs.", problem.message)
-        return SqliteState()
+        return MemoryDecisions()
 
 
 class ApprovalsPage:
     """The page for approvals: opened with the first rule that asks, also one that a reload adds, and then kept open."""
 
-    def __init__(self, state: State, page: Page | None) -> None:
+    def __init__(self, page: Page | None, *, is_shared: bool) -> None:
+        """`is_shared` is whether others than this process can answer questions."""
         self.url = ""
         """Where it is; empty while it is not open."""
-        self._state = state
+        self._is_shared = is_shared
         self._page = page
         self._tasks = TaskScope()  # A reload runs in a task that ends; the page needs one of its own.
         self._opening: asyncio.Future[str] | None = None
@@ -108,14 +125,14 @@ class ApprovalsPage:
         """Open it if there are rules that ask, and it is not open; sentences to report."""
         if self._page is None or self.url or not config.policy.can_ask:
             return []
-        if not self._state.is_shared:
+        if not self._is_shared:
             return [
                 "Rules ask for approval, but only the client itself can be asked: the record of approvals "
                 "could not be used when this gateway was started."
             ]
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_future()
-            self._tasks.start(self._keep(self._page(self._state), self._opening))
+            self._tasks.start(self._keep(self._page(), self._opening))
         if why := await asyncio.shield(self._opening):
             return [f"The page for approvals cannot be opened: {why} `sluicegate approvals` works without it."]
         return ["Rules ask for approval: `sluicegate approvals` shows what waits, with --link on a page."]
@@ -152,12 +169,12 @@ def governance_of(config: Callable[[], GatewayConfig], stores: Stores) -> Govern
     made = Governance(
         rules_of(config()),
         stores.audit,
-        stores.state,
+        stores.decisions,
         mode=mode,
         secrets=secrets,
         approvals=approval_settings(config()),
         is_recorded=stores.is_recorded,
-        is_shared=stores.state.is_shared,
+        is_shared=stores.decisions.is_shared,
         notify=stores.notify,
         permission=stores.permission,
     )

@@ -223,9 +223,6 @@ class Catalog(msgspec.Struct, frozen=True):
 
 EMPTY: Final = Catalog()
 
-Review = Callable[[Mapping[Target, Params]], Mapping[Target, str]]
-"""Which of these definitions may not be used, and why."""
-
 _REVIEWED: Final = ("tools", "prompts")
 """What a model acts on. Resources come and go with the user's files."""
 
@@ -236,14 +233,11 @@ def build_catalog(
     naming: Naming = "prefix",
     longest_name: int = MAX_TOOL_NAME,
     known: Catalog = EMPTY,
-    review: Review | None = None,
 ) -> Catalog:
     """The catalog of all shares, in which no server takes the name of another (T22).
 
     A server keeps a name that it has in the `known` catalog while it offers the entry. Otherwise, and among servers
     that start, the first in the order gets the name, so that names are the same after a restart.
-
-    `review` decides which entries may not be used yet.
 
     Entries of the known catalog are reused: encoding twenty thousand definitions again would block the event loop.
     """
@@ -265,9 +259,6 @@ def build_catalog(
                 if old is None or not _is_still(old, share, offered, known):
                     old = _entry(kind, share, offered, exposed)
                 found[kind][exposed] = old
-    quarantined = {} if review is None else _quarantined(found, review)
-    for kind, exposed in quarantined:
-        del found[kind][exposed]
     return Catalog(
         found["tools"],
         found["prompts"],
@@ -278,15 +269,26 @@ def build_catalog(
         findings=findings,
         rule=(naming, longest_name),
         awaited=frozenset(share.mount for share in shares if share.is_awaited),
-        quarantined=quarantined,
     )
 
 
-def _quarantined(found: Mapping[str, Mapping[str, Entry]], review: Review) -> dict[tuple[str, str], tuple[Entry, str]]:
-    entries = {(kind, name): entry for kind in _REVIEWED for name, entry in found[kind].items()}
-    definitions = {entry.target: entry.source.definition for entry in entries.values() if entry.source is not None}
-    whys = review(definitions)
-    return {place: (entry, whys[entry.target]) for place, entry in entries.items() if entry.target in whys}
+def definitions_of(catalog: Catalog) -> dict[Target, Params]:
+    """The definitions in a catalog that are reviewed before it is shown."""
+    entries = (entry for kind in _REVIEWED for entry in catalog.of(kind).values())
+    return {entry.target: entry.source.definition for entry in entries if entry.source is not None}
+
+
+def without_quarantined(catalog: Catalog, whys: Mapping[Target, str]) -> Catalog:
+    """The catalog without the entries that may not be used; `whys` are the reasons."""
+    if not whys:
+        return catalog
+    entries = {(kind, name): entry for kind in _REVIEWED for name, entry in catalog.of(kind).items()}
+    quarantined = {place: (entry, whys[entry.target]) for place, entry in entries.items() if entry.target in whys}
+    left = {
+        kind: {name: entry for name, entry in catalog.of(kind).items() if (kind, name) not in quarantined}
+        for kind in _REVIEWED
+    }
+    return msgspec.structs.replace(catalog, **left, quarantined=quarantined)
 
 
 class _Owners:

@@ -64,7 +64,7 @@ class HubContext:
         return target
 
     def instructions(self, names: Mapping[str, str]) -> str | None:
-        """The naming rule, and the instructions of each of these mounts (protocol §4.4)."""
+        """The naming rule, and the instructions of each of these mounts."""
         return instructions_of(self.mounts_of(names), names, self.naming, self.longest_instructions, self.governor)
 
     def life(self, names: Iterable[str]) -> tuple[int, str]:

@@ -10,15 +10,16 @@ from weakref import WeakValueDictionary
 
 from sluicegate import __version__
 from sluicegate.errors import ConfigError
-from sluicegate.exchange import DescribeTool, Exchange, Governor, Handler, Step, Upstream, chain
-from sluicegate.hub.catalog import Catalog, Offer, Share, Subset, build_catalog
+from sluicegate.exchange import DescribeTool, Exchange, Governor, Handler, Step, Target, Upstream, chain
+from sluicegate.hub.catalog import Catalog, Offer, Share, Subset, build_catalog, definitions_of, without_quarantined
 from sluicegate.hub.context import MAX_INSTRUCTIONS, PAGE_SIZE, HubContext
+from sluicegate.hub.instructions import instructions_to_review
 from sluicegate.hub.mount import Mount, MountSettings, MountState
 from sluicegate.hub.naming import MAX_TOOL_NAME, Naming
 from sluicegate.hub.router import Router
 from sluicegate.hub.subscriptions import Subscriptions
 from sluicegate.hub.unattributed import LogForwarding
-from sluicegate.protocol.message import Notification, Reply
+from sluicegate.protocol.message import Notification, Params, Reply
 from sluicegate.runtime.task_scope import TaskScope
 
 log = logging.getLogger("sluicegate")
@@ -79,7 +80,11 @@ class Hub:
         """Where it is open, or was open last."""
         self._is_closed = asyncio.Event()
         self._shares: list[Share] = []
+        self._instructions: Mapping[Target, Params] = {}
+        """Those that were reviewed with the shares."""
         self._is_rebuilding = False
+        self._reviewing: asyncio.Event | None = None
+        """Set at the end of the review that is in progress."""
         self._next_change = asyncio.Event()
         self._graces: dict[Mount, asyncio.TimerHandle] = {}
         self._draining: dict[Mount, None] = {}  # A dict for its order.
@@ -104,8 +109,10 @@ class Hub:
         self._loop = asyncio.get_running_loop()
         self._is_closed = asyncio.Event()
         self._is_rebuilding = False  # Its callback may have been lost with another loop.
+        self._reviewing = None
         self._next_change = asyncio.Event()
         self._listened_to.clear()
+        await self.wait_reviewed()
         self._tasks = await TaskScope().__aenter__()
         self._first = frozenset(self._mounts.values())
         for router in self._routers.values():
@@ -308,7 +315,15 @@ class Hub:
             raise ConfigError("This Hub is open in another event loop; use it in that one.")
         for mount in self.mounts:
             await mount.settled()
-        self._rebuild()
+        await self.wait_reviewed()
+
+    async def wait_reviewed(self) -> None:
+        """Return once the catalog shows what the mounts offer now, as far as the governor allows it."""
+        while not self._rebuild():
+            if self._reviewing is not None:
+                await self._reviewing.wait()
+            else:
+                await self._review()
 
     def can_answer(self, exchange: Exchange) -> bool:
         """Whether the servers that an exchange needs are known, from this start or remembered from an earlier one."""
@@ -365,9 +380,9 @@ class Hub:
             asyncio.get_running_loop().call_soon(self._refresh)
 
     def _refresh(self) -> None:
-        self._rebuild()
-        self._next_change.set()
-        self._next_change = asyncio.Event()
+        if self._rebuild():  # Else it is called again after the review.
+            self._next_change.set()
+            self._next_change = asyncio.Event()
 
     def _await_end_of_grace(self, mount: Mount) -> None:
         # The first timer counts: it started when the server went away, however often it was tried since.
@@ -399,9 +414,33 @@ class Hub:
             if (level := self.log.level_of(mount.name)) != mount.log_level:
                 mount.log_at(level)
 
-    def _rebuild(self) -> None:
+    def _rebuild(self) -> bool:
+        """Show what the mounts offer now; False if that has to be reviewed first, which is started then."""
         self._is_rebuilding = False
-        shares = [
+        shares, instructions = self._current_shares(), instructions_to_review(self.mounts)
+        if shares == self._shares and instructions == self._instructions:
+            return True
+        catalog = self._built(shares, instructions)
+        if catalog is None:
+            if self._tasks is not None and self._reviewing is None:
+                self._reviewing = asyncio.Event()
+                self._tasks.start(self._review_and_refresh(self._reviewing))
+            return False
+        self._shares, self._instructions = shares, instructions
+        before = frozenset(self.catalog.findings)
+        self.catalog = catalog
+        news = [finding for finding in catalog.findings if finding not in before]
+        for finding in news[:MAX_LOGGED]:
+            log.warning("%s", finding)
+        if len(news) > MAX_LOGGED:
+            log.warning("%d more findings are not shown.", len(news) - MAX_LOGGED)
+        for router in self._routers.values():
+            router.set_catalog(self.catalog)
+        self._set_log_levels()
+        return True
+
+    def _current_shares(self) -> list[Share]:
+        return [
             Share(
                 *(mount.name, mount.prefix, offer, mount.settings.tools),
                 is_awaited=mount.is_awaited and mount in self._first,
@@ -410,22 +449,30 @@ class Hub:
             for mount in self._mounts.values()
             if (offer := mount.shown_offer(self._grace)) is not None
         ]
-        if shares == self._shares:
-            return
-        self._shares, governor = shares, self._context.governor
-        before = frozenset(self.catalog.findings)
-        self.catalog = build_catalog(
-            shares,
-            naming=self._context.naming,
-            longest_name=self._context.longest_name,
-            known=self.catalog,
-            review=None if governor is None else governor.review,
+
+    async def _review_and_refresh(self, is_over: asyncio.Event) -> None:
+        try:
+            await self._review()
+        finally:
+            self._reviewing = None
+            is_over.set()
+        self._refresh()
+
+    async def _review(self) -> None:
+        """Let the governor decide on what the mounts offer now."""
+        if self._context.governor is not None:
+            definitions = definitions_of(self._unreviewed(self._current_shares()))
+            await self._context.governor.review(definitions | instructions_to_review(self.mounts))
+
+    def _built(self, shares: Sequence[Share], instructions: Mapping[Target, Params] | None = None) -> Catalog | None:
+        """The catalog of these shares; None if the governor has to review some definitions or instructions first."""
+        catalog = self._unreviewed(shares)
+        if self._context.governor is None:
+            return catalog
+        whys = self._context.governor.reviewed(definitions_of(catalog) | dict(instructions or {}))
+        return None if whys is None else without_quarantined(catalog, whys)
+
+    def _unreviewed(self, shares: Sequence[Share]) -> Catalog:
+        return build_catalog(
+            shares, naming=self._context.naming, longest_name=self._context.longest_name, known=self.catalog
         )
-        news = [finding for finding in self.catalog.findings if finding not in before]
-        for finding in news[:MAX_LOGGED]:
-            log.warning("%s", finding)
-        if len(news) > MAX_LOGGED:
-            log.warning("%d more findings are not shown.", len(news) - MAX_LOGGED)
-        for router in self._routers.values():
-            router.set_catalog(self.catalog)
-        self._set_log_levels()

@@ -44,12 +44,24 @@ def instructions_of(
     return "\n\n".join([_RULES[naming] + bare, *parts])
 
 
-def _is_quarantined(mount: Mount, text: str, governor: Governor | None) -> bool:
-    if governor is None:
-        return False
+def instructions_to_review(mounts: Iterable[Mount]) -> dict[Target, Params]:
+    """The instructions of the mounts as definitions, which a governor reviews."""
+    found: dict[Target, Params] = {}
+    for mount in mounts:
+        text = mount.discovery.instructions if mount.discovery is not None else None
+        if text and mount.settings.instructions:
+            found |= _definition(mount, text)
+    return found
+
+
+def _definition(mount: Mount, text: str) -> dict[Target, Params]:
     definition: Params = {"description": text}
-    target = Target(mount.settings.key or mount.name, "instructions", "", digest_of(definition))
-    return bool(governor.review({target: definition}))
+    return {Target(mount.settings.key or mount.name, "instructions", "", digest_of(definition)): definition}
+
+
+def _is_quarantined(mount: Mount, text: str, governor: Governor | None) -> bool:
+    """Whether instructions may not be used, or have not been reviewed yet."""
+    return governor is not None and governor.reviewed(_definition(mount, text)) != {}
 
 
 def about_servers(params: Params, catalog: Catalog, find: Callable[[str], Mount | None]) -> Params:

@@ -1,407 +1,197 @@
-"""A gateway as a process: its listeners, its files, and the order in which they start and stop."""
+"""A gateway as a process: what it needs, and the order in which its parts start and stop."""
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from typing import TYPE_CHECKING, Final
-
-import msgspec
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TYPE_CHECKING
 
 from sluicegate.config.load import Loaded
-from sluicegate.config.model import HttpFront
-from sluicegate.config.paths import Places, catalogs_folder, control_socket
-from sluicegate.control.control_api import control_server
-from sluicegate.control.control_protocol import hub_socket
-from sluicegate.downstream.stdio import serve_stdio
-from sluicegate.downstream.unix_socket import serve_socket
-from sluicegate.errors import ConfigError, StateUnavailable
+from sluicegate.config.model import GatewayConfig, HttpFront
+from sluicegate.config.paths import Places, catalogs_folder
+from sluicegate.control.folder_operations import FolderOperations
+from sluicegate.errors import ConfigError
 from sluicegate.exchange import Handler, Upstream
 from sluicegate.gateway.gateway import Gateway
-from sluicegate.gateway.governance import ApprovalsPage, Page, open_stores
+from sluicegate.gateway.governance import ApprovalsPage, Stores, open_stores
 from sluicegate.hub.hub import Hub
-from sluicegate.hub.mount import Mount, MountState
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.serve.attach import Hello, Welcome, client_socket
 from sluicegate.serve.catalog_cache import CatalogCache
 from sluicegate.serve.client_log import records_to_clients
 from sluicegate.serve.early_start import Launches, check_address, claimed_for_commands
-from sluicegate.serve.reload import Adjust, Reloader, Say, as_loaded
+from sluicegate.serve.listeners import Running
+from sluicegate.serve.reload import Adjust, Say, as_loaded
 from sluicegate.serve.stopping import ExitTimer, Signals, UntilIdle
 
 if TYPE_CHECKING:
     from sluicegate.gateway.loading import FoundActivation
-    from sluicegate.serve.endpoints import Endpoints
 
 log = logging.getLogger("sluicegate")
 
-REPORT_AFTER: Final = 5.0
-"""Seconds after which servers that are still starting are reported."""
-STATE_POLL: Final = 1.0
-"""Seconds between two looks at the record of decisions, which commands change."""
-LAST_READING: Final = 1.0
-"""Seconds that clients have to read that their requests were cancelled."""
+OpenPage = Callable[[FolderOperations], AbstractAsyncContextManager[str]]
+"""Serves the page for approvals, and gives its address."""
 
 
 def _ignore(*_: object) -> None:
     pass
 
 
-class Running:
-    """A gateway with its listeners open."""
+@dataclass(slots=True)
+class GatewayProcess:
+    """Serves a configuration until a signal arrives or the client on stdin hangs up.
 
-    def __init__(
-        self, gateway: Gateway, places: Places, say: Say, adjust: Adjust, loaded: Loaded | None = None
-    ) -> None:
-        """`loaded` is what the files gave at the start; its problems have been reported."""
-        self.gateway = gateway
-        self.address = ""
-        """The URL for HTTP clients; empty if there is no HTTP listener."""
-        self.files = Reloader(gateway, places, say, adjust, loaded, on_applied=self._follow_config)
-        self.page: ApprovalsPage | None = None
-        self._places = places
-        self._say = say
-        self._hold = gateway.config.limits.hold
-        self._endpoints: Endpoints | None = None
-        self._stops: list[Callable[[], None]] = []
-        """Called when the gateway stops: each ends a listener's intake of new requests."""
-        self._end: float | None = None
-        self.native = False
-        """Whether the client on stdin can call native methods."""
+    Clients of `sluicegate serve --stdio` can attach, except to a gateway that serves its own stdin and ends with that
+    client. Without HTTP and stdin, it serves only them, and ends when the last one has left.
+    """
 
-    async def _follow_config(self) -> list[str]:
-        said = [] if self._endpoints is None else await self._endpoints.follow()
-        if self.page is not None and not self.is_stopping:
-            said += await self.page.follow(self.gateway.config)
-        return said
+    loaded: Loaded
+    places: Places
+    _: KW_ONLY
+    http: HttpFront | None
+    """Where HTTP clients connect."""
+    stdio: bool = False
+    """Whether there is a client on stdin."""
+    native: bool = False
+    """Whether that client can call native methods."""
+    profile: str = ""
+    """The profile of that client."""
+    say: Say = log.info
+    opened: Callable[[Running], None] = _ignore
+    """Called when clients can connect."""
+    settled: Callable[[Running, bool], None] = _ignore
+    """Called with True when every server is ready or has failed for the first time; before that, once with False if
+    this takes longer than a few seconds."""
+    load_file: "Callable[[str], Upstream | Hub | FoundActivation] | None" = None
+    adjust: Adjust = as_loaded
+    """Applied to the configuration at each reload; it has been applied to `loaded`."""
+    launches: Launches | None = None
+    """Servers of `loaded` that were started already; those that are not used are stopped."""
+    has_commands: bool | None = None
+    """True if the caller holds the lock of the control socket, False if another process does. With None, the lock is
+    taken here."""
+    page: OpenPage | None = None
+    """Used as soon as there are rules that ask."""
+    _signals: Signals = field(init=False)
+    _exit_timer: ExitTimer = field(init=False, default_factory=ExitTimer)
+    _cache: CatalogCache = field(init=False)
 
-    @asynccontextmanager
-    async def http(self, front: HttpFront) -> AsyncGenerator[None]:
-        """Listen for HTTP clients; at the end, calls in progress have time to finish.
+    async def run(self) -> None:
+        """Serve until stopped; then let calls in progress finish.
 
         Raises:
+            ConfigError: the configuration has errors, or another gateway serves the folder.
             OSError: the address cannot be bound.
         """
-        # Imported late: a gateway that a client starts over stdio needs no HTTP server.
-        from sluicegate.serve.endpoints import Endpoints
+        config = self.loaded.config
+        if config is None:
+            raise ConfigError("The configuration has errors.")
+        async with AsyncExitStack() as stack:
+            stack.callback(self._exit_timer.cancel)
+            # Find out what prevents serving before any server is started.
+            has_commands = self._claims_commands(stack, config)
+            if self.http is not None:
+                check_address(self.http)
+            self._signals = Signals()
+            self._cache = CatalogCache(catalogs_folder(config.root, self.places.environ))
+            running = await self._start(stack, config)
+            handler = running.gateway.handler(self.profile)
+            await self._open_page(running, config)
+            await self._open_listeners(stack, running, has_commands)
+            await self._serve_until_stopped(running, handler if self.stdio else None)
+        self.say("The gateway has stopped.")
 
-        async with Endpoints(self.gateway) as endpoints, endpoints.listen(front.host, front.port) as listener:
-            address, port = listener.addresses[0][:2]
-            shown = f"[{address}]" if ":" in str(address) else address
-            self.address = f"http://{shown}:{port}{front.path}"
-            self._endpoints = endpoints
+    def _claims_commands(self, stack: AsyncExitStack, config: GatewayConfig) -> bool:
+        """Whether the commands of the folder ask this process."""
+        if self.has_commands is not None:
+            return self.has_commands
+        otherwise = self.say if self.stdio else None
+        return stack.enter_context(claimed_for_commands(config, self.places.environ, otherwise))
 
-            def stop() -> None:
-                self._endpoints = None
-                endpoints.stop_taking()  # The listener stays open: health checks must learn of it.
-
-            self._stops.append(stop)
-            try:
-                yield
-            finally:
-                self.stop_taking()
-                if not await listener.drain(self._time_left()):
-                    endpoints.give_up()
-                    await listener.drain(LAST_READING)
-
-    @asynccontextmanager
-    async def commands(self) -> AsyncGenerator[None]:
-        """Listen for the commands of the user; at the end, calls in progress have time to finish.
-
-        Raises:
-            ConfigError: another gateway serves this folder.
-        """
-        path = control_socket(self.gateway.config, self._places.environ)
-        control = control_server(
-            self.gateway,
-            self.address,
-            self.files.reload,
-            unapplied=lambda: self.files.unapplied,
-            is_stopping=lambda: self.is_stopping,
-        )
-        async with (
-            serve_socket(control, path),
-            serve_socket(self.gateway.handler(), hub_socket(path), hold=self._hold) as hub,
-        ):
-            self._stops.append(hub.end_subscriptions)
-            try:
-                yield
-            finally:
-                self.stop_taking()
-                if not await self.gateway.admission.wait_idle(self._time_left()):
-                    hub.give_up()
-
-    @asynccontextmanager
-    async def clients(self, changed: Callable[[int], None] | None = None) -> AsyncGenerator[None]:
-        """Listen for clients that `sluicegate serve --stdio` relays; at the end, calls in progress have time to finish.
-
-        `changed` is called with the number of clients whenever one comes or leaves.
-
-        Raises:
-            ConfigError: no socket can be created.
-        """
-        path = client_socket(control_socket(self.gateway.config, self._places.environ))
-        everything = self.gateway.handler()
-        async with serve_socket(everything, path, hold=self._hold, greet=self._greet, changed=changed) as clients:
-            self._stops.append(clients.end_subscriptions)
-            try:
-                yield
-            finally:
-                self.stop_taking()
-                if not await self.gateway.admission.wait_idle(self._time_left()):
-                    clients.give_up()
-
-    def _greet(self, line: bytes) -> tuple[Handler | None, bytes]:
-        handler = None
-        if self.is_stopping:
-            welcome = Welcome(stopping=True)
-        else:
-            try:
-                handler = self.gateway.handler(msgspec.json.decode(line, type=Hello).profile)
-                welcome = Welcome()
-            except ConfigError as problem:
-                welcome = Welcome(refused=problem.message)
-            except msgspec.MsgspecError:
-                welcome = Welcome(refused="The gateway of this folder has another version; restart it.")
-        return handler, msgspec.json.encode(welcome) + b"\n"
-
-    async def pipe(self, handler: Handler, on_hang_up: Callable[[], None]) -> None:
-        """Answer the client on stdin and stdout until it hangs up, or until the gateway has stopped.
-
-        `on_hang_up` is called as soon as no more requests are read.
-        """
-
-        def stop_pipe() -> None:
-            if stop is not None:
-                stop(self._time_left())
-
-        @contextmanager
-        def told(given: Callable[[float], None]) -> Generator[None]:
-            nonlocal stop
-            stop = given
-            self._stops.append(stop_pipe)
-            if self.is_stopping:  # It was stopped before the pipe was open.
-                self.stop_taking()
-            yield
-
-        def hung_up() -> None:
-            # Stopping the pipe as well would cut off its last replies.
-            self._stops = [each for each in self._stops if each is not stop_pipe]
-            on_hang_up()
-
-        stop: Callable[[float], None] | None = None
-        await serve_stdio(handler, hold=self._hold, told=told, on_hang_up=hung_up, native=self.native)
-
-    @property
-    def is_stopping(self) -> bool:
-        return self._end is not None
-
-    def stop_taking(self) -> None:
-        """Refuse new requests on all listeners. Calls in progress share one deadline, which starts now."""
-        if self._end is None:
-            self._end = asyncio.get_running_loop().time() + self.gateway.config.limits.drain
-            self.gateway.admission.stop()
-        stops, self._stops = self._stops, []
-        for stop in stops:
-            stop()
-
-    def report_calls(self, *, has_signals: bool) -> None:
-        """Print how many calls are in progress, and after a signal also how to cancel them."""
-        if calls := sum(mount.in_flight for mount in self.gateway.hub.mounts):
-            are, them = ("call is", "it") if calls == 1 else ("calls are", "them")
-            cancel = f"; Ctrl+C or a second signal cancels {them} now" if has_signals else ""
-            seconds = self.gateway.config.limits.drain
-            self._say(f"{calls} {are} in progress, with {seconds:g} s to finish{cancel}.")
-
-    def _time_left(self) -> float:
-        return 0.0 if self._end is None else max(0.0, self._end - asyncio.get_running_loop().time())
-
-    # -------------------------------------------------------------------------------------------------------- servers
-
-    async def follow_files(self) -> None:
-        """Apply every change of the files, until cancelled."""
-        await self.files.follow(self.gateway.startup.wait_for_startup(REPORT_AFTER))
-
-    async def follow_state(self) -> None:
-        """Notice what other processes approve, until cancelled."""
-        seen: object = None
-        while True:
-            with suppress(StateUnavailable):  # It is looked at again soon.
-                if self.gateway.stores.state.version() != seen:
-                    self.gateway.on_state_change()
-                    seen = self.gateway.stores.state.version()  # What we wrote ourselves is no change.
-            await asyncio.sleep(STATE_POLL)
-
-    async def report_servers(self, settled: Callable[["Running", bool], None]) -> None:
-        """Call `settled` as `serve_gateway` describes, then print each server that becomes ready, until cancelled."""
-        startup = self.gateway.startup
-        is_settled = await startup.wait_for_startup(REPORT_AFTER)
-        settled(self, is_settled)
-        hub, reported = self.gateway.hub, self._ready()
-        states: dict[str, str] = {}
-        while True:
-            ready = self._ready()
-            states = self._record_states(states)
-            if not is_settled and all(mount.has_settled for mount in hub.mounts):
-                is_settled = True
-                await startup.wait_for_startup()
-                settled(self, True)
-            else:
-                for name, period in ready.items():
-                    if reported.get(name) != period:
-                        self._report_ready(name, again=name in reported)
-            # Servers that are away or disabled are kept: they will be ready "again".
-            known = self.gateway.config.servers
-            reported = {name: period for name, period in {**reported, **ready}.items() if name in known}
-            await hub.wait_change()
-
-    def _record_states(self, before: dict[str, str]) -> dict[str, str]:
-        """Note in the audit log which servers are in another state than before."""
-        states = {mount.name: mount.state.value for mount in self.gateway.hub.mounts}
-        for mount in self.gateway.hub.mounts:
-            if before.get(mount.name) != states[mount.name]:
-                self.gateway.governance.note_backend(
-                    mount.settings.key or mount.name, states[mount.name], mount.sentence
-                )
-        return states
-
-    def _report_ready(self, name: str, *, again: bool) -> None:
-        tools = sum(entry.mount == name for entry in self.gateway.hub.catalog.tools.values())
-        self._say(f"{name} is ready{' again' if again else ''}, {tools} tool{'' if tools == 1 else 's'}.")
-
-    def _ready(self) -> dict[str, tuple[Mount, float]]:
-        """The servers that are ready, with since when: that tells a server that was away for a moment only."""
-        mounts = self.gateway.hub.mounts
-        return {mount.name: (mount, mount.since) for mount in mounts if mount.state is MountState.READY}
-
-
-async def serve_gateway(
-    loaded: Loaded,
-    places: Places,
-    *,
-    http: HttpFront | None,
-    stdio: bool = False,
-    native: bool = False,
-    profile: str = "",
-    say: Say = log.info,
-    opened: Callable[[Running], None] | None = None,
-    settled: Callable[[Running, bool], None] | None = None,
-    load_file: "Callable[[str], Upstream | Hub | FoundActivation] | None" = None,
-    adjust: Adjust = as_loaded,
-    launches: Launches | None = None,
-    has_commands: bool | None = None,
-    page: Page | None = None,
-) -> None:
-    """Serve until a signal arrives or the client on stdin hangs up; then let calls in progress finish.
-
-    Clients of `sluicegate serve --stdio` can attach themselves unless this gateway has a client on stdin, with which it
-    ends. Without HTTP and stdin, it serves only them, and ends when the last one has left.
-
-    Args:
-        native: whether the client on stdin can call native methods.
-        opened: called when clients can connect.
-        settled: called with True when every server is ready or has failed for the first time; before that, once with
-            False if this takes longer than a few seconds.
-        adjust: applied to the configuration at each reload; it has been applied to `loaded`.
-        launches: servers of `loaded` that were started already; those that are not used are stopped.
-        has_commands: True if the caller holds the lock of the control socket, False if another process does. If left
-            out, the lock is taken here.
-        page: serves the page for approvals, and gives its address; used as soon as there are rules that ask.
-
-    Raises:
-        ConfigError: the configuration has errors, or another gateway serves the folder.
-        OSError: the address cannot be bound.
-    """
-    if loaded.config is None:
-        raise ConfigError("The configuration has errors.")
-    async with AsyncExitStack() as stack:
-        exit_timer = ExitTimer()
-        stack.callback(exit_timer.cancel)
-        # Find out what prevents serving before any server is started.
-        if has_commands is None:
-            claim = claimed_for_commands(loaded.config, places.environ, say if stdio else None)
-            has_commands = stack.enter_context(claim)
-        if http is not None:
-            check_address(http)
-        signals = Signals()
-        launched = None if launches is None else launches.servers
-        cache = CatalogCache(catalogs_folder(loaded.config.root, places.environ))
-        stores = await stack.enter_async_context(open_stores(loaded.config, places.environ))
-        approvals = await stack.enter_async_context(ApprovalsPage(stores.state, page))
-        if loaded.config.approvals.webhook:
+    async def _start(self, stack: AsyncExitStack, config: GatewayConfig) -> Running:
+        """Open the stores, and start the servers."""
+        stores = await stack.enter_async_context(open_stores(config, self.places.environ))
+        page = await stack.enter_async_context(self._approvals_page(stores))
+        if config.approvals.webhook:
             # Imported late: few gateways have one, and it needs the HTTP client.
-            from sluicegate.control.webhook import Webhook
+            from sluicegate.control.notify import Webhook
 
-            webhook = Webhook(loaded.config.approvals.webhook, lambda: approvals.url)
+            webhook = Webhook(config.approvals.webhook, lambda: page.url)
             stores.notify = await stack.enter_async_context(webhook)
-        gateway = Gateway(loaded.config, load_file=load_file, launched=launched, remembered=cache.load, stores=stores)
-        running = Running(gateway, places, say, adjust, loaded)
-        running.native = native
-        running.page = approvals
-        handler = gateway.handler(profile)
+        gateway = Gateway(
+            config,
+            load_file=self.load_file,
+            launched=None if self.launches is None else self.launches.servers,
+            remembered=self._cache.load,
+            stores=stores,
+        )
+        gateway.config.check_profile(self.profile)
+        running = Running(gateway, self.places, self.say, self.adjust, self.loaded)
+        running.native = self.native
+        running.page = page
         await stack.enter_async_context(gateway)
         stack.enter_context(records_to_clients(gateway.hub))
         await asyncio.sleep(0)  # Starts the servers: they need more time than the modules that are still to be loaded.
-        if launches is not None:
-            launches.dismiss()  # The gateway has taken all that it needs.
-        said = await approvals.follow(loaded.config)
-        if said and not approvals.url:
-            say(said[0])
-        if http is not None:
-            await stack.enter_async_context(running.http(http))
-        if has_commands:
-            if not stdio:
+        if self.launches is not None:
+            self.launches.dismiss()  # The gateway has taken all that it needs.
+        return running
 
-                def stop() -> None:
-                    running.stop_taking()  # At once: from now on, clients are told to wait for the next gateway.
-                    signals.stop.set()
+    def _approvals_page(self, stores: Stores) -> ApprovalsPage:
+        """The page, which is not open yet. It is a door to the same operations as the socket."""
+        opens = self.page
+        page = None if opens is None else lambda: opens(FolderOperations(stores.decisions))
+        return ApprovalsPage(page, is_shared=stores.decisions.is_shared)
 
-                # Opened before the control socket and closed after it: a gateway that has the latter has this one too.
-                changed = None if http is not None else UntilIdle(stop).changed
-                await stack.enter_async_context(running.clients(changed))
-            await stack.enter_async_context(running.commands())
-        for_pipe = handler if stdio else None
-        await _serve_until_stopped(
-            running, cache, signals, exit_timer, for_pipe, opened=opened or _ignore, settled=settled or _ignore
-        )
-    say("The gateway has stopped.")
+    async def _open_page(self, running: Running, config: GatewayConfig) -> None:
+        if running.page is not None:
+            said = await running.page.follow(config)
+            if said and not running.page.url:
+                self.say(said[0])
 
+    async def _open_listeners(self, stack: AsyncExitStack, running: Running, has_commands: bool) -> None:
+        """Let clients and commands connect, in the order in which they may rely on each other."""
+        if self.http is not None:
+            await stack.enter_async_context(running.http(self.http))
+        if not has_commands:
+            return
+        if not self.stdio:
 
-async def _serve_until_stopped(
-    running: Running,
-    cache: CatalogCache,
-    signals: Signals,
-    exit_timer: ExitTimer,
-    for_pipe: Handler | None,
-    *,
-    opened: Callable[[Running], None],
-    settled: Callable[[Running, bool], None],
-) -> None:
-    async with TaskScope() as tasks:
-        tasks.start(running.follow_files(), key="files")
-        opened(running)
-        tasks.start(running.report_servers(settled), key="servers")
-        tasks.start(cache.follow(running.gateway))
-        tasks.start(running.follow_state())
-        pipe_is_over = asyncio.Event()
-        if for_pipe is not None:
-            tasks.start(_serve_pipe(running, for_pipe, signals.stop, pipe_is_over), key="pipe")
-        else:
-            pipe_is_over.set()
-        await signals.stop.wait()
-        exit_timer.start(running.gateway.config)
-        tasks.cancel("files")
-        tasks.cancel("servers")
-        # All listeners at once and with one deadline: none may accept calls while another drains (R29).
-        running.stop_taking()
-        if signals.were_given:
-            running.report_calls(has_signals=True)
-        cache.save_all(running.gateway)  # A client that lists once may have left before all was saved.
-        await pipe_is_over.wait()
-        if not signals.were_given:
-            # The client on stdin has hung up and its calls have ended; those of other clients go on.
-            running.report_calls(has_signals=False)
-        tasks.cancel_all()
+            def stop() -> None:
+                running.stop_taking()  # At once: from now on, clients are told to wait for the next gateway.
+                self._signals.stop.set()
+
+            # Opened before the control socket and closed after it: a gateway that has the latter has this one too.
+            changed = None if self.http is not None else UntilIdle(stop).changed
+            await stack.enter_async_context(running.clients(changed))
+        await stack.enter_async_context(running.commands())
+
+    async def _serve_until_stopped(self, running: Running, for_pipe: Handler | None) -> None:
+        signals = self._signals
+        async with TaskScope() as tasks:
+            tasks.start(running.follow_files(), key="files")
+            self.opened(running)
+            tasks.start(running.report_servers(self.settled), key="servers")
+            tasks.start(self._cache.follow(running.gateway))
+            tasks.start(running.follow_decisions())
+            pipe_is_over = asyncio.Event()
+            if for_pipe is not None:
+                tasks.start(_serve_pipe(running, for_pipe, signals.stop, pipe_is_over), key="pipe")
+            else:
+                pipe_is_over.set()
+            await signals.stop.wait()
+            self._exit_timer.start(running.gateway.config)
+            tasks.cancel("files")
+            tasks.cancel("servers")
+            # All listeners at once and with one deadline: none may accept calls while another drains (R29).
+            running.stop_taking()
+            if signals.were_given:
+                running.report_calls(has_signals=True)
+            self._cache.save_all(running.gateway)  # A client that lists once may have left before all was saved.
+            await pipe_is_over.wait()
+            if not signals.were_given:
+                # The client on stdin has hung up and its calls have ended; those of other clients go on.
+                running.report_calls(has_signals=False)
+            tasks.cancel_all()
 
 
 async def _serve_pipe(running: Running, handler: Handler, stop: asyncio.Event, pipe_is_over: asyncio.Event) -> None:

@@ -120,6 +120,7 @@ class Reloader:
         except ConfigError as problem:
             refusal = Problem(severity="error", file=self._places.files[-1], sentence=problem.message)
             return replace(loaded, config=None, problems=(*loaded.problems, refusal)), rejected
+        await self._gateway.hub.wait_reviewed()
         done = [*await self._on_applied(), *self._deleted_files()]
         pending = changes_between(self._started_with, self._gateway.config).restart
         changed = [

@@ -1,7 +1,7 @@
 """What rooms know of the stores: what is kept in them, and the Protocols that every store implements."""
 
 import secrets
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -170,6 +170,11 @@ class AuditReader(Protocol):
 Scope = Literal["once", "minutes", "always"]
 """How far a yes reaches: this call, this tool for ten minutes, this tool from now on."""
 
+MINUTES: Final = 10 * 60 * 10**9
+"""The length of a grant for ten minutes."""
+KEPT: Final = 3600 * 10**9
+"""Ended questions are kept this long, for commands that show what became of them. They hold the arguments of calls."""
+
 Way = Literal["client", "command", "page"]
 """How a person answered."""
 
@@ -248,6 +253,22 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     way: str
 
 
+def new_grant(approval: Approval, answer: ApprovalAnswer, now: int) -> Grant:
+    """The grant that a wider yes to a question is."""
+    return Grant(
+        id=new_id(),
+        caller=approval.caller,
+        server=approval.server,
+        kind=approval.kind,
+        name=approval.name,
+        definition=approval.definition,
+        since=now,
+        until=now + MINUTES if answer.scope == "minutes" else None,
+        by=answer.by,
+        way=answer.way,
+    )
+
+
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
     """A definition that was seen: the approved one, or one that differs from it and waits for approval."""
 
@@ -270,60 +291,85 @@ class Seen(msgspec.Struct, frozen=True):
     """`first` or `changed` if this sight was the first of this definition."""
 
 
+Change = Literal["approvals", "pins"]
+"""What changed: questions, answers and grants; or which definitions are approved."""
+
+Observer = Callable[[Change], None]
+
+
+class Observers:
+    """Functions that are called after each change of a store. They run in the event loop and must not raise."""
+
+    def __init__(self) -> None:
+        self._observers: dict[object, Observer] = {}
+
+    def add(self, observer: Observer) -> Callable[[], None]:
+        """Call the observer after each change; returns a function that ends this."""
+        key = object()
+        self._observers[key] = observer
+        return lambda: self._observers.pop(key, None) and None
+
+    def notify(self, *changes: Change) -> None:
+        """Report changes."""
+        for observer in list(self._observers.values()):
+            for change in changes:
+                observer(change)
+
+
 class Approvals(Protocol):
-    """Questions and their answers, shared by all gateways of a folder and the commands. Nothing here waits.
+    """Questions and their answers, shared by all gateways of a folder and the commands.
 
     Each change is one compare-and-set. All methods raise `StateUnavailable` if the store cannot be used at once.
     """
 
-    def ask(self, question: Approval, most: int) -> Approval | None:
+    async def ask(self, question: Approval, most: int) -> Approval | None:
         """The open question or unused answer with the same run and binding, else this question, which is open now.
 
         None if the caller has `most` open questions already in this run.
         """
         ...
 
-    def decide(self, approval_id: str, answer: ApprovalAnswer) -> bool:
+    async def decide(self, approval_id: str, answer: ApprovalAnswer) -> bool:
         """Answer an open question; whether this was the first answer, and in time. A wider yes also adds a grant."""
         ...
 
-    def take(self, approval_id: str) -> bool:
+    async def take(self, approval_id: str) -> bool:
         """Use an answer; whether it was unused, and still valid."""
         ...
 
-    def void(self, approval_id: str) -> bool:
+    async def void(self, approval_id: str) -> bool:
         """End a question without an answer, or an answer that was not used; whether it was one of these."""
         ...
 
-    def abandon(self, approval_id: str) -> None:
+    async def abandon(self, approval_id: str) -> None:
         """Note that no call waits for a question any more, until the same call asks it again."""
         ...
 
-    def find(self, approval_id: str) -> Approval | None:
+    async def find(self, approval_id: str) -> Approval | None:
         """A question in any state. Old ones are removed."""
         ...
 
-    def open_questions(self) -> Sequence[Approval]:
+    async def open_questions(self) -> Sequence[Approval]:
         """All that can be answered now, the oldest first."""
         ...
 
 
 class Grants(Protocol):
-    """What callers may do without a question. Nothing here waits; raises as `Approvals` does."""
+    """What callers may do without a question. Raises as `Approvals` does."""
 
-    def find_grant(self, caller: str, server: str, kind: str, name: str, definition: str) -> Grant | None:
+    async def find_grant(self, caller: str, server: str, kind: str, name: str, definition: str) -> Grant | None:
         """The grant that covers a call now."""
         ...
 
-    def add_grant(self, question: Approval, answer: ApprovalAnswer) -> None:
+    async def add_grant(self, question: Approval, answer: ApprovalAnswer) -> None:
         """Keep a wider yes to a question that is not in the store."""
         ...
 
-    def grants(self) -> Sequence[Grant]:
+    async def grants(self) -> Sequence[Grant]:
         """All that have not ended, the oldest first."""
         ...
 
-    def revoke(self, grant_id: str) -> bool:
+    async def revoke(self, grant_id: str) -> bool:
         """End a grant; whether there was one."""
         ...
 
@@ -331,7 +377,7 @@ class Grants(Protocol):
 class Pins(Protocol):
     """Definitions by server, kind and name: at most one approved, and one that waits. Raises as `Approvals` does."""
 
-    def see(self, pins: Sequence[Pin]) -> Sequence[Seen]:
+    async def see(self, pins: Sequence[Pin]) -> Sequence[Seen]:
         """Compare definitions with the store, in one transaction, and say for each where it stands.
 
         One that has no approved predecessor is kept in the state it was given. One that equals the approved one is
@@ -339,15 +385,15 @@ class Pins(Protocol):
         """
         ...
 
-    def pins(self, server: str | None = None) -> Sequence[Pin]:
+    async def pins(self, server: str | None = None) -> Sequence[Pin]:
         """All pins, or those of one server."""
         ...
 
-    def approve_pin(self, server: str, kind: str, name: str, hash: str) -> bool:
+    async def approve_pin(self, server: str, kind: str, name: str, hash: str) -> bool:
         """Approve the definition that waits, if it still has this hash; whether it was so."""
         ...
 
-    def forget_pin(self, server: str, kind: str, name: str) -> bool:
+    async def forget_pin(self, server: str, kind: str, name: str) -> bool:
         """Forget what is known of one definition; whether there was anything."""
         ...
 
@@ -355,25 +401,29 @@ class Pins(Protocol):
 class Logins(Protocol):
     """The page of a gateway, and the one-time links to it that the commands make. Raises as `Approvals` does."""
 
-    def set_page(self, url: str) -> None:
+    async def set_page(self, url: str) -> None:
         """Note where the page of this process is."""
         ...
 
-    def page(self) -> str | None:
+    async def page(self) -> str | None:
         """Where the page of a running gateway is."""
         ...
 
-    def add_login(self, key: str, seconds: float) -> None:
+    async def add_login(self, key: str, seconds: float) -> None:
         """Accept a key for a login once, within these seconds."""
         ...
 
-    def use_login(self, key: str) -> bool:
+    async def use_login(self, key: str) -> bool:
         """Use a key; whether it was accepted."""
         ...
 
 
-class State(Approvals, Grants, Pins, Logins, Protocol):
-    """All that a gateway remembers of decisions, in one place."""
+class Decisions(Approvals, Grants, Pins, Logins, Protocol):
+    """All that a gateway remembers of decisions, in one place.
+
+    Methods are awaitable, so that a database on another machine can stand behind them. A store on this machine may
+    answer without waiting.
+    """
 
     @property
     def run(self) -> str:
@@ -385,11 +435,18 @@ class State(Approvals, Grants, Pins, Logins, Protocol):
         """Whether others than this process can answer questions: with a command, or on the page."""
         ...
 
-    def version(self) -> object:
-        """A value that differs after a change, by whichever process. Cheap enough to ask three times a second."""
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Call the observer after each change by this process, and by others while `follow` runs.
+
+        Returns a function that ends this.
+        """
         ...
 
-    def close(self) -> None:
+    async def follow(self) -> None:
+        """Report the changes that other processes make to the observers, until cancelled."""
+        ...
+
+    async def aclose(self) -> None:
         """Void the open questions of this process, and close the store."""
         ...
 

@@ -1,6 +1,6 @@
 """What sub-agents may use: less than the view that they were made from, never more."""
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 
 from sluicegate.exchange import Caller, Target
 from sluicegate.gate.governance import Governance
@@ -75,9 +75,13 @@ class NarrowingGovernor:
             return True
         return any(self._inner.hides(above, target) for above in (caller, *self._callers_above(caller)))
 
-    def review(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
+    def review(self, definitions: Mapping[Target, Params]) -> Awaitable[Mapping[Target, str]]:
         """Which definitions may not be used until a person has approved them, and why."""
         return self._inner.review(definitions)
+
+    def reviewed(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str] | None:
+        """What `review` decided; None if it has not decided on all of them."""
+        return self._inner.reviewed(definitions)
 
 
 def _matches(written: str) -> Matches:

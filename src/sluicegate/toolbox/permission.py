@@ -21,7 +21,7 @@ from sluicegate.gate.policy import Policy
 from sluicegate.gate.rules import Permission, full_name, to_toml
 from sluicegate.protocol.message import Params, Reply, as_object
 from sluicegate.runtime.terminal import Keyboard
-from sluicegate.store.base import Approval, ApprovalAnswer, State
+from sluicegate.store.base import Approval, ApprovalAnswer, Decisions
 from sluicegate.text.globs import escape
 
 log = logging.getLogger("sluicegate")
@@ -90,7 +90,7 @@ class Permissions:
 
     def __init__(
         self,
-        state: State,
+        decisions: Decisions,
         callback_of: Callable[[str], tuple[str, OnPermission | None]],
         about: Callable[[str], Params],
         own: Callable[[], str],
@@ -100,7 +100,7 @@ class Permissions:
         `own` is the server of the management tools, which need no permission: what they call does.
         """
         self._own = own
-        self._state = state
+        self._decisions = decisions
         self._callback_of = callback_of
         self._about = about
         self._policy: Policy
@@ -154,7 +154,7 @@ class Permissions:
         request = self._request(exchange, question, agent)
         if callback == "terminal":
             async with self._terminal:  # One question at a time; an earlier answer may cover this one.
-                is_covered = key in self._allowed or self._state.find_grant(*key) is not None
+                is_covered = key in self._allowed or await self._decisions.find_grant(*key) is not None
                 answer = Allow() if is_covered else _stopped(current) or await ask_on_terminal(request)
         else:
             answer = _stopped(current) or await _answer_of_callback(callback, request)

@@ -141,7 +141,7 @@ class Toolbox(View):
                 log.warning("%s", problem)
             config = cast(GatewayConfig, loaded.config)
             stores = await stack.enter_async_context(open_stores(config, self._places.environ))
-            stores.permission = Permissions(stores.state, self._callback_of, self._about, self._own).step
+            stores.permission = Permissions(stores.decisions, self._callback_of, self._about, self._own).step
             self._gateway = gateway = Gateway(config, load_file=self._load_file, stores=stores)
             gateway.hub.govern(NarrowingGovernor(gateway.governance, self._narrowing_of, self._own))
             stack.callback(self._closed)

@@ -1,7 +1,7 @@
 """The page for approvals: plain HTML without script, at a local address of its own.
 
-A person logs in with a one-time link that `sluicegate approvals --link` prints, so only those who can read the state
-folder get in. Everything that is shown comes from others and is escaped (T29).
+A person logs in with a one-time link that `sluicegate approvals --link` prints, so only people who can use the commands
+of this folder get in. Everything that is shown comes from others and is escaped (T29).
 
 On our own HTTP server rather than a web framework: three routes need no router and no template engine, and the checks
 of Host and Origin are those of the endpoint for clients.
@@ -18,10 +18,11 @@ from urllib.parse import parse_qs, urlencode
 import msgspec
 
 from sluicegate import http1
+from sluicegate.control.folder_operations import FolderOperations
 from sluicegate.downstream.http_guard import HostPolicy
 from sluicegate.errors import StateUnavailable
 from sluicegate.gate.approval_text import ANSWERS, MAX_REASON, outcome
-from sluicegate.store.base import ApprovalAnswer, State
+from sluicegate.store.base import ApprovalAnswer
 from sluicegate.web.html import HEADERS, document, notice, question_form, questions_list
 
 PATH: Final = "/approvals"
@@ -34,7 +35,7 @@ _COMMAND: Final = "sluicegate approvals --link"
 
 
 @asynccontextmanager
-async def approvals_page(state: State, *, port: int = 4748, by: str) -> AsyncGenerator[str]:
+async def approvals_page(operations: FolderOperations, *, port: int = 4748, by: str) -> AsyncGenerator[str]:
     """Serve the page on this machine while the `async with` lasts; gives its address.
 
     `by` names the person who answers in the audit log: the user whose state folder this is. If the port is in use, by
@@ -44,7 +45,7 @@ async def approvals_page(state: State, *, port: int = 4748, by: str) -> AsyncGen
         OSError: no port can be opened.
         StateUnavailable: the address cannot be noted for the command.
     """
-    requests = _Requests(state, by)
+    requests = _Requests(operations, by)
     limits = http1.Limits(body=16 * 1024, connections=100)
     async with AsyncExitStack() as stack:
         try:
@@ -54,13 +55,8 @@ async def approvals_page(state: State, *, port: int = 4748, by: str) -> AsyncGen
                 raise
             listener = await stack.enter_async_context(http1.serve(requests, limits=limits))
         url = f"http://127.0.0.1:{listener.addresses[0][1]}{PATH}"
-        state.set_page(url)
+        await operations.set_page(url)
         yield url
-
-
-def login_link(page: str, key: str) -> str:
-    """The address that logs in with a key."""
-    return f"{page}?{urlencode({'key': key})}"
 
 
 class _Session(msgspec.Struct):
@@ -71,13 +67,13 @@ class _Session(msgspec.Struct):
 class _Requests:
     """Answers the requests of browsers."""
 
-    def __init__(self, state: State, by: str) -> None:
-        self._state = state
+    def __init__(self, operations: FolderOperations, by: str) -> None:
+        self._operations = operations
         self._by = by
         self._sessions: dict[str, _Session] = {}
         self._hosts = HostPolicy()
 
-    def __call__(self, request: http1.Request) -> None:
+    async def __call__(self, request: http1.Request) -> None:
         refusal = self._hosts.check(request.headers)
         if refusal is not None:
             _respond(request, refusal.status, notice(refusal.sentence))
@@ -87,27 +83,27 @@ class _Requests:
             _respond(request, 405, notice("This page takes GET and POST."), ("Allow", "GET, POST"))
         else:
             try:
-                self._answer(request)
+                await self._answer(request)
             except StateUnavailable as problem:
                 _respond(request, 503, notice(problem.message))
 
-    def _answer(self, request: http1.Request) -> None:
+    async def _answer(self, request: http1.Request) -> None:
         query = _form(request.query)
         if request.method == "GET" and "key" in query:
-            self._log_in(request, query["key"])
+            await self._log_in(request, query["key"])
             return
         session = self._session(request)
         if session is None:
             _respond(request, 401, notice(_LOGIN, _COMMAND))
         elif request.method == "GET":
-            _respond(request, 200, self._page(session, query))
+            _respond(request, 200, await self._page(session, query))
         else:
-            self._decide(request, session)
+            await self._decide(request, session)
 
     # --------------------------------------------------------------------------------------------------- sessions
 
-    def _log_in(self, request: http1.Request, key: str) -> None:
-        if not self._state.use_login(key):
+    async def _log_in(self, request: http1.Request, key: str) -> None:
+        if not await self._operations.use_login(key):
             _respond(request, 401, notice(f"This link was used already, or is too old. {_LOGIN}", _COMMAND))
             return
         now = time.monotonic()
@@ -132,16 +128,16 @@ class _Requests:
 
     # ---------------------------------------------------------------------------------------------------- answers
 
-    def _page(self, session: _Session, query: Mapping[str, str]) -> bytes:
+    async def _page(self, session: _Session, query: Mapping[str, str]) -> bytes:
         now = time.time_ns()
         forms = [
             question_form(question, session.csrf, (question.deadline - now) // 10**9)
-            for question in self._state.open_questions()
+            for question in await self._operations.approvals()
         ]
-        told = self._state.find(query["answered"]) if "answered" in query else None
+        told = await self._operations.approval(query["answered"]) if "answered" in query else None
         return document(questions_list(forms, "" if told is None else outcome(told)), refresh=not forms)
 
-    def _decide(self, request: http1.Request, session: _Session) -> None:
+    async def _decide(self, request: http1.Request, session: _Session) -> None:
         if (request.headers.get("content-type") or "").split(";")[0].strip() != "application/x-www-form-urlencoded":
             _respond(request, 415, notice("Send the form as this page has it."))
             return
@@ -157,7 +153,7 @@ class _Requests:
         scope = ANSWERS[chosen]
         reason = form.get("reason", "")[:MAX_REASON] if scope is None else ""
         # Whether it was the first answer is seen on the page that follows.
-        self._state.decide(question_id, ApprovalAnswer(scope=scope, by=self._by, way="page", reason=reason))
+        await self._operations.decide(question_id, ApprovalAnswer(scope=scope, by=self._by, way="page", reason=reason))
         _respond(request, 303, b"", ("Location", f"{PATH}?{urlencode({'answered': question_id})}"))
 
 

@@ -72,7 +72,10 @@ class Hiding:
     def hides(self, caller: Caller, target: Target) -> bool:
         return caller.id == "eve" and target.name == "act.mass"
 
-    def review(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
+    async def review(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
+        return {}
+
+    def reviewed(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
         return {}
 
 

@@ -1,4 +1,4 @@
-"""What the commands and a running gateway exchange over the control socket: paths and message types.
+"""The results of the operations, and the sockets by which commands ask for them.
 
 It imports nothing that runs a gateway, so that a command which only asks a running one loads quickly.
 """
@@ -9,8 +9,10 @@ import msgspec
 
 from sluicegate.config.model import Naming
 from sluicegate.config.problems import Problem
+from sluicegate.exchange import Action
 from sluicegate.gateway.status import ServerStatus
 from sluicegate.protocol.message import Params
+from sluicegate.store.base import Approval
 
 Kind = Literal["tools", "prompts", "resources", "templates"]
 
@@ -65,3 +67,23 @@ class OwnTools(msgspec.Struct, frozen=True, kw_only=True):
     tools: list[str]
     only: list[str]
     hide: list[str]
+
+
+class RuleVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What the rules say about a call."""
+
+    action: Action
+    rule: str
+    """Where the rule is, as FILE:LINE; empty if no rule matched."""
+    why: str
+    is_hidden: bool
+    """Whether the caller neither sees nor reaches the tool."""
+
+
+class DecidedQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of an answer."""
+
+    is_first: bool
+    """Whether it was the first answer, and in time: then it counts."""
+    question: Approval | None
+    """The question with the answer that counts; None if there is no such question."""

@@ -1,35 +1,44 @@
 """`state.db`: approvals, grants and pins of one folder in SQLite, shared by its gateways and the commands.
 
 Calls come from the event loop, so each is one short transaction that gives up quickly if another process holds the
-lock. Without a path it is kept in memory: the same code, for tests and for gateways without a state folder.
+lock. None of the methods waits: they are awaitable because `Decisions` is.
+
+Several processes may write to the file: the gateways of a folder, and commands while none of them listens for
+commands. The first answer wins, since each change is a compare-and-set. A process learns of the changes of others from
+events of the file system, which make it look at `PRAGMA data_version`; there is no timer.
 
 A gateway holds the lock of a file of its own beside the database. The system releases it when the process ends for any
 reason; questions of a gateway whose lock can be taken are void.
 """
 
+import asyncio
 import hashlib
+import logging
 import os
 import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import aclosing, closing, contextmanager, suppress
 from typing import Final, TypeVar
 
 import msgspec
 
 from sluicegate.errors import StateUnavailable
 from sluicegate.runtime.lock import try_lock
-from sluicegate.store.base import Approval, ApprovalAnswer, Grant, Pin, Seen, new_id
+from sluicegate.runtime.task_scope import forever
+from sluicegate.store.base import KEPT, Approval, ApprovalAnswer, Grant, Observers, Pin, Seen, new_grant
+
+log = logging.getLogger("sluicegate")
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 LOCKED_FOR: Final = 0.2
 """Seconds that a gateway waits for another writer."""
-MINUTES: Final = 10 * 60 * 10**9
-"""The length of a grant for ten minutes."""
-_KEPT: Final = 3600 * 10**9
-"""Ended questions are kept this long, for those who ask what became of them. They hold the arguments of calls."""
+QUIET_MS: Final = 50
+"""Milliseconds without further events of the file before it is looked at: one commit causes several."""
+MAX_WAIT_MS: Final = 200
+"""Milliseconds after which a file that keeps changing is looked at."""
 _VERSION: Final = 2
 
 _SCHEMA: Final = """
@@ -81,12 +90,14 @@ _ADD_GRANT: Final = _insert("grants", Grant)
 _ADD_PIN: Final = _insert("pins", Pin)
 
 
-class SqliteState:
-    """A `State` in one SQLite file, or in memory."""
+class SqliteDecisions:
+    """A `Decisions` in one SQLite file."""
+
+    is_shared = True
 
     def __init__(
         self,
-        path: str | None = None,
+        path: str,
         *,
         locked_for: float = LOCKED_FOR,
         clock: Callable[[], int] = time.time_ns,
@@ -98,28 +109,27 @@ class SqliteState:
             StateUnavailable: the file cannot be opened, or another version of sluicegate wrote it.
         """
         self.run = secrets.token_hex(8)
-        self.is_shared = path is not None
+        self._path = path
         self._clock = clock
-        self._writes = 0
-        self._runs = "" if path is None else f"{path}-runs"
+        self._observers = Observers()
+        self.observe = self._observers.add
+        self._runs = f"{path}-runs"
         self._lock: int | None = None
         try:
-            if path is not None:
-                _create(path)
-            self._db = sqlite3.connect(
-                path or ":memory:", timeout=locked_for, isolation_level=None, check_same_thread=False
-            )
+            _create(path)
+            self._db = sqlite3.connect(path, timeout=locked_for, isolation_level=None, check_same_thread=False)
         except (OSError, sqlite3.Error) as problem:
             raise _unavailable(problem) from problem
         try:
             with self._errors():
                 self._prepare(locked_for)
-            if path is not None and asks:
+            if asks:
                 # With the right to write, so that no other process takes the lock of a file that is new.
                 with self._writing():
                     os.makedirs(self._runs, mode=0o700, exist_ok=True)
                     self._lock = try_lock(os.path.join(self._runs, self.run))
-            self.void_stopped()
+            self._void_stopped()
+            self._version = self._data_version()
         except BaseException:  # Raised again; the file would stay open.
             self._db.close()
             raise
@@ -146,7 +156,7 @@ class SqliteState:
 
     # -------------------------------------------------------------------------------------------------- approvals
 
-    def ask(self, question: Approval, most: int) -> Approval | None:
+    async def ask(self, question: Approval, most: int) -> Approval | None:
         """The open question or unused answer with the same run and binding, else this one; see `Approvals`."""
         now = self._clock()
         bound = {"run": question.run, "binding": question.binding, "caller": question.caller, "now": now}
@@ -157,16 +167,18 @@ class SqliteState:
                 if found.abandoned:
                     db.execute("UPDATE approvals SET abandoned = 0 WHERE id = ?", (found.id,))
                 return msgspec.structs.replace(found, abandoned=False)
-            db.execute("DELETE FROM approvals WHERE deadline < ?", (now - _KEPT,))
+            db.execute("DELETE FROM approvals WHERE deadline < ?", (now - KEPT,))
             db.execute("DELETE FROM grants WHERE until <= ?", (now,))
             same = f"run = :run AND caller = :caller AND state = 'pending' AND {_IN_TIME}"
             if db.execute(f"SELECT COUNT(*) FROM approvals WHERE {same}", bound).fetchone()[0] >= most:
                 return None
             db.execute(_ADD_APPROVAL, msgspec.structs.asdict(question))
+        self._observers.notify("approvals")
         return question
 
-    def decide(self, approval_id: str, answer: ApprovalAnswer) -> bool:
+    async def decide(self, approval_id: str, answer: ApprovalAnswer) -> bool:
         """Answer an open question; whether this was the first answer, and in time. A wider yes also adds a grant."""
+        self._void_stopped()
         now = self._clock()
         values = msgspec.structs.asdict(answer) | {"id": approval_id, "now": now}
         values["state"] = "declined" if answer.scope is None else "approved"
@@ -178,27 +190,31 @@ class SqliteState:
             ).rowcount
             approval = self._find(approval_id)
             if changed and approval is not None and answer.scope in ("minutes", "always"):
-                db.execute(_ADD_GRANT, msgspec.structs.asdict(_grant(approval, answer, now)))
+                db.execute(_ADD_GRANT, msgspec.structs.asdict(new_grant(approval, answer, now)))
+        if changed:
+            self._observers.notify("approvals")
         return changed == 1
 
-    def take(self, approval_id: str) -> bool:
+    async def take(self, approval_id: str) -> bool:
         """Use an answer; whether it was unused, and still valid."""
         return self._change_approval(f"SET taken = 1 WHERE id = :id AND state != 'pending' AND {_UNUSED}", approval_id)
 
-    def void(self, approval_id: str) -> bool:
+    async def void(self, approval_id: str) -> bool:
         """End a question without an answer, or an answer that was not used; whether it was one of these."""
         return self._change_approval(f"SET state = 'void' WHERE id = :id AND {_UNUSED}", approval_id)
 
-    def abandon(self, approval_id: str) -> None:
+    async def abandon(self, approval_id: str) -> None:
         """Note that no call waits for a question any more."""
         self._change_approval("SET abandoned = 1 WHERE id = :id AND state = 'pending'", approval_id)
 
     def _change_approval(self, change: str, approval_id: str) -> bool:
         with self._writing() as db:
-            cursor = db.execute(f"UPDATE approvals {change}", {"id": approval_id, "now": self._clock()})
-            return cursor.rowcount == 1
+            changed = db.execute(f"UPDATE approvals {change}", {"id": approval_id, "now": self._clock()}).rowcount
+        if changed:
+            self._observers.notify("approvals")
+        return changed == 1
 
-    def find(self, approval_id: str) -> Approval | None:
+    async def find(self, approval_id: str) -> Approval | None:
         """A question in any state. Old ones are removed."""
         with self._errors():
             return self._find(approval_id)
@@ -206,13 +222,14 @@ class SqliteState:
     def _find(self, approval_id: str) -> Approval | None:
         return _first(self._db.execute("SELECT * FROM approvals WHERE id = ?", (approval_id,)), Approval)
 
-    def open_questions(self) -> list[Approval]:
+    async def open_questions(self) -> list[Approval]:
         """All that can be answered now, the oldest first."""
+        self._void_stopped()
         query = f"SELECT * FROM approvals WHERE state = 'pending' AND {_IN_TIME} ORDER BY asked, id"
         with self._errors():
             return list(_rows(self._db.execute(query, {"now": self._clock()}), Approval))
 
-    def void_stopped(self) -> None:
+    def _void_stopped(self) -> None:
         """Void the questions of gateways that have stopped without doing so."""
         if not os.path.isdir(self._runs) or os.listdir(self._runs) in ([], [self.run]):
             return
@@ -235,7 +252,7 @@ class SqliteState:
 
     # ----------------------------------------------------------------------------------------------------- grants
 
-    def find_grant(self, caller: str, server: str, kind: str, name: str, definition: str) -> Grant | None:
+    async def find_grant(self, caller: str, server: str, kind: str, name: str, definition: str) -> Grant | None:
         """The grant that covers a call now."""
         now = self._clock()
         query = """SELECT * FROM grants WHERE server = ? AND name = ? AND kind = ? AND caller = ? AND definition = ?
@@ -243,35 +260,36 @@ class SqliteState:
         with self._errors():
             return _first(self._db.execute(query, (server, name, kind, caller, definition, now, now)), Grant)
 
-    def add_grant(self, question: Approval, answer: ApprovalAnswer) -> None:
+    async def add_grant(self, question: Approval, answer: ApprovalAnswer) -> None:
         """Keep a wider yes to a question that is not in the store."""
         with self._writing() as db:
-            db.execute(_ADD_GRANT, msgspec.structs.asdict(_grant(question, answer, self._clock())))
+            db.execute(_ADD_GRANT, msgspec.structs.asdict(new_grant(question, answer, self._clock())))
 
-    def grants(self) -> list[Grant]:
+    async def grants(self) -> list[Grant]:
         """All that have not ended, the oldest first."""
         query = "SELECT * FROM grants WHERE until IS NULL OR ? < until ORDER BY since, id"
         with self._errors():
             return list(_rows(self._db.execute(query, (self._clock(),)), Grant))
 
-    def revoke(self, grant_id: str) -> bool:
+    async def revoke(self, grant_id: str) -> bool:
         """End a grant; whether there was one."""
         with self._writing() as db:
             return db.execute("DELETE FROM grants WHERE id = ?", (grant_id,)).rowcount == 1
 
     # ------------------------------------------------------------------------------------------------------- pins
 
-    def see(self, pins: Sequence[Pin]) -> list[Seen]:
+    async def see(self, pins: Sequence[Pin]) -> list[Seen]:
         """Compare definitions with the store, and say for each where it stands; see `Pins`."""
         now = self._clock()
-        known = {(pin.server, pin.kind, pin.name, pin.state): pin for pin in self.pins()}
+        with self._errors():
+            known = {(pin.server, pin.kind, pin.name, pin.state): pin for pin in self._pins()}
         if all(_is_settled(known, pin) for pin in pins):
             return [Seen(_known_as(known, pin)) for pin in pins]
         with self._writing() as db:
             known = {(pin.server, pin.kind, pin.name, pin.state): pin for pin in self._pins()}
             return [_see(db, known, pin, now) for pin in pins]
 
-    def pins(self, server: str | None = None) -> list[Pin]:
+    async def pins(self, server: str | None = None) -> list[Pin]:
         """All pins, or those of one server."""
         with self._errors():
             return [pin for pin in self._pins() if server in (None, pin.server)]
@@ -279,7 +297,7 @@ class SqliteState:
     def _pins(self) -> Iterator[Pin]:
         return _rows(self._db.execute("SELECT * FROM pins ORDER BY server, kind, name, state"), Pin)
 
-    def approve_pin(self, server: str, kind: str, name: str, hash: str) -> bool:
+    async def approve_pin(self, server: str, kind: str, name: str, hash: str) -> bool:
         """Approve the definition that waits, if it still has this hash; whether it was so."""
         one = "server = ? AND kind = ? AND name = ?"
         with self._writing() as db:
@@ -289,35 +307,41 @@ class SqliteState:
             if waits is not None:
                 db.execute(f"DELETE FROM pins WHERE {one} AND state = 'approved'", (server, kind, name))
                 db.execute(f"UPDATE pins SET state = 'approved' WHERE {one}", (server, kind, name))
+        if waits is not None:
+            self._observers.notify("pins")
         return waits is not None
 
-    def forget_pin(self, server: str, kind: str, name: str) -> bool:
+    async def forget_pin(self, server: str, kind: str, name: str) -> bool:
         """Forget what is known of one definition; whether there was anything."""
         with self._writing() as db:
             query = "DELETE FROM pins WHERE server = ? AND kind = ? AND name = ?"
-            return db.execute(query, (server, kind, name)).rowcount > 0
+            changed = db.execute(query, (server, kind, name)).rowcount
+        if changed:
+            self._observers.notify("pins")
+        return changed > 0
 
     # ----------------------------------------------------------------------------------------------------- logins
 
-    def set_page(self, url: str) -> None:
+    async def set_page(self, url: str) -> None:
         """Note where the page of this process is."""
         with self._writing() as db:
             db.execute("INSERT OR REPLACE INTO pages VALUES (?, ?)", (self.run, url))
 
-    def page(self) -> str | None:
+    async def page(self) -> str | None:
         """Where the page of a running gateway is."""
+        self._void_stopped()
         with self._errors():
             found = self._db.execute("SELECT url FROM pages ORDER BY url").fetchone()
         return None if found is None else str(found[0])
 
-    def add_login(self, key: str, seconds: float) -> None:
+    async def add_login(self, key: str, seconds: float) -> None:
         """Accept a key for a login once, within these seconds."""
         now = self._clock()
         with self._writing() as db:
             db.execute("DELETE FROM logins WHERE deadline <= ?", (now,))
             db.execute("INSERT INTO logins VALUES (?, ?)", (_digest(key), now + int(seconds * 10**9)))
 
-    def use_login(self, key: str) -> bool:
+    async def use_login(self, key: str) -> bool:
         """Use a key; whether it was accepted."""
         with self._writing() as db:
             query = "DELETE FROM logins WHERE digest = ? AND deadline > ?"
@@ -325,12 +349,48 @@ class SqliteState:
 
     # -------------------------------------------------------------------------------------------------- the file
 
-    def version(self) -> object:
-        """A value that differs after a change, by whichever process."""
-        with self._errors():
-            return self._writes, self._db.execute("PRAGMA data_version").fetchone()[0]
+    async def follow(self) -> None:
+        """Report the changes that other processes make to the observers, until cancelled."""
+        # Not imported at the top: commands that wait for nothing should not load it.
+        from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType] - one of its arguments is
 
-    def close(self) -> None:
+        folder, name = os.path.split(self._path)
+        # Runs when the watch is active: a change before that causes no event.
+        asyncio.get_running_loop().call_soon(self._look)
+        try:
+            events = awatch(
+                folder,
+                watch_filter=lambda _, path: os.path.basename(path).startswith(name),
+                debounce=MAX_WAIT_MS,
+                step=QUIET_MS,
+                recursive=False,
+            )
+            async with aclosing(events):
+                async for _ in events:
+                    self._look()
+        except (OSError, RuntimeError) as problem:  # watchfiles raises RuntimeError for errors it does not know.
+            log.warning(
+                "Decisions that other processes make are not noticed: the system cannot watch it (%s).", problem
+            )
+            await forever()
+
+    def _look(self) -> None:
+        """Notify the observers if another connection has changed the file."""
+        try:
+            version = self._data_version()
+        except StateUnavailable as problem:
+            log.warning("%s", problem.message)
+            return
+        if version != self._version:
+            self._version = version
+            self._observers.notify("approvals", "pins")
+
+    def _data_version(self) -> int:
+        """A number that differs after a commit by another connection."""
+        with self._errors():
+            return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+
+    async def aclose(self) -> None:
         """Void the open questions of this process, and close the file."""
         with suppress(StateUnavailable):  # The next to open the file does it otherwise.
             with self._writing():
@@ -361,26 +421,10 @@ class SqliteState:
                 with suppress(sqlite3.Error):
                     self._db.execute("ROLLBACK")
                 raise
-            self._writes += 1
 
 
 def _digest(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _grant(approval: Approval, answer: ApprovalAnswer, now: int) -> Grant:
-    return Grant(
-        id=new_id(),
-        caller=approval.caller,
-        server=approval.server,
-        kind=approval.kind,
-        name=approval.name,
-        definition=approval.definition,
-        since=now,
-        until=now + MINUTES if answer.scope == "minutes" else None,
-        by=answer.by,
-        way=answer.way,
-    )
 
 
 _Known = Mapping[tuple[str, str, str, str], Pin]

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from sluicegate import http1
-from sluicegate.control.webhook import Webhook
+from sluicegate.control.notify import Webhook
 from sluicegate.store.base import Approval
 from tests.ports import free_port
 

@@ -1,0 +1,92 @@
+"""Approvals, grants and pins for commands: the gateway of the folder decides; without one, its files are used."""
+
+import asyncio
+import getpass
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from typing import Final, TypeVar
+
+from sluicegate.cli.command import Failure
+from sluicegate.cli.gateway_client import GatewayClient, result_of, running_gateway
+from sluicegate.config.paths import Places, state_file
+from sluicegate.control.folder_operations import FolderOperations
+from sluicegate.errors import RpcError, StateUnavailable, UpstreamUnavailable
+from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.store.base import Decisions
+from sluicegate.store.memory_decisions import MemoryDecisions
+from sluicegate.store.sqlite_decisions import SqliteDecisions
+
+T = TypeVar("T")
+
+LOCKED_FOR: Final = 5.0
+"""Seconds that a command waits for another writer; a person prefers that to trying again."""
+
+
+@asynccontextmanager
+async def operations_of(places: Places, *, waits: bool = False) -> AsyncGenerator[GatewayClient | FolderOperations]:
+    """The operations of the gateway that runs for the folder; without one, those on its files.
+
+    With `waits`, the record of the folder is created if there is none, and changes by other processes are noticed.
+
+    Raises:
+        Failure: the record cannot be used, or the gateway does not answer.
+    """
+    async with AsyncExitStack() as stack:
+        try:
+            operations = await stack.enter_async_context(running_gateway(places, has_hub=False))
+        except UpstreamUnavailable:
+            operations = await stack.enter_async_context(_in_files(places, waits))
+        try:
+            yield operations
+        except StateUnavailable as problem:
+            raise Failure(problem.message) from None
+        except RpcError as problem:
+            raise Failure(f"the gateway of this folder has another version; restart it ({problem}).") from None
+
+
+def _record(places: Places, is_created: bool) -> Decisions:
+    """The record of the folder; if there is none and it is not to be created, an empty one."""
+    file = state_file(places.root, places.environ)
+    if not is_created and not os.path.exists(file):
+        return MemoryDecisions()
+    try:
+        return SqliteDecisions(file, locked_for=LOCKED_FOR, asks=False)
+    except StateUnavailable as problem:
+        raise Failure(problem.message) from None
+
+
+@asynccontextmanager
+async def _in_files(places: Places, waits: bool) -> AsyncGenerator[FolderOperations]:
+    decisions = _record(places, waits)
+    async with aclosing(decisions), TaskScope() as tasks:
+        if waits:
+            tasks.start(decisions.follow())
+        try:
+            yield FolderOperations(decisions)
+        finally:
+            tasks.cancel_all()
+
+
+def ask(places: Places, work: Callable[[GatewayClient | FolderOperations], Awaitable[T]]) -> T:
+    """The result of one operation, for a command that does nothing else meanwhile. Raises as `operations_of` does."""
+
+    async def asked() -> T:
+        async with operations_of(places) as operations:
+            return await work(operations)
+
+    return result_of(asked())
+
+
+def acting_person() -> str:
+    """The user, as the audit log names the person who decides."""
+    return getpass.getuser()
+
+
+async def wait_decided(places: Places, question: str) -> None:
+    """Return when a question has been answered or withdrawn."""
+    try:
+        async with operations_of(places, waits=True) as operations:
+            await operations.wait_decided(question)
+    except Failure:
+        await asyncio.Event().wait()  # It can still be answered by its asker.

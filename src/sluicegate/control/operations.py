@@ -1,0 +1,249 @@
+"""Everything that a person or a program may do to a running gateway, as functions with typed inputs and results.
+
+The local socket (`socket_door`), the commands and the page for approvals are doors to these functions, and add nothing
+of their own. Nothing here can add or change what is run: commands come only from files on disk (T27).
+
+A running gateway decides. Commands ask the one that listens on the socket of their folder; without one they use
+`FolderOperations` on the record of decisions. Several gateways may share that record: one that a client started for
+itself has no socket. Its questions are answered by way of the record as well, where the first answer wins (T18), and it
+notices the answer because the record reports changes to all processes that follow it.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Final, TypeVar
+
+from msgspec.structs import replace
+
+from sluicegate.config.model import Stdio
+from sluicegate.config.problems import Problem
+from sluicegate.control.folder_operations import FolderOperations
+from sluicegate.control.reports import (
+    GatewayReport,
+    Kind,
+    OfferedItem,
+    OwnTools,
+    RuleVerdict,
+)
+from sluicegate.errors import AuditUnavailable, InvalidParams, UnknownTarget
+from sluicegate.exchange import Caller
+from sluicegate.gate.policy import is_hidden, judge
+from sluicegate.gateway.gateway import Gateway
+from sluicegate.gateway.server_logs import LogLine
+from sluicegate.gateway.status import ServerStatus, explain
+from sluicegate.protocol.message import Params
+from sluicegate.store.base import AuditFilter, AuditPage, AuditReader, AuditRequest, AuditStats
+
+T = TypeVar("T")
+
+Reload = Callable[[], Awaitable[list[str]]]
+
+MAX_ROWS: Final = 1000
+"""Rows of the audit log that one page holds at most."""
+SLOW_START: Final = 10.0
+"""Seconds after which the status of a server that is still starting says so."""
+_NOT_RESTARTED: Final = "It was started for this command only and is not restarted."
+_NOT_RETRIED: Final = "It was contacted for this command only and is not tried again."
+
+
+class Operations(FolderOperations):
+    """All operations on a running gateway. Functions with a server's name raise `UnknownTarget` if it is unknown."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        reload: Reload,
+        *,
+        address: Callable[[], str] = str,
+        unapplied: Callable[[], Sequence[Problem]] = tuple,
+        is_stopping: Callable[[], bool] = bool,
+    ) -> None:
+        """`reload` reads the configuration again and returns sentences about what changed.
+
+        `address` returns the URL for HTTP clients; `unapplied` returns the problems of files that the gateway does not
+        apply; `is_stopping` whether it is shutting down.
+        """
+        super().__init__(gateway.stores.decisions)
+        self._gateway = gateway
+        self._reload = reload
+        self._address = address
+        self._unapplied = unapplied
+        self._is_stopping = is_stopping
+        self._reader: AuditReader | None = None
+
+    # --------------------------------------------------------------------------------------------------- servers
+
+    def status(self, *, passing: bool = False) -> GatewayReport:
+        """The state of the gateway and its servers; `passing` if the servers end with the command that asks."""
+        gateway = self._gateway
+        return GatewayReport(
+            address="" if self._is_stopping() else self._address(),
+            stopping=self._is_stopping(),
+            root=gateway.config.root,
+            profiles=list(gateway.config.profiles),
+            servers=statuses(gateway, passing=passing),
+            findings=gateway.findings(),
+            problems=list(self._unapplied()),
+            left_out=gateway.left_out,
+            naming=gateway.config.naming,
+        )
+
+    def offers(self, kind: Kind, server: str = "") -> list[OfferedItem]:
+        """What all servers offer, or one of them: server, own name, and definition as clients see it."""
+        if server and server not in self._gateway.names:
+            raise UnknownTarget(self._unknown(server))
+        return [
+            OfferedItem(
+                server=entry.mount,
+                own=entry.own,
+                definition=entry.definition,
+                is_denied=self._gateway.governance.hides(Caller(), entry.target),
+            )
+            for entry in self._gateway.hub.catalog.of(kind).values()
+            if server in ("", entry.mount)
+        ]
+
+    def own_tools(self) -> dict[str, OwnTools]:
+        """All tools of the servers that are ready, under their own names, and the globs that show and hide them."""
+        servers = self._gateway.config.servers
+        return {
+            name: OwnTools(
+                tools=list(tools), only=list(servers[name].settings.tools), hide=list(servers[name].settings.hide)
+            )
+            for name, tools in self._gateway.own_tools().items()
+            if name in servers
+        }
+
+    def logs(self, name: str = "", *, after: int = 0) -> list[LogLine]:
+        """The last lines that a server wrote, or all of them; only those after the line of this number."""
+        try:
+            return self._gateway.logs(name, after=after)
+        except KeyError:
+            raise UnknownTarget(self._unknown(name)) from None
+
+    def restart(self, name: str, *, by: str) -> None:
+        """Restart a server."""
+        try:
+            self._gateway.restart(name)
+        except KeyError:
+            raise UnknownTarget(self._unknown(name)) from None
+
+    async def seek(self, name: str) -> None:
+        """Retry a server that is not ready, if that starts no process."""
+        try:
+            await self._gateway.seek(name)
+        except KeyError:
+            raise UnknownTarget(self._unknown(name)) from None
+
+    async def reload(self, *, by: str) -> list[str]:
+        """Read the configuration again, and apply what changed; sentences about that."""
+        return await self._reload()
+
+    def _unknown(self, name: str) -> str:
+        known = ", ".join(self._gateway.names) or "none"
+        if name in self._gateway.names:
+            return f"{name} is not running, so it cannot be restarted; `sluicegate status` says why."
+        return f"There is no server {name!r}; there are: {known}."
+
+    # ------------------------------------------------------------------------------------------------- audit log
+    # These raise `AuditUnavailable` if there is no log, or it cannot be read.
+
+    async def audit_rows(self, where: AuditFilter, *, after: str = "", limit: int = MAX_ROWS) -> AuditPage:
+        """The first rows that match, after a position of an earlier page: a list, a search, or the rest of a tail.
+
+        Raises:
+            InvalidParams: the position is not one of this log.
+        """
+        try:
+            return await self._read(lambda reader: reader.rows(where, after=after, limit=min(limit, MAX_ROWS)))
+        except ValueError as problem:
+            raise InvalidParams(f"{problem}.") from None
+
+    async def audit_last(self, where: AuditFilter, *, limit: int = 20) -> AuditPage:
+        """The newest rows that match. The position is the end of the log."""
+        return await self._read(lambda reader: reader.last(where, limit=min(limit, MAX_ROWS)))
+
+    async def audit_stats(self, where: AuditFilter) -> AuditStats:
+        """Counts and times of the calls that match, by server and name."""
+        return await self._read(lambda reader: reader.stats(where))
+
+    async def audit_request(self, request: str) -> AuditRequest:
+        """The rows of one request; none if the log does not have it."""
+        return await self._read(lambda reader: reader.request(request))
+
+    async def _read(self, read: Callable[[AuditReader], Awaitable[T]]) -> T:
+        if self._reader is None:
+            opens = self._gateway.stores.open_audit_reader
+            if opens is None:
+                raise AuditUnavailable("This gateway keeps no audit log.")
+            self._reader = opens()
+        try:
+            return await read(self._reader)
+        except OSError as problem:
+            raise AuditUnavailable(f"The audit log cannot be read ({problem.strerror}).") from None
+
+    # ----------------------------------------------------------------------------------------------------- rules
+
+    def explain(self, tool: str, arguments: Params, *, caller: str, groups: Collection[str] = ()) -> RuleVerdict:
+        """What the rules in force say about a call of a tool, by the name that clients use."""
+        catalog = self._gateway.hub.catalog
+        entry = catalog.tools.get(tool)
+        if entry is None and ("tools", tool) in catalog.quarantined:
+            entry = catalog.quarantined["tools", tool][0]
+        if entry is None:
+            raise UnknownTarget(f"There is no tool {tool!r}.")
+        rules, who = self._gateway.governance.policy.rules, Caller(caller, tuple(groups))
+        verdict = judge(rules, who, entry.target, arguments)
+        hidden = is_hidden(rules, who, entry.target)
+        return RuleVerdict(action=verdict.action, rule=verdict.rule, why=verdict.why, is_hidden=hidden)
+
+
+# --------------------------------------------------------------------------------------------------- states of servers
+
+
+def statuses(gateway: Gateway, *, passing: bool = False) -> list[ServerStatus]:
+    """The state of every server; if a start takes long, with possible reasons and why it failed the last time.
+
+    With `passing`, the servers end with the command that asks: they are not retried, and their logs are lost.
+    """
+    adjust = _stopped if not gateway.hub.is_open else _final if passing else _while_running
+    return [adjust(gateway, server) for server in gateway.status()]
+
+
+def _stopped(gateway: Gateway, server: ServerStatus) -> ServerStatus:
+    if gateway.hub.find(server.name) is None:  # It is disabled, or cannot be run.
+        return server
+    source = gateway.config.servers[server.name].source
+    missing = source.missing if isinstance(source, Stdio) else ""
+    sentence = f"{server.name}: {missing}" if missing else f"{server.name} is not running."
+    return replace(server, state="stopped", sentence=sentence, seconds=0.0)
+
+
+def _while_running(gateway: Gateway, server: ServerStatus) -> ServerStatus:
+    mount = gateway.hub.find(server.name)
+    if mount is None or server.state not in ("starting", "installing"):
+        return server
+    sentence = _starting_sentence(server)
+    if mount.problem is not None:
+        sentence += f" The last time: {mount.settings.explain(mount.problem)}"
+    return replace(server, sentence=sentence)
+
+
+def _final(gateway: Gateway, server: ServerStatus) -> ServerStatus:
+    mount = gateway.hub.find(server.name)
+    if mount is None or server.state == "ready":
+        return server
+    if mount.problem is None:
+        return replace(server, sentence=_starting_sentence(server))
+    # It may be starting once more by now, but only its last failure is of interest.
+    sentence = explain(server.name, mount.problem, has_log=False)
+    # A server at a URL was not started by us.
+    again = _NOT_RETRIED if server.kind == "http" else _NOT_RESTARTED
+    return replace(server, state="failed", sentence=f"{sentence} {again}")
+
+
+def _starting_sentence(server: ServerStatus) -> str:
+    """The sentence about a server that is starting, with a possible reason if that takes long."""
+    if server.state != "starting" or server.seconds < SLOW_START:
+        return server.sentence
+    doubt = "is it an MCP server on stdio?" if server.kind == "stdio" else "is it an MCP server?"
+    return f"{server.name} has not answered for {server.seconds:.0f} s; {doubt}"
