@@ -16,7 +16,7 @@ import msgspec
 from sluicegate.errors import AuditUnavailable, ErrorObject, SluicegateError
 from sluicegate.exchange import Exchange, Handler, Target, Verdict
 from sluicegate.protocol.canonical_json import canonical_json
-from sluicegate.protocol.message import Params, Reply, Result, ToolText, as_object, may_escape_names
+from sluicegate.protocol.message import Params, Reply, Result, ToolText, as_object, may_escape_names, mentions
 from sluicegate.store.base import AuditLog, Row
 from sluicegate.text.masking import masked_members, masked_url
 
@@ -183,7 +183,7 @@ def _verdict_of(method: str, reply: Result) -> str:
     if isinstance(value, msgspec.Raw):
         data = bytes(value)
         # Most results have neither; to search for the names is faster than to decode.
-        if b'"isError"' not in data and b'"input_required"' not in data and not may_escape_names(data):
+        if not mentions(data, (b'"isError"', b'"input_required"')) and not may_escape_names(data):
             return "ok"
         try:
             said = _decode_said(data)

@@ -18,6 +18,7 @@ from sluicegate.protocol.message import (
     Result,
     ToolText,
     as_object,
+    count_names,
     may_escape_names,
     opened,
 )
@@ -76,7 +77,7 @@ def read_input_required(method: str, reply: Reply) -> InputRequired | None:
         data = bytes(raw)
         # The first member counts only if it is the only one: another parser might use a second one instead (T1).
         said = data.startswith(_COMPLETE)
-        if data.count(b'"resultType"') <= said and not may_escape_names(data):
+        if count_names(data, b'"resultType"') <= said and not may_escape_names(data):
             return None
         kind = _decode_type(raw)
     else:
@@ -97,7 +98,7 @@ def read_input_required(method: str, reply: Reply) -> InputRequired | None:
 def may_have_two_types(raw: msgspec.Raw) -> bool:
     """Whether a result may have two result types, so that another parser might use the other one (T1)."""
     data = bytes(raw)
-    if data.count(b'"resultType"') < 2 and not may_escape_names(data):
+    if count_names(data, b'"resultType"') < 2 and not may_escape_names(data):
         return False
     try:
         jiter.from_json(data, catch_duplicate_keys=True)  # A value inside may have a member of that name, too.
