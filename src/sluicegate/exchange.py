@@ -216,8 +216,14 @@ class Governor(Protocol):
         """Changes whenever the rules do."""
         ...
 
-    def decide(self, exchange: Exchange, /) -> Awaitable[Reply]:
-        """The reply of `exchange.send`, or a refusal. The exchange has its target."""
+    @property
+    def decide(self) -> Handler:
+        """Returns the reply of `exchange.send`, or a refusal. The exchange has its target."""
+        ...
+
+    @property
+    def can_hide(self) -> bool:
+        """Whether some callers may not see everything."""
         ...
 
     @property
