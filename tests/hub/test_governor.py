@@ -39,6 +39,8 @@ class Judge:
     def allows_unlisted(self) -> bool:
         return True
 
+    can_hide = True
+
     def class_of(self, caller: Caller) -> Hashable:
         return caller.id if self.hidden else None
 

@@ -8,7 +8,6 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -116,7 +115,8 @@ class Audit:
         if target.definition:
             body["definition"] = target.definition
         if exchange.profile.client_info is not None:
-            body["client"] = _client(exchange.profile.client_info)
+            info = exchange.profile.client_info
+            body["client"] = f"{info.get('name', '')} {info.get('version', '')}".strip()[:_MAX_LENGTH]
         if exchange.is_continued:
             body["continued"] = True
         if exchange.original is not None:
@@ -147,11 +147,6 @@ def _outcome(exchange: Exchange, request: str, verdict: str, began: int, body: P
         verdict=verdict,
         body=body,
     )
-
-
-def _client(info: Mapping[str, object]) -> str:
-    """Name and version of a client, as it gives them."""
-    return f"{info.get('name', '')} {info.get('version', '')}".strip()[:_MAX_LENGTH]
 
 
 def _trace_id(params: Params) -> str:

@@ -150,7 +150,7 @@ class Calls:
         if not isinstance(reply, Result) or not isinstance(reply.value, msgspec.Raw):
             return reply
         if method == "tools/call" and (text := read_tool_text(reply.value)) is not None:
-            return Result(text.marked())
+            return Result(text if text.resultType is not msgspec.UNSET else text.marked())
         try:
             return _typed(self._name, reply.value)
         except UpstreamProtocolError:
