@@ -16,8 +16,9 @@ from sluicegate.hub.call_sink import NO_PROGRESS
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, MountSettings
 from sluicegate.protocol.json_limits import is_deep
-from sluicegate.protocol.message import Notification, Params, Reply, Result, as_array, as_object, opened
+from sluicegate.protocol.message import Notification, Params, Reply, Result, ToolText, as_array, as_object, opened
 from sluicegate.protocol.modern_era import ClientProfile
+from sluicegate.protocol.parse_response import read_answer
 from tests.hub.scripted import Answer, Scripted, tools
 from tests.upstream.raw_server import Recorder
 
@@ -101,6 +102,22 @@ async def test_a_result_that_no_client_can_read_is_an_error_that_names_the_serve
         await replied(answered, version)
     assert caught.value.message == f"s: The answer's result {fault}."
     assert (caught.value.reason, caught.value.delivered) == ("backend_protocol", "yes")
+
+
+async def test_text_content_in_the_answer_to_another_method_is_malformed() -> None:
+    read = read_answer(b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"x"}]}}')
+    assert read is not None and isinstance(read[1].value, ToolText)
+
+    async def answer(exchange: Exchange) -> Reply:
+        is_list = exchange.method == "prompts/list"
+        return Result({"resultType": "complete", "prompts": [{"name": "p"}]}) if is_list else read[1]
+
+    hub = Hub()
+    hub.mount("s", Scripted(answer, {"prompts": {}}), MountSettings(prefix="s"))
+    async with asyncio.timeout(10), hub:
+        await hub.settled()
+        with pytest.raises(UpstreamProtocolError, match="Object missing required field `messages`"):
+            await hub(Exchange("prompts/get", {"name": "s__p"}, Recorder(), ClientProfile("2026-07-28", {})))
 
 
 @pytest.mark.parametrize("typed", [True, False])
