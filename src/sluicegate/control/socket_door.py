@@ -9,7 +9,8 @@ from typing import TypeVar
 import msgspec
 
 from sluicegate.activations.values import Structured, ToolError
-from sluicegate.control.operations import MAX_ROWS, Operations
+from sluicegate.control.audit_operations import MAX_ROWS
+from sluicegate.control.operations import Operations
 from sluicegate.control.reports import Kind
 from sluicegate.errors import AuditUnavailable, InvalidParams, StateUnavailable, UnknownTarget
 from sluicegate.protocol.message import Params
