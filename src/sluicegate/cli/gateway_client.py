@@ -26,7 +26,7 @@ from sluicegate.client.handlers import Elicit
 from sluicegate.config.model import GatewayConfig
 from sluicegate.config.paths import Places, control_socket
 from sluicegate.control.audit_operations import MAX_ROWS
-from sluicegate.control.reports import DecidedQuestion, GatewayReport, Kind, OfferedItem, OwnTools, hub_socket
+from sluicegate.control.reports import LOG_WAIT, DecidedQuestion, GatewayReport, Kind, OfferedItem, OwnTools, hub_socket
 from sluicegate.errors import (
     RpcError,
     SluicegateError,
@@ -134,6 +134,11 @@ class GatewayClient:
     async def logs(self, server: str = "", *, after: int = 0) -> list[LogLine]:
         """The last lines that a server wrote, or all servers; only those after the line of this number."""
         return await self._items("logs", {"name": server, "after": after}, LogLine)
+
+    async def wait_logs(self, server: str = "", *, after: int = 0) -> list[LogLine]:
+        """The lines after the line of this number, as soon as there is one; none if none came for a while."""
+        arguments: Params = {"name": server, "after": after}
+        return await self._items("wait_logs", arguments, LogLine, timeout=LOG_WAIT + CONTROL_TIMEOUT)
 
     async def restart(self, server: str) -> None:
         await self._call("restart", {"name": server, "by": getpass.getuser()})

@@ -10,6 +10,7 @@ as well, where the first answer wins (T18), and it notices the answer because th
 processes that follow it.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final
 
@@ -20,6 +21,7 @@ from sluicegate.config.problems import Problem
 from sluicegate.control.audit_operations import AuditOperations
 from sluicegate.control.folder_operations import FolderOperations
 from sluicegate.control.reports import (
+    LOG_WAIT,
     GatewayReport,
     Kind,
     OfferedItem,
@@ -114,6 +116,16 @@ class Operations(FolderOperations, AuditOperations):
         """The last lines that a server wrote, or all of them; only those after the line of this number."""
         try:
             return self._gateway.logs(name, after=after)
+        except KeyError:
+            raise UnknownTarget(self._unknown(name)) from None
+
+    async def wait_logs(self, name: str = "", *, after: int = 0) -> list[LogLine]:
+        """The lines after the line of this number, as soon as there is one; none if none came for a while."""
+        try:
+            async with asyncio.timeout(LOG_WAIT):
+                return await self._gateway.wait_logs(name, after=after)
+        except TimeoutError:
+            return []
         except KeyError:
             raise UnknownTarget(self._unknown(name)) from None
 

@@ -53,6 +53,14 @@ def control_server(operations: Operations) -> Server:
             raise ToolError(problem.message) from None
 
     @server.tool
+    async def wait_logs(name: str = "", after: int = 0) -> Structured:
+        """The lines after the line of this number, as soon as there is one; none if none came for a while."""
+        try:
+            return _items(await operations.wait_logs(name, after=after))
+        except UnknownTarget as problem:
+            raise ToolError(problem.message) from None
+
+    @server.tool
     async def restart(name: str, by: str = "") -> str:
         """Restart a server."""
         try:
