@@ -102,7 +102,7 @@ def test_other_rules_are_compared_with_what_was_decided() -> None:
     assert found == expected
 
 
-def test_what_depends_on_arguments_that_are_not_recorded_is_said_so() -> None:
+def test_a_verdict_that_depends_on_arguments_that_are_not_recorded_is_unknown() -> None:
     other = rules('[[permissions]]\ntool = "mcp__files"\nargs = { path = "/srv/**" }\naction = "allow"\n', "deny")
     (found,) = differences([*call(1, "read", arguments=True)], other, {})
     assert found.action is None

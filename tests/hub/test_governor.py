@@ -151,7 +151,7 @@ async def test_t11_lists_that_depend_on_the_caller_are_private() -> None:
         assert isinstance(reply, Result) and opened(reply)["cacheScope"] == "private"
 
 
-async def test_callers_who_see_the_same_share_one_encoded_page() -> None:
+async def test_callers_of_one_class_share_one_encoded_page() -> None:
     judge = Judge()
     judge.hidden = {"ada": {"forbidden"}}
     judge.class_of = lambda caller: "same"
