@@ -31,6 +31,8 @@ _with_since = click.option(
 def suggest(since: int | None, as_json: bool, config: str | None, folder: str | None) -> None:
     """Print rules that allow the calls which the audit log has recorded.
 
+    The gateway that runs for this folder is asked for them; if none runs, the files are read.
+
     There is a rule for each tool, prompt and resource of which a call succeeded, the most used first. What was refused
     is left out. Read them before you use them: that something was called does not mean that it should be.
 
@@ -39,7 +41,7 @@ def suggest(since: int | None, as_json: bool, config: str | None, folder: str | 
       sluicegate policy suggest --since 7d
       sluicegate policy suggest > rules.toml
 
-    Exit status: 0 printed, 1 there is no audit log, 3 the configuration has errors
+    Exit status: 0 printed, 1 there is no audit log, 3 no gateway runs and the configuration has errors
     """
     calls = SuccessfulCalls()
     _read(config, folder, since, calls.add)
@@ -64,7 +66,8 @@ def replay(
 ) -> None:
     """Show what recorded calls would have met under the rules of a file.
 
-    FILE is a sluicegate.toml. Only calls that its rules judge in another way are printed, equal ones once. The audit
+    FILE is a sluicegate.toml. The recorded calls come from the gateway that runs for this folder, or from the files if
+    none runs. Only calls that its rules judge in another way are printed, equal ones once. The audit
     log has no values of arguments; where they decide, the verdict is printed as "?". It has no groups either.
 
     \b
@@ -72,7 +75,7 @@ def replay(
       sluicegate policy replay new-rules.toml --since 7d
       sluicegate policy replay new-rules.toml --group ada=ops
 
-    Exit status: 0 printed, 1 there is no audit log, 3 FILE or the configuration has errors
+    Exit status: 0 printed, 1 there is no audit log, 3 FILE has errors, or the configuration has and no gateway runs
     """
     other = Replay(_rules_in(file), _groups(groups))
     _read(config, folder, since, other.add)
