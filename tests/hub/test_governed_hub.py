@@ -11,7 +11,7 @@ from sluicegate.hub.hub import Hub
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_array, opened
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.testing import MemoryUpstream
-from tests.hub.test_view import ACKNOWLEDGED, UPDATED, Listener
+from tests.hub.test_views import ACKNOWLEDGED, UPDATED, Listener
 
 ADA, BOB = Caller("ada"), Caller("bob")
 

@@ -21,7 +21,7 @@ from sluicegate.protocol.modern_era import ACKNOWLEDGED, ClientProfile, complete
 from sluicegate.runtime.task_scope import TaskScope, forever
 from tests.hub.foreman import EXTENSION
 from tests.hub.scripted import Scripted, acknowledge, tools, until
-from tests.hub.test_governor import Judge
+from tests.hub.test_governed_hub import Judge
 
 KNOWS: Params = {"extensions": {EXTENSION: {}}}
 WORKING: Params = {"taskId": "t1", "status": "working", "ttlMs": None}

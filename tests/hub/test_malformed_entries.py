@@ -9,7 +9,7 @@ from sluicegate.hub.catalog import OfferLimits
 from sluicegate.hub.fetch_catalog import LISTS, fetch_offer
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.pagination import MAX_MALFORMED
-from tests.hub.test_offers import Listing, as_clients_see, raw, tool
+from tests.hub.test_fetch_catalog import Listing, as_clients_see, raw, tool
 
 OBJECT: Params = {"type": "object"}
 TOOL: Params = {"name": "t", "inputSchema": OBJECT}

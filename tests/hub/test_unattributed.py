@@ -17,7 +17,7 @@ from sluicegate.protocol.message import Notification, Params, Reply, Result
 from sluicegate.protocol.modern_era import ACKNOWLEDGED, ClientProfile, complete
 from sluicegate.runtime.task_scope import TaskScope
 from tests.hub.scripted import Scripted, tools, until
-from tests.hub.test_governor import Judge
+from tests.hub.test_governed_hub import Judge
 from tests.upstream.raw_server import Recorder
 
 LOST = "log messages that belong to no call"
