@@ -155,7 +155,7 @@ async def test_certificates_of_the_system_are_read_once_for_all_pools(monkeypatc
     assert len(made) <= 1
 
 
-async def test_whoever_stops_waiting_for_a_connection_takes_nothing_from_the_next() -> None:
+async def test_a_cancelled_wait_for_a_connection_leaves_the_connection_to_the_next_request() -> None:
     release, asked = asyncio.Event(), asyncio.Event()
 
     async def handler(request: Request) -> None:

@@ -50,6 +50,11 @@ class Answer(msgspec.Struct, eq=False):
         """Whether the whole body has arrived."""
         return self._ended
 
+    def success(self, media_type: str) -> bytes | None:
+        """The body, if the status is 200, the media type is this one, and `whole` returns the body."""
+        head = self.head
+        return self.whole() if head.status == 200 and head.media_type == media_type else None
+
     def whole(self) -> bytes | None:
         """The body, if all of it is here, not compressed and within the limit. It is not consumed."""
         if not self._ended or self._inflater is not None or self._size > self._limit:

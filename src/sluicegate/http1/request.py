@@ -51,6 +51,8 @@ class Request(msgspec.Struct, eq=False):
     """The path as the client sent it, not decoded or normalised: compare it exactly."""
     query: str
     headers: Headers
+    peer: str
+    """The client's address."""
     _stage: int = _UNANSWERED
     _listeners: "list[Callable[[], object]] | None" = None
 
@@ -58,11 +60,6 @@ class Request(msgspec.Struct, eq=False):
     def root(self) -> str:
         """The prefix of the path outside of the application: always empty here."""
         return ""
-
-    @property
-    def peer(self) -> str:
-        """The client's address."""
-        return self._connection.peer
 
     def refused(self, reason: str) -> None:
         """Report that the request is refused before it is handled."""

@@ -86,7 +86,7 @@ class HttpConnection(asyncio.Protocol):
         self._wait_for(_IDLE, LINGER if self.listener.draining else self._idle_time)
 
     def data_received(self, data: bytes) -> None:
-        if self._phase == _IDLE and not self._closing and not self._has_stalled:
+        if self._phase == _IDLE and not self._closing and self._stall_timer is None:
             end = data.find(b"\r\n\r\n") + 4
             head = self._exact.get(data[:end]) or self._known.find(data[:end])
             if head is not None and head.length == len(data) - end:
@@ -209,7 +209,7 @@ class HttpConnection(asyncio.Protocol):
     def _begin(self, head: RequestHead, body: bytes) -> None:
         self._phase = _BUSY
         self._deadline = math.inf
-        request = Request(self, head, body, head.method, head.path, head.query, head.headers)
+        request = Request(self, head, body, head.method, head.path, head.query, head.headers, self.peer)
         self._request = request
         try:
             work = self._handler(request)

@@ -164,7 +164,7 @@ class Result(msgspec.Struct, frozen=True):
 
     value: msgspec.Raw | ToolText | Mapping[str, object]
     is_final: bool = False
-    """Whether this is known not to be an `input_required` result. If False, the value has to be examined."""
+    """Whether this is known to be complete: neither questions nor a task. If False, the value has to be examined."""
     revision: str = ""
     """The older revision that it was translated to, if any."""
     is_other: bool = False
@@ -215,16 +215,21 @@ def encode(message: Message) -> bytes:
     Raises:
         LocalProtocolError: the message contains a value that JSON cannot express.
     """
-    if type(message) is Response:
-        return encode_reply(message.id, message.reply)
-    return _encoded(message)
+    try:
+        return _encode(message if type(message) is not Response else _response_wire(message.id, message.reply))
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise LocalProtocolError(f"The message cannot be written as JSON: {problem}") from None
 
 
 def encode_reply(request_id: RequestId | None, reply: Reply) -> bytes:
     """The bytes of a response; raises as `encode` does."""
+    return encode(Response(request_id, reply))
+
+
+def _response_wire(request_id: RequestId | None, reply: Reply) -> _ResultWire | _ErrorWire:
     if isinstance(reply, Result):
-        return _encoded(_ResultWire("2.0", request_id, reply.value))
-    return _encoded(_ErrorWire("2.0", request_id, reply))
+        return _ResultWire("2.0", request_id, reply.value)
+    return _ErrorWire("2.0", request_id, reply)
 
 
 UNENCODABLE: Final = ErrorObject(
@@ -237,17 +242,10 @@ UNENCODABLE: Final = ErrorObject(
 def encode_any_reply(request_id: RequestId | None, reply: Reply) -> tuple[bytes, Reply]:
     """The bytes of a response, and the reply in them: `UNENCODABLE` if JSON cannot express the given one."""
     try:
-        return encode_reply(request_id, reply), reply
+        return _encode(_response_wire(request_id, reply)), reply
     except Exception:  # The encoder runs code of the values, which may raise anything (R34).
         log.exception("An answer could not be encoded.")
         return encode_reply(request_id, UNENCODABLE), UNENCODABLE
-
-
-def _encoded(message: msgspec.Struct) -> bytes:
-    try:
-        return _encode(message)
-    except (TypeError, ValueError, RecursionError) as problem:
-        raise LocalProtocolError(f"The message cannot be written as JSON: {problem}") from None
 
 
 def mentions(data: bytes, beginnings: tuple[bytes, ...]) -> bool:

@@ -208,6 +208,12 @@ def read_answer(line: bytes) -> tuple[int, Result] | None:
     return (answer.id, Result(answer.result, is_other=is_other)) if is_object else None
 
 
+def read_result(body: bytes | None, request_id: int) -> Result | None:
+    """The result in the body of a successful answer to a request; None for all that `decode_tolerant` must read."""
+    answer = None if body is None else read_answer(body)
+    return answer[1] if answer is not None and answer[0] == request_id else None
+
+
 def read_progress(line: bytes) -> Params | None:
     """The params of a progress notification in compact JSON; None for all that `decode_tolerant` must read."""
     if line.startswith(_BEFORE) and line.endswith(b"}}"):

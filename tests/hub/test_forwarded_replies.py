@@ -156,7 +156,7 @@ async def test_a_tool_that_ran_and_says_nothing_has_empty_content(
 
 @pytest.mark.parametrize("levels", [99, 100, 101, 300])
 @pytest.mark.parametrize("text", ["", "[", "]", '"', '\\"[[', "{\\", "\\\\", '"]"'])
-def test_depth_is_told_whatever_stands_in_strings(levels: int, text: str) -> None:
+def test_brackets_in_strings_do_not_count_as_depth(levels: int, text: str) -> None:
     value: object = text
     for level in range(levels):
         value = [text, value, text] if level % 2 else {text: value, "b": text}
@@ -190,7 +190,7 @@ async def test_progress_is_passed_on_while_it_rises_and_what_does_not_is_counted
 
 
 @pytest.mark.parametrize("code", [-32000, -32002, -32050, 0])
-async def test_a_code_that_a_newer_server_may_not_send_reaches_nobody_of_its_era(code: int) -> None:
+async def test_an_error_code_that_a_newer_server_may_not_send_becomes_an_internal_error(code: int) -> None:
     reply = await replied(ErrorObject(code, "m", {"a": 1}))
     assert reply == ErrorObject(-32603, "m", {"upstream": {"code": code, "message": "m", "data": {"a": 1}}})
 
@@ -209,7 +209,7 @@ async def test_other_codes_pass(code: int) -> None:
     st.integers(0, 110),
     st.integers(0, 3),
 )
-def test_depth_is_told_of_whatever_shape(value: object, levels: int, beside: int) -> None:
+def test_the_depth_of_any_shape_is_measured(value: object, levels: int, beside: int) -> None:
     empty: list[object] = []
     for _ in range(levels):
         around: list[object] = [*([empty] * beside), value]
