@@ -149,7 +149,10 @@ class Calls:
         """
         if not isinstance(reply, Result):
             return reply
-        if method == "tools/call" and (text := reply.tool_text()) is not None:
+        text = (
+            reply.value if isinstance(reply.value, ToolText) else reply.tool_text() if method == "tools/call" else None
+        )
+        if method == "tools/call" and text is not None:
             return reply if text is reply.value and text.resultType is not msgspec.UNSET else Result(text.marked())
         value = reply.value.to_raw() if isinstance(reply.value, ToolText) else reply.value
         if not isinstance(value, msgspec.Raw):

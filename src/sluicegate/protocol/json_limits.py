@@ -37,6 +37,7 @@ _STRING: Final = rb'"(?:[^"\\]++|\\.?)*+"?'
 _up_to_string: Final = re.compile(rb'([^"]*+)(?:%b)?' % _STRING, re.DOTALL)
 _NO_BRACKET: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _SLICE: Final = 32 * 1024
+LONG: Final = 32 * 1024
 _OVERLAP: Final = 512
 """Bytes after a slice that are looked at with it: more than an exponent, or the digits that make a number long."""
 _EACH_MARK: Final = (b"{", b":", b",", b"[")
@@ -63,13 +64,11 @@ def finished(steps: Steps[T]) -> T:
 
 
 def rare_places(data: bytes, byte: bytes, most: int = 1000) -> list[int] | None:
-    """Where a byte occurs in long data; None if it occurs more than `most` times, or if the data is short.
+    """Where a byte occurs; None if it occurs more than `most` times. For data that is longer than `LONG`.
 
     Most long messages are one long string. Searching them takes a twentieth of the time of counting, or of a search for
     several bytes; short data is counted as fast.
     """
-    if len(data) <= _SLICE:
-        return None
     places: list[int] = []
     place = data.find(byte)
     while place >= 0:
@@ -222,7 +221,11 @@ def _find_long_number(data: bytes, limit: int) -> Steps[bool]:
 def is_deep(data: bytes, limit: int = DEFAULT_LIMITS.depth) -> bool:
     """Whether this well-formed JSON is nested deeper than `limit`."""
     # Nearly always there are fewer brackets, even with those in strings.
-    if len(data) <= limit or _has_few(data, _OPENING, limit) or data.count(b"[") + data.count(b"{") <= limit:
+    if (
+        len(data) <= limit
+        or (len(data) > LONG and _has_few(data, _OPENING, limit))
+        or data.count(b"[") + data.count(b"{") <= limit
+    ):
         return False
     return finished(_measure_depth(data, limit))
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from sluicegate.errors import INTERNAL_ERROR, ErrorObject, LocalProtocolError, RemoteProtocolError
-from sluicegate.protocol.json_limits import DEFAULT_LIMITS, has_many_marks, is_deep, rare_places
+from sluicegate.protocol.json_limits import DEFAULT_LIMITS, LONG, has_many_marks, is_deep, rare_places
 
 log: Final = logging.getLogger("sluicegate")
 
@@ -96,30 +96,29 @@ class ToolText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return msgspec.Raw(_encode(self))
 
     @property
-    def is_usable(self) -> bool:
-        """Whether the raw members, which the decoder skips, are of the right types and not too deep."""
-        for block in self.content:
-            if memoryview(block.text)[0] != _QUOTE:
-                return False
-        structured = self.structuredContent
-        # Most revisions allow only an object. Raw members are two levels down.
-        if structured is not UNSET and (memoryview(structured)[0] != _BRACE or is_deep(bytes(structured), _RAW_DEPTH)):
-            return False
-        return self.meta is UNSET or not is_deep(bytes(self.meta.server_info), _RAW_DEPTH)
-
-    @property
     def compact_size(self) -> int:
-        """The bytes of this result in compact JSON. A text that decodes to it and is longer has more in it."""
+        """The bytes of this result in compact JSON; -1 if a raw member, which the decoder skips, is invalid.
+
+        A longer text that decodes to this result has more in it.
+        """
         blocks = self.content
         size = _AROUND_CONTENT + (_AROUND_BLOCK + 1) * len(blocks) - (1 if blocks else 0)
         for block in blocks:
+            if memoryview(block.text)[0] != _QUOTE:
+                return -1
             size += len(block.text)
         if self.resultType is not UNSET:
             size += _RESULT_TYPE
         if self.meta is not UNSET:
+            if is_deep(bytes(self.meta.server_info), _RAW_DEPTH):
+                return -1
             size += _AROUND_META + len(self.meta.server_info)
-        if self.structuredContent is not UNSET:
-            size += _BEFORE_STRUCTURED + len(self.structuredContent)
+        structured = self.structuredContent
+        if structured is not UNSET:
+            # Most revisions allow only an object. Raw members are two levels down.
+            if memoryview(structured)[0] != _BRACE or is_deep(bytes(structured), _RAW_DEPTH):
+                return -1
+            size += _BEFORE_STRUCTURED + len(structured)
         if self.isError is not UNSET:
             size += _IS_ERROR if self.isError else _IS_ERROR + 1
         return size
@@ -156,7 +155,7 @@ def read_tool_text(raw: msgspec.Raw) -> ToolText | None:
         text = _decode_tool_text(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return text if text.is_usable else None
+    return text if text.compact_size >= 0 else None
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -253,7 +252,7 @@ def mentions(data: bytes, beginnings: tuple[bytes, ...]) -> bool:
 
     This saves decoding most payloads. It does not find escaped names: see `may_escape_names`.
     """
-    places = rare_places(data, b'"')
+    places = rare_places(data, b'"') if len(data) > LONG else None
     if places is not None:
         for place in places:
             if data.startswith(beginnings, place):
@@ -267,7 +266,7 @@ def mentions(data: bytes, beginnings: tuple[bytes, ...]) -> bool:
 
 def count_names(data: bytes, name: bytes) -> int:
     """How often a string is written in this JSON; `name` includes the quotes."""
-    places = rare_places(data, b'"')
+    places = rare_places(data, b'"') if len(data) > LONG else None
     return data.count(name) if places is None else sum(data.startswith(name, place) for place in places)
 
 

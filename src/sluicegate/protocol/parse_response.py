@@ -196,7 +196,7 @@ def read_answer(line: bytes) -> tuple[int, Result] | None:
                 is_other = True
             else:
                 text = said.result
-                if len(line) == _AROUND_ANSWER + len(str(said.id)) + text.compact_size and text.is_usable:
+                if len(line) == _AROUND_ANSWER + len(str(said.id)) + text.compact_size:
                     return said.id, Result(text)
         answer = _decode_answer(line)
     except _UNREADABLE:
