@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 import sluicegate
+from sluicegate.cli.command import Failure
 from sluicegate.cli.gateway_client import GatewayClient
 from sluicegate.client.connect import connect
 from sluicegate.config.model import GatewayConfig, PythonFile, ServerConfig, ServerSettings
+from sluicegate.control import operations
 from sluicegate.control.operations import Operations
 from sluicegate.control.socket_door import control_server
 from sluicegate.errors import InvalidParams, UnknownTarget
@@ -192,6 +194,16 @@ async def test_a_link_needs_a_page(tmp_path: Path) -> None:
         assert await here.operations.use_login(key) and not await here.operations.use_login(key)
 
 
+async def test_a_wait_for_lines_of_a_server_ends_without_lines_after_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations, "LOG_WAIT", 0.01)
+    async with stage(tmp_path) as (_, client):
+        assert await client.wait_logs("files") == await client.wait_logs() == []
+        with pytest.raises(Failure, match="There is no server 'x'"):
+            await client.wait_logs("x")
+
+
 async def test_the_audit_log_is_read_by_page_by_request_and_in_numbers(tmp_path: Path) -> None:
     async with stage(tmp_path) as (here, _):
         params: dict[str, object] = {"name": "files__read", "arguments": {"path": "/a"}}
@@ -218,7 +230,7 @@ async def test_the_audit_log_is_read_over_the_socket(tmp_path: Path) -> None:
         assert refused.is_error and "The filter is not valid" in refused.text
         here.gateway.stores.open_audit_reader = None
         silent = await connected_answer(Operations(here.gateway, reload))
-        assert silent == "This gateway keeps no audit log."
+        assert silent.startswith("This gateway keeps no audit log; ")
 
 
 async def connected_answer(operations: Operations) -> str:

@@ -111,7 +111,7 @@ async def test_t16_an_extension_method_does_not_do_what_a_rule_denies() -> None:
         assert here.rows("decision") == ["deny", "deny", "allow"]
 
 
-async def test_t16_an_extension_method_does_not_do_what_nobody_approved() -> None:
+async def test_t16_an_extension_method_cannot_make_a_call_that_needs_approval() -> None:
     async with stage(ASKED) as here:
         with pytest.raises(Refused):
             await here.ask("runner/call", name="files__read", arguments={"path": "/srv/x"})

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("sluicegate")
 
+MAX_JOINED: Final = 64 * 1024
+"""Bytes of a body that are written in one piece with the head: up to here, the copy costs less than a second buffer."""
+
 # The state of the answer. From _MUTE on it is a stream; the lowest bit then says whether the connection is kept.
 _UNANSWERED: Final = 0
 _ANSWERED: Final = 1
@@ -116,6 +119,8 @@ class Request(msgspec.Struct, eq=False):
             connection.finish(b"%b\r\n" % prefix, keep)
         elif self.method == "HEAD":
             connection.finish(b"%bContent-Length: %d\r\n\r\n" % (prefix, len(body)), keep)
+        elif len(body) > MAX_JOINED:
+            connection.finish(b"%bContent-Length: %d\r\n\r\n" % (prefix, len(body)), keep, body)
         else:
             connection.finish(b"%bContent-Length: %d\r\n\r\n%b" % (prefix, len(body), body), keep)
 

@@ -267,15 +267,19 @@ class HttpConnection(asyncio.Protocol):
 
     # Answers out. For Request.
 
-    def finish(self, data: bytes, keep: bool) -> None:
-        """Send the last of an answer, and go on to the next request or close."""
+    def finish(self, data: bytes, keep: bool, body: bytes = b"") -> None:
+        """Send the last of an answer, and go on to the next request or close. A long body is not copied."""
         self._request = None
         if self._transport is None:
             return
         if self._advancing:
-            self._joined.append(data)
+            self._joined += (data, body)
         elif self._stall_timer is not None:
             self._write(data)
+            self._write(body)
+        elif body:
+            self._written += len(data) + len(body)
+            self._transport.writelines((data, body))
         elif data:
             self._written += len(data)
             self._transport.write(data)
