@@ -147,7 +147,7 @@ class Calls:
         Raises:
             UpstreamProtocolError: it cannot be read.
         """
-        if not isinstance(reply, Result):
+        if not isinstance(reply, Result) or reply.is_final:
             return reply
         if method == "tools/call" and (text := reply.tool_text()) is not None:
             return reply if text is reply.value and text.resultType is not msgspec.UNSET else Result(text.marked())

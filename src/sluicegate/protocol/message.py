@@ -105,7 +105,9 @@ class ToolText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         # Most revisions allow only an object. Raw members are two levels down.
         if structured is not UNSET and (memoryview(structured)[0] != _BRACE or is_deep(bytes(structured), _RAW_DEPTH)):
             return False
-        return self.meta is UNSET or not is_deep(bytes(self.meta.server_info), _RAW_DEPTH)
+        if self.meta is UNSET or len(self.meta.server_info) <= _RAW_DEPTH:
+            return True
+        return not is_deep(bytes(self.meta.server_info), _RAW_DEPTH)
 
     @property
     def compact_size(self) -> int:
