@@ -235,10 +235,11 @@ def _size(reply: Result) -> int:
     """Bytes of a result: of its texts, where it has nothing else."""
     value = reply.value
     if isinstance(value, ToolText):
-        size = 0
+        structured = value.structuredContent
+        size = 0 if structured is msgspec.UNSET else len(memoryview(structured))
         for block in value.content:
             size += len(memoryview(block.text))
-        return size + (len(memoryview(value.structuredContent)) if value.is_structured else 0)  # pyright: ignore[reportArgumentType]
+        return size
     if isinstance(value, msgspec.Raw):
         return len(memoryview(value))
     try:

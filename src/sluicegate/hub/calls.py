@@ -156,7 +156,7 @@ class Calls:
         Raises:
             UpstreamProtocolError: it cannot be read.
         """
-        if not isinstance(reply, Result):
+        if not isinstance(reply, Result) or reply.is_final:
             return reply
         value = reply.value
         if isinstance(value, msgspec.Raw) and method == "tools/call" and not reply.is_other:
