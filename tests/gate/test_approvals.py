@@ -132,6 +132,8 @@ async def test_t18_without_an_answer_in_time_nothing_runs() -> None:
         assert "did not answer within 0.05 s" in text(result)
         assert here.ran == [] and [row.verdict for row in here.audit.rows] == ["expired"]
         assert list(await here.decisions.open_questions()) == []
+        found = await here.decisions.find(here.told[0].id)
+        assert found is not None and found.state == "void"
 
 
 async def test_a_call_that_cannot_wait_longer_says_so_and_the_same_call_again_uses_the_answer() -> None:
