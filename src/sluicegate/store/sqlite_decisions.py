@@ -234,6 +234,7 @@ class SqliteDecisions:
         """Void the questions of gateways that have stopped without doing so."""
         if not os.path.isdir(self._runs) or os.listdir(self._runs) in ([], [self.run]):
             return
+        voided = 0
         with self._writing():
             for name in os.listdir(self._runs):
                 file = os.path.join(self._runs, name)
@@ -242,14 +243,18 @@ class SqliteDecisions:
                 except FileNotFoundError:
                     continue
                 if lock is not None:
-                    self._void_run(name)
+                    voided += self._void_run(name)
                     os.unlink(file)
                     os.close(lock)
+        if voided:
+            self._observers.notify("approvals")
 
-    def _void_run(self, run: str) -> None:
+    def _void_run(self, run: str) -> int:
+        """Void the questions of a gateway; how many there were."""
         query = "UPDATE approvals SET state = 'void' WHERE run = ? AND taken = 0 AND state != 'void'"
-        self._db.execute(query, (run,))
+        voided = self._db.execute(query, (run,)).rowcount
         self._db.execute("DELETE FROM pages WHERE run = ?", (run,))
+        return voided
 
     # ----------------------------------------------------------------------------------------------------- grants
 
