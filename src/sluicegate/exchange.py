@@ -18,7 +18,7 @@ from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply
 from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.modern_era import ClientProfile, Discovery
-from sluicegate.store.base import ApprovalAnswer
+from sluicegate.store.base import ApprovalAnswer, Coverage
 
 log: Final = logging.getLogger("sluicegate")
 
@@ -132,8 +132,8 @@ class Exchange(msgspec.Struct):
     """Sends it to its server; set by the router before the steps in front of the server."""
     original: Params | None = None
     """Its params as the client sent them, if a person has changed the arguments. Those in `params` are sent."""
-    answer: ApprovalAnswer | Refused | None = None
-    """What the program around this gateway says about a call for which a person is asked."""
+    answer: ApprovalAnswer | Refused | Coverage | None = None
+    """What the program around this gateway says about a call for which a person is asked, or why it is not asked."""
     request_id: str = ""
     """The id of the request in the audit log; set by the audit step."""
     state: object = None

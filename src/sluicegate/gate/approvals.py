@@ -48,7 +48,7 @@ from sluicegate.protocol.modern_era import complete
 from sluicegate.protocol.tasks import REQUESTS as TASK_REQUESTS
 from sluicegate.protocol.versions import MODERN_VERSIONS
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.store.base import Approval, ApprovalAnswer, AuditLog, Change, Decisions, Row
+from sluicegate.store.base import Approval, ApprovalAnswer, AuditLog, Change, Coverage, Decisions, Grant, Row
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -159,23 +159,19 @@ class ApprovalStep:
             return await proceed(exchange)  # The task exists because its call was approved.
         rules = self._rules_version()
         binding = bind(exchange, target, rules)
-        if exchange.is_continued and self._continues(binding):
-            return await self._run(exchange, binding, proceed)
-        if exchange.approved:
-            await self._record(exchange, covered_row(exchange, target))
-            return await self._run(exchange, binding, proceed)
         ends = time.monotonic() + self.settings.hold
         while True:
-            grant = await self._decisions.find_grant(
-                exchange.caller.id, target.server, target.kind, target.name, target.definition
-            )
-            if grant is not None:
-                await self._record(exchange, granted_row(exchange, target, grant))
+            coverage = await self._coverage(exchange, target, binding)
+            if coverage is not None:
+                if isinstance(coverage, Grant):
+                    await self._record(exchange, granted_row(exchange, target, coverage))
+                elif coverage == "approved":
+                    await self._record(exchange, covered_row(exchange, target))
                 return await self._run(exchange, binding, proceed)
             if not _may_be_held(exchange):
                 sentence = f"{_name(target)} needs the approval of a person, who is asked only when it is used."
                 return await _refusal(exchange, Refused(sentence))
-            if exchange.answer is not None:
+            if isinstance(exchange.answer, ApprovalAnswer | Refused):
                 question = self._question_for_program(exchange, target, verdict, binding)
                 return await self._answered(exchange, target, question, exchange.answer, proceed)
             is_up_to_client = verdict.needs_client or not self._is_shared
@@ -207,21 +203,33 @@ class ApprovalStep:
     async def question_for_program(self, exchange: Exchange) -> Approval | None:
         """The question that the program around this gateway has to answer before a call runs; None if there is none.
 
+        What lets the call run without one is kept in `exchange.answer`: it may end before the call runs.
+
         Raises:
             Refused: the call is too long to be shown.
         """
         target, verdict = exchange.target, exchange.verdict
-        if target is None or verdict is None or verdict.action != "ask" or exchange.approved:
+        if target is None or verdict is None or verdict.action != "ask":
             return None
         if exchange.method in TASK_REQUESTS or not _may_be_held(exchange):
             return None
         binding = bind(exchange, target, self._rules_version())
-        if exchange.is_continued and binding in self._continued:
-            return None
-        place = (target.server, target.kind, target.name, target.definition)
-        if await self._decisions.find_grant(exchange.caller.id, *place) is not None:
+        coverage = await self._coverage(exchange, target, binding)
+        if coverage is not None:
+            exchange.answer = coverage
             return None
         return self._question_for_program(exchange, target, verdict, binding)
+
+    async def _coverage(self, exchange: Exchange, target: Target, binding: str) -> Coverage | None:
+        """What lets a call run without a question. The one retry of a call that ran is used up by this."""
+        if exchange.answer is not None and not isinstance(exchange.answer, ApprovalAnswer | Refused):
+            return exchange.answer
+        if exchange.is_continued and self._continues(binding):
+            return "continued"
+        if exchange.approved:
+            return "approved"
+        place = (target.server, target.kind, target.name, target.definition)
+        return await self._decisions.find_grant(exchange.caller.id, *place)
 
     def _question_for_program(self, exchange: Exchange, target: Target, verdict: Verdict, binding: str) -> Approval:
         return question_of(exchange, target, verdict, binding, self._decisions.run, self.settings.program_wait)
