@@ -204,6 +204,10 @@ class Step(Protocol):
         ...
 
 
+BEING_REVIEWED: Final = "Its definition is being reviewed; try again in a moment."
+"""Why a definition may not be used before the governor has decided on it."""
+
+
 class Governor(Protocol):
     """Stands in front of every server of a hub, and decides what each caller sees.
 
@@ -243,8 +247,8 @@ class Governor(Protocol):
         """The definitions that may not be used until a person has approved them, each with the reason."""
         ...
 
-    def reviewed(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str] | None:
-        """What `review` decided; None if it has not decided on all of them. Never waits."""
+    def reviewed(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
+        """What `review` decided; those that it has not decided on are `BEING_REVIEWED`. Never waits."""
         ...
 
 
