@@ -110,9 +110,11 @@ class ToolText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.resultType is not UNSET:
             size += _RESULT_TYPE
         if self.meta is not UNSET:
-            if is_deep(bytes(self.meta.server_info), _RAW_DEPTH):
+            info = self.meta.server_info
+            # Fewer bytes than levels cannot be too deep.
+            if len(info) > _RAW_DEPTH and is_deep(bytes(info), _RAW_DEPTH):
                 return -1
-            size += _AROUND_META + len(self.meta.server_info)
+            size += _AROUND_META + len(info)
         structured = self.structuredContent
         if structured is not UNSET:
             # Most revisions allow only an object. Raw members are two levels down.
