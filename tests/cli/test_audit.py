@@ -203,6 +203,11 @@ def test_the_hashes_of_a_log_are_checked_without_sluicegate(folder: Folder, requ
     (path,) = (folder.path / "log").glob("*.jsonl")
     path.write_bytes(path.read_bytes().replace(b'"caller":"bob"', b'"caller":"eve"'))
     assert "row 6 is not as it was written" in checked().stderr
+    path.unlink()
+    assert "writer1.checkpoints is about 10 rows, but the files have 0" in checked().stderr
+    (folder.path / "log" / "writer1.checkpoints").unlink()
+    missing = checked()
+    assert missing.returncode == 1 and "has no audit log" in missing.stderr
 
 
 def test_the_anchor_of_the_settings_is_compared(folder: Folder, requests: list[str]) -> None:

@@ -52,7 +52,7 @@ def add(to: sluicegate.Server, name: str) -> None:
     def tool() -> str:
         return name
 
-    to.tool(tool, name=name)
+    to.add_tool(tool, name=name)
 
 
 async def until_listed(hub: Hub, *names: str) -> None:
